@@ -1,0 +1,92 @@
+"""Decides how failures are told apart: one class for each thing the caller can do differently.
+
+Knows nothing of stores, clocks or threads. Contention is not here: it is an answer (`Contended`), and becomes
+`NotAcquired` only where a wait has ended.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class LocksteadError(Exception):
+    """Base of everything that lockstead raises on purpose, but for plain `ValueError` and `TypeError`."""
+
+
+class LossReason(Enum):
+    """Why a lease may no longer be ours."""
+
+    TAKEN = "TAKEN"
+    """The record names another holder or another incarnation."""
+    GONE = "GONE"
+    """The record is absent: somebody removed it."""
+    REVOKED = "REVOKED"
+    """An operator or the reaper broke the lease."""
+    EXPIRED = "EXPIRED"
+    """The deadline, less the margin for the abort, has come."""
+    UNREACHABLE = "UNREACHABLE"
+    """Too many rounds of renewal in a row went without success."""
+    FORKED = "FORKED"
+    """This is a child's copy of its parent's lease."""
+
+
+class NotAcquired(LocksteadError):
+    """The wait ended and others hold the lock. Wait longer, skip the work, or report who holds it.
+
+    holder is the owner's name as it stands in the record, held_for and waited are seconds; all may be unknown (None).
+    """
+
+    def __init__(
+        self,
+        message: str = "not acquired",
+        *,
+        key: str = "",
+        holder: str | None = None,
+        purpose: str | None = None,
+        held_for: float | None = None,
+        waited: float = 0.0,
+    ) -> None:
+        super().__init__(message)
+        self.key = key
+        self.holder = holder
+        self.purpose = purpose
+        self.held_for = held_for
+        self.waited = waited
+
+
+class LeaseLost(LocksteadError):  # noqa: N818 - the field's word
+    """The lease may no longer be ours: stop touching the resource. Never a time-out, never a cancellation.
+
+    reason is a `LossReason`; `__cause__` is the last failed renewal, where there was one.
+    """
+
+    def __init__(
+        self,
+        message: str = "the lease is lost",
+        *,
+        reason: LossReason = LossReason.EXPIRED,
+        key: str = "",
+        holder: str = "",
+        token: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.key = key
+        self.holder = holder
+        self.token = token
+
+
+class StoreError(LocksteadError):
+    """Base of what a store can fail with; raise one of its three subclasses, which say whether it was applied."""
+
+
+class StoreUnavailable(StoreError):  # noqa: N818
+    """The request was certainly not applied, because it was never sent. It may be asked again."""
+
+
+class OutcomeUnknown(StoreError):  # noqa: N818
+    """The request may have been applied, now or later. Read before asking again."""
+
+
+class StoreRefused(StoreError):  # noqa: N818
+    """The request never will be applied: forbidden, misconfigured, or a record that is not ours. Fix the set-up."""

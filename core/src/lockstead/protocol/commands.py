@@ -1,0 +1,223 @@
+"""Decides what a script may ask of a store, and what a store may answer. One command is one request.
+
+Must not know how a store does it, nor what the fields of a record mean.
+
+A store raises `StoreUnavailable` (never sent), `OutcomeUnknown` (may be applied) or `StoreRefused` (never will be)
+where it has no answer; the driver throws that into the script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from lockstead.values import Name, Space
+
+# --- answers -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One record as the store showed it in one answer.
+
+    incarnation changes with every grant and never comes back; revision changes with every write inside an
+    incarnation and is counted by the store. Both are opaque and compared for equality alone.
+    updated_at and store_now are seconds on the *store's* clock: when the record last changed, and the store's time
+    of this answer; None where the answer does not say. dead: the store knows that the writer no longer runs.
+    token is the number that the store itself counted, for stores that do.
+    """
+
+    fields: Mapping[str, str]
+    incarnation: str
+    revision: str
+    updated_at: float | None = None
+    store_now: float | None = None
+    token: int | None = None
+    dead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The expectation did not hold; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """There is no such record; nothing was changed."""
+
+    store_now: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The record is gone by this very command. store_now is the store's time of the answer, where it says it."""
+
+    store_now: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The records under a prefix, strongly consistent, in no promised order."""
+
+    entries: tuple[tuple[Name, Snapshot], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The pause is over. seconds is how long it was meant to be; changed: the store saw the key change."""
+
+    seconds: float
+    changed: bool = False
+
+
+# --- commands ----------------------------------------------------------------------------------------------------
+
+A = TypeVar("A")
+
+
+class Command(Generic[A]):  # noqa: UP046 - Python 3.11
+    """What a script yields; the parameter is what it is sent back."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Create(Command["Snapshot | Conflict"]):
+    """Write the record if there is none. lives: seconds; the driver adds what people read (`expires_at`)."""
+
+    name: Name
+    fields: Mapping[str, str]
+    lives: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Command["Snapshot | Absent"]):
+    """Give the record as it stands."""
+
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Replace(Command["Snapshot | Conflict | Absent"]):
+    """Write a new record, of a new incarnation, if the one there has exactly this incarnation and revision."""
+
+    name: Name
+    fields: Mapping[str, str]
+    incarnation: str
+    revision: str
+    lives: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Extend(Command["Snapshot | Conflict | Absent"]):
+    """Merge fields into the record and renew its life, if it has this incarnation (and revision, where given).
+
+    The incarnation stays, the revision and `updated_at` move, even if no field changes. An incarnation of None
+    expects only that there is a record.
+    """
+
+    name: Name
+    fields: Mapping[str, str]
+    incarnation: str | None
+    revision: str | None = None
+    lives: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Remove(Command["Removed | Conflict | Absent"]):
+    """Delete the record if it has this incarnation (and revision, where given)."""
+
+    name: Name
+    incarnation: str
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class List(Command[Listing]):
+    """Give every record of a space; of one key and below one part, where these are given."""
+
+    space: Space
+    key: str | None = None
+    part_prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Command[Paused]):
+    """Come back after a time that the driver draws between the two bounds (seconds), or when the key changes.
+
+    Never performed by a store itself: see `stores.port.Waits`.
+    """
+
+    name: Name
+    at_least: float
+    at_most: float
+
+
+StoreCommand: TypeAlias = Create | Read | Replace | Extend | Remove | List
+
+
+# --- scripts -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[A]):  # noqa: UP046 - Python 3.11
+    """An answer with the only two instants a script ever sees, both in seconds on the caller's boot clock."""
+
+    answer: A
+    sent_at: float
+    received_at: float
+
+
+T = TypeVar("T")
+Script: TypeAlias = Generator[Command[Any], Reply[Any], T]
+"""A conversation: yields commands, is sent replies, returns what it decided."""
+
+
+def ask(command: Command[A]) -> Script[Reply[A]]:
+    """Yield one command and give its reply, with the type that belongs to it."""
+    reply: Reply[A] = yield command
+    return reply
+
+
+# --- what a store says of itself ---------------------------------------------------------------------------------
+
+
+class StoreClock(Enum):
+    """What a store's answers tell about its own time."""
+
+    SHARED = "updated_at and store_now are readings of one clock"
+    DATED = "store_now comes from another clock than updated_at and is coarse: calibrate, or ask one clock twice"
+    NONE = "answers carry no time: observe"
+
+
+class TokenSource(Enum):
+    """Where fencing tokens come from."""
+
+    NATIVE = "the store counts one with every grant, in the statement that grants"
+    DRAWN = "drawn from a companion record and published into the lock's record"
+    NONE = "none: sequencer() refuses"
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What the protocol must know of a store. Durations are seconds.
+
+    granularity: the greatest error of store_now against updated_at that is tolerated. date_step: the resolution of
+    store_now. ttl_recommended: a shorter ttl draws a warning. foreign: records of other implementations are
+    respected as locks; elsewhere a record without our version is refused.
+    """
+
+    scheme: str
+    guarantee: str
+    clock: StoreClock
+    tokens: TokenSource
+    granularity: float = 0.0
+    date_step: float = 0.0
+    ttl_recommended: float = 1.0
+    foreign: bool = False
+
+
+FIELDS_BYTES_MAX: Final = 8192
+"""All fields of a record together, keys included, in UTF-8 bytes (the limit of GCS metadata)."""

@@ -1,0 +1,108 @@
+"""Decides what a store is: the port that every store implements and that anybody may implement.
+
+Must not know any store. The conformance suite (`lockstead.testing.conformance`) is the contract in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from lockstead.protocol.commands import Command, Traits
+from lockstead.values import Name
+
+A = TypeVar("A")
+
+
+class Store(Protocol):
+    """Where records live. Safe to share between threads; survives a fork by reconnecting; closes what it opened.
+
+    No retries, no wall clock, no state but its connections.
+    """
+
+    @property
+    def traits(self) -> Traits:
+        """What the protocol must know of this store; constant."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """The store's URL without credentials, as it may be printed and put into tickets."""
+        ...
+
+    def perform(self, command: Command[A], limit: float) -> A:
+        """Carry out one command as one request, within `limit` seconds.
+
+        Raises StoreUnavailable (certainly never sent), OutcomeUnknown (may be applied, a 5xx too) or StoreRefused
+        (never will be). An error it does not recognise is OutcomeUnknown: the safe side of doubt.
+        """
+        ...
+
+    def after_fork(self) -> None:
+        """Forget every inherited connection, without closing it; called in the child, before any other use."""
+        ...
+
+    def close(self) -> None:
+        """Close what this store opened. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class Awaits(Protocol):
+    """A store whose client library is truly asynchronous. Without it, an awaiting driver performs in a thread."""
+
+    async def aperform(self, command: Command[Any], limit: float) -> Any:  # noqa: ASYNC109 - the port's own word
+        """Like `perform`, awaiting; may be called from any event loop, and cancelled at any await."""
+        ...
+
+
+@runtime_checkable
+class Waits(Protocol):
+    """A store that can tell, more cheaply than by polling with `Read`, that a record changed."""
+
+    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        """Block until the record changed or may have (True), `seconds` passed, or is_over(pause) says True (False).
+
+        is_over(pause) sleeps for up to `pause` seconds and returns True as soon as the caller wants to stop. A
+        store that blocks in a client library must come back to it at least every 50 ms.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUrl:
+    """A parsed store URL. text is the whole of it with credentials; printed forms leave these out."""
+
+    scheme: str
+    text: str
+    key: str | None
+    options: dict[str, str]
+
+
+class Opener(Protocol):
+    """How a scheme becomes a store: the object that the entry point group `lockstead.stores` names.
+
+    Importing the module that holds it must be cheap; client libraries are imported by `open`.
+    """
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of every store that this opens."""
+        ...
+
+    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
+        """Give (store part, key) of a URL without its query; rest is the whole URL before `?` and `#`."""
+        ...
+
+    def printable(self, store_url: str) -> str:
+        """Give the store's URL without credentials."""
+        ...
+
+    def open(self, store_url: str, client: object | None) -> Store:
+        """Open the store. client is the caller's own client object, or None.
+
+        Raises StoreRefused with the `pip install` to type when the client library is missing, ValueError for a URL
+        that cannot be one of this store.
+        """
+        ...

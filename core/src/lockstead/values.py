@@ -1,0 +1,179 @@
+"""Decides what is passed around: names, holders, sequencers, tickets, durations. All frozen, all without I/O.
+
+Must not know how a store writes any of them down.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Final, Self, TypeAlias
+
+Duration: TypeAlias = "float | int | str | timedelta"
+"""Seconds, a `timedelta`, or text: "300", "5m", "1h30m", "250ms", or ISO 8601 ("PT5M")."""
+
+KEY_BYTES_MAX: Final = 512
+
+
+class Space(Enum):
+    """The kinds of record that a store keeps apart, so that no key of a user can reach a reserved name."""
+
+    LOCK = "lock"
+    MEMBER = "member"
+    COMPANION = "companion"
+    AUDIT = "audit"
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """Where a record lives in a store: a user's key, the kind of record, and a part below it.
+
+    part is empty but for members (incarnation/nonce) and audit entries (instant-nonce).
+    """
+
+    key: str
+    space: Space = Space.LOCK
+    part: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequencer:
+    """Key, mode and fencing token as one string that a resource can check.
+
+    Says who came later, never who holds the lock now. Source: Chubby, OSDI 2006, section 2.4.
+    """
+
+    key: str
+    token: int
+    mode: str = "exclusive"
+
+    def __str__(self) -> str:
+        return f"{self.token}:{self.mode}:{self.key}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read what `str` wrote; ValueError if it is no sequencer."""
+        token, mode, key = (*text.split(":", 2), "", "")[:3]
+        if not (token.isdigit() and mode and key):
+            raise ValueError(f"not a sequencer: {text!r}; expected token:mode:key, as in '7:exclusive:apt'")
+        return cls(key=key, token=int(token), mode=mode)
+
+
+TICKET_PREFIX: Final = "lockstead1."
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTicket:
+    """What another process needs to carry on with a lease. `str` gives text that fits an environment variable.
+
+    store is the store's URL without credentials; ttl is seconds. A ticket names a lease, it is no secret and no
+    proof that the lease still lives.
+    """
+
+    store: str
+    key: str
+    holder: str
+    incarnation: str
+    ttl: float
+
+    def __str__(self) -> str:
+        fields = [self.store, self.key, self.holder, self.incarnation, self.ttl]
+        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+        return TICKET_PREFIX + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, text: str | LeaseTicket) -> LeaseTicket:
+        """Read what `str` wrote; ValueError if it is no ticket."""
+        if isinstance(text, LeaseTicket):
+            return text
+        try:
+            if not text.startswith(TICKET_PREFIX):
+                raise ValueError
+            body = text.removeprefix(TICKET_PREFIX)
+            raw = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+            store, key, holder, incarnation, ttl = json.loads(raw)
+            return cls(str(store), str(key), str(holder), str(incarnation), seconds(ttl, "ttl"))
+        except (ValueError, TypeError):
+            shown = text if len(text) <= 24 else text[:24] + "…"
+            raise ValueError(f"not a lease ticket: {shown!r}; expected what detach() returned, whole") from None
+
+
+class Ending(Enum):
+    """How the lease before ours ended."""
+
+    CLEAN = "CLEAN"
+    EXPIRED = "EXPIRED"
+    REVOKED = "REVOKED"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Predecessor:
+    """How the lease before this one ended, and whose it was. After anything but CLEAN, repair what it left.
+
+    CLEAN says that the key was free when it was taken: released, or removed by an operator, or never held.
+    """
+
+    ending: Ending
+    owner: str = ""
+    holder: str = ""
+
+
+_PIECES: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(value: Duration, what: str) -> float:
+    """Give a duration in seconds; ValueError or TypeError with a line that names `what`, if it is none.
+
+    Durations are finite and not negative.
+    """
+    if isinstance(value, timedelta):
+        number = value.total_seconds()
+    elif isinstance(value, str):
+        number = _seconds_of_text(value.strip(), what)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        number = float(value)
+    else:
+        raise TypeError(f"{what} must be seconds, a timedelta or text like '5m', not {type(value).__name__}")
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f"{what} must be a finite duration of at least 0, not {value!r}")
+    return number
+
+
+def _seconds_of_text(text: str, what: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    pieces = _PIECES.findall(text)
+    if pieces and "".join(number + unit for number, unit in pieces) == text:
+        return sum(float(number) * _UNITS[unit] for number, unit in pieces)
+    if text.startswith("P"):
+        import pendulum
+
+        try:
+            parsed = pendulum.parse(text)
+        except ValueError:
+            parsed = None
+        if isinstance(parsed, timedelta):
+            return parsed.total_seconds()
+    raise ValueError(f"{what} {text!r} is no duration; write seconds, '5m', '1h30m' or ISO 8601 ('PT5M')")
+
+
+def checked_key(key: str) -> str:
+    """Give the key back, or ValueError: empty, too long, or with control characters."""
+    if not isinstance(key, str):
+        raise TypeError(f"a key is text, not {type(key).__name__}")
+    if not key:
+        raise ValueError("the key is empty; name the lock, as in 'gs://bucket/prefix#apt'")
+    if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
+        raise ValueError(f"the key {key[:24]!r}… is longer than {KEY_BYTES_MAX} bytes")
+    if not all(character.isprintable() for character in key):
+        raise ValueError(f"the key {key!r} has control or unprintable characters")
+    return key
