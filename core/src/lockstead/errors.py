@@ -30,7 +30,7 @@ class LossReason(Enum):
     """This is a child's copy of its parent's lease."""
 
 
-class NotAcquired(LocksteadError):
+class NotAcquired(LocksteadError):  # noqa: N818 - the field's word
     """The wait ended and others hold the lock. Wait longer, skip the work, or report who holds it.
 
     holder is the owner's name as it stands in the record, held_for and waited are seconds; all may be unknown (None).

@@ -77,7 +77,7 @@ class Paused:
 A = TypeVar("A")
 
 
-class Command(Generic[A]):  # noqa: UP046 - Python 3.11
+class Command(Generic[A]):
     """What a script yields; the parameter is what it is sent back."""
 
     __slots__ = ()
@@ -162,7 +162,7 @@ StoreCommand: TypeAlias = Create | Read | Replace | Extend | Remove | List
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(Generic[A]):  # noqa: UP046 - Python 3.11
+class Reply(Generic[A]):
     """An answer with the only two instants a script ever sees, both in seconds on the caller's boot clock."""
 
     answer: A

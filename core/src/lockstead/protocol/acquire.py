@@ -1,0 +1,234 @@
+"""Decides how a lock is asked for: try, adopt what an earlier attempt left, take over what is dead, wait for the rest.
+
+Must not know which driver runs it. Waiting reads and never writes; only a free or dead key is written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lockstead.errors import OutcomeUnknown, StoreUnavailable
+from lockstead.protocol.commands import (
+    Absent,
+    Create,
+    Extend,
+    Pause,
+    Read,
+    Remove,
+    Replace,
+    Reply,
+    Script,
+    Snapshot,
+    TokenSource,
+    ask,
+)
+from lockstead.protocol.fence import draw_token
+from lockstead.protocol.members import drain
+from lockstead.protocol.record import Record
+from lockstead.protocol.terms import LeaseId, Terms, is_over
+from lockstead.values import Ending, Name, Predecessor
+
+TURNS_MAX: Final = 16
+"""Turns of one attempt. Each but the first is caused by a change that somebody else made."""
+
+
+class OutOfTime(StoreUnavailable):
+    """The driver had no time left to send this request. Never leaves the engine."""
+
+
+@dataclass(slots=True)
+class Acquisition:
+    """One wish for one lock: the same holder through all its attempts.
+
+    fields is the record to write. unsettled: some write of ours has an unknown outcome and may still land, so
+    whoever gives up, and whoever releases, must look once more. reclaim: take the lock from an earlier process of
+    the same owner. keeps tells whether this very process keeps a lease of a holder.
+    """
+
+    name: Name
+    holder: str
+    owner: str
+    fields: Mapping[str, str]
+    reclaim: bool = False
+    keeps: Callable[[str], bool] = lambda _holder: False
+    unsettled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The lock is ours, from `sent_at` until `deadline` (seconds, the caller's boot clock), unless it is renewed."""
+
+    lease: LeaseId
+    sent_at: float
+    deadline: float
+    revision: str
+    token: int | None
+    predecessor: Predecessor
+
+
+@dataclass(frozen=True, slots=True)
+class Contended:
+    """Somebody else holds it: an answer, not an error. record is None when it kept changing under our eyes."""
+
+    record: Record | None
+    seen: Snapshot | None = None
+
+
+def acquire(
+    want: Acquisition, terms: Terms, *, gives_up_at: float | None, tries_once: bool
+) -> Script[Grant | Contended]:
+    """Ask until granted or out of time. gives_up_at is an instant on the caller's boot clock, None for ever.
+
+    A store that is down while waiting is waited out like contention; it is raised only if it is still down at the
+    end.
+    """
+    settings = terms.settings
+    contended: Contended | None = None
+    longest = settings.backoff_min
+    look_first = False
+    is_last = tries_once
+    while True:
+        try:
+            outcome = yield from attempt(want, terms, look_first=look_first)
+        except OutOfTime:
+            if is_last and contended is not None:
+                return contended
+            if is_last:
+                raise
+        except (StoreUnavailable, OutcomeUnknown):
+            contended = None
+            if is_last:
+                raise
+        else:
+            if isinstance(outcome, Grant) or is_last:
+                return outcome
+            contended = outcome
+        pause = yield from ask(Pause(want.name, settings.backoff_min, max(settings.backoff_min, longest)))
+        if gives_up_at is not None and pause.received_at >= gives_up_at:
+            is_last = True
+        # decorrelated jitter: the next pause is drawn from up to three times this one
+        longest = settings.backoff_min if pause.answer.changed else min(settings.backoff_max, pause.answer.seconds * 3)
+        look_first = True
+
+
+def attempt(want: Acquisition, terms: Terms, *, look_first: bool) -> Script[Grant | Contended]:
+    """Try once, without waiting for anybody. look_first: read before writing, as who waits must."""
+    write_first = not look_first
+    for _turn in range(TURNS_MAX):
+        if write_first:
+            granted = yield from _create(want, terms)
+            if granted is not None:
+                return granted
+            write_first = False
+        reply = yield from ask(Read(want.name))
+        seen = reply.answer
+        if isinstance(seen, Absent):
+            terms.book.forget(want.name)
+            write_first = True
+            continue
+        record = terms.decode(want.name, seen)
+        if record.holder == want.holder:
+            granted = yield from _adopt(want, seen, record, terms)
+        elif (yield from is_over(want.name, record, reply, seen, want.holder, terms)):
+            granted = yield from _take_over(want, seen, record, terms)
+        elif want.reclaim and _may_reclaim(want, record):
+            granted = yield from _reclaim(want, seen, record, terms)
+            if granted is None:
+                return Contended(record, seen)
+        else:
+            return Contended(record, seen)
+        if granted is not None:
+            return granted
+    return Contended(None)
+
+
+def _create(want: Acquisition, terms: Terms) -> Script[Grant | None]:
+    was_unsettled = want.unsettled
+    want.unsettled = True
+    try:
+        reply = yield from ask(Create(want.name, want.fields, lives=terms.settings.ttl))
+    except StoreUnavailable:
+        want.unsettled = was_unsettled
+        raise
+    except OutcomeUnknown:
+        return None
+    want.unsettled = was_unsettled
+    if not isinstance(reply.answer, Snapshot):
+        return None
+    return _granted(want, reply, reply.answer, Predecessor(Ending.CLEAN), terms)
+
+
+def _adopt(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> Script[Grant | None]:
+    """Take up what an earlier attempt of ours left: its age is unknown, so only an Extend of it counts."""
+    if record.is_ending:
+        yield from ask(Remove(want.name, seen.incarnation))
+        return None
+    reply = yield from ask(Extend(want.name, {}, seen.incarnation, lives=terms.settings.ttl))
+    if not isinstance(reply.answer, Snapshot):
+        return None
+    answer = terms.decode(want.name, reply.answer)
+    if answer.holder != want.holder or answer.is_ending:
+        return None
+    return _granted(want, reply, reply.answer, Predecessor(Ending.UNKNOWN), terms)
+
+
+def _take_over(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> Script[Grant | None]:
+    was_unsettled = want.unsettled
+    want.unsettled = True
+    command = Replace(want.name, want.fields, seen.incarnation, seen.revision, lives=terms.settings.ttl)
+    try:
+        reply = yield from ask(command)
+    except StoreUnavailable:
+        want.unsettled = was_unsettled
+        raise
+    except OutcomeUnknown:
+        return None
+    want.unsettled = was_unsettled
+    if not isinstance(reply.answer, Snapshot):
+        return None
+    ending = Ending.REVOKED if record.revoked is not None else Ending.EXPIRED
+    return _granted(want, reply, reply.answer, Predecessor(ending, record.owner, record.holder), terms)
+
+
+def _may_reclaim(want: Acquisition, record: Record) -> bool:
+    return not record.is_foreign and record.owner == want.owner and not want.keeps(record.holder)
+
+
+def _reclaim(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> Script[Grant | None]:
+    """Take the lock from our own dead predecessor, after its members have left; None if they do not in time."""
+    lease = LeaseId(want.name, record.holder, seen.incarnation, record.ttl or terms.settings.ttl)
+    closed = yield from ask(Extend(want.name, {"closing": "1"}, seen.incarnation))
+    if not isinstance(closed.answer, Snapshot):
+        return None
+    bound_at = closed.received_at + terms.settings.drain_bound(terms.traits.granularity)
+    if not (yield from drain(lease, terms, bound_at=bound_at, salt=want.holder)):
+        return None
+    latest = yield from ask(Read(want.name))
+    if isinstance(latest.answer, Absent) or latest.answer.incarnation != seen.incarnation:
+        return None
+    granted = yield from _take_over(want, latest.answer, record, terms)
+    if granted is None or terms.traits.tokens is not TokenSource.DRAWN:
+        return granted
+    # the earlier process may live after all: it must be fenced before we say that we hold
+    token = yield from draw_token(granted.lease, terms, salt=want.holder)
+    return None if token is None else _with_token(granted, token)
+
+
+def _with_token(grant: Grant, token: int) -> Grant:
+    return Grant(grant.lease, grant.sent_at, grant.deadline, grant.revision, token, grant.predecessor)
+
+
+def _granted(want: Acquisition, reply: Reply[Any], seen: Snapshot, predecessor: Predecessor, terms: Terms) -> Grant:
+    terms.book.wrote(terms, reply)
+    terms.book.forget(want.name)
+    ttl = terms.settings.ttl
+    return Grant(
+        lease=LeaseId(want.name, want.holder, seen.incarnation, ttl),
+        sent_at=reply.sent_at,
+        deadline=terms.deadline(reply.sent_at, ttl),
+        revision=seen.revision,
+        token=seen.token if terms.traits.tokens is TokenSource.NATIVE else None,
+        predecessor=predecessor,
+    )

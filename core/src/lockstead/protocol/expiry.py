@@ -1,0 +1,83 @@
+"""Decides, by arithmetic alone, whose time is up: the holder's belief and the contender's judgement.
+
+Every margin of the protocol stands in this file and nowhere else. Must not know commands, records or stores.
+Never compares the clocks of two machines.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FOREIGN_ALLOWANCE: Final = 60.0
+"""Seconds by which the wall clock of a foreign writer may be ahead of the store's before we overtake it."""
+
+
+def holder_deadline(sent_at: float, ttl: float, drift: float) -> float:
+    """Give the instant from which the holder must treat the lease as lost.
+
+    sent_at and the result are seconds on the holder's boot clock; sent_at is of the last request that renewed this
+    record's life. Source: Gray and Cheriton, SOSP 1989; docs/decisions on time.
+    """
+    return sent_at + ttl * (1 - drift)
+
+
+def record_life(ttl: float, lock_delay: float, drift: float) -> float:
+    """Give how long, by a contender's clock, a record must be left alone after its last change (seconds)."""
+    return ttl * (1 + drift) + lock_delay
+
+
+def expired_by_store_clock(
+    store_now: float, updated_at: float, ttl: float, lock_delay: float, drift: float, granularity: float
+) -> bool:
+    """Tell whether a record is over, from two readings of the store's clock(s) that err by at most `granularity`."""
+    return store_now - updated_at > record_life(ttl, lock_delay, drift) + granularity
+
+
+def expired_by_observation(
+    first_received_at: float, last_sent_at: float, ttl: float, lock_delay: float, drift: float
+) -> bool:
+    """Tell whether a record is over, because one client saw the same state for longer than it can live.
+
+    Counted from the *receipt* of the first sight to the *send* of the last: the time in which it certainly stood
+    still. Both are instants of the observer's boot clock.
+    """
+    return last_sent_at - first_received_at > record_life(ttl, lock_delay, drift)
+
+
+def foreign_expired(store_now: float, expires_at: float) -> bool:
+    """Tell whether the lock of another implementation is over: by its writer's clock, with an allowance."""
+    return store_now > expires_at + FOREIGN_ALLOWANCE
+
+
+def calibrated(
+    updated_at: float, date: float, sent_at: float, received_at: float, granularity: float, date_step: float
+) -> bool:
+    """Tell whether a write of our own proves that the store's `Date` and its `updated` agree within `granularity`.
+
+    The first relation bounds how far `Date` may be behind, the second how far ahead.
+    """
+    behind = updated_at - date + (received_at - sent_at)
+    ahead = date + date_step - updated_at
+    return behind <= granularity and ahead <= granularity
+
+
+def deadline_by_read(
+    read_sent_at: float,
+    store_now: float,
+    updated_at: float,
+    ttl: float,
+    drift: float,
+    granularity: float,
+    date_step: float,
+) -> float:
+    """Give a member's deadline from a read that shows when somebody last renewed the record.
+
+    The record's age by the store's clock is taken as large as it can be, and counted backwards from the send.
+    """
+    age = max(0.0, store_now + date_step + granularity - updated_at)
+    return read_sent_at - age * (1 + drift) + ttl * (1 - drift)
+
+
+def believed_until(store_now: float, ttl: float, drift: float, granularity: float) -> float:
+    """Give, on the store's clock, until when a holder whose record was just removed may still believe."""
+    return store_now + granularity + ttl * (1 + drift)

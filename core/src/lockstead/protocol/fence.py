@@ -1,0 +1,71 @@
+"""Decides how a fencing token is obtained and checked.
+
+A token counts only when it stands in the record of the incarnation that asks: published under a precondition that
+was read before the draw. "Still before my deadline" would prove nothing against a break, a reclaim or a deletion.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lockstead.errors import OutcomeUnknown
+from lockstead.protocol import expiry
+from lockstead.protocol.commands import Absent, Extend, Read, Script, Snapshot, StoreClock, TokenSource, ask
+from lockstead.protocol.terms import LeaseId, Terms, draw, loss, token_of
+from lockstead.values import Name, Sequencer
+
+TURNS_MAX: Final = 16
+
+
+def draw_token(lease: LeaseId, terms: Terms, *, salt: str) -> Script[int | None]:
+    """Give the token that all who work under this lease share; None if the lease is no longer ours.
+
+    Reads the record, draws a number, publishes it expecting the state read. A sibling's token that got there first
+    is the token.
+    """
+    for turn in range(TURNS_MAX):
+        reply = yield from ask(Read(lease.name))
+        seen = reply.answer
+        if isinstance(seen, Absent) or loss(lease, seen, terms) is not None:
+            return None
+        shown = token_of(terms.decode(lease.name, seen), seen, terms)
+        if shown is not None or terms.traits.tokens is not TokenSource.DRAWN:
+            return shown
+        drawn = yield from draw(lease.name.key, f"{salt}:{turn}", terms)
+        if drawn.token is None:
+            return None
+        try:
+            published = yield from ask(
+                Extend(lease.name, {"token": str(drawn.token)}, lease.incarnation, seen.revision)
+            )
+        except OutcomeUnknown:
+            continue  # the next read shows whether it landed
+        answer = published.answer
+        if isinstance(answer, Snapshot) and loss(lease, answer, terms) is None:
+            return drawn.token
+    return None
+
+
+def verify(sequencer: Sequencer, terms: Terms) -> Script[bool]:
+    """Tell whether a sequencer names the lease that holds its key now. Absent, expired or newer is no.
+
+    The answer is true of the instant of the read and says nothing about the next.
+    """
+    name = Name(sequencer.key)
+    reply = yield from ask(Read(name))
+    seen = reply.answer
+    if isinstance(seen, Absent) or seen.dead or sequencer.mode != "exclusive":
+        return False
+    record = terms.decode(name, seen)
+    if record.ttl is None or token_of(record, seen, terms) != sequencer.token:
+        return False
+    if seen.updated_at is None or seen.store_now is None or terms.traits.clock is StoreClock.NONE:
+        return True
+    return not expiry.expired_by_store_clock(
+        seen.store_now,
+        seen.updated_at,
+        record.ttl,
+        0.0,
+        terms.settings.drift,
+        terms.traits.granularity,
+    )

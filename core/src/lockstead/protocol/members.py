@@ -1,0 +1,207 @@
+"""Decides how several processes work under one lease: register, read, renew, withdraw, and be waited for.
+
+A member's registration is a small lease of its own under a reserved name that contains the incarnation. The order
+is strict: the record is read only after the answer that proves the registration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
+from lockstead.protocol.commands import (
+    Absent,
+    Conflict,
+    Create,
+    Extend,
+    List,
+    Pause,
+    Read,
+    Remove,
+    Script,
+    Snapshot,
+    ask,
+)
+from lockstead.protocol.renew import Over, renew
+from lockstead.protocol.terms import LeaseId, Terms, is_over, loss
+from lockstead.values import Name, Space
+
+
+class _Drain(Enum):
+    EMPTY = "nobody is registered"
+    CHANGED = "some were removed: read the list again"
+    LIVE = "somebody is live, or nothing is known"
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """This process is a member. Both deadlines are instants of its boot clock; its belief lasts until the earlier."""
+
+    lease: LeaseId
+    registration: LeaseId
+    registration_deadline: float
+    record_deadline: float
+    sent_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRenewed:
+    """A member's renewal: either deadline is None where it did not move. closing: no more renewals of the record."""
+
+    registration_deadline: float
+    record_deadline: float | None
+    sent_at: float
+    closing: bool = False
+
+
+def member_name(lease: LeaseId, nonce: str) -> Name:
+    """Give the reserved name of a member's registration."""
+    return Name(lease.name.key, Space.MEMBER, f"{lease.incarnation}/{nonce}")
+
+
+def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], terms: Terms) -> Script[Attached | Over]:
+    """Become a member of a lease, or say why it cannot be. fields is the registration's record, its holder `nonce`.
+
+    Withdraws if the read that follows the registration shows closing, revoked, or another incarnation.
+    """
+    name = member_name(lease, nonce)
+    registration, registered_at = yield from _register(name, nonce, lease.ttl, fields, terms)
+    joined = yield from _join(lease, terms)
+    if isinstance(joined, Over):
+        yield from withdraw(registration)
+        return joined
+    return Attached(
+        lease=lease,
+        registration=registration,
+        registration_deadline=terms.deadline(registered_at, lease.ttl),
+        record_deadline=joined,
+        sent_at=registered_at,
+    )
+
+
+def _register(
+    name: Name, nonce: str, ttl: float, fields: Mapping[str, str], terms: Terms
+) -> Script[tuple[LeaseId, float]]:
+    while True:
+        try:
+            reply = yield from ask(Create(name, fields, lives=ttl))
+            if isinstance(reply.answer, Snapshot):
+                terms.book.wrote(terms, reply)
+                return LeaseId(name, nonce, reply.answer.incarnation, ttl), reply.sent_at
+        except OutcomeUnknown:
+            pass
+        # an earlier attempt of ours landed: its age is unknown, so only an Extend of it counts
+        seen = yield from ask(Read(name))
+        if isinstance(seen.answer, Absent):
+            continue
+        renewed = yield from ask(Extend(name, {}, seen.answer.incarnation, lives=ttl))
+        if isinstance(renewed.answer, Snapshot):
+            return LeaseId(name, nonce, renewed.answer.incarnation, ttl), renewed.sent_at
+
+
+def _join(lease: LeaseId, terms: Terms) -> Script[float | Over]:
+    reply = yield from ask(Read(lease.name))
+    reason = loss(lease, reply.answer, terms)
+    if reason is not None or isinstance(reply.answer, Absent):
+        return Over(reason or LossReason.GONE)
+    if terms.decode(lease.name, reply.answer).closing:
+        return Over(LossReason.GONE, "it is being released")
+    by_read = terms.deadline_by_read(reply, reply.answer, lease.ttl)
+    if by_read is not None and _is_ample(by_read - reply.received_at, terms):
+        return by_read
+    renewed = yield from renew(lease, {}, terms)
+    if isinstance(renewed, Over):
+        return renewed
+    if renewed.deadline is None:
+        return Over(LossReason.GONE, "it is being released")
+    return renewed.deadline
+
+
+def _is_ample(left: float, terms: Terms) -> bool:
+    settings = terms.settings
+    return left >= (1 + settings.max_failures) * settings.renew_every + settings.abort_margin
+
+
+def renew_member(
+    lease: LeaseId, registration: LeaseId, fields: Mapping[str, str], terms: Terms
+) -> Script[MemberRenewed | Over]:
+    """Renew a registration; extend the lease itself only if nobody has for `renew_every`, or little is left."""
+    own = yield from renew(registration, {}, terms)
+    if isinstance(own, Over):
+        return own
+    if own.deadline is None:
+        return Over(LossReason.GONE)
+    reply = yield from ask(Read(lease.name))
+    reason = loss(lease, reply.answer, terms)
+    if reason is not None or isinstance(reply.answer, Absent):
+        return Over(reason or LossReason.GONE)
+    if terms.decode(lease.name, reply.answer).closing:
+        return MemberRenewed(own.deadline, None, own.sent_at, closing=True)
+    by_read = terms.deadline_by_read(reply, reply.answer, lease.ttl)
+    if by_read is not None and not fields and _is_ample(by_read - reply.received_at, terms):
+        believed_since = by_read - terms.deadline(0.0, lease.ttl)
+        if reply.sent_at - believed_since < terms.settings.renew_every:
+            return MemberRenewed(own.deadline, by_read, own.sent_at)
+    extended = yield from renew(lease, fields, terms)
+    if isinstance(extended, Over):
+        return extended
+    return MemberRenewed(own.deadline, extended.deadline, own.sent_at, closing=extended.deadline is None)
+
+
+def withdraw(registration: LeaseId) -> Script[bool]:
+    """Take a registration back. The member's belief must have ended before this is sent."""
+    reply = yield from ask(Remove(registration.name, registration.incarnation))
+    return not isinstance(reply.answer, Conflict | Absent)
+
+
+def drain(lease: LeaseId, terms: Terms, *, bound_at: float, salt: str) -> Script[bool]:
+    """Wait until no member of a closing lease is live; False if one still is at `bound_at` (boot clock).
+
+    Registrations judged dead are removed by incarnation *and* revision, and the list is read again: a member that
+    renewed in between is alive.
+    """
+    settings = terms.settings
+    longest = settings.backoff_min
+    while True:
+        try:
+            verdict = yield from _sift(lease, terms, salt)
+        except (StoreUnavailable, OutcomeUnknown):
+            verdict = _Drain.LIVE  # nothing is known, so nobody is proved gone
+        if verdict is _Drain.EMPTY:
+            return True
+        if verdict is _Drain.CHANGED:
+            continue
+        pause = yield from ask(Pause(lease.name, settings.backoff_min, max(settings.backoff_min, longest)))
+        if pause.received_at >= bound_at:
+            return (yield from _is_empty(lease))
+        longest = min(settings.backoff_max, max(settings.backoff_min, pause.answer.seconds * 2))
+
+
+def _sift(lease: LeaseId, terms: Terms, salt: str) -> Script[_Drain]:
+    listed = yield from ask(List(Space.MEMBER, lease.name.key, f"{lease.incarnation}/"))
+    if not listed.answer.entries:
+        return _Drain.EMPTY
+    verdict = _Drain.LIVE
+    for name, seen in listed.answer.entries:
+        try:
+            record = terms.decode(name, seen)
+        except StoreRefused:
+            continue  # cannot be judged, so it counts as live until the bound
+        if (yield from is_over(name, record, listed, seen, salt, terms)):
+            yield from ask(Remove(name, seen.incarnation, seen.revision))
+            terms.book.forget(name)
+            verdict = _Drain.CHANGED
+    return verdict
+
+
+def _is_empty(lease: LeaseId) -> Script[bool]:
+    try:
+        listed = yield from ask(List(Space.MEMBER, lease.name.key, f"{lease.incarnation}/"))
+    except (StoreUnavailable, OutcomeUnknown):
+        return False
+    return not listed.answer.entries
+
+
+__all__ = ["Attached", "MemberRenewed", "attach", "drain", "member_name", "renew_member", "withdraw"]

@@ -1,0 +1,281 @@
+"""Decides what a lock's record says and how it is written as a flat map of text, the same in every store.
+
+Must not know which store holds the map. Unknown fields are kept; a newer major version is refused; a damaged record
+is never treated as free.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from lockstead.errors import StoreRefused
+from lockstead.protocol.commands import FIELDS_BYTES_MAX, Command, Create, Extend, Replace
+from lockstead.values import Name
+
+VERSION: Final = 1
+_CUT: Final = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """Who broke a lease, and why."""
+
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a lock's record says while it is held.
+
+    holder is the identity that ownership is compared by (owner and nonce). ttl is seconds, fixed at the grant; None
+    in the records of other implementations. acquired_at, expires_at, alert_at, auto_unlock_at are seconds since the
+    epoch by the writer's wall clock: for people and foreign readers only, never for a decision of ours.
+    """
+
+    holder: str
+    ttl: float | None
+    owner: str = ""
+    acquired_at: float | None = None
+    expires_at: float | None = None
+    purpose: str | None = None
+    expected: float | None = None
+    alert_at: float | None = None
+    auto_unlock_at: float | None = None
+    progress: str | None = None
+    token: int | None = None
+    closing: bool = False
+    revoked: Revocation | None = None
+    lock_delay: float = 0.0
+    host: str | None = None
+    pid: int | None = None
+    where: str | None = None
+    backtrace: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    tombstone: bool = False
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another implementation wrote it."""
+        return self.ttl is None
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether nobody may extend it any more."""
+        return self.closing or self.revoked is not None
+
+
+_TEXTS: Final = ("owner", "purpose", "progress", "host", "where", "backtrace")
+_NUMBERS: Final = ("acquired_at", "expires_at", "expected", "alert_at", "auto_unlock_at")
+_OURS: Final = frozenset(
+    (
+        *_TEXTS,
+        *_NUMBERS,
+        "v",
+        "identity",
+        "ttl",
+        "token",
+        "closing",
+        "revoked",
+        "lock_delay",
+        "pid",
+        "labels",
+        "tombstone",
+    )
+)
+
+
+def encode(record: Record) -> dict[str, str]:
+    """Write a record as fields of at most 8 KiB in all; what is too long is cut, the backtrace first."""
+    fields = dict(record.unknown)
+    fields["v"] = str(VERSION)
+    fields["identity"] = record.holder
+    if record.ttl is not None:
+        fields["ttl"] = number(record.ttl)
+    for name in _TEXTS:
+        text = getattr(record, name)
+        if text:
+            fields[name] = text
+    for name in _NUMBERS:
+        value = getattr(record, name)
+        if value is not None:
+            fields[name] = number(value)
+    if record.token is not None:
+        fields["token"] = str(record.token)
+    if record.closing:
+        fields["closing"] = "1"
+    if record.tombstone:
+        fields["tombstone"] = "1"
+    if record.revoked is not None:
+        fields["revoked"] = revocation_text(record.revoked)
+    if record.lock_delay:
+        fields["lock_delay"] = number(record.lock_delay)
+    if record.pid is not None:
+        fields["pid"] = str(record.pid)
+    if record.labels:
+        fields["labels"] = json.dumps(dict(record.labels), ensure_ascii=False, separators=(",", ":"))
+    return _fitted(fields)
+
+
+def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> Record:
+    """Read a record; StoreRefused, naming the key, if it is damaged, not ours, or of a newer major version.
+
+    foreign: records without our version are other implementations' locks and respected as such.
+    """
+    version = fields.get("v")
+    if version is None:
+        if foreign:
+            return _decode_foreign(name, fields)
+        raise StoreRefused(f"the record of {name.key!r} was not written by lockstead; move it, or use another key")
+    major = version.split(".", 1)[0]
+    if not major.isdigit():
+        raise _damaged(name, "v", version)
+    if int(major) > VERSION:
+        raise StoreRefused(
+            f"the record of {name.key!r} has version {version}, this lockstead reads {VERSION}: upgrade this process"
+        )
+    ttl = _positive(name, fields, "ttl")
+    holder = fields.get("identity")
+    if ttl is None or not holder:
+        missing = "ttl" if ttl is None else "identity"
+        raise StoreRefused(f"the record of {name.key!r} is damaged: it has no {missing}; inspect it, then break it")
+    return Record(
+        holder=holder,
+        ttl=ttl,
+        owner=fields.get("owner", ""),
+        acquired_at=_number(name, fields, "acquired_at"),
+        expires_at=_number(name, fields, "expires_at"),
+        purpose=fields.get("purpose"),
+        expected=_number(name, fields, "expected"),
+        alert_at=_number(name, fields, "alert_at"),
+        auto_unlock_at=_number(name, fields, "auto_unlock_at"),
+        progress=fields.get("progress"),
+        token=_whole(name, fields, "token"),
+        closing=fields.get("closing") == "1",
+        revoked=_revocation(name, fields.get("revoked")),
+        lock_delay=_positive(name, fields, "lock_delay") or 0.0,
+        host=fields.get("host"),
+        pid=_whole(name, fields, "pid"),
+        where=fields.get("where"),
+        backtrace=fields.get("backtrace"),
+        labels=_labels(name, fields.get("labels")),
+        tombstone=fields.get("tombstone") == "1",
+        unknown={key: value for key, value in fields.items() if key not in _OURS},
+    )
+
+
+def _decode_foreign(name: Name, fields: Mapping[str, str]) -> Record:
+    expires_at = _number(name, fields, "expires_at")
+    identity = fields.get("identity", "")
+    return Record(holder=identity, ttl=None, owner=identity, expires_at=expires_at, unknown=dict(fields))
+
+
+def revocation_text(revoked: Revocation) -> str:
+    """Write who broke a lease and why as one field."""
+    return json.dumps({"by": revoked.by, "reason": revoked.reason}, ensure_ascii=False, separators=(",", ":"))
+
+
+def number(value: float) -> str:
+    """Write a number with microseconds at the most, without an exponent."""
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+def stamped(command: Command[Any], wall_now: float) -> Command[Any]:
+    """Add what people read to a command that writes a lock's life: `acquired_at`, `expires_at`.
+
+    wall_now is seconds since the epoch on the writer's wall clock. Called by the driver just before the send, since
+    a script has no wall clock. It is also why an Extend changes a value even when nothing else does.
+    """
+    match command:
+        case Create() | Replace() if command.lives:
+            times = {"acquired_at": number(wall_now), "expires_at": number(wall_now + command.lives)}
+            for field_name in ("alert_at", "auto_unlock_at"):
+                after = command.fields.get(field_name)
+                if after is not None:
+                    times[field_name] = number(wall_now + float(after))
+            return replace(command, fields={**command.fields, **times})
+        case Extend() if command.lives:
+            return replace(command, fields={**command.fields, "expires_at": number(wall_now + command.lives)})
+        case _:
+            return command
+
+
+def _fitted(fields: dict[str, str]) -> dict[str, str]:
+    over = _size(fields) - (FIELDS_BYTES_MAX - 256)  # room for what the driver and renewals add
+    for name in ("backtrace", "labels", "progress", "purpose", "where"):
+        if over <= 0:
+            break
+        text = fields.get(name)
+        if text is None:
+            continue
+        kept = text.encode()[: max(0, len(text.encode()) - over - len(_CUT.encode()))].decode("utf-8", "ignore")
+        if name == "labels" or not kept:
+            del fields[name]
+        else:
+            fields[name] = kept + _CUT
+        over = _size(fields) - (FIELDS_BYTES_MAX - 256)
+    return fields
+
+
+def _size(fields: Mapping[str, str]) -> int:
+    return sum(len(key.encode()) + len(value.encode()) for key, value in fields.items())
+
+
+def _damaged(name: Name, what: str, text: str) -> StoreRefused:
+    return StoreRefused(f"the record of {name.key!r} is damaged: {what} is {text[:40]!r}; inspect it, then break it")
+
+
+def _number(name: Name, fields: Mapping[str, str], what: str) -> float | None:
+    text = fields.get(what)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise _damaged(name, what, text) from None
+    if not math.isfinite(value):
+        raise _damaged(name, what, text)
+    return value
+
+
+def _positive(name: Name, fields: Mapping[str, str], what: str) -> float | None:
+    value = _number(name, fields, what)
+    if value is not None and value < 0:
+        raise _damaged(name, what, fields[what])
+    return value
+
+
+def _whole(name: Name, fields: Mapping[str, str], what: str) -> int | None:
+    text = fields.get(what)
+    if text is None:
+        return None
+    if not text.isdigit():
+        raise _damaged(name, what, text)
+    return int(text)
+
+
+def _revocation(name: Name, text: str | None) -> Revocation | None:
+    if text is None:
+        return None
+    try:
+        said = json.loads(text)
+        return Revocation(by=str(said["by"]), reason=str(said["reason"]))
+    except (ValueError, KeyError, TypeError):
+        raise _damaged(name, "revoked", text) from None
+
+
+def _labels(name: Name, text: str | None) -> Mapping[str, str]:
+    if text is None:
+        return {}
+    try:
+        said = json.loads(text)
+    except ValueError:
+        raise _damaged(name, "labels", text) from None
+    if not isinstance(said, dict):
+        raise _damaged(name, "labels", text)
+    return {str(key): str(value) for key, value in said.items()}

@@ -1,0 +1,214 @@
+"""Decides how a lease is given back, broken, swept up and looked at.
+
+Nothing here removes by anything but the incarnation (and, where a revision is known to matter, the revision): a late
+delete must never hit the next holder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from lockstead.errors import OutcomeUnknown, StoreUnavailable
+from lockstead.protocol import expiry
+from lockstead.protocol.commands import (
+    Absent,
+    Create,
+    Extend,
+    Pause,
+    Read,
+    Remove,
+    Removed,
+    Replace,
+    Script,
+    Snapshot,
+    ask,
+)
+from lockstead.protocol.members import drain
+from lockstead.protocol.record import Record, Revocation, encode, revocation_text
+from lockstead.protocol.terms import LeaseId, Terms, loss
+from lockstead.values import Name, Space
+
+REMOVALS_MAX: Final = 4
+
+
+class Outcome(Enum):
+    """How a release ended."""
+
+    REMOVED = "we removed it"
+    NOT_OURS = "it was not ours any more, or already gone"
+    LEFT = "left to expire: a member is still live, or closing was never acknowledged"
+
+
+def release(lease: LeaseId, terms: Terms, *, shared: bool, bound_at: float, salt: str) -> Script[Outcome]:
+    """Give a lease back as its owner. bound_at (boot clock) bounds the wait for members.
+
+    shared: a ticket was ever made, so others may work under it: close first, and wait until none is live. Raises
+    StoreUnavailable or OutcomeUnknown if the store stays silent; the record then expires.
+    """
+    if shared:
+        closed = yield from _close(lease, terms, bound_at)
+        if closed is not None:
+            return closed
+        if not (yield from drain(lease, terms, bound_at=bound_at, salt=salt)):
+            return Outcome.LEFT
+    return (yield from remove(lease, terms))
+
+
+def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | None]:
+    """Get an answer that shows `closing`; None when it is there. Only such an answer lets the members be listed."""
+    backoff = terms.settings.backoff_min
+    while True:
+        try:
+            reply = yield from ask(Extend(lease.name, {"closing": "1"}, lease.incarnation))
+            if not isinstance(reply.answer, Snapshot):
+                return Outcome.NOT_OURS
+            record = terms.decode(lease.name, reply.answer)
+            if record.holder != lease.holder:
+                return Outcome.NOT_OURS
+            if record.closing:
+                return None
+        except (StoreUnavailable, OutcomeUnknown):
+            pass
+        pause = yield from ask(Pause(lease.name, backoff, backoff))
+        if pause.received_at >= bound_at:
+            return Outcome.LEFT
+
+
+def remove(lease: LeaseId, terms: Terms) -> Script[Outcome]:
+    """Remove exactly this incarnation, asking again after an unknown outcome, a bounded number of times."""
+    backoff = terms.settings.backoff_min
+    was_unknown = False
+    for turn in range(REMOVALS_MAX):
+        try:
+            reply = yield from ask(Remove(lease.name, lease.incarnation))
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            was_unknown = was_unknown or isinstance(error, OutcomeUnknown)
+            if turn == REMOVALS_MAX - 1:
+                raise
+            yield from ask(Pause(lease.name, backoff, backoff * 2**turn))
+            continue
+        if isinstance(reply.answer, Removed) or (was_unknown and isinstance(reply.answer, Absent)):
+            return Outcome.REMOVED
+        return Outcome.NOT_OURS
+    return Outcome.NOT_OURS
+
+
+def sweep(name: Name, holder: str, terms: Terms) -> Script[bool]:
+    """Look once more for what an acquisition that was given up may have written, and take it back."""
+    reply = yield from ask(Read(name))
+    if isinstance(reply.answer, Absent):
+        return False
+    if terms.decode(name, reply.answer).holder != holder:
+        return False
+    removed = yield from ask(Remove(name, reply.answer.incarnation))
+    return isinstance(removed.answer, Removed)
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What stands under a key. age is seconds since its last change by the store's clock, if that is known."""
+
+    record: Record
+    seen: Snapshot
+    age: float | None
+    is_expired: bool
+
+
+def look(name: Name, terms: Terms) -> Script[Sight | None]:
+    """Show what stands under a key; None if nothing does. Writes nothing, so its word on expiry is a hint."""
+    reply = yield from ask(Read(name))
+    if isinstance(reply.answer, Absent):
+        return None
+    return sight(name, reply.answer, terms)
+
+
+def sight(name: Name, seen: Snapshot, terms: Terms) -> Sight:
+    """Put a snapshot into words."""
+    record = terms.decode(name, seen)
+    if seen.store_now is None or seen.updated_at is None:
+        return Sight(record, seen, None, seen.dead)
+    age = max(0.0, seen.store_now - seen.updated_at)
+    expired = seen.dead or (
+        record.ttl is not None
+        and expiry.expired_by_store_clock(
+            seen.store_now,
+            seen.updated_at,
+            record.ttl,
+            record.lock_delay,
+            terms.settings.drift,
+            terms.traits.granularity,
+        )
+    )
+    return Sight(record, seen, age, expired)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """What breaking did. believed_for: seconds, from the answer on, for which the old holder may still believe.
+
+    None where it is not known. record is what was broken.
+    """
+
+    record: Record
+    incarnation: str
+    revoked: bool
+    removed: bool
+    believed_for: float | None
+
+
+def break_lease(
+    name: Name, revoked: Revocation, terms: Terms, *, now: bool, incarnation: str | None, salt: str
+) -> Script[Broken | None]:
+    """Break the lease under a key as an operator; None if there is none (or no longer that incarnation).
+
+    Default: revoke, and the holder's next renewal finds out; there is no overlap. now: remove at once, or leave a
+    tombstone of the record's lock-delay by one Replace (a Remove and a Create would leave a gap).
+    """
+    reply = yield from ask(Read(name))
+    seen = reply.answer
+    if isinstance(seen, Absent) or (incarnation is not None and seen.incarnation != incarnation):
+        return None
+    record = terms.decode(name, seen)
+    if not now:
+        said = yield from ask(Extend(name, {"revoked": revocation_text(revoked)}, seen.incarnation))
+        done = isinstance(said.answer, Snapshot)
+        return Broken(record, seen.incarnation, True, False, _believed_for(record, terms)) if done else None
+    if record.lock_delay > 0:
+        return (yield from _entomb(name, seen, record, revoked, terms, salt))
+    gone = yield from ask(Remove(name, seen.incarnation))
+    if not isinstance(gone.answer, Removed):
+        return None
+    return Broken(record, seen.incarnation, False, True, _believed_for(record, terms))
+
+
+def _entomb(
+    name: Name, seen: Snapshot, record: Record, revoked: Revocation, terms: Terms, salt: str
+) -> Script[Broken | None]:
+    tomb = encode(Record(f"tombstone/{salt}", record.lock_delay, owner=record.owner, revoked=revoked, tombstone=True))
+    standing: Snapshot = seen
+    while True:
+        reply = yield from ask(Replace(name, tomb, standing.incarnation, standing.revision, lives=record.lock_delay))
+        if isinstance(reply.answer, Snapshot):
+            return Broken(record, seen.incarnation, False, True, _believed_for(record, terms))
+        # a revision changes under the operator's eyes; the incarnation is what was meant
+        looked = yield from ask(Read(name))
+        if isinstance(looked.answer, Absent) or looked.answer.incarnation != seen.incarnation:
+            return None
+        standing = looked.answer
+
+
+def _believed_for(record: Record, terms: Terms) -> float | None:
+    if record.ttl is None:
+        return None
+    return expiry.believed_until(0.0, record.ttl, terms.settings.drift, terms.traits.granularity)
+
+
+def audit(name: Name, part: str, entry: dict[str, str]) -> Script[bool]:
+    """Leave an audit entry: append-only, in the same store."""
+    reply = yield from ask(Create(Name(name.key, Space.AUDIT, part), {"v": "1", **entry}))
+    return isinstance(reply.answer, Snapshot)
+
+
+__all__ = ["Broken", "Outcome", "Sight", "audit", "break_lease", "look", "loss", "release", "remove", "sight", "sweep"]

@@ -1,0 +1,55 @@
+"""Decides what a renewal's answer means: a new deadline, no change, or the loss.
+
+One Extend that expects the incarnation alone: idempotent, so lost answers and siblings do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lockstead.errors import LossReason, OutcomeUnknown
+from lockstead.protocol.commands import Absent, Conflict, Extend, Read, Script, Snapshot, ask
+from lockstead.protocol.terms import LeaseId, Terms, loss
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """The record's life was renewed. deadline is None where the lease is closing and must not be believed longer."""
+
+    deadline: float | None
+    sent_at: float
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The lease is lost, for this reason."""
+
+    reason: LossReason
+    detail: str = ""
+
+
+def renew(lease: LeaseId, fields: Mapping[str, str], terms: Terms) -> Script[Renewed | Over]:
+    """Renew once. Raises StoreUnavailable or OutcomeUnknown where nothing is known: then nothing changes."""
+    reply = yield from ask(Extend(lease.name, fields, lease.incarnation, lives=lease.ttl))
+    answer = reply.answer
+    if isinstance(answer, Conflict):
+        looked = yield from ask(Read(lease.name))
+        reason = loss(lease, looked.answer, terms)
+        if reason is None:
+            raise OutcomeUnknown(f"the renewal of {lease.name.key!r} was refused though it is still ours")
+        return Over(reason)
+    reason = loss(lease, answer, terms)
+    if reason is not None or isinstance(answer, Absent):
+        return Over(reason or LossReason.GONE)
+    terms.book.wrote(terms, reply)
+    return Renewed(_deadline(lease, answer, reply.sent_at, terms), reply.sent_at, answer.revision)
+
+
+def _deadline(lease: LeaseId, answer: Snapshot, sent_at: float, terms: Terms) -> float | None:
+    record = terms.decode(lease.name, answer)
+    if record.closing:
+        return None
+    # the ttl belongs to the incarnation: contenders judge by the record's, so a belief must not outlast that
+    return terms.deadline(sent_at, min(lease.ttl, record.ttl or lease.ttl))

@@ -1,0 +1,182 @@
+"""Decides what every conversation is held under: which lease is meant, what its store is like, what was seen so far.
+
+The `Book` is the one thing here that changes: a client's memory of what it observed, which outlives an acquisition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lockstead.errors import LossReason
+from lockstead.protocol import expiry
+from lockstead.protocol.commands import Absent, Reply, Script, Snapshot, StoreClock, TokenSource, Traits, ask
+from lockstead.protocol.commands import Create as _Create
+from lockstead.protocol.commands import Extend as _Extend
+from lockstead.protocol.record import Record, decode
+from lockstead.settings import Settings
+from lockstead.values import Name, Space
+
+BOOK_ENTRIES_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseId:
+    """Which lease: ownership is compared by holder and incarnation, never by token or revision.
+
+    ttl is seconds, fixed at the grant.
+    """
+
+    name: Name
+    holder: str
+    incarnation: str
+    ttl: float
+
+
+@dataclass(slots=True)
+class Book:
+    """What one client has seen: since when each record stands still, and whether the store's two clocks agree.
+
+    Safe to share between threads: a state is named by incarnation and revision, so any first sight of it is true.
+    """
+
+    first_seen: dict[Name, tuple[str, str, float]] = field(default_factory=dict)
+    is_calibrated: bool = False
+
+    def see(self, name: Name, seen: Snapshot, received_at: float) -> float:
+        """Note a sight of a record; give the receipt of the first sight of this very state."""
+        known = self.first_seen.get(name)
+        if known is not None and known[:2] == (seen.incarnation, seen.revision):
+            return known[2]
+        if len(self.first_seen) >= BOOK_ENTRIES_MAX:
+            self.first_seen.pop(next(iter(self.first_seen)), None)
+        self.first_seen[name] = (seen.incarnation, seen.revision, received_at)
+        return received_at
+
+    def forget(self, name: Name) -> None:
+        """Drop what was seen of a record that is gone."""
+        self.first_seen.pop(name, None)
+
+    def wrote(self, terms: Terms, reply: Reply[Any]) -> None:
+        """Calibrate by the answer to a write of our own."""
+        answer = reply.answer
+        if terms.traits.clock is not StoreClock.DATED or not isinstance(answer, Snapshot):
+            return
+        if answer.updated_at is None or answer.store_now is None:
+            self.is_calibrated = False
+            return
+        self.is_calibrated = expiry.calibrated(
+            answer.updated_at,
+            answer.store_now,
+            reply.sent_at,
+            reply.received_at,
+            terms.traits.granularity,
+            terms.traits.date_step,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The store's traits, the lock's settings and the client's book, for one conversation."""
+
+    traits: Traits
+    settings: Settings
+    book: Book = field(default_factory=Book)
+
+    def deadline(self, sent_at: float, ttl: float) -> float:
+        """Give the holder's deadline from the send of a request that renewed this record's life."""
+        return expiry.holder_deadline(sent_at, ttl, self.settings.drift)
+
+    def decode(self, name: Name, seen: Snapshot) -> Record:
+        """Read a record; StoreRefused if it is damaged, not ours, or newer."""
+        return decode(name, seen.fields, foreign=self.traits.foreign and name.space is Space.LOCK)
+
+    def deadline_by_read(self, reply: Reply[Any], seen: Snapshot, ttl: float) -> float | None:
+        """Give a deadline from what a read shows of somebody's renewal; None where the store's clock cannot tell."""
+        if seen.updated_at is None or seen.store_now is None:
+            return None
+        traits = self.traits
+        if traits.clock is StoreClock.NONE or (traits.clock is StoreClock.DATED and not self.book.is_calibrated):
+            return None
+        return expiry.deadline_by_read(
+            reply.sent_at,
+            seen.store_now,
+            seen.updated_at,
+            ttl,
+            self.settings.drift,
+            traits.granularity,
+            traits.date_step,
+        )
+
+
+def loss(lease: LeaseId, answer: Snapshot | Absent, terms: Terms) -> LossReason | None:
+    """Say why a lease is lost, from what the store shows under its key; None if it is still ours."""
+    if isinstance(answer, Absent):
+        return LossReason.GONE
+    record = terms.decode(lease.name, answer)
+    if record.holder != lease.holder or answer.incarnation != lease.incarnation:
+        return LossReason.REVOKED if record.tombstone else LossReason.TAKEN
+    return LossReason.REVOKED if record.revoked is not None else None
+
+
+def draw(key: str, salt: str, terms: Terms) -> Script[Snapshot]:
+    """Move the companion record of a key and give it as it then stands: a number that grows, and the store's time.
+
+    salt makes the written value differ from the last one. The answer proves nothing about the lock.
+    """
+    name = Name(key, Space.COMPANION)
+    fields = {"v": "1", "drawn_by": salt}
+    while True:
+        reply = yield from ask(_Extend(name, fields, incarnation=None))
+        if not isinstance(reply.answer, Snapshot):
+            created = yield from ask(_Create(name, fields))
+            if not isinstance(created.answer, Snapshot):
+                continue  # somebody else created it meanwhile
+            terms.book.wrote(terms, created)
+            return created.answer
+        terms.book.wrote(terms, reply)
+        return reply.answer
+
+
+def is_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, salt: str, terms: Terms) -> Script[bool]:
+    """Judge, as a contender, whether a record's time is up. reply is the one that showed `seen`.
+
+    Where the store's `Date` and `updated` are two clocks, `Date` only hints when to look closer: the verdict comes
+    from the `updated` of a companion write of our own, which is the very clock that stamped the record.
+    """
+    if seen.dead:
+        return True
+    first_received_at = terms.book.see(name, seen, reply.received_at)
+    drift, traits = terms.settings.drift, terms.traits
+    ttl = record.ttl
+    if ttl is None:
+        if record.expires_at is not None:
+            return seen.store_now is not None and expiry.foreign_expired(seen.store_now, record.expires_at)
+        ttl = terms.settings.assume_ttl
+        if ttl is None:
+            return False
+    if expiry.expired_by_observation(first_received_at, reply.sent_at, ttl, record.lock_delay, drift):
+        return True
+    if traits.clock is StoreClock.NONE or seen.updated_at is None or seen.store_now is None:
+        return False
+    if not expiry.expired_by_store_clock(
+        seen.store_now, seen.updated_at, ttl, record.lock_delay, drift, traits.granularity
+    ):
+        return False
+    if traits.clock is StoreClock.SHARED:
+        return True
+    drawn = yield from draw(name.key, salt, terms)
+    return drawn.updated_at is not None and expiry.expired_by_store_clock(
+        drawn.updated_at, seen.updated_at, ttl, record.lock_delay, drift, traits.granularity
+    )
+
+
+def token_of(record: Record, seen: Snapshot, terms: Terms) -> int | None:
+    """Give the fencing token that an answer shows: the store's own, or the one published into the record."""
+    match terms.traits.tokens:
+        case TokenSource.NATIVE:
+            return seen.token
+        case TokenSource.DRAWN:
+            return record.token
+        case TokenSource.NONE:
+            return None

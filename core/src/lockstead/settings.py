@@ -1,0 +1,188 @@
+"""Decides which settings a lock has and how they must relate, each relation with its own message.
+
+Knows no store and no clock; reads no environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+
+from lockstead.values import Duration, seconds
+
+TTL_MIN: Final = 1.0
+LOCK_DELAY_MAX: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one lock, complete and checked. All durations are seconds; build them with `make`.
+
+    ttl: how long a lease lives without renewal. renew_every: due after the send of the last success. max_failures:
+    rounds of renewal without success until the loss is told. request_timeout: of one request. abort_margin: time
+    left to the section when the loss is told at the latest. drift: the greatest difference in clock rate that is
+    tolerated. drain: the bound of the wait for members at release; None is worked out from the store.
+    """
+
+    ttl: float = 300.0
+    renew_every: float = 37.5
+    max_failures: int = 3
+    request_timeout: float = 30.0
+    abort_margin: float = 50.0
+    drift: float = 0.01
+    backoff_min: float = 0.1
+    backoff_max: float = 5.0
+    lock_delay: float = 0.0
+    drain: float | None = None
+    owner: str | None = None
+    purpose: str | None = None
+    expected: float | None = None
+    alert_after: float | None = None
+    auto_unlock_after: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    backtrace: bool = False
+    assume_ttl: float | None = None
+
+    @classmethod
+    def make(
+        cls,
+        *,
+        ttl: Duration = 300.0,
+        renew_every: Duration | None = None,
+        max_failures: int | str = 3,
+        request_timeout: Duration | None = None,
+        abort_margin: Duration | None = None,
+        drift: float | str = 0.01,
+        backoff_min: Duration = 0.1,
+        backoff_max: Duration = 5.0,
+        lock_delay: Duration = 0.0,
+        drain: Duration | None = None,
+        owner: str | None = None,
+        purpose: str | None = None,
+        expected: Duration | None = None,
+        alert_after: Duration | None = None,
+        auto_unlock_after: Duration | None = None,
+        labels: Mapping[str, str] | None = None,
+        backtrace: bool | str = False,
+        assume_ttl: Duration | None = None,
+    ) -> Self:
+        """Fill in what follows from the ttl and check every relation; ValueError or TypeError with one clear line."""
+        lives = seconds(ttl, "ttl")
+        made = cls(
+            ttl=lives,
+            renew_every=lives / 8 if renew_every is None else seconds(renew_every, "renew_every"),
+            max_failures=_whole(max_failures, "max_failures"),
+            request_timeout=min(lives / 10, 30.0)
+            if request_timeout is None
+            else seconds(request_timeout, "request_timeout"),
+            abort_margin=lives / 6 if abort_margin is None else seconds(abort_margin, "abort_margin"),
+            drift=_number(drift, "drift"),
+            backoff_min=seconds(backoff_min, "backoff_min"),
+            backoff_max=seconds(backoff_max, "backoff_max"),
+            lock_delay=seconds(lock_delay, "lock_delay"),
+            drain=_optional(drain, "drain"),
+            owner=_text(owner, "owner"),
+            purpose=_text(purpose, "purpose"),
+            expected=_optional(expected, "expected"),
+            alert_after=_optional(alert_after, "alert_after"),
+            auto_unlock_after=_optional(auto_unlock_after, "auto_unlock_after"),
+            labels=dict(labels or {}),
+            backtrace=backtrace in (True, "true", "1", "yes", "on"),
+            assume_ttl=_optional(assume_ttl, "assume_ttl"),
+        )
+        made.check()
+        return made
+
+    def check(self) -> None:
+        """Raise ValueError for the first relation that cannot work."""
+        if self.ttl < TTL_MIN:
+            raise ValueError(f"ttl is {self.ttl:g} s; it must be at least {TTL_MIN:g} s")
+        if self.max_failures < 1:
+            raise ValueError(f"max_failures is {self.max_failures}; it must be at least 1")
+        if not 0 <= self.drift < 0.5:
+            raise ValueError(f"drift is {self.drift:g}; it must be at least 0 and below 0.5")
+        if self.renew_every <= 0:
+            raise ValueError("renew_every must be above 0")
+        needed = (1 + self.max_failures) * self.renew_every + self.abort_margin
+        believed = self.ttl * (1 - self.drift)
+        # a hair of tolerance: the defaults must not fail by rounding
+        if needed > believed * (1 + 1e-9):
+            raise ValueError(
+                f"(1 + max_failures) * renew_every + abort_margin is {needed:g} s, above ttl * (1 - drift) = "
+                f"{believed:g} s; renew more often, tolerate fewer failures, or take a longer ttl"
+            )
+        if not 0 < self.request_timeout < self.renew_every:
+            raise ValueError(
+                f"request_timeout is {self.request_timeout:g} s; it must be above 0 and below renew_every "
+                f"({self.renew_every:g} s)"
+            )
+        if not 0 < self.backoff_min <= self.backoff_max:
+            raise ValueError(
+                f"backoff_min is {self.backoff_min:g} s and backoff_max {self.backoff_max:g} s; needed is "
+                "0 < backoff_min <= backoff_max"
+            )
+        if self.lock_delay > LOCK_DELAY_MAX:
+            raise ValueError(f"lock_delay is {self.lock_delay:g} s; it may be at most {LOCK_DELAY_MAX:g} s")
+        if self.assume_ttl is not None and self.assume_ttl < TTL_MIN:
+            raise ValueError(f"assume_ttl is {self.assume_ttl:g} s; it must be at least {TTL_MIN:g} s")
+        for key, value in self.labels.items():
+            if not (isinstance(key, str) and isinstance(value, str)):
+                raise TypeError("labels must map text to text")
+
+    @property
+    def renews_late(self) -> bool:
+        """Whether renewals are rarer than an eighth of the ttl, which deserves a warning."""
+        return self.renew_every > self.ttl / 8 * (1 + 1e-9)
+
+    def for_ttl(self, ttl: float) -> Self:
+        """Give the same settings for a lease that was granted with another ttl (by attach), scaled with it."""
+        if ttl == self.ttl:
+            return self
+        scale = ttl / self.ttl
+        return replace(
+            self,
+            ttl=ttl,
+            renew_every=self.renew_every * scale,
+            request_timeout=min(self.request_timeout * scale, 30.0),
+            abort_margin=self.abort_margin * scale,
+        )
+
+    def drain_bound(self, granularity: float, *, observing: bool = False) -> float:
+        """Give the bound of the wait for members at release: a dead registration must be able to expire within it."""
+        if self.drain is not None:
+            return self.drain
+        bound = self.ttl * (1 + self.drift) + granularity + 2 * self.request_timeout
+        return 2 * bound if observing else bound
+
+
+SETTING_NAMES: Final = frozenset(Settings.__dataclass_fields__)
+"""What may stand behind `?` in a URL or be given by keyword."""
+
+
+def _optional(value: Duration | None, what: str) -> float | None:
+    return None if value is None else seconds(value, what)
+
+
+def _number(value: float | str, what: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} must be a number, not {value!r}") from None
+
+
+def _whole(value: int | str, what: str) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{what} must be a whole number, not {value!r}") from None
+
+
+def _text(value: str | None, what: str) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be text, not {type(value).__name__}")
+    if not value.strip() or not all(c.isprintable() for c in value):
+        raise ValueError(f"{what} must be printable text, not {value!r}")
+    return value
