@@ -77,9 +77,10 @@ class Contended:
 
 
 def acquire(
-    want: Acquisition, terms: Terms, *, gives_up_at: float | None, tries_once: bool
+    want: Acquisition, terms: Terms, *, gives_up_at: float | None, tries_once: bool, look_first: bool = False
 ) -> Script[Grant | Contended]:
     """Ask until granted or out of time. gives_up_at is an instant on the caller's boot clock, None for ever.
+    look_first: read before the first write, as who has waited in the process's own line must.
 
     A store that is down while waiting is waited out like contention; it is raised only if it is still down at the
     end.
@@ -87,7 +88,6 @@ def acquire(
     settings = terms.settings
     contended: Contended | None = None
     longest = settings.backoff_min
-    look_first = False
     is_last = tries_once
     while True:
         try:
