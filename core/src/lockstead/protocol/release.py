@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from lockstead.errors import OutcomeUnknown, StoreUnavailable
+from lockstead.errors import LossReason, OutcomeUnknown, StoreUnavailable
 from lockstead.protocol import expiry
 from lockstead.protocol.commands import (
     Absent,
@@ -25,9 +25,10 @@ from lockstead.protocol.commands import (
     Snapshot,
     ask,
 )
-from lockstead.protocol.members import drain
+from lockstead.protocol.lifecycle import Tenure
+from lockstead.protocol.members import drain, withdraw
 from lockstead.protocol.record import Record, Revocation, encode, revocation_text
-from lockstead.protocol.terms import LeaseId, Terms, loss
+from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.values import Name, Space
 
 REMOVALS_MAX: Final = 4
@@ -54,6 +55,35 @@ def release(lease: LeaseId, terms: Terms, *, shared: bool, bound_at: float, salt
         if not (yield from drain(lease, terms, bound_at=bound_at, salt=salt)):
             return Outcome.LEFT
     return (yield from remove(lease, terms))
+
+
+def give_back(tenure: Tenure, terms: Terms, *, bound_at: float) -> Script[Outcome]:
+    """Give back what this process has of a lease: a member its registration alone, an owner the lease.
+
+    The belief must have ended before. After a loss an owner removes only what nobody can hold any more: a lease that
+    was revoked or out of reach, without a lock-delay to cut short, and only before its own deadline.
+    """
+    if tenure.registration is not None:
+        try:
+            withdrawn = yield from withdraw(tenure.registration)
+        except (StoreUnavailable, OutcomeUnknown):
+            withdrawn = False  # it expires, and whoever drains waits for that
+        if not tenure.is_owner:
+            return Outcome.REMOVED if withdrawn else Outcome.NOT_OURS
+    return (
+        yield from release(tenure.lease, terms, shared=tenure.shared, bound_at=bound_at, salt=tenure.lease.holder)
+    )
+
+
+def may_remove_after_loss(tenure: Tenure, now: float) -> bool:
+    """Tell whether a lease that was lost may still be removed by its loser, now that the body is over."""
+    if not tenure.is_owner:
+        return tenure.reason is not LossReason.FORKED
+    return (
+        tenure.reason in (LossReason.REVOKED, LossReason.UNREACHABLE)
+        and now < tenure.deadline
+        and tenure.settings.lock_delay == 0
+    )
 
 
 def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | None]:
@@ -152,7 +182,7 @@ class Broken:
     """
 
     record: Record
-    incarnation: str
+    seen: Snapshot
     revoked: bool
     removed: bool
     believed_for: float | None
@@ -174,13 +204,13 @@ def break_lease(
     if not now:
         said = yield from ask(Extend(name, {"revoked": revocation_text(revoked)}, seen.incarnation))
         done = isinstance(said.answer, Snapshot)
-        return Broken(record, seen.incarnation, True, False, _believed_for(record, terms)) if done else None
+        return Broken(record, seen, True, False, _believed_for(record, terms)) if done else None
     if record.lock_delay > 0:
         return (yield from _entomb(name, seen, record, revoked, terms, salt))
     gone = yield from ask(Remove(name, seen.incarnation))
     if not isinstance(gone.answer, Removed):
         return None
-    return Broken(record, seen.incarnation, False, True, _believed_for(record, terms))
+    return Broken(record, seen, False, True, _believed_for(record, terms))
 
 
 def _entomb(
@@ -191,7 +221,7 @@ def _entomb(
     while True:
         reply = yield from ask(Replace(name, tomb, standing.incarnation, standing.revision, lives=record.lock_delay))
         if isinstance(reply.answer, Snapshot):
-            return Broken(record, seen.incarnation, False, True, _believed_for(record, terms))
+            return Broken(record, seen, False, True, _believed_for(record, terms))
         # a revision changes under the operator's eyes; the incarnation is what was meant
         looked = yield from ask(Read(name))
         if isinstance(looked.answer, Absent) or looked.answer.incarnation != seen.incarnation:
@@ -209,6 +239,3 @@ def audit(name: Name, part: str, entry: dict[str, str]) -> Script[bool]:
     """Leave an audit entry: append-only, in the same store."""
     reply = yield from ask(Create(Name(name.key, Space.AUDIT, part), {"v": "1", **entry}))
     return isinstance(reply.answer, Snapshot)
-
-
-__all__ = ["Broken", "Outcome", "Sight", "audit", "break_lease", "look", "loss", "release", "remove", "sight", "sweep"]
