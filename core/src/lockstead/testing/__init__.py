@@ -1,0 +1,1 @@
+"""Tools for testing what uses locks; shipped, and never imported by the library itself."""

@@ -1,0 +1,255 @@
+"""What goes wrong, when, and to which requests.
+
+Decides; does nothing to a request itself. A fault is matched by the kind of operation and the object's name, lets
+`skip` matches through, strikes `times` times, and is then spent. Of several faults the first that strikes takes the
+request; those behind it do not count it. Waiting is done here too, because whoever waits must be found again: by the
+test that releases it, and by the server that stops.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from lockstead.testing.gcs_server.clock import http_date
+from lockstead.testing.gcs_server.routes import kind_matches
+
+
+class Action(StrEnum):
+    """What a fault does to the request it strikes; `commit` is what a change does to the store."""
+
+    FAIL = "fail"
+    """Answer with `status`, without commit."""
+    FAIL_AFTER_COMMIT = "fail_after_commit"
+    """Commit, then answer with `status`."""
+    LOSE_REQUEST = "lose_request"
+    """Close the connection, without commit and without an answer."""
+    LOSE_ANSWER = "lose_answer"
+    """Commit, then close the connection without an answer."""
+    STALL = "stall"
+    """Wait, then commit and answer, whether the client still listens or not."""
+    STALL_ANSWER = "stall_answer"
+    """Commit at once, wait, then answer."""
+    HANG = "hang"
+    """Wait, then close the connection: never commits, never answers."""
+    REPEAT = "repeat"
+    """Commit and answer, wait, then commit the very same request once more (a duplicated message)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    kind is a pattern over the kinds of `Route` (`mutation` stands for all that change an object, a comma for "or"),
+    name a pattern over object names. times None strikes for ever. seconds is how long those that wait do so; None
+    waits until released, or until the server stops.
+    """
+
+    action: Action
+    kind: str = "*"
+    name: str = "*"
+    skip: int = 0
+    times: int | None = 1
+    status: int = 503
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.skip < 0 or (self.times is not None and self.times < 1):
+            raise ValueError("skip must not be negative, and times at least 1")
+        if not 400 <= self.status <= 599:
+            raise ValueError(f"status must be an error's, not {self.status}")
+        if self.seconds is not None and self.seconds < 0:
+            raise ValueError("seconds must not be negative")
+
+
+class Injected:
+    """A fault at work: how often it struck, who waits in it, and the handle to let them go."""
+
+    def __init__(self, number: int, fault: Fault, changed: threading.Condition, is_closed: Callable[[], bool]) -> None:
+        self.number = number
+        self.fault = fault
+        self._changed = changed
+        self._is_closed = is_closed
+        self._seen = 0
+        self._hits = 0
+        self._waiting = 0
+        self._repetitions = 0
+        self._is_released = False
+        self._is_removed = False
+
+    @property
+    def hits(self) -> int:
+        """How many requests it struck so far."""
+        return self._hits
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait in it now."""
+        return self._waiting
+
+    def release(self) -> None:
+        """Let those who wait go on, and whoever comes later pass without waiting."""
+        with self._changed:
+            self._is_released = True
+            self._changed.notify_all()
+
+    def remove(self) -> None:
+        """Strike no more; those who wait are dropped without commit and without an answer."""
+        with self._changed:
+            self._is_removed = True
+            self._changed.notify_all()
+
+    def wait_for_hit(self, hits: int = 1, timeout: float = 10.0) -> bool:
+        """Wait until it struck so often; False after timeout seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._hits >= hits, timeout)
+
+    def hold(self) -> bool:
+        """Wait as the fault says; True to go on, False if the request is to be dropped."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                self._changed.wait_for(self._is_over, self.fault.seconds)
+            finally:
+                self._waiting -= 1
+            return not (self._is_closed() or self._is_removed)
+
+    def _is_over(self) -> bool:
+        return self._is_released or self._is_removed or self._is_closed()
+
+    def note_repetition(self) -> None:
+        """Count a request that was committed once more."""
+        with self._changed:
+            self._repetitions += 1
+            self._changed.notify_all()
+
+    def wait_for_repetition(self, repetitions: int = 1, timeout: float = 10.0) -> bool:
+        """Wait until so many requests were committed once more; False after timeout seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._repetitions >= repetitions, timeout)
+
+    def strikes(self, kind: str, name: str) -> bool:
+        """Count a request in and say whether the fault strikes it; with the lock of all faults held."""
+        fault = self.fault
+        if self._is_removed or not kind_matches(fault.kind, kind) or not fnmatchcase(name, fault.name):
+            return False
+        if fault.times is not None and self._hits >= fault.times:
+            return False
+        self._seen += 1
+        if self._seen <= fault.skip:
+            return False
+        self._hits += 1
+        self._changed.notify_all()
+        return True
+
+
+class Faults:
+    """All faults of a server, and its standing conditions.
+
+    latency: seconds added to every request. date_offset: seconds added to `Date` alone. date_step: `Date` moves in
+    steps of so many seconds. hides_date: no `Date` at all. mutation_gap: least seconds between two changes of one
+    object.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._numbers = itertools.count(1)
+        self._injected: list[Injected] = []
+        self._is_closed = False
+        self.latency = 0.0
+        self.date_offset = 0.0
+        self.date_step = 1.0
+        self.hides_date = False
+        self.mutation_gap = 0.0
+
+    @property
+    def one_mutation_per_second(self) -> bool:
+        """Whether an object takes one change a second, and answers 429 to a second one."""
+        return self.mutation_gap > 0
+
+    @one_mutation_per_second.setter
+    def one_mutation_per_second(self, is_wanted: bool) -> None:
+        self.mutation_gap = 1.0 if is_wanted else 0.0
+
+    def inject(
+        self,
+        action: Action | str,
+        *,
+        kind: str = "*",
+        name: str = "*",
+        skip: int = 0,
+        times: int | None = 1,
+        status: int = 503,
+        seconds: float | None = None,
+    ) -> Injected:
+        """Add a fault behind those there are; raises ValueError for one that makes no sense."""
+        fault = Fault(Action(action), kind, name, skip, times, status, seconds)
+        with self._changed:
+            injected = Injected(next(self._numbers), fault, self._changed, lambda: self._is_closed)
+            self._injected.append(injected)
+            return injected
+
+    def inject_first(self, action: Action | str) -> Injected:
+        """Add a fault before all others, that strikes every request until it is discarded."""
+        injected = self.inject(action, times=None)
+        with self._changed:
+            self._injected.remove(injected)
+            self._injected.insert(0, injected)
+            return injected
+
+    def discard(self, injected: Injected) -> None:
+        """Remove a fault and forget it."""
+        with self._changed:
+            if injected in self._injected:
+                self._injected.remove(injected)
+        injected.remove()
+
+    def active(self) -> list[Injected]:
+        """Give the faults that were injected and not cleared, the spent ones too."""
+        with self._changed:
+            return list(self._injected)
+
+    def clear(self) -> None:
+        """Remove all faults, drop who waits in them, and set the standing conditions back."""
+        with self._changed:
+            injected, self._injected = self._injected, []
+        for one in injected:
+            one.remove()
+        self.latency = self.date_offset = self.mutation_gap = 0.0
+        self.date_step, self.hides_date = 1.0, False
+
+    def pick(self, kind: str, name: str) -> Injected | None:
+        """Give the fault that strikes this request, if any."""
+        if not self._injected:
+            return None
+        with self._changed:
+            return next((one for one in self._injected if one.strikes(kind, name)), None)
+
+    def delay(self) -> bool:
+        """Wait for the latency there is; False if the server stopped meanwhile."""
+        if self.latency <= 0:
+            return True
+        with self._changed:
+            return not self._changed.wait_for(lambda: self._is_closed, self.latency)
+
+    def date(self, now: float) -> str | None:
+        """Give what stands in `Date` when the server's clock says now."""
+        if self.hides_date:
+            return None
+        step = self.date_step if self.date_step > 0 else 1.0
+        return http_date((now + self.date_offset) // step * step)
+
+    def open(self) -> None:
+        """Begin to make requests wait: the server started."""
+        with self._changed:
+            self._is_closed = False
+
+    def close(self) -> None:
+        """Drop everyone who waits, now and from now on: the server stops."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()

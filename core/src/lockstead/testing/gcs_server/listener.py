@@ -1,0 +1,117 @@
+"""A port and its connections: opened, refused, cut.
+
+Knows sockets and threads, not what is said on them. One thread accepts, one thread serves each connection; all are
+daemons, and whoever closes joins them for a limited time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+BACKLOG = 4096
+BIND_PATIENCE = 5.0
+JOIN_PATIENCE = 5.0
+
+
+class Connections:
+    """The open connections and the threads that serve them; safe to share between threads."""
+
+    def __init__(self, serve: Callable[[socket.socket], None]) -> None:
+        self._serve = serve
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, threading.Thread] = {}
+
+    def add(self, connection: socket.socket) -> None:
+        """Serve a connection in a thread of its own."""
+        thread = threading.Thread(target=self._run, args=(connection,), name="gcs-server-connection", daemon=True)
+        with self._lock:
+            self._open[connection] = thread
+        thread.start()
+
+    def _run(self, connection: socket.socket) -> None:
+        try:
+            self._serve(connection)
+        except OSError:
+            pass  # the peer is gone, or we were cut
+        finally:
+            # Only the owner closes: a descriptor closed by another thread could be somebody else's by now.
+            with self._lock:
+                self._open.pop(connection, None)
+                connection.close()
+
+    def cut(self) -> list[threading.Thread]:
+        """Break all connections; give the threads that serve them still."""
+        with self._lock:
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            return list(self._open.values())
+
+
+class Listener:
+    """A listening socket with its accepting thread."""
+
+    def __init__(self, host: str, port: int, accepted: Callable[[socket.socket], None]) -> None:
+        self._accepted = accepted
+        self._socket = bound(host, port)
+        self._socket.listen(BACKLOG)
+        self._socket.setblocking(False)
+        self.port: int = self._socket.getsockname()[1]
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._accept, name="gcs-server-accept", daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            while all(key.fileobj is not self._woken for key, _ in selector.select()):
+                try:
+                    connection, _ = self._socket.accept()
+                except OSError:
+                    continue  # the peer has gone again, or there are no descriptors left just now
+                connection.setblocking(True)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._accepted(connection)
+
+    def close(self) -> None:
+        """Accept no more; the port is free afterwards."""
+        self._wake.send(b"x")
+        self._thread.join(JOIN_PATIENCE)
+        self._socket.close()
+        self._wake.close()
+        self._woken.close()
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Give a socket that has the port but does not listen: to connect to it is refused.
+
+    Tries for some seconds if the port is taken, since a port just left may be so; then raises OSError.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    until = time.monotonic() + BIND_PATIENCE
+    while True:
+        taken = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind((host, port))
+        except OSError:
+            taken.close()
+            if not port or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+        else:
+            return taken
+
+
+def join(threads: list[threading.Thread]) -> None:
+    """Wait for threads to end, for a limited time in all."""
+    until = time.monotonic() + JOIN_PATIENCE
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, until - time.monotonic()))

@@ -1,0 +1,192 @@
+"""The server: a port, a store, faults and a log, started and stopped by a test.
+
+Decides the life of these parts. What is stored outlives a stop; a request that waits in a fault does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from types import TracebackType
+
+from lockstead.testing.gcs_server.api import Api
+from lockstead.testing.gcs_server.clock import Clock
+from lockstead.testing.gcs_server.control import Control
+from lockstead.testing.gcs_server.errors import ApiError
+from lockstead.testing.gcs_server.exchange import Exchange
+from lockstead.testing.gcs_server.faults import Faults, Injected
+from lockstead.testing.gcs_server.listener import Connections, Listener, bound, join
+from lockstead.testing.gcs_server.objects import Store, StoredObject
+from lockstead.testing.gcs_server.request_log import RequestLog
+from lockstead.testing.gcs_server.wire import Answer, MalformedRequest, encoded, read_request
+
+
+class GcsServer:
+    """A storage server on loopback, for tests: `with GcsServer(buckets=["b"]) as server: ... server.url`.
+
+    clock gives seconds since the epoch and stands behind everything the server dates. shuffled makes generations unique
+    but not growing, which is all that is promised for real ones. Does not keep anything on disk, does not know callers
+    and permissions, and is not made to be reached from elsewhere than this machine.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        buckets: Iterable[str] = (),
+        clock: Clock = time.time,
+        shuffled: bool = False,
+    ) -> None:
+        self.host = host
+        self.faults = Faults()
+        self.requests = RequestLog()
+        self.store = Store(clock, mutation_gap=lambda: self.faults.mutation_gap, shuffled=shuffled)
+        self._clock = clock
+        self._wanted_port = port
+        self._exchange = Exchange(Api(self.store), self.faults, self.requests, clock)
+        self._control = Control(self.faults, self.requests, self._pause_for)
+        self._connections = Connections(self._serve)
+        self._life = threading.RLock()
+        self._listener: Listener | None = None
+        self._reservation: socket.socket | None = None
+        self._black_hole: Injected | None = None
+        for name in buckets:
+            self.create_bucket(name)
+
+    # where it is, what it holds
+
+    @property
+    def port(self) -> int:
+        """The port it listens on, the same one after a restart; raises RuntimeError before the first start."""
+        if not self._wanted_port:
+            raise RuntimeError("the server has no port before it was started")
+        return self._wanted_port
+
+    @property
+    def url(self) -> str:
+        """The URL to give to a client, without a slash at the end."""
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+    def create_bucket(self, name: str, **fields: object) -> None:
+        """Make sure there is such a bucket; fields are those of a bucket resource (`versioning={"enabled": True}`)."""
+        with contextlib.suppress(ApiError):
+            self.store.create_bucket(name, fields)
+
+    def objects(self, bucket: str) -> dict[str, StoredObject]:
+        """Give a bucket's objects by name, without a request."""
+        return self.store.names(bucket)
+
+    # life
+
+    def start(self) -> None:
+        """Listen; raises OSError if the port is taken."""
+        with self._life:
+            if self._listener is None and self._reservation is None:
+                self.faults.open()
+                self._listen()
+
+    def stop(self) -> None:
+        """Cut all connections and leave the port; requests that wait in a fault are dropped without commit."""
+        with self._life:
+            self._unlisten()
+            if self._reservation is not None:
+                self._reservation.close()
+                self._reservation = None
+            self.faults.close()
+            self._fill_black_hole()
+            join(self._connections.cut())
+
+    def restart(self) -> None:
+        """Stop and start again on the same port, with the same objects."""
+        with self._life:
+            self.stop()
+            self.start()
+
+    def __enter__(self) -> GcsServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # out of reach
+
+    def pause(self, how: str = "refuse") -> None:
+        """Be out of reach until `resume`.
+
+        `refuse`: connections are cut and new ones refused. `hang`: requests are read and never answered; they are
+        dropped without commit when it ends.
+        """
+        if how not in {"refuse", "hang"}:
+            raise ValueError(f"how must be 'refuse' or 'hang', not {how!r}")
+        with self._life:
+            if how == "hang" and self._black_hole is None:
+                self._black_hole = self.faults.inject_first("hang")
+            elif how == "refuse" and self._listener is not None:
+                self._unlisten()
+                self._reservation = bound(self.host, self.port)
+                self._connections.cut()
+
+    def resume(self) -> None:
+        """Be in reach again, on the same port."""
+        with self._life:
+            self._fill_black_hole()
+            if self._reservation is not None:
+                self._reservation.close()
+                self._reservation = None
+                self._listen()
+
+    def _pause_for(self, seconds: float, how: str) -> None:
+        self.pause(how)
+        resuming = threading.Timer(seconds, self.resume)
+        resuming.daemon = True
+        resuming.start()
+
+    def _fill_black_hole(self) -> None:
+        if self._black_hole is not None:
+            self.faults.discard(self._black_hole)
+            self._black_hole = None
+
+    def _listen(self) -> None:
+        self._listener = Listener(self.host, self._wanted_port, self._connections.add)
+        self._wanted_port = self._listener.port
+
+    def _unlisten(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    # one connection
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection.makefile("rb") as stream:
+            keeps_alive = True
+            while keeps_alive:
+                try:
+                    request = read_request(stream, connection.sendall)
+                except MalformedRequest:
+                    connection.sendall(encoded(Answer(400), date=self.faults.date(self._clock()), closes=True))
+                    return
+                if request is None:
+                    return
+                after = None
+                if request.path.startswith("/_"):
+                    answer, after = self._control.answer(request)
+                else:
+                    found = self._exchange.answer(request)
+                    if found is None:
+                        return
+                    answer = found
+                keeps_alive = request.keeps_alive
+                date = self.faults.date(self._clock())
+                connection.sendall(
+                    encoded(answer, date=date, head_only=request.method == "HEAD", closes=not keeps_alive)
+                )
+                if after is not None:
+                    after()

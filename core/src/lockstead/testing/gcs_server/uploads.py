@@ -1,0 +1,112 @@
+"""Resumable uploads: sessions that collect content until it is whole.
+
+Decides what a chunk means. Does not make the object: that is the store's, when the last chunk is there.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from uuid import uuid4
+
+from lockstead.testing.gcs_server.conditions import Conditions
+from lockstead.testing.gcs_server.errors import ApiError
+from lockstead.testing.gcs_server.objects import StoredObject
+
+CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One upload under way."""
+
+    bucket: str
+    name: str
+    resource: Mapping[str, object]
+    conditions: Conditions
+    content: bytes = field(default=b"", repr=False)
+    made: StoredObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one PUT brings: content from an offset (None: nothing, only a question), and whether it is the last."""
+
+    offset: int | None
+    content: bytes = field(repr=False)
+    total: int | None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the content is whole with it."""
+        return self.offset is not None and self.offset + len(self.content) == self.total
+
+
+class Sessions:
+    """The uploads under way; safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Session] = {}
+
+    def start(self, session: Session) -> str:
+        """Keep a new session and give its id."""
+        upload_id = uuid4().hex
+        with self._lock:
+            self._sessions[upload_id] = session
+        return upload_id
+
+    def get(self, upload_id: str) -> Session:
+        """Give a session; raises ApiError 404."""
+        with self._lock:
+            if upload_id not in self._sessions:
+                raise ApiError(404, "No such upload.")
+            return self._sessions[upload_id]
+
+    def forget(self, upload_id: str) -> None:
+        """Drop a session, if it is there."""
+        with self._lock:
+            self._sessions.pop(upload_id, None)
+
+    def finish(self, upload_id: str, made: StoredObject) -> None:
+        """Keep what came of a session, for a client that lost the answer and asks again."""
+        with self._lock:
+            if upload_id in self._sessions:
+                self._sessions[upload_id] = replace(self._sessions[upload_id], content=b"", made=made)
+
+    def take(self, upload_id: str, chunk: Chunk) -> tuple[Session, bool]:
+        """Add a chunk; give the session and whether it is whole.
+
+        A chunk that starts before the end of what is there (sent again) is cut. Raises ApiError 404, or 400 for a gap.
+        """
+        with self._lock:
+            if upload_id not in self._sessions:
+                raise ApiError(404, "No such upload.")
+            session = self._sessions[upload_id]
+            if session.made is not None:
+                return session, True
+            if chunk.offset is not None:
+                known = len(session.content)
+                if chunk.offset > known:
+                    raise ApiError(400, f"The chunk starts at {chunk.offset}, expected was {known}.")
+                session = replace(session, content=session.content + chunk.content[known - chunk.offset :])
+                self._sessions[upload_id] = session
+            return session, len(session.content) == chunk.total
+
+
+def chunk_of(content_range: str | None, body: bytes) -> Chunk:
+    """Read what a PUT brings from its Content-Range; without one it brings everything. Raises ApiError 400."""
+    if content_range is None:
+        return Chunk(0, body, len(body))
+    found = CONTENT_RANGE.fullmatch(content_range.strip())
+    if found is None:
+        raise ApiError(400, f"Invalid Content-Range: {content_range!r}")
+    first, last, total_text = found.groups()
+    total = None if total_text == "*" else int(total_text)
+    if first is None:
+        return Chunk(None, b"", total)
+    if len(body) != int(last) - int(first) + 1:
+        raise ApiError(400, f"Content-Range {content_range!r} does not fit a body of {len(body)} bytes.")
+    return Chunk(int(first), body, total)
