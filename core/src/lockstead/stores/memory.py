@@ -1,0 +1,261 @@
+"""Decides how records are kept in the memory of one process: the reference model of a store, and the fastest.
+
+Must not know what the fields of a record mean. Memories of the same URL are one memory; `MemoryStore()` is private.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar, cast
+
+from lockstead.errors import StoreUnavailable
+from lockstead.protocol.commands import (
+    Absent,
+    Command,
+    Conflict,
+    Create,
+    Extend,
+    List,
+    Listing,
+    Read,
+    Remove,
+    Removed,
+    Replace,
+    Snapshot,
+    StoreClock,
+    TokenSource,
+    Traits,
+)
+from lockstead.stores.bootclock import boot_now
+from lockstead.values import Name
+
+A = TypeVar("A")
+
+TRAITS: Final = Traits(
+    scheme="memory",
+    guarantee="one process: other processes do not see these locks, and they end with the process",
+    clock=StoreClock.SHARED,
+    tokens=TokenSource.NATIVE,
+)
+
+LOOK_EVERY: Final = 0.05
+"""Seconds after which a wait looks whether its caller wants to stop."""
+
+LOOK_AGAIN: Final = 0.02
+"""Seconds until a wait on an absent record ends: it may have gone between the caller's read and the wait."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One record. token doubles as the incarnation: it is counted with every grant and never comes back."""
+
+    fields: dict[str, str]
+    token: int
+    revision: int
+    updated_at: float
+
+    def snapshot(self, now: float) -> Snapshot:
+        return Snapshot(dict(self.fields), str(self.token), str(self.revision), self.updated_at, now, self.token)
+
+    def is_at(self, incarnation: str | None, revision: str | None) -> bool:
+        return (incarnation is None or incarnation == str(self.token)) and (
+            revision is None or revision == str(self.revision)
+        )
+
+
+@dataclass(slots=True)
+class Memory:
+    """The records that several stores of one process may share. Its lock is held for memory only."""
+
+    entries: dict[Name, _Entry] = field(default_factory=dict)
+    grants: int = 0
+    bells: dict[Name, list[threading.Event]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class MemoryStore:
+    """Records in the memory of this process. Promises nothing to other processes, forked children included.
+
+    clock gives seconds that never go back; a simulator passes its own.
+    """
+
+    def __init__(self, memory: Memory | None = None, *, name: str = "", clock: Callable[[], float] = boot_now) -> None:
+        self._memory = Memory() if memory is None else memory
+        self._name = name
+        self._clock = clock
+        self._is_open = True
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self.url!r})"
+
+    @property
+    def traits(self) -> Traits:
+        """What the protocol must know of this store."""
+        return TRAITS
+
+    @property
+    def url(self) -> str:
+        """The URL under which this process finds the memory again, unless it is private."""
+        return f"memory:{self._name}"
+
+    def perform(self, command: Command[A], limit: float) -> A:  # noqa: ARG002 - memory answers at once
+        """Carry out one command. Raises StoreUnavailable after `close` and nothing else."""
+        if not self._is_open:
+            raise StoreUnavailable(f"the store {self.url} is closed")
+        answer: object
+        with self._memory.lock:
+            now = self._clock()
+            match command:
+                case Read():
+                    entry = self._memory.entries.get(command.name)
+                    answer = Absent(now) if entry is None else entry.snapshot(now)
+                case Extend():
+                    answer = self._extend(command, now)
+                case Create():
+                    answer = self._create(command, now)
+                case Remove():
+                    answer = self._remove(command, now)
+                case Replace():
+                    answer = self._replace(command, now)
+                case List():
+                    answer = self._list(command, now)
+                case _:
+                    raise TypeError(f"not a command for a store: {type(command).__name__}")
+        return cast(A, answer)
+
+    def _create(self, command: Create, now: float) -> Snapshot | Conflict:
+        if command.name in self._memory.entries:
+            return Conflict()
+        return self._grant(command.name, command.fields, now, now)
+
+    def _replace(self, command: Replace, now: float) -> Snapshot | Conflict | Absent:
+        entry = self._memory.entries.get(command.name)
+        if entry is None:
+            return Absent(now)
+        if not entry.is_at(command.incarnation, command.revision):
+            return Conflict()
+        return self._grant(command.name, command.fields, max(entry.updated_at, now), now)
+
+    def _grant(self, name: Name, fields: Mapping[str, str], updated_at: float, now: float) -> Snapshot:
+        memory = self._memory
+        memory.grants += 1
+        entry = memory.entries[name] = _Entry(dict(fields), memory.grants, 1, updated_at)
+        self._ring(name)
+        return entry.snapshot(now)
+
+    def _extend(self, command: Extend, now: float) -> Snapshot | Conflict | Absent:
+        entry = self._memory.entries.get(command.name)
+        if entry is None:
+            return Absent(now)
+        if not entry.is_at(command.incarnation, command.revision):
+            return Conflict()
+        entry.fields.update(command.fields)
+        entry.revision += 1
+        entry.updated_at = max(entry.updated_at, now)
+        self._ring(command.name)
+        return entry.snapshot(now)
+
+    def _remove(self, command: Remove, now: float) -> Removed | Conflict | Absent:
+        entry = self._memory.entries.get(command.name)
+        if entry is None:
+            return Absent(now)
+        if not entry.is_at(command.incarnation, command.revision):
+            return Conflict()
+        del self._memory.entries[command.name]
+        self._ring(command.name)
+        return Removed(now)
+
+    def _list(self, command: List, now: float) -> Listing:
+        return Listing(
+            tuple(
+                (name, entry.snapshot(now))
+                for name, entry in self._memory.entries.items()
+                if name.space is command.space
+                and (command.key is None or name.key == command.key)
+                and name.part.startswith(command.part_prefix)
+            )
+        )
+
+    def _ring(self, name: Name) -> None:
+        bells = self._memory.bells
+        if bells:
+            for bell in bells.get(name, ()):
+                bell.set()
+
+    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        """Block until the record changed (True), `seconds` passed, or the caller wants to stop (False)."""
+        memory = self._memory
+        bell = threading.Event()
+        with memory.lock:
+            is_there = name in memory.entries
+            memory.bells.setdefault(name, []).append(bell)
+        try:
+            if not is_there and seconds > LOOK_AGAIN:
+                return not is_over(LOOK_AGAIN)
+            ends_at = time.monotonic() + seconds
+            while not is_over(0.0):
+                left = ends_at - time.monotonic()
+                if left <= 0:
+                    return False
+                if bell.wait(min(left, LOOK_EVERY)):
+                    return True
+            return False
+        finally:
+            with memory.lock:
+                bells = memory.bells[name]
+                bells.remove(bell)
+                if not bells:
+                    del memory.bells[name]
+
+    def after_fork(self) -> None:
+        """Make the child's copy usable: another thread may have held the lock at the fork.
+
+        The copy keeps what the parent held, so that a child is no way around a lock.
+        """
+        self._memory.lock = threading.Lock()
+        self._memory.bells = {}
+
+    def close(self) -> None:
+        """Close this handle; the records stay for others of the same URL."""
+        self._is_open = False
+
+
+_MEMORIES: Final[dict[str, Memory]] = {}
+"""The memories of this process by name. They live as long as it does: a detached lease may have no open store."""
+
+_NAME: Final = re.compile(r"memory:([A-Za-z0-9._-]*)")
+
+
+class _Opener:
+    """Opens `memory:` and `memory:name`."""
+
+    traits = TRAITS
+
+    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
+        """Give (store, key); only a fragment names a key."""
+        return rest, fragment
+
+    def printable(self, store_url: str) -> str:
+        """Give the URL back: there are no credentials in it."""
+        return store_url
+
+    def open(self, store_url: str, client: object | None) -> MemoryStore:
+        """Open the memory of this name. ValueError for a URL that is none, TypeError for a client."""
+        if client is not None:
+            raise TypeError("a memory store takes no client")
+        found = _NAME.fullmatch(store_url)
+        if found is None:
+            raise ValueError(
+                f"not the URL of a memory store: {store_url!r}; write 'memory:', or 'memory:name' with letters, "
+                "digits, '.', '_' and '-'"
+            )
+        name = found[1]
+        # setdefault is one step: two threads that open the same name get the same memory
+        return MemoryStore(_MEMORIES.setdefault(name, Memory()), name=name)
+
+
+OPENER: Final = _Opener()
