@@ -1,0 +1,57 @@
+"""Distributed locks for work that runs in many places at once.
+
+A task takes a *lease* on a name before its critical section, a keeper renews it in the background, and the section is
+aborted cleanly when the lease can no longer be trusted. A fencing token stops whoever was too slow to notice.
+
+    lock = lockstead.Lock("gs://my-bucket/locks/apt", ttl="5m", purpose="publish APT packages")
+    with lock.hold(timeout=600) as lease:
+        build()
+        lease.check()
+        publish(token=lease.sequencer())
+"""
+
+from lockstead.aio import AsyncClient, AsyncLease, AsyncLock, connect_async
+from lockstead.errors import (
+    LeaseLost,
+    LocksteadError,
+    LossReason,
+    NotAcquired,
+    OutcomeUnknown,
+    StoreRefused,
+    StoreUnavailable,
+)
+from lockstead.fencing import FenceGuard
+from lockstead.holding import Breaking, Holding
+from lockstead.lock import Client, Lease, Lock, connect, current_lease
+from lockstead.settings import Settings
+from lockstead.values import Ending, LeaseTicket, Predecessor, Sequencer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncClient",
+    "AsyncLease",
+    "AsyncLock",
+    "Breaking",
+    "Client",
+    "Ending",
+    "FenceGuard",
+    "Holding",
+    "Lease",
+    "LeaseLost",
+    "LeaseTicket",
+    "Lock",
+    "LocksteadError",
+    "LossReason",
+    "NotAcquired",
+    "OutcomeUnknown",
+    "Predecessor",
+    "Sequencer",
+    "Settings",
+    "StoreRefused",
+    "StoreUnavailable",
+    "__version__",
+    "connect",
+    "connect_async",
+    "current_lease",
+]

@@ -44,7 +44,8 @@ class Acquisition:
 
     fields is the record to write. unsettled: some write of ours has an unknown outcome and may still land, so
     whoever gives up, and whoever releases, must look once more. reclaim: take the lock from an earlier process of
-    the same owner. keeps tells whether this very process keeps a lease of a holder.
+    the same owner. keeps tells whether this very process keeps a lease of a holder. on_wait is told once, before the
+    first pause.
     """
 
     name: Name
@@ -54,6 +55,7 @@ class Acquisition:
     reclaim: bool = False
     keeps: Callable[[str], bool] = lambda _holder: False
     unsettled: bool = False
+    on_wait: Callable[[Contended], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ def acquire(
     """
     settings = terms.settings
     contended: Contended | None = None
+    told = False
     longest = settings.backoff_min
     is_last = tries_once
     while True:
@@ -104,6 +107,9 @@ def acquire(
         else:
             if isinstance(outcome, Grant) or is_last:
                 return outcome
+            if not told and want.on_wait is not None:
+                told = True
+                want.on_wait(outcome)
             contended = outcome
         pause = yield from ask(Pause(want.name, settings.backoff_min, max(settings.backoff_min, longest)))
         if gives_up_at is not None and pause.received_at >= gives_up_at:

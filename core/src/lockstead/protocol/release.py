@@ -27,7 +27,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.lifecycle import Tenure
 from lockstead.protocol.members import drain, withdraw
-from lockstead.protocol.record import Record, Revocation, encode, revocation_text
+from lockstead.protocol.record import Record, Revocation, encode, number, revocation_text
 from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.values import Name, Space
 
@@ -239,3 +239,20 @@ def audit(name: Name, part: str, entry: dict[str, str]) -> Script[bool]:
     """Leave an audit entry: append-only, in the same store."""
     reply = yield from ask(Create(Name(name.key, Space.AUDIT, part), {"v": "1", **entry}))
     return isinstance(reply.answer, Snapshot)
+
+
+def audit_entry(broken: Broken, revoked: Revocation, wall_now: float, nonce: str) -> tuple[str, dict[str, str]]:
+    """Give the name and the fields of the audit entry of a break: who, when, why, whose lock, which token."""
+    entry = {
+        "at": number(wall_now),
+        "by": revoked.by,
+        "reason": revoked.reason,
+        "what": "removed" if broken.removed else "revoked",
+        "holder": broken.record.holder,
+        "owner": broken.record.owner,
+        "incarnation": broken.seen.incarnation,
+    }
+    token = broken.record.token if broken.record.token is not None else broken.seen.token
+    if token is not None:
+        entry["token"] = str(token)
+    return f"{int(wall_now * 1000):014d}-{nonce}", entry

@@ -1,0 +1,127 @@
+"""Decides how a record is shown to a person: who holds what, since when, why, and until when.
+
+Instants are of the *writer's* wall clock, for reading only; nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lockstead.protocol.release import Broken, Sight
+from lockstead.protocol.terms import Terms, token_of
+
+if TYPE_CHECKING:
+    import pendulum
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Who holds a key, as its record says.
+
+    holder is owner plus nonce. ttl, age, expected are seconds; age is the time since the last renewal by the store's
+    clock, None where it does not tell. is_expired: its time is up as far as one read can tell, so the next who asks
+    may take it. acquired_at, expires_at, alert_at are `pendulum` datetimes in UTC, by the writer's wall clock.
+    """
+
+    key: str
+    holder: str
+    owner: str
+    purpose: str | None
+    ttl: float | None
+    token: int | None
+    progress: str | None
+    expected: float | None
+    age: float | None
+    is_expired: bool
+    closing: bool
+    revoked_by: str | None
+    revoked_because: str | None
+    host: str | None
+    pid: int | None
+    where: str | None
+    backtrace: str | None
+    labels: Mapping[str, str]
+    incarnation: str
+    acquired_epoch: float | None
+    expires_epoch: float | None
+    alert_epoch: float | None
+
+    @property
+    def acquired_at(self) -> pendulum.DateTime | None:
+        """Since when it is held."""
+        return instant(self.acquired_epoch)
+
+    @property
+    def expires_at(self) -> pendulum.DateTime | None:
+        """Until when it lives if nobody renews it."""
+        return instant(self.expires_epoch)
+
+    @property
+    def alert_at(self) -> pendulum.DateTime | None:
+        """From when on the work is overdue; None if its holder did not say."""
+        return instant(self.alert_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Breaking:
+    """What `break_lease` did. removed: at once; otherwise revoked, and the holder finds out at its next renewal.
+
+    believed_for: seconds, from the store's answer on, for which the old holder may still believe that it holds.
+    """
+
+    was: Holding
+    removed: bool
+    believed_for: float | None
+    believed_until_epoch: float | None
+
+    @property
+    def believed_until(self) -> pendulum.DateTime | None:
+        """Until when the old holder may still believe, by this machine's wall clock."""
+        return instant(self.believed_until_epoch)
+
+
+def instant(epoch: float | None) -> pendulum.DateTime | None:
+    """Give seconds since the epoch as a datetime in UTC."""
+    if epoch is None:
+        return None
+    import pendulum
+
+    return pendulum.from_timestamp(epoch)
+
+
+def holding(key: str, sight: Sight, terms: Terms) -> Holding:
+    """Show what stands under a key."""
+    record = sight.record
+    return Holding(
+        key=key,
+        holder=record.holder,
+        owner=record.owner or record.holder,
+        purpose=record.purpose,
+        ttl=record.ttl,
+        token=token_of(record, sight.seen, terms),
+        progress=record.progress,
+        expected=record.expected,
+        age=sight.age,
+        is_expired=sight.is_expired,
+        closing=record.closing,
+        revoked_by=record.revoked.by if record.revoked else None,
+        revoked_because=record.revoked.reason if record.revoked else None,
+        host=record.host,
+        pid=record.pid,
+        where=record.where,
+        backtrace=record.backtrace,
+        labels=record.labels,
+        incarnation=sight.seen.incarnation,
+        acquired_epoch=record.acquired_at,
+        expires_epoch=record.expires_at,
+        alert_epoch=record.alert_at,
+    )
+
+
+def breaking(key: str, broken: Broken, terms: Terms, wall_now: float) -> Breaking:
+    """Show what was broken."""
+    was = holding(key, Sight(broken.record, broken.seen, None, is_expired=False), terms)
+    until = None if broken.believed_for is None else wall_now + broken.believed_for
+    return Breaking(was, broken.removed, broken.believed_for, until)

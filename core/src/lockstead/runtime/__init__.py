@@ -1,0 +1,1 @@
+"""What makes the pure protocol run: clock, drivers, the keeper's threads, forks, interrupts."""

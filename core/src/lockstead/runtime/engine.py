@@ -1,0 +1,290 @@
+"""Decides what a client shares between its blocking and its awaiting side: store, keeper, book, lines, bookkeeping.
+
+Runs no script itself but what the keeper's crew does afterwards (sweeps). One engine per opened store and process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from lockstead.errors import NotAcquired
+from lockstead.events import Acquired, Listener, LockEvent, Waiting, Warned
+from lockstead.protocol.acquire import Acquisition, Contended, Grant
+from lockstead.protocol.commands import Traits
+from lockstead.protocol.lifecycle import Tenure
+from lockstead.protocol.members import Attached
+from lockstead.protocol.record import Record, encode
+from lockstead.protocol.release import sweep
+from lockstead.protocol.terms import Book, Terms
+from lockstead.runtime import fork
+from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
+from lockstead.runtime.keeper import Keeper, Kept
+from lockstead.runtime.line import Lines, ThreadBell
+from lockstead.runtime.run import Limits, run
+from lockstead.settings import Settings
+from lockstead.stores.port import Store
+from lockstead.values import Name
+
+_HERE: Final = os.sep + "lockstead" + os.sep
+
+
+def fresh_nonce() -> str:
+    """Give 16 hexadecimal digits that nobody else has."""
+    return os.urandom(8).hex()
+
+
+def default_owner() -> str:
+    """Give `host/pid`."""
+    return f"{os.uname().nodename}/{os.getpid()}"
+
+
+class Engine:
+    """An opened store and the keeper of all its leases. Closed by `close`, or when nobody refers to it any more."""
+
+    def __init__(self, store: Store, emit: Listener, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.store = store
+        self.traits: Traits = store.traits
+        self.clock = clock
+        self.book = Book()
+        self._listener = emit
+        self._warned: set[str] = set()
+        self._renew_state()
+        self._finalizer = weakref.finalize(self, _close, self._closing)
+        fork.watch(self)
+
+    def _renew_state(self) -> None:
+        self.keeper = Keeper(self.store, self.clock, self._listener)
+        self.lines = Lines()
+        self.lock = threading.Lock()
+        self.holders: dict[tuple[str, int, int], int] = {}
+        # what the finalizer closes: never the engine itself, or it would never be collected
+        self._closing: dict[str, Any] = getattr(self, "_closing", {})
+        self._closing.update(keeper=self.keeper, store=self.store)
+
+    # --- conversations -------------------------------------------------------------------------------------------
+
+    def terms(self, settings: Settings) -> Terms:
+        """Give what a conversation about a lock with these settings is held under."""
+        return Terms(self.traits, settings, self.book)
+
+    def want(self, name: Name, settings: Settings, *, reclaim: bool) -> Acquisition:
+        """Make one wish for one lock, with a holder of its own."""
+        if reclaim and settings.owner is None:
+            raise ValueError("reclaim needs an explicit owner: the name of the earlier process whose lock is taken")
+        owner = settings.owner or default_owner()
+        holder = f"{owner}/{fresh_nonce()}"
+        alert_after = settings.alert_after if settings.alert_after is not None else settings.expected
+        record = Record(
+            holder=holder,
+            ttl=settings.ttl,
+            owner=owner,
+            purpose=settings.purpose,
+            expected=settings.expected,
+            alert_at=alert_after,  # the driver adds the wall clock
+            auto_unlock_at=settings.auto_unlock_after,
+            lock_delay=settings.lock_delay,
+            host=os.uname().nodename,
+            pid=os.getpid(),
+            where=_where(),
+            backtrace="".join(traceback.format_stack()) if settings.backtrace else None,
+            labels=settings.labels,
+        )
+        return Acquisition(name, holder, owner, encode(record), reclaim=reclaim, keeps=self.keeper.keeps)
+
+    def registration_fields(self, nonce: str, ttl: float, settings: Settings) -> Mapping[str, str]:
+        """Give the record of a member's registration."""
+        owner = settings.owner or default_owner()
+        return encode(Record(nonce, ttl, owner=owner, host=os.uname().nodename, pid=os.getpid(), where=_where()))
+
+    def warn_once(self, key: str, settings: Settings) -> None:
+        """Warn of settings that work but are not wise on this store."""
+        recommended = self.traits.ttl_recommended
+        if settings.ttl < recommended:
+            self._warn(key, f"ttl is {settings.ttl:g} s; at least {recommended:g} s is recommended on this store")
+        if settings.renews_late:
+            self._warn(key, f"renew_every is {settings.renew_every:g} s, above an eighth of the ttl")
+
+    def _warn(self, key: str, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            self.emit(Warned(key, message))
+
+    def emit(self, event: LockEvent) -> None:
+        """Tell the listener."""
+        self.keeper.emit(event)
+
+    # --- what follows an acquisition -----------------------------------------------------------------------------
+
+    def granted(self, grant: Grant, want: Acquisition, settings: Settings, waited: float) -> Kept:
+        """Take a grant into the keeper's care."""
+        tenure = Tenure(
+            lease=grant.lease,
+            settings=settings,
+            deadline=grant.deadline,
+            renewed_at=grant.sent_at,
+            jitter=int.from_bytes(os.urandom(2), "big") / 65536,
+            unsettled=want.unsettled,
+            token=grant.token,
+            predecessor=grant.predecessor,
+        )
+        kept = Kept(tenure, self.terms(settings))
+        self.keeper.keep(kept)
+        self.emit(Acquired(grant.lease.name.key, grant.lease.holder, grant.token, waited))
+        return kept
+
+    def attached(self, joined: Attached, settings: Settings) -> Kept:
+        """Take a membership into the keeper's care."""
+        tenure = Tenure(
+            lease=joined.lease,
+            settings=settings,
+            deadline=min(joined.registration_deadline, joined.record_deadline),
+            renewed_at=joined.sent_at,
+            jitter=int.from_bytes(os.urandom(2), "big") / 65536,
+            is_owner=False,
+            shared=True,
+            registration=joined.registration,
+            record_deadline=joined.record_deadline,
+            registration_deadline=joined.registration_deadline,
+        )
+        kept = Kept(tenure, self.terms(settings))
+        self.keeper.keep(kept)
+        return kept
+
+    def given_up(self, want: Acquisition, settings: Settings) -> None:
+        """Take back what an acquisition that ended without a grant may have written: now, and once more later."""
+        if want.unsettled:
+            self.sweep(want.name, want.holder, settings)
+
+    def sweep(self, name: Name, holder: str, settings: Settings) -> None:
+        """Look for a record of this holder, whose acquisition is over, and remove it. A request may commit late."""
+        work = partial(self._sweep, name, holder, settings)
+        self.keeper.chore(0.0, work)
+        self.keeper.chore(2 * settings.request_timeout, work)
+
+    def _sweep(self, name: Name, holder: str, settings: Settings) -> None:
+        script = sweep(name, holder, self.terms(settings))
+        run(script, self.store, self.clock, Limits(settings.request_timeout), ThreadBell())
+
+    # --- bookkeeping ---------------------------------------------------------------------------------------------
+
+    def not_acquired(self, name: Name, contended: Contended, waited: float) -> NotAcquired:
+        """Put a contention into the words of the error that ends a wait."""
+        record = contended.record
+        if record is None:
+            return NotAcquired(f"{name.key!r} kept changing hands; waited {waited:.3g} s", key=name.key, waited=waited)
+        held_for = None if record.acquired_at is None else max(0.0, self.clock.wall() - record.acquired_at)
+        since = "" if held_for is None else f" since {in_words(held_for)}"
+        purpose = f" (purpose: {record.purpose})" if record.purpose else ""
+        owner = record.owner or record.holder or "somebody unknown"
+        return NotAcquired(
+            f"{name.key!r} is held by {owner!r}{since}{purpose}; waited {waited:.3g} s",
+            key=name.key,
+            holder=owner,
+            purpose=record.purpose,
+            held_for=held_for,
+            waited=waited,
+        )
+
+    def waiting(self, want: Acquisition, contended: Contended) -> None:
+        """Tell that an acquisition waits."""
+        record = contended.record
+        if record is not None:
+            self.emit(Waiting(want.name.key, want.holder, record.owner or record.holder, record.purpose))
+
+    def took(self, key: str) -> tuple[str, int, int]:
+        """Note that this thread or task holds the key; give what `gave_back` wants."""
+        who = (key, *_caller())
+        with self.lock:
+            self.holders[who] = self.holders.get(who, 0) + 1
+        return who
+
+    def gave_back(self, who: tuple[str, int, int]) -> None:
+        """Forget what `took` noted, and wake who waits for the key in this process."""
+        with self.lock:
+            left = self.holders.get(who, 0) - 1
+            if left > 0:
+                self.holders[who] = left
+            else:
+                self.holders.pop(who, None)
+        self.lines.ring(who[0])
+
+    def refuse_self_wait(self, name: Name) -> None:
+        """NotAcquired at once if this very thread or task holds the key: it would wait for itself."""
+        who = (name.key, *_caller())
+        with self.lock:
+            holds = who in self.holders
+        if holds:
+            raise NotAcquired(
+                f"{name.key!r} is held by this very thread or task, which would wait for itself; pass its lease along",
+                key=name.key,
+                holder=default_owner(),
+            )
+
+    def close(self) -> None:
+        """Close the keeper and the store. Leases still held are left to expire."""
+        self._finalizer()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return not self._finalizer.alive
+
+    def after_fork(self) -> None:
+        """Start afresh in a forked child: the parent's leases and connections are the parent's."""
+        self.keeper.forked()
+        self.store.after_fork()
+        self.book = Book()
+        self._renew_state()
+
+
+def _close(closing: dict[str, Any]) -> None:
+    closing["keeper"].close()
+    closing["store"].close()
+
+
+def _caller() -> tuple[int, int]:
+    task: asyncio.Task[Any] | None = None
+    if "asyncio" in sys.modules:
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            task = None
+    return threading.get_ident(), id(task) if task is not None else 0
+
+
+def _where() -> str:
+    """Name the line of the caller outside of lockstead."""
+    frame = sys._getframe(1)
+    while frame is not None and _HERE in frame.f_code.co_filename and frame.f_back is not None:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def in_words(duration: float) -> str:
+    """Say a duration as a person would: "12 minutes"."""
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if duration >= size:
+            count = int(duration // size)
+            return f"{count} {unit}{'' if count == 1 else 's'}"
+    return f"{duration:.3g} s"
+
+
+def wait_in_line(engine: Engine, key: str, bell: ThreadBell, gives_up_at: float | None) -> bool:
+    """Block until it is this waiter's turn to ask the store; False if the time ran out before."""
+    if engine.lines.enter(key, bell):
+        return True
+    while not engine.lines.is_first(key, bell):
+        left = 60.0 if gives_up_at is None else gives_up_at - engine.clock.now()
+        if left <= 0:
+            return False
+        bell.wait(min(left, 60.0))
+        bell.take()
+    return True

@@ -1,0 +1,199 @@
+"""Decides what a held lease can say about itself, blocking or awaiting alike: arithmetic on a local clock, no I/O."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from lockstead.errors import LeaseLost, LossReason, StoreError
+from lockstead.protocol.lifecycle import State
+from lockstead.protocol.release import may_remove_after_loss
+from lockstead.protocol.renew import Over
+from lockstead.runtime.engine import Engine
+from lockstead.runtime.keeper import Kept
+from lockstead.values import Ending, LeaseTicket, Predecessor
+
+_WHY = {
+    LossReason.TAKEN: "somebody else holds it now",
+    LossReason.GONE: "its record is gone",
+    LossReason.REVOKED: "it was revoked",
+    LossReason.EXPIRED: "it was not renewed in time",
+    LossReason.UNREACHABLE: "the store did not answer its renewals",
+    LossReason.FORKED: "this is a forked child's copy of its parent's lease",
+}
+
+
+class HeldLease:
+    """What blocking and awaiting leases have in common. Not made by users; safe to share between threads.
+
+    Being held says nothing about the resource: a holder that was paused may be superseded before it notices. Pass
+    the sequencer to the resource.
+    """
+
+    def __init__(self, engine: Engine, kept: Kept, who: tuple[str, int, int] | None) -> None:
+        self._engine = engine
+        self._kept = kept
+        self._tenure = kept.tenure
+        self._now = engine.clock.now
+        self._who = who
+        self._left_after_loss = False
+        self._dropped = weakref.finalize(self, _dropped, engine.keeper, kept)
+        self._dropped.atexit = False
+
+    @property
+    def key(self) -> str:
+        """The lock's name inside its store."""
+        return self._tenure.lease.name.key
+
+    @property
+    def holder(self) -> str:
+        """The owner with a nonce that is fresh for every acquisition."""
+        return self._tenure.lease.holder
+
+    @property
+    def ttl(self) -> float:
+        """How long the lease lives without renewal, seconds; fixed at the grant."""
+        return self._tenure.lease.ttl
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lease can be trusted at this instant. No I/O, about a microsecond."""
+        return self._tenure.believes(self._now())
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this process works under a lease that it did not take itself."""
+        return not self._tenure.is_owner
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the deadline, if nothing renews; 0 once it is not held."""
+        now = self._now()
+        return max(0.0, self._tenure.deadline - now) if self._tenure.believes(now) else 0.0
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token, if one was drawn already; `sequencer()` draws it."""
+        return self._tenure.token
+
+    @property
+    def predecessor(self) -> Predecessor:
+        """How the lease before this one ended; UNKNOWN for a member."""
+        return self._tenure.predecessor or Predecessor(Ending.UNKNOWN)
+
+    @property
+    def last_error(self) -> StoreError | None:
+        """The last failed renewal since the last good one."""
+        return self._tenure.last_error
+
+    @property
+    def lost_reason(self) -> LossReason | None:
+        """Why the lease was lost; None if it was not."""
+        return self._tenure.reason
+
+    def check(self) -> None:
+        """Raise LeaseLost if the lease can no longer be trusted: stop touching the resource. No I/O."""
+        if not self._tenure.believes(self._now()):
+            self._raise_lost()
+
+    def progress(self, text: str) -> None:
+        """Store a word on how far the work is with the next renewal, never by a write of its own."""
+        self._kept.progress = str(text)[:1000]
+
+    def on_lost(self, callback: Callable[[], Any]) -> None:
+        """Call this exactly once when the lease is lost, from a thread of the keeper's; at once if it is lost."""
+        self._engine.keeper.on_lost(self._kept, callback)
+
+    def lost_error(self) -> LeaseLost:
+        """Give the error that says why the lease can no longer be trusted; an ended lease counts as lost."""
+        tenure = self._tenure
+        key, holder = self.key, self.holder
+        if tenure.state is State.HELD:
+            self._engine.keeper.lose(self._kept, LossReason.EXPIRED)
+        if tenure.state is State.LOST:
+            reason = tenure.reason or LossReason.EXPIRED
+            detail = f" ({tenure.detail})" if tenure.detail else ""
+            token = "" if tenure.token is None else f", token {tenure.token}"
+            message = f"the lease of {holder!r} on {key!r}{token} is lost, {reason.value}: {_WHY[reason]}{detail}"
+        else:
+            reason = LossReason.GONE
+            message = f"the lease of {holder!r} on {key!r} has ended: it was released, detached or left to expire"
+        error = LeaseLost(message, reason=reason, key=key, holder=holder, token=tenure.token)
+        error.__cause__ = tenure.last_error
+        return error
+
+    def _raise_lost(self) -> NoReturn:
+        raise self.lost_error()
+
+    def _ticket(self) -> LeaseTicket:
+        lease = self._tenure.lease
+        return LeaseTicket(self._engine.store.url, lease.name.key, lease.holder, lease.incarnation, lease.ttl)
+
+    def _ended(self) -> None:
+        self._dropped.detach()
+        if self._who is not None:
+            self._engine.gave_back(self._who)
+            self._who = None
+
+    # --- on the way out ------------------------------------------------------------------------------------------
+
+    def _may_leave(self, now: float) -> bool:
+        """End the belief; True if there is anything to give back, once."""
+        was_held = self._engine.keeper.leave(self._kept, now)
+        if was_held:
+            return True
+        tenure = self._tenure
+        if tenure.state is State.LOST and not self._left_after_loss and may_remove_after_loss(tenure, now):
+            self._left_after_loss = True
+            return True
+        self._ended()
+        return False
+
+    def _release_failed(self) -> None:
+        """The store stayed silent: look once more later, where nobody else can be under this lease."""
+        tenure = self._tenure
+        tenure.unsettled = tenure.unsettled or (tenure.is_owner and not tenure.shared)
+
+    def _gave_back(self) -> None:
+        tenure = self._tenure
+        self._engine.keeper.left(self._kept)
+        self._ended()
+        if tenure.unsettled:
+            self._engine.sweep(tenure.lease.name, tenure.lease.holder, tenure.settings)
+
+    def _loss_at_exit(self) -> LeaseLost | None:
+        """Say, at the end of a block, whether it ended without the lease; None if it held or gave back by itself."""
+        if self.is_held or self._tenure.state in (State.LEAVING, State.LEFT):
+            return None
+        return self.lost_error()
+
+    def _raise_at_exit(self, lost: LeaseLost | None, error: BaseException | None) -> None:
+        if lost is None:
+            return
+        if error is None:
+            raise lost
+        if not isinstance(error, LeaseLost):
+            error.add_note(f"lockstead: {lost}")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a lease cannot be pickled; pass lease.detach() (a ticket) and attach to it over there")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.key!r} of {self.holder!r}: {self._tenure.state.name}>"
+
+
+def _dropped(keeper: Any, kept: Kept) -> None:
+    keeper.abandon(kept)
+
+
+def lost_on_attach(ticket: LeaseTicket, over: Over) -> LeaseLost:
+    """Give the error of an attach that came too late."""
+    detail = f" ({over.detail})" if over.detail else ""
+    return LeaseLost(
+        f"cannot attach to the lease of {ticket.holder!r} on {ticket.key!r}, {over.reason.value}: "
+        f"{_WHY[over.reason]}{detail}",
+        reason=over.reason,
+        key=ticket.key,
+        holder=ticket.holder,
+    )

@@ -1,0 +1,377 @@
+"""Decides when renewals go out and who is told of a loss: one timing thread for all leases of a client.
+
+The timing thread never waits for the network: renewals run in a small crew of workers, so a store that hangs cannot
+delay the news of a loss. Callbacks run on a thread of their own, outside every lock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from lockstead.errors import LossReason, OutcomeUnknown, StoreError
+from lockstead.events import Abandoned, CallbackFailed, Listener, LockEvent, Lost, RenewalFailed
+from lockstead.protocol.lifecycle import Duty, State, Tenure
+from lockstead.protocol.members import Attached, MemberRenewed, renew_member
+from lockstead.protocol.record import number
+from lockstead.protocol.renew import Over, Renewed, renew
+from lockstead.protocol.rota import Rota
+from lockstead.protocol.terms import Terms
+from lockstead.runtime.clock import Clock
+from lockstead.runtime.line import ThreadBell
+from lockstead.runtime.run import Limits, run
+from lockstead.runtime.workers import Workers
+from lockstead.stores.port import Store
+
+WORKERS_MAX: Final = 32
+LONGEST_SLEEP: Final = 1.0
+"""Seconds. A condition's timer stands still in suspend, so the timing thread never trusts it for long."""
+
+OnLost = Callable[[], None]
+
+
+class Kept:
+    """A lease as the keeper sees it: the tenure, what to store with the next renewal, and whom to tell."""
+
+    __slots__ = ("__weakref__", "progress", "tell", "tell_now", "tenure", "terms", "told")
+
+    def __init__(self, tenure: Tenure, terms: Terms) -> None:
+        self.tenure = tenure
+        self.terms = terms
+        self.progress: str | None = None
+        self.tell: list[OnLost] = []
+        """User's callbacks: told once, on the telling thread."""
+        self.tell_now: list[OnLost] = []
+        """Our own, which never block: told once, by whoever found the loss."""
+        self.told = False
+
+
+class Keeper:
+    """Renews what it is given until it is told to stop. Started with the first lease, ended by `close`."""
+
+    def __init__(self, store: Store, clock: Clock, emit: Listener) -> None:
+        self._store = store
+        self._clock = clock
+        self._emit_to = emit
+        self._rota = Rota()
+        self._kept: dict[int, Kept] = {}
+        self._by_holder: dict[str, Kept] = {}
+        self._chores: list[tuple[float, int, Callable[[], None]]] = []
+        self._chores_under_way = 0
+        self._count = itertools.count()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._workers = Workers("lockstead-renewal", WORKERS_MAX)
+        self._tellers = Workers("lockstead-teller", 8)
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    # --- what the facades call -----------------------------------------------------------------------------------
+
+    def keep(self, kept: Kept) -> None:
+        """Renew this lease from now on."""
+        with self._changed:
+            self._kept[id(kept.tenure)] = kept
+            self._by_holder[kept.tenure.lease.holder] = kept
+            first = self._rota.wake_at()
+            self._rota.plan(kept.tenure)
+            self._start()
+            if kept.tenure.wake_at() < first:
+                self._changed.notify_all()
+
+    def keeps(self, holder: str) -> bool:
+        """Tell whether this very process keeps a lease of this holder."""
+        return holder in self._by_holder
+
+    def register(self, kept: Kept, joined: Attached) -> None:
+        """An owner that goes on working beside others became a member too: believe the earlier deadline."""
+        with self._changed:
+            kept.tenure.registration = joined.registration
+            kept.tenure.registered(joined.registration_deadline, self._clock.now())
+            if id(kept.tenure) in self._kept:
+                self._rota.plan(kept.tenure)
+                self._changed.notify_all()
+
+    def leave(self, kept: Kept, now: float) -> bool:
+        """End the belief and the renewing; True if the lease was held until this instant."""
+        lost = False
+        with self._changed:
+            tenure = kept.tenure
+            if tenure.state is State.HELD and not tenure.believes(now):
+                lost = tenure.lose(LossReason.EXPIRED)
+            was_held = tenure.leave()
+            self._drop(kept)
+        if lost:
+            self._tell(kept)
+        return was_held
+
+    def settle(self, kept: Kept, seconds: float) -> None:
+        """Wait for the renewal that is in flight, at most so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not kept.tenure.in_flight, seconds)
+
+    def left(self, kept: Kept) -> None:
+        """The giving back has ended, however."""
+        with self._changed:
+            kept.tenure.left()
+
+    def lose(self, kept: Kept, reason: LossReason, detail: str = "") -> None:
+        """Note a loss that somebody else found, and tell it."""
+        with self._changed:
+            lost = kept.tenure.lose(reason, detail)
+            if lost:
+                self._drop(kept)
+        if lost:
+            self._tell(kept)
+
+    def on_lost(self, kept: Kept, callback: OnLost, *, at_once: bool = False) -> None:
+        """Tell this callback of the loss, exactly once; at once if it is already lost. at_once: it never blocks."""
+        with self._changed:
+            late = kept.told
+            if not late:
+                (kept.tell_now if at_once else kept.tell).append(callback)
+        if late:
+            self._call(kept, callback) if at_once else self._tellers.submit(partial(self._call, kept, callback))
+
+    def not_on_lost(self, kept: Kept, callback: OnLost) -> None:
+        """Take a callback back that was to be told at once."""
+        with self._changed:
+            if callback in kept.tell_now:
+                kept.tell_now.remove(callback)
+
+    def abandon(self, kept: Kept) -> None:
+        """The facade's lease was dropped unreleased: stop renewing and let it expire."""
+        with self._changed:
+            was_held = kept.tenure.leave()
+            if was_held:
+                kept.tenure.left()
+                self._drop(kept)
+        if was_held and not self._closed:
+            self.emit(Abandoned(kept.tenure.lease.name.key, kept.tenure.lease.holder))
+
+    def chore(self, delay: float, work: Callable[[], None]) -> None:
+        """Do some bounded piece of work after a while, once, in the crew."""
+        with self._changed:
+            if self._closed:
+                return
+            heapq.heappush(self._chores, (self._clock.now() + delay, next(self._count), work))
+            self._start()
+            self._changed.notify_all()
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run a blocking job in the crew."""
+        self._workers.submit(job)
+
+    def emit(self, event: LockEvent) -> None:
+        """Tell the listener; its failure is its own."""
+        with suppress(Exception):  # a listener must never harm a lease
+            self._emit_to(event)
+
+    def close(self, patience: float = 1.0) -> None:
+        """Stop: leases still held are left to expire; chores are done now, waited for at most `patience` seconds."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            held = list(self._kept.values())
+            for kept in held:
+                kept.tenure.leave()
+                kept.tenure.left()
+                self._drop(kept)
+            chores = [work for _at, _number, work in self._chores]
+            self._chores.clear()
+            self._chores_under_way += len(chores)
+            self._changed.notify_all()
+        for work in chores:
+            self._workers.submit(partial(self._do, work))
+        with self._changed:
+            self._changed.wait_for(lambda: self._chores_under_way == 0, patience)
+        self._workers.close()
+        self._tellers.close()
+        for kept in held:
+            self.emit(Abandoned(kept.tenure.lease.name.key, kept.tenure.lease.holder))
+
+    def forked(self) -> None:
+        """Mark, in a child just forked, every copy of the parent's leases as lost. No other thread exists here."""
+        self._closed = True
+        for kept in list(self._kept.values()):
+            kept.tenure.lose(LossReason.FORKED)
+            kept.told = True
+
+    # --- the timing thread ---------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if self._thread is None and not self._closed:
+            # the thread must not keep a client alive that nobody uses any more
+            self._thread = threading.Thread(
+                target=_keep_time, args=(weakref.ref(self), self._changed), name="lockstead-keeper", daemon=True
+            )
+            self._thread.start()
+
+    def _round(self) -> tuple[float | None, list[Kept]]:
+        """Send out what is due; give the seconds to sleep (None to end) and the leases whose loss must be told.
+
+        Called with the lock held.
+        """
+        lost: list[Kept] = []
+        if self._closed:
+            return None, lost
+        now = self._clock.now()
+        for tenure in self._rota.due(now):
+            kept = self._kept[id(tenure)]
+            match tenure.duty(now):
+                case Duty.RENEW:
+                    tenure.sending(now)
+                    self._workers.submit(partial(self._renew, kept))
+                case Duty.TELL:
+                    self._drop(kept)
+                    lost.append(kept)
+                    continue
+                case Duty.NOTHING:
+                    pass
+            self._rota.plan(tenure)
+        while self._chores and self._chores[0][0] <= now:
+            _at, _number, work = heapq.heappop(self._chores)
+            self._chores_under_way += 1
+            self._workers.submit(partial(self._do, work))
+        wake_at = min(self._rota.wake_at(), self._chores[0][0] if self._chores else float("inf"))
+        return max(0.0, min(wake_at - now, LONGEST_SLEEP)), lost
+
+    def _drop(self, kept: Kept) -> None:
+        if self._kept.pop(id(kept.tenure), None) is not None:
+            self._rota.drop(kept.tenure)
+            if self._by_holder.get(kept.tenure.lease.holder) is kept:
+                del self._by_holder[kept.tenure.lease.holder]
+
+    # --- in the crew ---------------------------------------------------------------------------------------------
+
+    def _renew(self, kept: Kept) -> None:
+        fields, progress = self._fields(kept)
+        outcome = self._ask(kept, fields)
+        tenure, now = kept.tenure, self._clock.now()
+        with self._changed:
+            was_held = tenure.state is State.HELD
+            if isinstance(outcome, StoreError):
+                kept.progress = kept.progress or progress
+            _apply(tenure, outcome, now)
+            lost = was_held and tenure.state is State.LOST
+            if tenure.state is State.HELD and id(tenure) in self._kept:
+                self._rota.plan(tenure)
+            else:
+                self._drop(kept)
+            self._changed.notify_all()
+        if lost:
+            self._tell(kept)
+        elif isinstance(outcome, StoreError) and was_held:
+            self.emit(RenewalFailed(tenure.lease.name.key, tenure.lease.holder, outcome, tenure.deadline - now))
+
+    def _ask(self, kept: Kept, fields: dict[str, str]) -> Renewed | MemberRenewed | Over | StoreError:
+        tenure = kept.tenure
+        limits = Limits(tenure.settings.request_timeout)
+        try:
+            if tenure.registration is None:
+                owner = renew(tenure.lease, fields, kept.terms)
+                return run(owner, self._store, self._clock, limits, ThreadBell())
+            member = renew_member(tenure.lease, tenure.registration, fields, kept.terms)
+            return run(member, self._store, self._clock, limits, ThreadBell())
+        except StoreError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the keeper outlives everything and reports it
+            failure = OutcomeUnknown(f"the renewal failed: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            return failure
+
+    def _fields(self, kept: Kept) -> tuple[dict[str, str], str | None]:
+        with self._changed:
+            progress, kept.progress = kept.progress, None
+        if progress is None:
+            return {}, None
+        fields = {"progress": progress}
+        settings = kept.tenure.settings
+        alert_after = settings.alert_after if settings.alert_after is not None else settings.expected
+        if alert_after is not None:
+            fields["alert_at"] = number(self._clock.wall() + alert_after)
+        return fields, progress
+
+    def _do(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:  # noqa: BLE001, S110 - a chore tries once; what it leaves, the ttl frees
+            pass
+        finally:
+            with self._changed:
+                self._chores_under_way -= 1
+                self._changed.notify_all()
+
+    # --- telling -------------------------------------------------------------------------------------------------
+
+    def _tell(self, kept: Kept) -> None:
+        self._tell_at_once(kept)
+        with self._changed:
+            if kept.told:
+                return
+            kept.told = True
+            callbacks = list(kept.tell)
+        tenure = kept.tenure
+        reason = tenure.reason or LossReason.EXPIRED
+        self.emit(Lost(tenure.lease.name.key, tenure.lease.holder, reason, tenure.token, tenure.detail))
+        for callback in callbacks:
+            self._tellers.submit(partial(self._call, kept, callback))
+
+    def _tell_at_once(self, kept: Kept) -> None:
+        while kept.tell_now:
+            try:
+                callback = kept.tell_now.pop()
+            except IndexError:
+                return
+            self._call(kept, callback)
+
+    def _call(self, kept: Kept, callback: OnLost) -> None:
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001 - a user's callback must not stop the others
+            self.emit(CallbackFailed(kept.tenure.lease.name.key, kept.tenure.lease.holder, error))
+
+
+def _apply(tenure: Tenure, outcome: Renewed | MemberRenewed | Over | StoreError, now: float) -> None:
+    match outcome:
+        case StoreError():
+            tenure.failed(now, outcome)
+        case Over():
+            tenure.in_flight = False
+            tenure.lose(outcome.reason, outcome.detail)
+        case MemberRenewed():
+            tenure.registered(outcome.registration_deadline, now)
+            tenure.renewed(outcome.sent_at, outcome.record_deadline, now)
+        case Renewed():
+            tenure.renewed(outcome.sent_at, outcome.deadline, now)
+
+
+def _keep_time(keeper_ref: weakref.ref[Keeper], changed: threading.Condition) -> None:
+    while True:
+        keeper = keeper_ref()
+        if keeper is None:
+            return
+        with changed:
+            sleep, lost = keeper._round()
+            if not lost:
+                del keeper
+                if sleep is None:
+                    return
+                if sleep > 0:
+                    changed.wait(sleep)
+                continue
+        # outside the lock: whoever is told may come back to the keeper
+        for kept in lost:
+            keeper._tell_at_once(kept)
+        for kept in lost:
+            keeper._tellers.submit(partial(keeper._tell, kept))
+        del keeper
