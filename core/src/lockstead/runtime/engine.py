@@ -279,8 +279,6 @@ def in_words(duration: float) -> str:
 
 def wait_in_line(engine: Engine, key: str, bell: ThreadBell, gives_up_at: float | None) -> bool:
     """Block until it is this waiter's turn to ask the store; False if the time ran out before."""
-    if engine.lines.enter(key, bell):
-        return True
     while not engine.lines.is_first(key, bell):
         left = 60.0 if gives_up_at is None else gives_up_at - engine.clock.now()
         if left <= 0:
