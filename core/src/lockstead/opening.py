@@ -19,7 +19,7 @@ from lockstead.runtime.engine import Engine
 from lockstead.settings import SETTING_NAMES, Settings
 from lockstead.stores import url as urls
 from lockstead.stores.port import Store, StoreUrl
-from lockstead.values import LeaseTicket, checked_key
+from lockstead.values import LeaseTicket
 
 _ENGINES: weakref.WeakValueDictionary[tuple[str, int], Engine] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
@@ -36,18 +36,18 @@ class Target:
 
 def target(url: str) -> Target:
     """Parse a lock's URL; ValueError with one clear line if it cannot be one."""
-    parsed = urls.parse(url, wants_key=True)
+    parsed = urls.parse_lock(url)
     if parsed.key is None:
-        raise ValueError(f"{urls.printable(parsed)} names no lock; add its key, as in {urls.printable(parsed)}#apt")
+        raise ValueError("the URL names no key; write the lock's name after '#'")
     unknown = sorted(set(parsed.options) - SETTING_NAMES)
     if unknown:
         raise ValueError(f"unknown setting {unknown[0]!r} in the URL; known are {', '.join(sorted(SETTING_NAMES))}")
-    return Target(parsed, checked_key(parsed.key), parsed.options)
+    return Target(parsed, parsed.key, parsed.options)
 
 
 def open_store(url: str, client: object | None) -> Store:
     """Open a store by its URL; a key or settings in it are a mistake."""
-    parsed = urls.parse(url, wants_key=False)
+    parsed = urls.parse_store(url)
     if parsed.key is not None:
         raise ValueError(f"connect opens a store, not a lock: leave out '#{parsed.key}' and name it with client.lock()")
     if parsed.options:
