@@ -5,13 +5,14 @@ Runs no script itself but what the keeper's crew does afterwards (sweeps). One e
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import threading
 import traceback
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -46,6 +47,14 @@ def default_owner() -> str:
     return f"{os.uname().nodename}/{os.getpid()}"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Taker:
+    """Which thread or task took a lease on a key."""
+
+    key: str
+    by: weakref.ref[Any]
+
+
 class Engine:
     """An opened store and the keeper of all its leases. Closed by `close`, or when nobody refers to it any more."""
 
@@ -64,7 +73,7 @@ class Engine:
         self.keeper = Keeper(self.store, self.clock, self._listener)
         self.lines = Lines()
         self.lock = threading.Lock()
-        self.holders: dict[tuple[str, int, int], int] = {}
+        self.holders: dict[str, list[Taker]] = {}
         # what the finalizer closes: never the engine itself, or it would never be collected
         self._closing: dict[str, Any] = getattr(self, "_closing", {})
         self._closing.update(keeper=self.keeper, store=self.store)
@@ -199,28 +208,28 @@ class Engine:
         if record is not None:
             self.emit(Waiting(want.name.key, want.holder, record.owner or record.holder, record.purpose))
 
-    def took(self, key: str) -> tuple[str, int, int]:
+    def took(self, key: str) -> Taker:
         """Note that this thread or task holds the key; give what `gave_back` wants."""
-        who = (key, *_caller())
+        taker = Taker(key, weakref.ref(_caller()))
         with self.lock:
-            self.holders[who] = self.holders.get(who, 0) + 1
-        return who
+            self.holders.setdefault(key, []).append(taker)
+        return taker
 
-    def gave_back(self, who: tuple[str, int, int]) -> None:
+    def gave_back(self, taker: Taker) -> None:
         """Forget what `took` noted, and wake who waits for the key in this process."""
         with self.lock:
-            left = self.holders.get(who, 0) - 1
-            if left > 0:
-                self.holders[who] = left
+            left = [one for one in self.holders.get(taker.key, ()) if one is not taker]
+            if left:
+                self.holders[taker.key] = left
             else:
-                self.holders.pop(who, None)
-        self.lines.ring(who[0])
+                self.holders.pop(taker.key, None)
+        self.lines.ring(taker.key)
 
     def refuse_self_wait(self, name: Name) -> None:
         """NotAcquired at once if this very thread or task holds the key: it would wait for itself."""
-        who = (name.key, *_caller())
+        caller = _caller()
         with self.lock:
-            holds = who in self.holders
+            holds = any(taker.by() is caller for taker in self.holders.get(name.key, ()))
         if holds:
             raise NotAcquired(
                 f"{name.key!r} is held by this very thread or task, which would wait for itself; pass its lease along",
@@ -250,14 +259,14 @@ def _close(closing: dict[str, Any]) -> None:
     closing["store"].close()
 
 
-def _caller() -> tuple[int, int]:
-    task: asyncio.Task[Any] | None = None
+def _caller() -> Any:
+    """Give the running task, or else the thread: the object, since an identifier comes back when its owner is gone."""
     if "asyncio" in sys.modules:
-        try:
-            task = asyncio.current_task()
-        except RuntimeError:
-            task = None
-    return threading.get_ident(), id(task) if task is not None else 0
+        with suppress(RuntimeError):
+            task = sys.modules["asyncio"].current_task()
+            if task is not None:
+                return task
+    return threading.current_thread()
 
 
 def _where() -> str:

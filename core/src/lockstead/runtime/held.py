@@ -10,7 +10,7 @@ from lockstead.errors import LeaseLost, LossReason, StoreError
 from lockstead.protocol.lifecycle import State
 from lockstead.protocol.release import may_remove_after_loss
 from lockstead.protocol.renew import Over
-from lockstead.runtime.engine import Engine
+from lockstead.runtime.engine import Engine, Taker
 from lockstead.runtime.keeper import Kept
 from lockstead.values import Ending, LeaseTicket, Predecessor
 
@@ -31,7 +31,7 @@ class HeldLease:
     the sequencer to the resource.
     """
 
-    def __init__(self, engine: Engine, kept: Kept, who: tuple[str, int, int] | None) -> None:
+    def __init__(self, engine: Engine, kept: Kept, who: Taker | None) -> None:
         self._engine = engine
         self._kept = kept
         self._tenure = kept.tenure
