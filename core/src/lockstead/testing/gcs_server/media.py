@@ -1,7 +1,7 @@
 """Reading content: conditional requests, ranges, headers.
 
 Pure: an object and a request's headers in, an answer out. Serves the JSON API's `alt=media` and the plain reads by
-which apt, dnf and browsers get an object. Does not uncompress, and answers a request for several ranges with everything.
+which apt, dnf and browsers get an object. Does not uncompress; answers a request for several ranges with everything.
 """
 
 from __future__ import annotations

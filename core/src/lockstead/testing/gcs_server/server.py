@@ -98,13 +98,14 @@ class GcsServer:
                 self._reservation = None
             self.faults.close()
             self._fill_black_hole()
-            join(self._connections.cut())
+            cut = self._connections.cut()
+        # Not under the lock: one of these threads may be waiting for it.
+        join(cut)
 
     def restart(self) -> None:
         """Stop and start again on the same port, with the same objects."""
-        with self._life:
-            self.stop()
-            self.start()
+        self.stop()
+        self.start()
 
     def __enter__(self) -> GcsServer:
         self.start()
