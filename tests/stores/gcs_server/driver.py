@@ -74,12 +74,12 @@ class Driver:
             else self.http.post(url, params=dict(query or {}))
         )
 
-    def list(self, query: Mapping[str, str] | None = None) -> dict[str, object]:
+    def listing(self, query: Mapping[str, str] | None = None) -> dict[str, object]:
         answer = self.http.get(f"/storage/v1/b/{self.bucket}/o", params=dict(query or {}))
         answer.raise_for_status()
         listing: dict[str, object] = answer.json()
         return listing
 
     def names(self, query: Mapping[str, str] | None = None) -> list[str]:
-        items = self.list(query).get("items", [])
+        items = self.listing(query).get("items", [])
         return [item["name"] for item in items] if isinstance(items, list) else []

@@ -9,9 +9,11 @@ import pytest
 
 from lockstead.testing.gcs_server import GcsServer
 
-storage = pytest.importorskip("google.cloud.storage")
-credentials = pytest.importorskip("google.auth.credentials")
-exceptions = pytest.importorskip("google.api_core.exceptions")
+pytest.importorskip("google.cloud.storage")
+
+from google.api_core import exceptions
+from google.auth import credentials
+from google.cloud import storage
 
 KIB = 1024
 

@@ -73,7 +73,7 @@ def test_conditional_reads() -> None:
         assert driver.plain("object", {"If-Match": tag}).status_code == 412
 
 
-LISTINGS = (
+LISTINGS: tuple[tuple[dict[str, str], list[str], list[str]], ...] = (
     ({}, ["a", "a!", "a/1", "a/2", "b/1", "c", "é"], []),
     ({"prefix": "a"}, ["a", "a!", "a/1", "a/2"], []),
     ({"prefix": "a/"}, ["a/1", "a/2"], []),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import socket
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tests.stores.gcs_server.conftest import ELSEWHERE
 from tests.stores.gcs_server.driver import Driver
 
 PATIENCE = 10.0
+DESCRIPTORS = 2500  # both ends of a thousand connections, and some room
 
 
 def test_the_log_tells_what_was_asked(server: GcsServer, own: Driver) -> None:
@@ -26,7 +28,7 @@ def test_the_log_tells_what_was_asked(server: GcsServer, own: Driver) -> None:
     own.insert("a", {"ifGenerationMatch": "0"})
     own.patch("a")
     own.get("a")
-    own.list()
+    own.listing()
     own.content("a")
     own.plain("a")
     own.delete("a")
@@ -104,6 +106,8 @@ def test_a_black_hole_swallows_requests(server: GcsServer, own: Driver) -> None:
     server.resume()
     own.http.timeout = httpx.Timeout(30)
     assert own.get("lock").status_code == 200
+    server.stop()
+    assert "lock" in server.objects("bucket")
 
 
 def test_a_paused_server_can_be_stopped_and_started(server: GcsServer) -> None:
@@ -127,6 +131,18 @@ def test_connections_are_kept_and_answers_not_delayed(server: GcsServer, own: Dr
     assert time.monotonic() - began < 3
 
 
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS:
+        if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS:
+            pytest.skip(f"a process may open {hard} files here, {DESCRIPTORS} are needed")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_descriptors")
 def test_a_thousand_clients_are_connected_at_once(server: GcsServer) -> None:
     request = b"GET /storage/v1/b/bucket/o/lock HTTP/1.1\r\nHost: x\r\n\r\n"
     with ExitStack() as stack:
@@ -200,9 +216,14 @@ def test_a_server_of_its_own_takes_settings_over_http(standalone: httpx.Client) 
     assert driver.patch("lock").status_code == 429
     standalone.delete("/_faults").raise_for_status()
     assert driver.delete("lock").status_code == 204
-    wrong = ({"latency": "much"}, {"nothing": 1}, {"hides_date": 1})
+    wrong: tuple[dict[str, object], ...] = ({"latency": "much"}, {"nothing": 1}, {"hides_date": 1})
     assert [standalone.patch("/_settings", json=one).status_code for one in wrong] == [400] * 3
-    faults = ({"action": "nothing"}, {"action": "fail", "status": 200}, {"action": "fail", "colour": "red"}, {})
+    faults: tuple[dict[str, object], ...] = (
+        {"action": "nothing"},
+        {"action": "fail", "status": 200},
+        {"action": "fail", "colour": "red"},
+        {},
+    )
     assert [standalone.post("/_faults", json=one).status_code for one in faults] == [400] * 4
     assert standalone.get("/_nothing").status_code == 404
 
