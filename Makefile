@@ -1,0 +1,83 @@
+# The workspace's commands. Every one of them sets up what it needs first, and does so only when a pin has changed:
+# `make test` on a fresh clone is all there is to type. What the set-up does stands in scripts/setup.
+#
+# Everything that is made lives in .tools/, .venv/ and build/ of this checkout; nothing goes to the home directory.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+WORKERS ?= 2
+# more words for pytest: make test ARGS="-k renew -x"
+ARGS ?=
+
+BUILD := $(CURDIR)/build
+CACHE := $(BUILD)/cache
+RUN := $(CURDIR)/.venv/bin
+
+# the distributions that are installed editable into .venv
+MEMBERS := core
+
+# The stamp's name is what the environment was made of: a changed pin or a moved checkout is another name.
+MADE_OF := requirements/uv.txt requirements/dev.txt scripts/setup scripts/environment $(MEMBERS:=/pyproject.toml)
+STAMP := .venv/made-$(shell { echo '$(CURDIR)'; cat $(MADE_OF); } | git hash-object --stdin)
+
+export PYTHON MEMBERS
+export UV_PYTHON_DOWNLOADS := never
+export UV_CACHE_DIR := $(CACHE)/uv
+export PIP_CACHE_DIR := $(CACHE)/pip
+export XDG_CACHE_HOME := $(CACHE)
+export PYTHONPYCACHEPREFIX := $(CACHE)/pycache
+export HYPOTHESIS_STORAGE_DIRECTORY := $(CACHE)/hypothesis
+
+.PHONY: help
+help: ## show this list
+	@grep -hE '^[a-z]+:.* ## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.* ## /\1\t/' | \
+	  while IFS=$$'\t' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+
+$(STAMP):
+	@scripts/setup $(STAMP)
+
+.PHONY: setup
+setup: $(STAMP) ## make the virtual environment in .venv (the other commands do it by themselves)
+
+.PHONY: debian
+debian: ## see whether the Debian packages of the tests are there; install them as root with INSTALL=1 or CI=true
+	@scripts/debian-packages
+
+.PHONY: check
+check: $(STAMP) ## ruff, mypy --strict, the import rules
+	$(RUN)/ruff check .
+	$(RUN)/ruff format --check .
+	$(RUN)/mypy
+	$(RUN)/lint-imports --no-logo --cache-dir $(CACHE)/import_linter
+
+.PHONY: format
+format: $(STAMP) ## let ruff sort the imports and lay out the code
+	$(RUN)/ruff check --fix-only .
+	$(RUN)/ruff format .
+
+.PHONY: test
+test: $(STAMP) debian ## all tests; ARGS="-k renew" for some, WORKERS=4 for more at once
+	$(RUN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+
+.PHONY: demo
+demo: $(STAMP) debian ## publish packages under a lock, seen live; REPO= LOCK= PACE= choose where and how fast
+	$(RUN)/python -m examples.publishing demo \
+	  $(if $(REPO),--repo '$(REPO)') $(if $(LOCK),--lock '$(LOCK)') $(if $(PACE),--pace '$(PACE)') $(ARGS)
+
+.PHONY: sim
+sim: $(STAMP) ## the lock protocol in virtual time under faults; SEED= replays one run, SEEDS= says how many
+	$(RUN)/python -m lockstead.testing.simulation $(if $(SEED),--seed '$(SEED)') $(if $(SEEDS),--seeds '$(SEEDS)') $(ARGS)
+
+.PHONY: bench
+bench: $(STAMP) ## measure what the engine itself costs
+	$(RUN)/python -m tests.benchmarks $(ARGS)
+
+.PHONY: lock
+lock: $(STAMP) ## pin anew what pyproject.toml asks for; ARGS=--upgrade for newer versions
+	@scripts/lock $(ARGS)
+
+.PHONY: clean
+clean: ## remove everything that was made: build/, .venv/, .tools/
+	rm -rf build .venv .tools
