@@ -1,0 +1,171 @@
+"""The bucket as the pipeline sees it: seven verbs, each exactly one request.
+
+Decides nothing but what a repeated request means (`Patient`). Must not know what is published. No verb
+repeats itself: who asks knows whether asking twice is harmless.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import google_crc32c
+
+from examples.publishing.errors import NotFound, OutcomeUnknown, PreconditionFailed
+
+Answer = TypeVar("Answer")
+
+IMMUTABLE = "public, max-age=31536000, immutable"
+NEVER_CACHED = "no-store"
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """An object without its content: size in bytes, CRC32C as the API writes it (base64), generation, own metadata.
+
+    A listing leaves metadata empty.
+    """
+
+    name: str
+    size: int
+    crc32c: str
+    generation: int
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+class Bucket(Protocol):
+    """Where a repository lives. Every verb may raise OutcomeUnknown; names are whole object names.
+
+    Does not promise that a request whose outcome is unknown will not be carried out later.
+    """
+
+    def create(self, name: str, content: bytes, *, cache_control: str = IMMUTABLE, **metadata: str) -> Stat:
+        """Write an object that does not exist; PreconditionFailed if it does."""
+        ...
+
+    def replace(
+        self, name: str, content: bytes, *, generation: int, cache_control: str = NEVER_CACHED, **metadata: str
+    ) -> Stat:
+        """Compare and swap: write an object if it has this generation (0: absent); else PreconditionFailed."""
+        ...
+
+    def copy(self, source: Stat, target: str) -> Stat:
+        """Copy inside the bucket, that very generation, onto a name that does not exist.
+
+        PreconditionFailed if the target exists or the source has changed; NotFound if the source is gone.
+        """
+        ...
+
+    def stat(self, name: str) -> Stat:
+        """Look at an object; NotFound."""
+        ...
+
+    def read(self, name: str, *, generation: int | None = None) -> bytes:
+        """Give the content; NotFound, also if it no longer has that generation."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        """Give all objects whose names begin so, in order of their names."""
+        ...
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Give what follows prefix up to the next slash, once each."""
+        ...
+
+    def delete(self, name: str, *, generation: int) -> None:
+        """Remove that generation of an object; PreconditionFailed or NotFound if it is another or gone."""
+        ...
+
+
+def crc32c(content: bytes) -> str:
+    """Give the CRC32C of content as the API writes it."""
+    return base64.b64encode(google_crc32c.Checksum(content).digest()).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """Asks a bucket again where that is harmless, for about `patience` seconds; check is called before each repetition.
+
+    Harmless is: reading; creating (if the name turns out taken, then by these very bytes, or it is a
+    PreconditionFailed); copying likewise; deleting. `replace` is not among them: whether a swap went through is judged by
+    who knows what it meant.
+    """
+
+    bucket: Bucket
+    check: Callable[[], None] = lambda: None
+    patience: float = 20.0
+    pause: Callable[[float], None] = time.sleep
+
+    def create(self, name: str, content: bytes, *, cache_control: str = IMMUTABLE, **metadata: str) -> Stat:
+        """Create once, or find that an earlier attempt has."""
+
+        def attempt() -> Stat:
+            return self.bucket.create(name, content, cache_control=cache_control, **metadata)
+
+        return self._again(lambda: self._unless_there(attempt, name, len(content), crc32c(content)))
+
+    def copy(self, source: Stat, target: str) -> Stat:
+        """Copy once, or find that an earlier attempt has."""
+
+        def attempt() -> Stat:
+            return self.bucket.copy(source, target)
+
+        return self._again(lambda: self._unless_there(attempt, target, source.size, source.crc32c))
+
+    def replace(
+        self, name: str, content: bytes, *, generation: int, cache_control: str = NEVER_CACHED, **metadata: str
+    ) -> Stat:
+        """One request, as it is."""
+        return self.bucket.replace(name, content, generation=generation, cache_control=cache_control, **metadata)
+
+    def stat(self, name: str) -> Stat:
+        """Look at an object."""
+        return self._again(lambda: self.bucket.stat(name))
+
+    def read(self, name: str, *, generation: int | None = None) -> bytes:
+        """Give the content."""
+        return self._again(lambda: self.bucket.read(name, generation=generation))
+
+    def list(self, prefix: str) -> Iterator[Stat]:
+        """Give all objects whose names begin so."""
+        return iter(self._again(lambda: tuple(self.bucket.list(prefix))))
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Give the folders below."""
+        return iter(self._again(lambda: tuple(self.bucket.folders(prefix))))
+
+    def delete(self, name: str, *, generation: int) -> None:
+        """Delete once; that generation being gone already is as good."""
+        try:
+            self._again(lambda: self.bucket.delete(name, generation=generation))
+        except (NotFound, PreconditionFailed):
+            return
+
+    def _unless_there(self, attempt: Callable[[], Stat], name: str, size: int, crc: str) -> Stat:
+        try:
+            return attempt()
+        except PreconditionFailed:
+            try:
+                found = self.bucket.stat(name)
+            except NotFound:
+                raise PreconditionFailed(f"{name}: what it was to be copied from has changed") from None
+            if (found.size, found.crc32c) != (size, crc):
+                raise PreconditionFailed(f"{name} exists with other content") from None
+            return found
+
+    def _again(self, attempt: Callable[[], Answer]) -> Answer:
+        waited, pause = 0.0, 0.05
+        while True:
+            try:
+                return attempt()
+            except OutcomeUnknown:
+                if waited >= self.patience:
+                    raise
+            wait = pause * random.uniform(0.5, 1.0)
+            self.pause(wait)
+            waited, pause = waited + wait, min(2 * pause, 2.0)
+            self.check()

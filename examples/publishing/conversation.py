@@ -1,0 +1,287 @@
+"""The pipeline: stage, then under the lock fence, plan, claim, copy, metadata, seal, commit, prune.
+
+`publishing` is a generator: it asks the lease before every phase and then yields the phase's name, with the work of
+that phase still to be done. So whoever drives it sees where it is, and a test can hold it at the worst of moments:
+the lease was good when it was last asked, and by the time of the next write it may be somebody else's.
+
+What it promises holds wherever it is stopped, killed, or continued too late: readers see a whole version or the one
+before it; what was reported as published stays published; a stale run changes nothing readers see. It does not
+promise that a killed run leaves nothing behind: the next one clears that up.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeAlias
+
+import lockstead
+from examples.publishing import plan as plans
+from examples.publishing.bucket import NEVER_CACHED, Bucket, Patient, Stat, crc32c
+from examples.publishing.errors import BucketError, NotFound, PreconditionFailed, Refused
+from examples.publishing.layout import CLAIM, MANIFEST, Layout, next_number, numbers_of, prunable
+from examples.publishing.lease import Lease
+from examples.publishing.manifest import FileFacts, Manifest, differences, facts_by_path
+from examples.publishing.packages import Format, Index, Package
+from examples.publishing.pointer import Pointer, commit, fence
+from examples.publishing.signing import Signer, Verifier
+
+PHASES = ("fence", "plan", "claim", "copy", "metadata", "seal", "commit", "prune")
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """Where and how to publish.
+
+    keep: how many versions before the current one stay readable (at least 1). workers: copies under way at once.
+    overwrite: replace a package that is there under the same name and version with other content.
+    """
+
+    format: Format
+    layout: Layout
+    signer: Signer
+    keep: int = 5
+    workers: int = 8
+    overwrite: bool = False
+    pause: Callable[[float], None] = time.sleep
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    def __post_init__(self) -> None:
+        if self.keep < 1 or self.workers < 1:
+            raise ValueError("keep and workers must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A package that waits in `incoming/`."""
+
+    package: Package
+    source: Stat
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it went. number: the version readers are sent to, with all that was asked for in it.
+
+    added: packages that were not there before; empty if nothing was to do. pruned: versions removed; None if the
+    lease was lost, or the bucket silent, after the commit: the next run does it.
+    """
+
+    number: int
+    added: tuple[Package, ...]
+    pruned: tuple[int, ...] | None
+
+
+Conversation: TypeAlias = Generator[str, None, Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The version to build upon, verified; number 0 is the empty repository that was there before the first."""
+
+    manifest: Manifest
+    objects: Mapping[str, Stat]
+    index: Index | None
+
+
+def stage(bucket: Bucket, repository: Repository, paths: Iterable[Path]) -> tuple[Staged, ...]:
+    """Upload packages to where publications take them from; needs no lock, and repeating it resumes it.
+
+    Raises Refused for a file that is no package, BucketError.
+    """
+    patient = Patient(bucket, pause=repository.pause)
+    staged = []
+    for path in paths:
+        package = repository.format.inspect(path)
+        name = repository.layout.incoming(package.sha256)
+        try:
+            # What is there already may have a hundred megabytes: ask before sending it again.
+            source = patient.stat(name)
+        except NotFound:
+            source = patient.create(name, path.read_bytes(), cache_control=NEVER_CACHED)
+        if (source.size, source.crc32c) != (package.size, crc32c(path.read_bytes())):
+            raise Refused(f"{name} is damaged; delete it and run again")
+        staged.append(Staged(package, source))
+    return tuple(staged)
+
+
+def publishing(
+    bucket: Bucket,
+    repository: Repository,
+    staged: Iterable[Staged],
+    lease: Lease,
+    *,
+    restore: int | None = None,
+) -> Conversation:
+    """Publish staged packages on top of what there is, phase by phase; with `restore`, the content of that old version.
+
+    Raises what `lease.check()` raises, Superseded, Refused, BadSignature, BucketError; nothing was published then,
+    but for OutcomeUnknown, where it may have been.
+    """
+    patient = Patient(bucket, lease.check, pause=repository.pause)
+    layout, staged = repository.layout, tuple(staged)
+
+    def begin(phase: str) -> str:
+        lease.check()
+        return phase
+
+    yield begin("fence")
+    ours = lease.sequencer()
+    fenced = fence(patient, layout, ours, lease.check)
+
+    yield begin("plan")
+    base = _base(patient, repository, fenced.number if restore is None else restore)
+    decided = plans.plan(
+        base.index.packages if base.index else (),
+        base.manifest.files,
+        base.manifest.index_ages,
+        [one.package for one in staged],
+        overwrite=repository.overwrite,
+    )
+    if decided.is_idle and restore is None:
+        return Outcome(fenced.number, (), ())
+    sources = {one.package.sha256: one.source for one in staged}
+    signed_at = plans.signing_instant(repository.now(), _last_signed(patient, repository, fenced, base))
+
+    yield begin("claim")
+    number, claim = _claim(patient, layout, fenced, ours.token)
+
+    yield begin("copy")
+    # Signed here, sent in the next phase: what the new index replaces need not be carried.
+    index = repository.format.write_index(decided.packages, repository.signer, signed_at)
+    copies = [(base.objects[path], path) for path in plans.to_copy(decided, index)]
+    copies += [(sources[package.sha256], package.path) for package in decided.added]
+    _copy_all(patient, repository, number, copies)
+
+    yield begin("metadata")
+    for path, content in index.items():
+        patient.create(layout.version(number, path), content)
+
+    yield begin("seal")
+    index_facts = {path: FileFacts(len(content), crc32c(content)) for path, content in index.items()}
+    added = {one.path: FileFacts(sources[one.sha256].size, sources[one.sha256].crc32c) for one in decided.added}
+    meant = plans.meant_files(decided, index_facts, added, claim)
+    chain = _chain(patient, layout, fenced, base)
+    _seal(patient, layout, Manifest(number, chain, plans.ages(decided, index), meant))
+
+    yield begin("commit")
+    commit(patient, layout, fenced, number, ours)
+
+    pruned = None
+    try:
+        yield begin("prune")
+        pruned = _prune(patient, repository, number, chain)
+    except (lockstead.LeaseLost, BucketError):
+        # It is published: what could not be cleared up is left to the next run.
+        pass
+    return Outcome(number, decided.added, pruned)
+
+
+def _base(bucket: Patient, repository: Repository, number: int) -> Base:
+    if number == 0:
+        return Base(Manifest(0, (), {}, {}), {}, None)
+    layout = repository.layout
+    prefix, where = layout.version(number), layout.version(number, MANIFEST)
+    try:
+        manifest = Manifest.from_bytes(bucket.read(where), where)
+    except NotFound:
+        raise Refused(f"version {number} was never finished: it has no manifest") from None
+    objects = {found.name.removeprefix(prefix): found for found in bucket.list(prefix)}
+    wrong = differences(manifest.files, facts_by_path(objects.values(), prefix))
+    if wrong or manifest.number != number:
+        raise Refused(
+            f"version {number} is not what was published: {'; '.join(wrong[:3]) or 'its manifest is of another'}."
+            " Publish an older one again with `rollback`"
+        )
+
+    def read(path: str) -> bytes:
+        if path not in objects:
+            raise Refused(f"version {number} has no {path}")
+        return bucket.read(objects[path].name, generation=objects[path].generation)
+
+    verifier = Verifier.from_armor(repository.signer.public_key)
+    return Base(manifest, objects, repository.format.read_index(read, verifier))
+
+
+def _last_signed(bucket: Patient, repository: Repository, fenced: Pointer, base: Base) -> datetime | None:
+    if base.manifest.number == fenced.number:
+        return base.index.signed_at if base.index else None
+    try:
+        current = _base(bucket, repository, fenced.number)
+    except Refused:
+        # That is why somebody rolls back.
+        return None
+    return current.index.signed_at if current.index else None
+
+
+def _chain(bucket: Patient, layout: Layout, fenced: Pointer, base: Base) -> tuple[int, ...]:
+    if fenced.number == 0:
+        return ()
+    manifest = base.manifest
+    if manifest.number != fenced.number:
+        where = layout.version(fenced.number, MANIFEST)
+        try:
+            manifest = Manifest.from_bytes(bucket.read(where), where)
+        except (NotFound, Refused):
+            return (fenced.number, manifest.number, *manifest.chain)
+    return (fenced.number, *manifest.chain)
+
+
+def _claim(bucket: Patient, layout: Layout, fenced: Pointer, token: int) -> tuple[int, FileFacts]:
+    number = next_number(fenced.number, numbers_of(bucket.folders(layout.versions)))
+    while True:
+        # The nonce tells our own claim, whose answer was lost, from somebody else's.
+        fields = {"version": number, "base": fenced.number, "token": token, "nonce": uuid.uuid4().hex}
+        text = json.dumps(fields).encode()
+        try:
+            bucket.create(layout.version(number, CLAIM), text)
+        except PreconditionFailed:
+            number += 1
+        else:
+            return number, FileFacts(len(text), crc32c(text))
+
+
+def _copy_all(bucket: Patient, repository: Repository, number: int, copies: list[tuple[Stat, str]]) -> None:
+    def copy(source: Stat, path: str) -> None:
+        try:
+            bucket.copy(source, repository.layout.version(number, path))
+        except NotFound:
+            raise Refused(f"{source.name} has vanished; run again to stage it anew") from None
+
+    if repository.workers == 1:
+        for source, path in copies:
+            copy(source, path)
+        return
+    with ThreadPoolExecutor(repository.workers, thread_name_prefix="copy") as pool:
+        for done in [pool.submit(copy, source, path) for source, path in copies]:
+            try:
+                done.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+def _seal(bucket: Patient, layout: Layout, manifest: Manifest) -> None:
+    prefix = layout.version(manifest.number)
+    wrong = differences(manifest.files, facts_by_path(bucket.list(prefix), prefix))
+    if wrong:
+        raise Refused(f"version {manifest.number} did not become what was meant: {'; '.join(wrong[:3])}")
+    bucket.create(prefix + MANIFEST, manifest.to_bytes())
+
+
+def _prune(bucket: Patient, repository: Repository, number: int, chain: tuple[int, ...]) -> tuple[int, ...]:
+    layout = repository.layout
+    doomed = prunable(numbers_of(bucket.folders(layout.versions)), number, chain, repository.keep)
+    for old in doomed:
+        prefix = layout.version(old)
+        found = {one.name: one for one in bucket.list(prefix)}
+        # The manifest first: half a version must never look like a whole one.
+        for name in sorted(found, key=lambda name: (name != prefix + MANIFEST, name == prefix + CLAIM, name)):
+            bucket.delete(name, generation=found[name].generation)
+    return doomed

@@ -1,0 +1,125 @@
+"""The pointer: fencing it, and the one compare-and-swap that publishes.
+
+The pointer's text is the number of the version that readers get. Its metadata carries the sequencer of the last
+holder of the lock that was here, and what that holder says is refused to older ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from examples.publishing.bucket import Patient
+from examples.publishing.errors import NotFound, OutcomeUnknown, PreconditionFailed, Refused, Superseded
+from examples.publishing.layout import MANIFEST, Layout, number_of
+from examples.publishing.lease import Sequencer
+from examples.publishing.manifest import Manifest
+
+FENCE = "lockstead-fence"
+TRIES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The pointer as it was read: version number, generation, and the token it is fenced with (None: never was)."""
+
+    number: int
+    generation: int
+    token: int | None
+    key: str | None
+
+
+def read_pointer(bucket: Patient, layout: Layout) -> Pointer | None:
+    """Read the pointer, None if there is none; Refused if it is not one."""
+    for _ in range(TRIES):
+        try:
+            found = bucket.stat(layout.pointer)
+        except NotFound:
+            return None
+        try:
+            text = bucket.read(layout.pointer, generation=found.generation)
+        except NotFound:
+            continue
+        token, _, key = found.metadata.get(FENCE, "").partition(":")
+        fenced = token.isdecimal()
+        number = number_of(text, layout.pointer)
+        return Pointer(number, found.generation, int(token) if fenced else None, key if fenced else None)
+    raise OutcomeUnknown(f"{layout.pointer} changes faster than it can be read")
+
+
+def fence(bucket: Patient, layout: Layout, ours: Sequencer, check: Callable[[], None]) -> Pointer:
+    """Write our sequencer to the pointer, so that whoever came before us can no longer commit; Superseded if we are older.
+
+    The text stays as it is, but the generation moves, and every earlier holder's compare-and-swap expects the old one. To be
+    done before anything is read that the work builds upon. Creates the pointer of a repository that has no versions;
+    Refused if the pointer is missing and there are some, or if another lock guards it.
+    """
+    for _ in range(TRIES):
+        check()
+        found = read_pointer(bucket, layout)
+        if found is None and next(bucket.folders(layout.versions), None) is not None:
+            raise Refused(
+                f"{layout.pointer} is missing although there are versions; publishing now would lose them."
+                " Put the number of the last good version back by hand"
+            )
+        if found is not None:
+            _refuse_stale(layout, found, ours)
+        number, generation = (found.number, found.generation) if found else (0, 0)
+        try:
+            moved = _swap(bucket, layout, number, generation, ours)
+        except (PreconditionFailed, OutcomeUnknown):
+            # Somebody else was here, or our own answer was lost: what is there now tells.
+            bucket.pause(0.2)
+            continue
+        return Pointer(number, moved, ours.token, ours.key)
+    raise OutcomeUnknown(f"{layout.pointer} could not be fenced")
+
+
+def commit(bucket: Patient, layout: Layout, fenced: Pointer, number: int, ours: Sequencer) -> None:
+    """Send readers to a version: returns if they are, raises Superseded if a later holder was here first.
+
+    A conflict may be our own lost answer: then the pointer shows our number, or one built upon it. OutcomeUnknown if
+    the bucket stays silent.
+    """
+    for attempt in range(TRIES):
+        try:
+            _swap(bucket, layout, number, fenced.generation, ours)
+        except (PreconditionFailed, OutcomeUnknown) as error:
+            if isinstance(error, OutcomeUnknown):
+                bucket.pause(min(0.2 * (attempt + 1), 2.0))
+            found = read_pointer(bucket, layout)
+            if found is not None and _descends(bucket, layout, found.number, number):
+                return
+            if found is None or found.generation != fenced.generation:
+                seen = "gone" if found is None else f"at version {found.number} with token {found.token}"
+                raise Superseded(
+                    f"version {number} was not published: {layout.pointer} is {seen}, and this run holds token {ours.token}"
+                ) from None
+        else:
+            return
+    raise OutcomeUnknown(f"whether version {number} was published is not known: the bucket does not answer")
+
+
+def _swap(bucket: Patient, layout: Layout, number: int, generation: int, ours: Sequencer) -> int:
+    text = f"{number}".encode()
+    written = bucket.replace(
+        layout.pointer, text, generation=generation, **{FENCE: f"{ours.token}:{ours.key}"}
+    )
+    return written.generation
+
+
+def _refuse_stale(layout: Layout, found: Pointer, ours: Sequencer) -> None:
+    if found.key is not None and found.key != ours.key:
+        raise Refused(
+            f"{layout.pointer} is guarded by the lock {found.key!r}, not by {ours.key!r}: tokens of two locks cannot be"
+            " compared. Use that lock, or remove the metadata from the pointer"
+        )
+    if found.token is not None and found.token > ours.token:
+        raise Superseded(f"{layout.pointer} has seen token {found.token}; this run holds {ours.token}")
+
+
+def _descends(bucket: Patient, layout: Layout, number: int, ancestor: int) -> bool:
+    if number <= ancestor:
+        return number == ancestor
+    where = layout.version(number, MANIFEST)
+    return ancestor in Manifest.from_bytes(bucket.read(where), where).chain
