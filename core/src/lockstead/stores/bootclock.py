@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 # Linux's monotonic clock stops in suspend, while the lease runs out: only the boot clock sees that time go by.
 _BOOT: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -47,3 +48,16 @@ def time_namespace() -> str | None:
         if clock in ("boottime", "7"):
             return f"{ours}+{'.'.join(offset)}"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a boot clock was read: which boot of which kernel, and which of its clocks. None where it is not known."""
+
+    boot: str | None
+    namespace: str | None
+
+    @classmethod
+    def here(cls) -> Self:
+        """Give the place of this process. A forked child may be in another one."""
+        return cls(boot_id(), time_namespace())
