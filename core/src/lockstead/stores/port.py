@@ -6,7 +6,7 @@ Must not know any store. The conformance suite (`lockstead.testing.conformance`)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from lockstead.protocol.commands import Command, Traits
@@ -52,7 +52,7 @@ class Store(Protocol):
 class Awaits(Protocol):
     """A store whose client library is truly asynchronous. Without it, an awaiting driver performs in a thread."""
 
-    async def aperform(self, command: Command[Any], limit: float) -> Any:  # noqa: ASYNC109 - the port's own word
+    async def aperform(self, command: Command[Any], limit: float) -> Any:
         """Like `perform`, awaiting; may be called from any event loop, and cancelled at any await."""
         ...
 
@@ -72,10 +72,13 @@ class Waits(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
-    """A parsed store URL. text is the whole of it with credentials; printed forms leave these out."""
+    """A parsed store URL. text is the store's part of it, without key and settings but with credentials.
+
+    key and the values of options are percent-decoded. Only what `Opener.printable` makes of text may be shown.
+    """
 
     scheme: str
-    text: str
+    text: str = field(repr=False)
     key: str | None
     options: dict[str, str]
 
@@ -92,7 +95,10 @@ class Opener(Protocol):
         ...
 
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Give (store part, key) of a URL without its query; rest is the whole URL before `?` and `#`."""
+        """Give (store part, key) of a URL that must name a key; rest is the whole URL before `?` and `#`.
+
+        Both stay percent-encoded. The key is None where the URL names none.
+        """
         ...
 
     def printable(self, store_url: str) -> str:

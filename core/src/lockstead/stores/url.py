@@ -1,0 +1,122 @@
+"""Decides what a store URL means: scheme, store part, key, settings; and which store a scheme opens.
+
+`scheme:store?setting=value#key` or `scheme:store#key?setting=value`. Keys and values are percent-decoded ("+" stays
+"+"), so a "?" in a key is written %3F. Must not know any store: they are found through the entry point group
+`lockstead.stores` alone. No error of this file repeats a URL, for there may be credentials in it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+from urllib.parse import quote, unquote
+
+from lockstead.errors import StoreRefused
+from lockstead.stores.port import Opener, Store, StoreUrl
+from lockstead.values import checked_key
+
+GROUP: Final = "lockstead.stores"
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+
+
+def parse_store(url: str) -> StoreUrl:
+    """Read the URL of a store; a key is named only by a fragment. ValueError with one line if it is none."""
+    return _parse(url, wants_key=False)
+
+
+def parse_lock(url: str) -> StoreUrl:
+    """Read the URL of a lock: a store and a key in it. ValueError with one line if it is none, or has no key."""
+    return _parse(url, wants_key=True)
+
+
+def open_store(url: StoreUrl | str, client: object | None = None) -> Store:
+    """Open the store that a URL names. client is the caller's own client object of that store's library.
+
+    Raises StoreRefused when the client library is missing or the place cannot be used, ValueError for a URL that
+    cannot be one of this store, TypeError for a client that is not of its library.
+    """
+    parsed = parse_store(url) if isinstance(url, str) else url
+    return opener(parsed.scheme).open(parsed.text, client)
+
+
+def printable(url: StoreUrl | str) -> str:
+    """Give the store's URL without credentials, key and settings, as it may be shown to anybody."""
+    parsed = parse_store(url) if isinstance(url, str) else url
+    return opener(parsed.scheme).printable(parsed.text)
+
+
+def lock_url(store_url: str, key: str) -> str:
+    """Give the URL of a lock, from a printable store URL and a key; `parse_lock` reads it back."""
+    return f"{store_url}#{quote(key, safe='/:@!$&*+,;=')}"
+
+
+@cache  # among many installed distributions the search takes tens of milliseconds, and a DAG file has many locks
+def opener(scheme: str) -> Opener:
+    """Find what opens stores of a scheme. ValueError, naming the schemes there are, if nothing does.
+
+    StoreRefused when a distribution names a store that cannot be imported.
+    """
+    known = entry_points(group=GROUP)
+    found = {entry.value: entry for entry in known if entry.name == scheme}
+    if not found:
+        raise ValueError(f"no store has the scheme {scheme!r}; known: {', '.join(sorted(set(known.names))) or 'none'}")
+    if len(found) > 1:
+        raise ValueError(f"several stores claim the scheme {scheme!r}: {', '.join(sorted(found))}; uninstall one")
+    return _load(*found.values())
+
+
+def _load(entry: EntryPoint) -> Opener:
+    try:
+        loaded: Opener = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise StoreRefused(f"the store {entry.name!r} cannot be loaded from {entry.value!r}: {error}") from error
+    return loaded
+
+
+def _parse(url: str, *, wants_key: bool) -> StoreUrl:
+    if not isinstance(url, str):
+        raise TypeError(f"a store URL is text, not {type(url).__name__}")
+    scheme_found = _SCHEME.match(url)
+    if scheme_found is None:
+        raise ValueError("not a store URL: it has no scheme, as in 'gs://bucket/prefix#key' or 'sqlite:///locks.db'")
+    scheme = scheme_found[1].lower()
+    opens = opener(scheme)
+    before, has_fragment, after = url.partition("#")
+    rest, _, early = before.partition("?")
+    fragment, _, late = after.partition("?")
+    rest = f"{scheme}{rest[len(scheme) :]}"
+    encoded: str | None = fragment if has_fragment else None
+    store = rest
+    if wants_key:
+        store, encoded = opens.split(rest, encoded)
+        if not encoded:
+            raise ValueError(f"the URL names no key; write the lock's name after '#', as in '{scheme}:...#apt'")
+    return StoreUrl(
+        scheme=scheme,
+        text=store,
+        key=checked_key(_decoded(encoded, "key")) if encoded else None,
+        options=_options(early, late),
+    )
+
+
+def _options(*queries: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for pair in (pair for query in queries for pair in query.split("&") if pair):
+        encoded_name, has_value, value = pair.partition("=")
+        name = _decoded(encoded_name, "name of a setting")
+        if not has_value or not name.isidentifier():
+            raise ValueError("the settings of a URL are written ?name=value&name=value, percent-encoded")
+        if name in options:
+            raise ValueError(f"the URL gives the setting {name!r} twice")
+        options[name] = _decoded(value, f"value of {name!r}")
+    return options
+
+
+def _decoded(text: str, what: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise ValueError(f"the {what} in the URL is not UTF-8 once percent-decoded") from None
