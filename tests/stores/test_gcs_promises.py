@@ -1,0 +1,137 @@
+"""What a lock on Cloud Storage costs and survives, counted at the server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+import lockstead
+from lockstead.testing.gcs_server import GcsServer
+
+LOCK_OBJECT = "locks/apt"
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    """Wait for a condition; fail, saying for what, if it does not come."""
+    ends_at = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > ends_at:
+            raise AssertionError(f"waited {seconds:g} s in vain for {what}")
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def server() -> Iterator[GcsServer]:
+    with GcsServer(buckets=["b"]) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[lockstead.Client]:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    with lockstead.connect("gs://b/locks") as opened:
+        yield opened
+
+
+def test_an_uncontended_cycle_is_one_insert_and_one_delete(server: GcsServer, client: lockstead.Client) -> None:
+    with client.lock("apt").hold():
+        pass
+    assert server.requests.counts() == {"insert": 1, "delete": 1}
+
+
+def test_a_renewal_is_one_patch(server: GcsServer, client: lockstead.Client) -> None:
+    with client.lock("apt", ttl=2).hold():
+        until(lambda: server.requests.count("patch") >= 3, "three renewals")
+    counts = server.requests.counts()
+    assert set(counts) == {"insert", "patch", "delete"}
+    assert counts["insert"] == counts["delete"] == 1
+
+
+def test_waiting_never_writes(server: GcsServer, client: lockstead.Client) -> None:
+    ticket = client.lock("apt", ttl=60).acquire().detach()
+    waiter = client.lock("apt", ttl=60, backoff_max=0.2)
+    refused = waiter.try_acquire()
+    server.requests.clear()
+    with pytest.raises(lockstead.NotAcquired):
+        waiter.acquire(timeout=2)
+    counts = server.requests.counts()
+    assert refused is None
+    assert counts.pop("insert", 0) <= 1, "the one try before the waiting begins"
+    assert set(counts) == {"get"}
+    assert client.release(ticket)
+
+
+@pytest.mark.parametrize("kind", ["insert", "patch", "delete"])
+def test_h03_h04_h05_a_lost_answer_costs_neither_a_ttl_of_waiting_nor_the_lease(
+    server: GcsServer, client: lockstead.Client, kind: str
+) -> None:
+    fault = server.faults.inject("lose_answer", kind=kind, name=LOCK_OBJECT, times=1)
+    lock = client.lock("apt", ttl=30, renew_every=0.5, request_timeout=0.4, max_failures=3)
+    began = time.monotonic()
+    with lock.hold(timeout=10) as lease:
+        until(lambda: server.requests.count("patch", LOCK_OBJECT) >= 2, "two renewals")
+        lease.check()
+    assert fault.hits == 1
+    assert time.monotonic() - began < 25, "it waited for its own record to expire"
+    assert lock.inspect() is None
+
+
+def test_h25_nothing_is_repeated_behind_our_back(server: GcsServer, client: lockstead.Client) -> None:
+    lock = client.lock("apt", ttl=30)
+    lease = lock.acquire()
+    server.requests.clear()
+    server.faults.inject("fail", kind="get", name=LOCK_OBJECT, status=503, times=1)
+    with pytest.raises(lockstead.OutcomeUnknown):
+        lock.inspect()
+    assert server.requests.counts() == {"get": 1}
+    lease.release()
+
+
+def test_two_requests_at_the_same_instant_give_one_winner(server: GcsServer, client: lockstead.Client) -> None:
+    start = threading.Barrier(16)
+    won: list[lockstead.Lease] = []
+
+    def one() -> None:
+        start.wait()
+        lease = client.lock("apt", ttl=60).try_acquire()
+        if lease is not None:
+            won.append(lease)
+
+    threads = [threading.Thread(target=one) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert won[0].release()
+
+
+def test_tokens_grow_over_releases_and_over_the_loss_of_the_companion(
+    server: GcsServer, client: lockstead.Client
+) -> None:
+    lock, tokens = client.lock("apt"), []
+    for _ in range(3):
+        with lock.hold() as lease:
+            tokens.append(lease.sequencer().token)
+    companion = quote("locks/.lockstead/companion/apt", safe="")
+    httpx.delete(f"{server.url}/storage/v1/b/b/o/{companion}").raise_for_status()
+    with lock.hold() as lease:
+        tokens.append(lease.sequencer().token)
+    assert tokens == sorted(set(tokens))
+
+
+def test_verify_knows_the_lease_that_holds_now_and_no_other(server: GcsServer, client: lockstead.Client) -> None:
+    lock = client.lock("apt")
+    with lock.hold() as lease:
+        first = lease.sequencer()
+        assert client.verify(first)
+        assert client.verify(str(first))
+    assert not client.verify(first)
+    with lock.hold() as lease:
+        lease.sequencer()
+        assert not client.verify(first)
