@@ -15,12 +15,16 @@ from lockstead.errors import LossReason
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Somebody else holds the lock, and this acquisition waits. Told once for each acquisition."""
+    """Somebody else holds the lock, and this acquisition waits. Told once for each acquisition.
+
+    held_for is seconds by two machines' wall clocks, for people only; None where the record does not say.
+    """
 
     key: str
     holder: str
     held_by: str
     purpose: str | None
+    held_for: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,15 @@ class Attached:
 
     key: str
     holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """A renewal succeeded. deadline is the new end of the belief, seconds on this process's boot clock."""
+
+    key: str
+    holder: str
+    deadline: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +131,7 @@ LockEvent: TypeAlias = (
     Waiting
     | Acquired
     | Attached
+    | Renewed
     | RenewalFailed
     | Lost
     | Released
@@ -143,6 +157,8 @@ def log(event: LockEvent) -> None:
             _log.info("%r: acquired by %r after %.3g s%s", event.key, event.holder, event.waited, token)
         case Attached():
             _log.info("%r: attached to the lease of %r", event.key, event.holder)
+        case Renewed():
+            pass  # the usual course: ten thousand leases would fill the log with it
         case RenewalFailed():
             _log.warning("%r: renewal failed, %.3g s left: %s", event.key, event.left, event.error)
         case Lost():

@@ -179,7 +179,9 @@ class Lock:
             outcome = run(script, engine.store, engine.clock, Limits(settings.request_timeout, gives_up_at), bell)
             if isinstance(outcome, Grant):
                 return self._lease(outcome, want, started_at)
-        except BaseException:
+        except BaseException as error:
+            # an interrupt may fall after the grant, when nobody has the lease yet who could release it
+            want.unsettled = want.unsettled or not isinstance(error, Exception)
             engine.given_up(want, settings)
             raise
         finally:

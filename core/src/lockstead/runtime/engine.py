@@ -189,7 +189,7 @@ class Engine:
         record = contended.record
         if record is None:
             return NotAcquired(f"{name.key!r} kept changing hands; waited {waited:.3g} s", key=name.key, waited=waited)
-        held_for = None if record.acquired_at is None else max(0.0, self.clock.wall() - record.acquired_at)
+        held_for = self._held_for(record)
         since = "" if held_for is None else f" since {in_words(held_for)}"
         purpose = f" (purpose: {record.purpose})" if record.purpose else ""
         owner = record.owner or record.holder or "somebody unknown"
@@ -206,7 +206,11 @@ class Engine:
         """Tell that an acquisition waits."""
         record = contended.record
         if record is not None:
-            self.emit(Waiting(want.name.key, want.holder, record.owner or record.holder, record.purpose))
+            owner = record.owner or record.holder
+            self.emit(Waiting(want.name.key, want.holder, owner, record.purpose, self._held_for(record)))
+
+    def _held_for(self, record: Record) -> float | None:
+        return None if record.acquired_at is None else max(0.0, self.clock.wall() - record.acquired_at)
 
     def took(self, key: str) -> Taker:
         """Note that this thread or task holds the key; give what `gave_back` wants."""

@@ -17,6 +17,7 @@ from typing import Final
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreError
 from lockstead.events import Abandoned, CallbackFailed, Listener, LockEvent, Lost, RenewalFailed
+from lockstead.events import Renewed as RenewedEvent
 from lockstead.protocol.lifecycle import Duty, State, Tenure
 from lockstead.protocol.members import Attached, MemberRenewed, renew_member
 from lockstead.protocol.record import number
@@ -263,6 +264,7 @@ class Keeper:
                 kept.progress = kept.progress or progress
             _apply(tenure, outcome, now)
             lost = was_held and tenure.state is State.LOST
+            deadline = tenure.deadline if tenure.state is State.HELD else None
             if tenure.state is State.HELD and id(tenure) in self._kept:
                 self._rota.plan(tenure)
             else:
@@ -272,6 +274,8 @@ class Keeper:
             self._tell(kept)
         elif isinstance(outcome, StoreError) and was_held:
             self.emit(RenewalFailed(tenure.lease.name.key, tenure.lease.holder, outcome, tenure.deadline - now))
+        elif deadline is not None and not isinstance(outcome, StoreError):
+            self.emit(RenewedEvent(tenure.lease.name.key, tenure.lease.holder, deadline))
 
     def _ask(self, kept: Kept, fields: dict[str, str]) -> Renewed | MemberRenewed | Over | StoreError:
         tenure = kept.tenure
