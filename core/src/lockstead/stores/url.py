@@ -2,7 +2,8 @@
 
 `scheme:store?setting=value#key` or `scheme:store#key?setting=value`. Keys and values are percent-decoded ("+" stays
 "+"), so a "?" in a key is written %3F. Our own stores stand in a table here, so that naming a lock looks through no
-installed distribution; other people's are found by the entry point group `lockstead.stores`. No error of this file repeats a URL, for there may be credentials in it.
+installed distribution; other people's are found by the entry point group `lockstead.stores`. No error of this file
+repeats a URL, for there may be credentials in it.
 """
 
 from __future__ import annotations
