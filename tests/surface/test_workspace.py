@@ -1,0 +1,215 @@
+"""The workspace's own promises: pins without addresses, commands that exist, docs whose links and examples hold.
+
+Looks at the files that git has or would take; asks nothing of any network.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("core/*.md")])
+REQUIREMENTS = sorted(ROOT.glob("requirements/*.txt"))
+# put together here, so that this file does not contain what it looks for
+HOSTS = ["pypi" + ".org", "python" + "hosted.org", "deb.debian" + ".org", "npm" + "js.org", "conda" + ".anaconda"]
+
+
+def git(*words: str) -> subprocess.CompletedProcess[str]:
+    # a container's root may look at a checkout that is somebody else's
+    command = ["git", "-c", "safe.directory=*", "-C", str(ROOT), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def committed() -> list[Path]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    assert listed.returncode == 0, listed.stderr
+    names = listed.stdout.split("\0")
+    return [ROOT / name for name in names if name and (ROOT / name).is_file()]
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+# --- pins ------------------------------------------------------------------------------------------------------------
+
+
+def test_no_committed_file_names_a_package_registry() -> None:
+    found = [(ids(path), host) for path in committed() for host in HOSTS if host.encode() in path.read_bytes()]
+    assert found == []
+
+
+@pytest.mark.parametrize("path", REQUIREMENTS, ids=ids)
+def test_pins_hold_versions_and_hashes_and_no_address(path: Path) -> None:
+    text = path.read_text()
+    logical = re.sub(r"\\\n\s*", " ", re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE)).strip().splitlines()
+    assert logical
+    for line in logical:
+        assert re.match(r"[a-z0-9][a-z0-9.-]*==\S+ ", line), line[:60]
+        assert "--hash=sha256:" in line, line[:60]
+    assert "://" not in text
+    assert "-url" not in text
+    assert "--find-links" not in text
+
+
+def test_the_pins_are_there() -> None:
+    assert {path.name for path in REQUIREMENTS} >= {"dev.txt", "uv.txt"}
+
+
+def test_every_tool_that_pyproject_asks_for_is_pinned() -> None:
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    pinned = {line.split("==")[0] for path in REQUIREMENTS for line in path.read_text().splitlines() if "==" in line}
+    asked = {one for group in groups.values() for one in group if isinstance(one, str)}
+    names = {re.split(r"[<>=~! \[;]", one)[0].lower() for one in asked}
+    assert names - pinned == set()
+
+
+@pytest.mark.parametrize("name", ["uv.lock", ".tools/bin/uv", ".venv/bin/python", "build/cache/x"])
+def test_what_names_addresses_or_is_made_stays_out_of_git(name: str) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    assert git("check-ignore", "--quiet", "--no-index", name).returncode == 0
+    assert ROOT / name not in committed()
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    # a make that runs the tests hands its flags down, which are not for this one
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    return subprocess.run(
+        ["make", "--no-print-directory", *words],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+@needs_make
+@pytest.mark.parametrize("target", ["setup", "check", "test", "demo", "bench", "sim", "lock", "clean"])
+def test_the_makefile_has_the_target_and_help_shows_it(target: str) -> None:
+    planned = make("--dry-run", target)
+    assert planned.returncode == 0, planned.stderr
+    assert re.search(rf"^  make {target} ", make("help").stdout, re.MULTILINE)
+
+
+@needs_make
+def test_demo_and_sim_pass_their_words_on() -> None:
+    demo = make("--dry-run", "demo", "REPO=gs://b/r", "LOCK=gs://b/locks/apt", "PACE=2").stdout
+    assert "--repo 'gs://b/r'" in demo
+    assert "--lock 'gs://b/locks/apt'" in demo
+    assert "--pace '2'" in demo
+    sim = make("--dry-run", "sim", "SEED=7", "SEEDS=100").stdout
+    assert "--seed '7'" in sim
+    assert "--seeds '100'" in sim
+
+
+@pytest.mark.parametrize("name", [".ci/run", "scripts/setup", "scripts/lock", "scripts/debian-packages"])
+def test_scripts_are_executable_and_stop_at_the_first_failure(name: str) -> None:
+    path = ROOT / name
+    assert os.access(path, os.X_OK)
+    assert "set -euo pipefail" in path.read_text()
+
+
+def test_debian_packages_are_only_named_unless_they_are_asked_for(tmp_path: Path) -> None:
+    """Without CI and INSTALL nothing is installed, not even as root: the command to type is printed."""
+    called = tmp_path / "called"
+    for name, answer in {"dpkg-query": "", "apt-get": f"echo called >> {called}", "id": "echo 0"}.items():
+        fake = tmp_path / name
+        fake.write_text(f"#!/bin/sh\n{answer}\n")
+        fake.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["bash", "scripts/debian-packages"], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "apt-get install --no-install-recommends" in done.stdout
+    assert "rpm" in done.stdout
+    assert not called.exists()
+
+
+# --- docs ------------------------------------------------------------------------------------------------------------
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", without_fences(path.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def without_fences(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("path", DOCS, ids=ids)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(path.read_text())):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        place, _, anchor = target.partition("#")
+        file = (path.parent / place).resolve() if place else path
+        assert file.exists(), f"{target} in {ids(path)}"
+        assert file.is_relative_to(ROOT), f"{target} in {ids(path)} leads out of the project"
+        if anchor and file.suffix == ".md":
+            assert anchor in anchors(file), f"{target} in {ids(path)}"
+
+
+def test_the_index_of_the_docs_names_every_page() -> None:
+    index = (ROOT / "docs/README.md").read_text()
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")} - {"README.md"}
+    missing = sorted(page for page in pages if f"({page})" not in index)
+    assert missing == [], "add a line for each to docs/README.md"
+
+
+def test_decisions_are_numbered_once() -> None:
+    names = [path.name for path in ROOT.glob("docs/decisions/*.md")]
+    assert all(re.fullmatch(r"\d{4}-[a-z0-9-]+\.md", name) for name in names), names
+    numbers = [name[:4] for name in names]
+    assert sorted(set(numbers)) == sorted(numbers)
+
+
+def blocks(path: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("path", [path for path in DOCS if blocks(path)], ids=ids)
+def test_every_python_example_is_python(path: Path) -> None:
+    for block in blocks(path):
+        compile(block, ids(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = blocks(ROOT / "README.md")[0]
+    assert len(example.strip().splitlines()) <= 10
+    monkeypatch.chdir(tmp_path)
+    done: list[object] = []
+
+    def publish(token: object) -> None:
+        done.append(token)
+
+    exec(  # the example is ours
+        compile(example, "README.md", "exec"),
+        {"build": lambda: done.append("built"), "publish": publish},
+    )
+    assert done[0] == "built"
+    assert str(done[1]).endswith(":exclusive:apt")
