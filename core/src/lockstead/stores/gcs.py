@@ -1,21 +1,24 @@
 """Decides how commands reach Google Cloud Storage: our own requests, one a command, never repeated.
 
 `google-cloud-storage` is asked for credentials and endpoint only: its client repeats requests, asks for the bucket
-behind one's back, and hides response headers. Must not know what the fields of a record mean.
+behind one's back, and hides response headers. Must not know what a request says nor what the fields of a record mean.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import ssl
 import threading
-import weakref
+import time
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from urllib.parse import unquote
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
-from lockstead.protocol.commands import Command, List, Listing, StoreClock, TokenSource, Traits
-from lockstead.stores.gcs_wire import Place, Request, Response, answer_to, page_of, request_for
+from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
+from lockstead.stores.gcs_access import MISSING, Access, access_of, default_access
+from lockstead.stores.gcs_wire import Place, Request, Response, exchange
 
 if TYPE_CHECKING:
     import httpx
@@ -33,24 +36,37 @@ TRAITS: Final = Traits(
     foreign=True,
 )
 
-ENDPOINT: Final = "https://storage.googleapis.com"
-KEEPALIVE: Final = 4.0
-"""Seconds for which an idle connection is used again: shorter than any server's patience, so that a request is hardly
-ever sent into a connection that was just closed, which would leave its outcome unknown."""
+KEEPALIVE: Final = 10.0
+"""Seconds for which an idle connection is used again.
+
+Longer than the longest pause of a waiter, so that polling needs no handshakes; far below the patience of the service
+and of anything that forgets connections on the way (a minute and more), because a request that is sent into a
+connection just closed has an unknown outcome, and sending it again would be a hidden repetition.
+"""
 
 CONNECTIONS_MAX: Final = 64
 
+CLEANUP_LIMIT: Final = 1.0
+"""Seconds that `close` waits for an event loop to close its connections."""
+
+
+class _Remaining(dict[str, float]):
+    """The time-outs of one request, by phase: each may take what its predecessors left of the whole limit."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self._ends_at = time.monotonic() + limit
+
+    def get(self, _phase: str, _default: object = None) -> float:
+        return max(0.001, self._ends_at - time.monotonic())
+
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """Where requests go and who vouches for them. credentials is a `google.auth` object, or None for an emulator."""
+class _Looped:
+    """An awaiting client and the generator that closes it when its event loop ends."""
 
-    endpoint: str
-    credentials: Any = None
-    project: str | None = None
-
-    def __repr__(self) -> str:
-        return f"Access({self.endpoint!r})"
+    client: httpx.AsyncClient
+    life: AsyncGenerator[None, None]
 
 
 class GcsStore:
@@ -64,8 +80,8 @@ class GcsStore:
         self._access = access
         self._lock = threading.Lock()
         self._client: httpx.Client | None = None
-        self._aclients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
-        self._aclients = weakref.WeakKeyDictionary()
+        self._aclients: dict[asyncio.AbstractEventLoop, _Looped] = {}
+        self._tls: ssl.SSLContext | None = None
         self._inherited: list[object] = []
         self._is_open = True
 
@@ -80,38 +96,30 @@ class GcsStore:
     @property
     def url(self) -> str:
         """The store's URL; there are no credentials in it."""
-        return _url(self._place)
+        return self._place.url
 
     # --- blocking ------------------------------------------------------------------------------------------------
 
     def perform(self, command: Command[A], limit: float) -> A:
-        """Carry out one command as one request (a listing: one a page), each within `limit` seconds."""
+        """Carry out one command within `limit` seconds: one request, but for a listing of several pages."""
+        ends_at = time.monotonic() + limit
         client = self._blocking()
-        if isinstance(command, List):
-            entries: list[Any] = []
-            page: str | None = None
-            while True:
-                listing, page = page_of(command, self._send(client, command, limit, page), self._place)
-                entries += listing.entries
-                if page is None:
-                    return cast(A, Listing(tuple(entries)))
-        return cast(A, answer_to(command, self._send(client, command, limit, None), self._place))
+        steps = exchange(command, self._place)
+        request = next(steps)
+        while True:
+            response = self._send(client, request, ends_at - time.monotonic(), limit)
+            try:
+                request = steps.send(response)
+            except StopIteration as stop:
+                return cast(A, stop.value)
 
-    def _send(self, client: httpx.Client, command: Command[Any], limit: float, page: str | None) -> Response:
-        request = request_for(command, self._place, page)
-        headers = self._signed(request)
+    def _send(self, client: httpx.Client, request: Request, left: float, limit: float) -> Response:
+        ready = self._built(client, request, self._access.signed(request.headers, max(0.0, left)), left)
         try:
-            answer = client.request(
-                request.method,
-                self._access.endpoint + request.path,
-                params=dict(request.params),
-                headers=headers,
-                content=request.content,
-                timeout=limit,
-            )
+            answer = client.send(ready)
         except Exception as error:
-            raise _translated(error, command, limit) from error
-        return Response(answer.status_code, answer.headers.get("Date"), answer.content)
+            raise _translated(error, request, limit) from error
+        return self._received(answer)
 
     def _blocking(self) -> httpx.Client:
         with self._lock:
@@ -119,79 +127,92 @@ class GcsStore:
             if self._client is None:
                 import httpx
 
-                self._client = httpx.Client(limits=_limits(), trust_env=self._access.credentials is not None)
+                self._client = httpx.Client(
+                    limits=_limits(), trust_env=self._access.uses_proxies, verify=self._verification()
+                )
             return self._client
 
     # --- awaiting ------------------------------------------------------------------------------------------------
 
     async def aperform(self, command: Command[Any], limit: float) -> Any:
-        """Carry out one command, awaiting, from any event loop."""
-        client = self._awaiting()
-        if isinstance(command, List):
-            entries: list[Any] = []
-            page: str | None = None
-            while True:
-                listing, page = page_of(command, await self._asend(client, command, limit, page), self._place)
-                entries += listing.entries
-                if page is None:
-                    return Listing(tuple(entries))
-        return answer_to(command, await self._asend(client, command, limit, None), self._place)
+        """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
+        ends_at = time.monotonic() + limit
+        client = await self._awaiting()
+        steps = exchange(command, self._place)
+        request = next(steps)
+        while True:
+            response = await self._asend(client, request, ends_at - time.monotonic(), limit)
+            try:
+                request = steps.send(response)
+            except StopIteration as stop:
+                return stop.value
 
-    async def _asend(
-        self, client: httpx.AsyncClient, command: Command[Any], limit: float, page: str | None
-    ) -> Response:
-        request = request_for(command, self._place, page)
-        if self._access.credentials is not None and not self._access.credentials.valid:
-            # a refresh is a request of the credentials' own, and blocks
-            headers = await asyncio.get_running_loop().run_in_executor(None, self._signed, request)
-        else:
-            headers = self._signed(request)
+    async def _asend(self, client: httpx.AsyncClient, request: Request, left: float, limit: float) -> Response:
+        headers = await self._access.asigned(request.headers, max(0.0, left))
+        ready = self._built(client, request, headers, left)
         try:
-            answer = await client.request(
-                request.method,
-                self._access.endpoint + request.path,
-                params=dict(request.params),
-                headers=headers,
-                content=request.content,
-                timeout=limit,
-            )
+            # the phases are limited too, and know better what was never sent: they come first
+            async with asyncio.timeout(left + 0.1):
+                answer = await client.send(ready)
         except Exception as error:
-            raise _translated(error, command, limit) from error
-        return Response(answer.status_code, answer.headers.get("Date"), answer.content)
+            raise _translated(error, request, limit) from error
+        return self._received(answer)
 
-    def _awaiting(self) -> httpx.AsyncClient:
+    async def _awaiting(self) -> httpx.AsyncClient:
         loop = asyncio.get_running_loop()
         with self._lock:
             self._check_open()
-            client = self._aclients.get(loop)
-            if client is None:
-                import httpx
+            looped = self._aclients.get(loop)
+            if looped is not None:
+                return looped.client
+            import httpx
 
-                client = httpx.AsyncClient(limits=_limits(), trust_env=self._access.credentials is not None)
-                self._aclients[loop] = client
-            return client
+            client = httpx.AsyncClient(
+                limits=_limits(), trust_env=self._access.uses_proxies, verify=self._verification()
+            )
+            looped = _Looped(client, self._until_closed(loop, client))
+            self._aclients = {old: kept for old, kept in self._aclients.items() if not old.is_closed()}
+            self._aclients[loop] = looped
+        # a loop that ends closes its asynchronous generators: so the connections end with the loop they belong to
+        await anext(looped.life)
+        return client
+
+    async def _until_closed(
+        self, loop: asyncio.AbstractEventLoop, client: httpx.AsyncClient
+    ) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._aclients.pop(loop, None)
+            await client.aclose()
 
     # --- both ----------------------------------------------------------------------------------------------------
 
-    def _signed(self, request: Request) -> dict[str, str]:
-        headers = dict(request.headers)
-        credentials = self._access.credentials
-        if credentials is None:
-            return headers
-        import google.auth.exceptions
-        import google.auth.transport.requests
+    def _built(
+        self, client: httpx.Client | httpx.AsyncClient, request: Request, headers: dict[str, str], left: float
+    ) -> httpx.Request:
+        return client.build_request(
+            request.method,
+            self._access.endpoint + request.target,
+            headers=headers,
+            content=request.content,
+            extensions={"timeout": _Remaining(left)},
+        )
 
-        try:
-            credentials.before_request(
-                google.auth.transport.requests.Request(), request.method, self._access.endpoint, headers
-            )
-        except google.auth.exceptions.RefreshError as error:
-            raise StoreRefused(
-                f"the credentials for {self.url} were not accepted; renew them ({type(error).__name__})"
-            ) from error
-        except google.auth.exceptions.GoogleAuthError as error:
-            raise StoreUnavailable(f"no access token for {self.url} ({type(error).__name__})") from error
-        return headers
+    def _received(self, answer: httpx.Response) -> Response:
+        if answer.status_code == 401:
+            self._access.rejected()
+        return Response(answer.status_code, answer.headers.get("Date"), answer.content)
+
+    def _verification(self) -> ssl.SSLContext | bool:
+        if not self._access.uses_proxies:
+            return True
+        if self._tls is None:
+            import httpx
+
+            self._tls = httpx.create_ssl_context()
+        return self._tls
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -199,13 +220,15 @@ class GcsStore:
 
     def after_fork(self) -> None:
         """Forget every inherited connection, without closing it: its bytes belong to the parent."""
-        self._inherited += [self._client, self._aclients]
+        self._inherited += [self._client, *self._aclients.values(), self._tls]
         self._lock = threading.Lock()
         self._client = None
-        self._aclients = weakref.WeakKeyDictionary()
+        self._aclients = {}
+        self._tls = None
+        self._access.forget()
 
     def close(self) -> None:
-        """Close every connection. Idempotent."""
+        """Close every connection. Idempotent. Those of other event loops are closed in these, which may take 1 s."""
         with self._lock:
             self._is_open = False
             client, self._client = self._client, None
@@ -213,22 +236,22 @@ class GcsStore:
             self._aclients.clear()
         if client is not None:
             client.close()
-        for loop, aclient in awaiting:
-            _close_in(loop, aclient)
+        for loop, looped in awaiting:
+            _close_in(loop, looped)
 
 
-def _close_in(loop: asyncio.AbstractEventLoop, client: httpx.AsyncClient) -> None:
+def _close_in(loop: asyncio.AbstractEventLoop, looped: _Looped) -> None:
     """Close an awaiting client in the loop that its connections belong to, if that still runs."""
     if not loop.is_running():
         return
-    closing = asyncio.run_coroutine_threadsafe(client.aclose(), loop)
+    closing = asyncio.run_coroutine_threadsafe(looped.life.aclose(), loop)
     try:
         here = asyncio.get_running_loop()
     except RuntimeError:
         here = None
     if here is not loop:
         try:
-            closing.result(timeout=1.0)
+            closing.result(timeout=CLEANUP_LIMIT)
         except TimeoutError:
             closing.cancel()
 
@@ -241,20 +264,18 @@ def _limits() -> httpx.Limits:
     )
 
 
-def _translated(error: Exception, command: Command[Any], limit: float) -> StoreError:
+def _translated(error: Exception, request: Request, limit: float) -> StoreError:
     """Tell what was certainly never sent from everything else, which may have been applied."""
     import httpx
 
-    what = type(command).__name__
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.UnsupportedProtocol):
-        return StoreUnavailable(f"no connection to Cloud Storage for {what}: {error or type(error).__name__}")
-    if isinstance(error, httpx.TimeoutException):
-        return OutcomeUnknown(f"no answer to {what} within {limit:.3g} s")
-    return OutcomeUnknown(f"no clear answer to {what}: {type(error).__name__}: {error}")
-
-
-def _url(place: Place) -> str:
-    return f"gs://{place.bucket}/{place.prefix}" if place.prefix else f"gs://{place.bucket}"
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError):
+        return StoreUnavailable(f"no connection to Cloud Storage for {request.what} ({told}); nothing was sent")
+    if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
+        return StoreRefused(f"the endpoint of Cloud Storage is no address ({told}); correct STORAGE_EMULATOR_HOST")
+    if isinstance(error, httpx.TimeoutException | TimeoutError):
+        return OutcomeUnknown(f"no answer to {request.what} within {limit:.3g} s")
+    return OutcomeUnknown(f"no clear answer to {request.what} ({told})")
 
 
 class _Opener:
@@ -266,72 +287,35 @@ class _Opener:
         """Give (store, key): the last piece of the path is the key where no fragment names one."""
         if fragment is not None:
             return rest, fragment
-        path = rest.removeprefix("gs://")
-        if "/" not in path.strip("/"):
-            return rest, None
-        store, _, key = path.rstrip("/").rpartition("/")
-        return f"gs://{store}", key
+        store, slash, key = rest.removeprefix("gs://").rpartition("/")
+        return (f"gs://{store}", key or None) if slash else (rest, None)
 
     def printable(self, store_url: str) -> str:
         """Give the URL in its one form; there are no credentials in it."""
-        return _url(_place(store_url))
+        return _place(store_url).url
 
     def open(self, store_url: str, client: object | None) -> GcsStore:
         """Open the store; asks the service nothing yet. client is a `google.cloud.storage.Client` of the caller's own.
 
-        StoreRefused when the client library or any credentials are missing.
+        Raises StoreRefused when the client library or any credentials are missing, ValueError for a URL that names
+        no bucket, TypeError for another client.
         """
         place = _place(store_url)
         try:
             import httpx  # noqa: F401 - found missing here, not in the middle of a renewal
         except ImportError as error:
-            raise StoreRefused("the gs: store needs its client libraries: pip install 'lockstead[gcs]'") from error
-        return GcsStore(place, _access_of(client) if client is not None else _default_access())
+            raise StoreRefused(MISSING) from error
+        return GcsStore(place, default_access() if client is None else access_of(client))
 
 
 def _place(store_url: str) -> Place:
-    from urllib.parse import unquote
-
     bucket, _, prefix = store_url.removeprefix("gs://").partition("/")
     if not store_url.startswith("gs://") or not bucket or "@" in bucket:
         raise ValueError("not the URL of a bucket; write 'gs://bucket/prefix', without credentials")
-    return Place(unquote(bucket), unquote(prefix).strip("/"))
-
-
-def _default_access() -> Access:
-    emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-    if emulator:
-        return Access((emulator if "://" in emulator else f"http://{emulator}").rstrip("/"))
     try:
-        import google.auth
-        import google.auth.exceptions
-    except ImportError as error:
-        raise StoreRefused("the gs: store needs its client libraries: pip install 'lockstead[gcs]'") from error
-    try:
-        credentials, project = google.auth.default(scopes=["https://www.googleapis.com/auth/devstorage.read_write"])
-    except google.auth.exceptions.DefaultCredentialsError as error:
-        raise StoreRefused(
-            "no Google credentials found: run 'gcloud auth application-default login', or set "
-            "GOOGLE_APPLICATION_CREDENTIALS, or pass client=storage.Client(...)"
-        ) from error
-    return Access(ENDPOINT, credentials, project)
-
-
-def _access_of(client: Any) -> Access:
-    credentials = getattr(client, "_credentials", None)
-    connection = getattr(client, "_connection", None)
-    if credentials is None or connection is None:
-        raise TypeError(f"client must be a google.cloud.storage.Client, not {type(client).__name__}")
-    endpoint = str(getattr(connection, "API_BASE_URL", ENDPOINT)).rstrip("/")
-    try:
-        from google.auth.credentials import AnonymousCredentials, with_scopes_if_required
-    except ImportError as error:
-        raise StoreRefused("the gs: store needs its client libraries: pip install 'lockstead[gcs]'") from error
-    if isinstance(credentials, AnonymousCredentials):
-        return Access(endpoint, None, getattr(client, "project", None))
-    scopes = ["https://www.googleapis.com/auth/devstorage.read_write"]
-    scoped = with_scopes_if_required(credentials, scopes)  # type: ignore[no-untyped-call]  # google-auth has no types
-    return Access(endpoint, scoped, getattr(client, "project", None))
+        return Place.at(unquote(bucket, errors="strict"), unquote(prefix, errors="strict").strip("/"))
+    except UnicodeDecodeError:
+        raise ValueError("the prefix in the URL is not UTF-8 once percent-decoded") from None
 
 
 OPENER: Final = _Opener()

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
-from urllib.parse import quote, unquote
+from typing import Any, Final, Self
+from urllib.parse import quote, unquote, urlencode
 
-from lockstead.errors import OutcomeUnknown, StoreRefused
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused
 from lockstead.protocol.commands import (
     Absent,
     Command,
@@ -36,6 +37,15 @@ RESERVED: Final = ".lockstead"
 """The folder below the prefix for members, companions and audit; no escaped key begins with a dot."""
 
 OBJECT_NAME_BYTES_MAX: Final = 1024
+PREFIX_BYTES_MAX: Final = 200
+"""So that every key, and every name below it, fits into an object's name."""
+
+ESCAPED_BYTES_MAX: Final = 600
+"""A key whose escaped form is longer is written in base 64, which makes at most 684 bytes of a key of 512."""
+
+_LONG: Final = "="
+"""What a key in base 64 begins with: no escaped key has it."""
+
 _BOUNDARY: Final = "lockstead-boundary"
 _ESCAPED: Final = re.compile(r"[\x00-\x7f]")
 _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
@@ -48,120 +58,178 @@ class Place:
     bucket: str
     prefix: str
 
+    @classmethod
+    def at(cls, bucket: str, prefix: str) -> Self:
+        """Give the place; ValueError if locks there could not be told from others' reserved names."""
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", bucket):
+            raise ValueError(f"{bucket!r} is no name of a bucket")
+        if RESERVED in prefix.split("/"):
+            raise ValueError(f"the prefix {prefix!r} is inside the reserved names of another store; choose another")
+        if not prefix.isprintable() or len(prefix.encode()) > PREFIX_BYTES_MAX:
+            raise ValueError(f"the prefix must be printable and at most {PREFIX_BYTES_MAX} bytes")
+        return cls(bucket, prefix)
+
+    @property
+    def url(self) -> str:
+        """The store's URL in its one form."""
+        return f"gs://{self.bucket}/{quote(self.prefix, safe=_URL_SAFE)}" if self.prefix else f"gs://{self.bucket}"
+
+    @property
+    def root(self) -> str:
+        """What all object names begin with."""
+        return f"{self.prefix}/" if self.prefix else ""
+
     def object_name(self, name: Name) -> str:
         """Give the object's name; StoreRefused if Cloud Storage could not hold it."""
-        if name.space is Space.LOCK:
-            path = escape(name.key)
-        else:
-            path = f"{RESERVED}/{name.space.value}/{escape(name.key)}"
+        full = self.root + escape(name.key)
+        if name.space is not Space.LOCK:
+            full = self.folder(name.space) + escape(name.key)
             if name.part:
-                path += "/" + quote(name.part, safe="/")
-        full = f"{self.prefix}/{path}" if self.prefix else path
+                full += "/" + quote(name.part, safe="/")
         if len(full.encode()) > OBJECT_NAME_BYTES_MAX:
             raise StoreRefused(
                 f"the key {name.key[:24]!r}… gives an object name above {OBJECT_NAME_BYTES_MAX} bytes; shorten it"
             )
         return full
 
+    def folder(self, space: Space) -> str:
+        """Give the reserved folder of a space; that of locks is the root itself."""
+        return self.root if space is Space.LOCK else f"{self.root}{RESERVED}/{space.value}/"
+
     def name_of(self, object_name: str, space: Space) -> Name | None:
-        """Give the name that an object stands for; None if it is none of ours."""
-        path = object_name.removeprefix(f"{self.prefix}/") if self.prefix else object_name
-        if space is Space.LOCK:
-            key = unquote(path)
-            return Name(key) if key and escape(key) == path else None
-        path = path.removeprefix(f"{RESERVED}/{space.value}/")
-        escaped, _, part = path.partition("/")
-        return Name(unquote(escaped), space, unquote(part))
+        """Give the name that an object stands for; None if it is none that we could have written."""
+        escaped, slash, part = object_name.removeprefix(self.folder(space)).partition("/")
+        key = _unescaped(escaped)
+        if not key or (slash and (not part or space is Space.LOCK)):
+            return None
+        name = Name(key, space, unquote(part))
+        # compared as written: a foreign object must not pass for a key that is stored under another name
+        return name if self.object_name(name) == object_name else None
+
+
+_URL_SAFE: Final = "/:@!$&*+,;="
 
 
 def escape(key: str) -> str:
-    """Write a key as one piece of a path, one-to-one: no slash, no dot in front."""
+    """Write a key as one piece of a path, one-to-one: no slash, no dot in front, at most 684 bytes for a key of 512.
+
+    Letters outside ASCII stay as they are, so that other implementations find the same object.
+    """
     text = _ESCAPED.sub(lambda found: found[0] if found[0] in _PLAIN else f"%{ord(found[0]):02X}", key)
+    if len(text.encode()) > ESCAPED_BYTES_MAX:
+        return _LONG + urlsafe_b64encode(key.encode()).decode().rstrip("=")
     return "%2E" + text[1:] if text.startswith(".") else text
+
+
+def _unescaped(text: str) -> str | None:
+    try:
+        if text.startswith(_LONG):
+            body = text.removeprefix(_LONG)
+            return urlsafe_b64decode(body + "=" * (-len(body) % 4)).decode()
+        return unquote(text, errors="strict")
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP request, below the API's root."""
+    """One HTTP request: target is path and query below the endpoint, what says in words what is asked."""
 
+    what: str
     method: str
-    path: str
-    params: Mapping[str, str]
+    target: str
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes = b""
 
 
-def request_for(command: Command[Any], place: Place, page: str | None = None) -> Request:
-    """Say how a command is asked. page is the token of a listing's further page."""
+def exchange(command: Command[Any], place: Place) -> Generator[Request, Response, Any]:
+    """Yield the requests of a command, be sent what came back, return the answer.
+
+    One request for every command but a listing, which has one for each page. Raises OutcomeUnknown or StoreRefused.
+    """
+    if not isinstance(command, List):
+        response = yield request_for(command, place)
+        return answer_to(command, response, place)
+    entries: list[tuple[Name, Snapshot]] = []
+    page: str | None = None
+    while True:
+        response = yield _list(place, command, page)
+        more, page = page_of(command, response, place)
+        entries += more
+        if page is None:
+            return Listing(tuple(entries))
+
+
+def request_for(command: Command[Any], place: Place) -> Request:
+    """Say how a command is asked. A listing is not one request, but one a page: see `exchange`."""
     match command:
         case Create():
-            return _insert(place, command.name, command.fields, {"ifGenerationMatch": "0"})
+            return _insert(place, command, {"ifGenerationMatch": "0"})
         case Replace():
-            expected = {"ifGenerationMatch": command.incarnation, "ifMetagenerationMatch": command.revision}
-            return _insert(place, command.name, command.fields, expected)
+            return _insert(place, command, _expected(command))
         case Read():
-            return Request("GET", _path(place, command.name), {"projection": "noAcl"})
+            return Request("Read", "GET", _object(place, command.name, {}))
         case Extend():
-            body = json.dumps({"metadata": dict(command.fields)}, ensure_ascii=False).encode()
-            params = {"projection": "noAcl", **_expected(command.incarnation, command.revision)}
-            return Request("PATCH", _path(place, command.name), params, {"Content-Type": "application/json"}, body)
+            body = _encode({"metadata": dict(command.fields)}).encode()
+            target = _object(place, command.name, _expected(command))
+            return Request("Extend", "PATCH", target, {"Content-Type": "application/json"}, body)
         case Remove():
-            return Request("DELETE", _path(place, command.name), _expected(command.incarnation, command.revision))
-        case List():
-            return _list(place, command, page)
+            return Request("Remove", "DELETE", _object(place, command.name, _expected(command)))
         case _:
             raise TypeError(f"not a command for a store: {type(command).__name__}")
 
 
-def _path(place: Place, name: Name) -> str:
-    return f"/storage/v1/b/{quote(place.bucket, safe='')}/o/{quote(place.object_name(name), safe='')}"
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def _expected(incarnation: str | None, revision: str | None) -> dict[str, str]:
-    params = {}
-    if incarnation is not None:
-        params["ifGenerationMatch"] = incarnation
-    if revision is not None:
-        params["ifMetagenerationMatch"] = revision
-    return params
+def _expected(command: Extend | Replace | Remove) -> dict[str, str]:
+    expected = {"ifGenerationMatch": command.incarnation, "ifMetagenerationMatch": command.revision}
+    return {name: value for name, value in expected.items() if value is not None}
 
 
-def _insert(place: Place, name: Name, fields: Mapping[str, str], expected: Mapping[str, str]) -> Request:
+def _objects(place: Place) -> str:
+    return f"/storage/v1/b/{place.bucket}/o"
+
+
+def _object(place: Place, name: Name, params: Mapping[str, str]) -> str:
+    path = f"{_objects(place)}/{quote(place.object_name(name), safe='')}"
+    return f"{path}?{urlencode({**params, 'prettyPrint': 'false'})}"
+
+
+def _insert(place: Place, command: Create | Replace, expected: Mapping[str, str]) -> Request:
     about = {
-        "name": place.object_name(name),
-        "metadata": dict(fields),
+        "name": place.object_name(command.name),
+        "metadata": dict(command.fields),
         "cacheControl": "no-store",
         "contentType": "application/octet-stream",
     }
+    # JSON has no bare line break, so no field can forge the boundary
     content = (
-        f"--{_BOUNDARY}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n"
-        f"{json.dumps(about, ensure_ascii=False)}\r\n"
+        f"--{_BOUNDARY}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{_encode(about)}\r\n"
         f"--{_BOUNDARY}\r\nContent-Type: application/octet-stream\r\n\r\n\r\n--{_BOUNDARY}--\r\n"
     )
     return Request(
+        type(command).__name__,
         "POST",
-        f"/upload/storage/v1/b/{quote(place.bucket, safe='')}/o",
-        {"uploadType": "multipart", "projection": "noAcl", **expected},
+        f"/upload{_objects(place)}?{urlencode({'uploadType': 'multipart', **expected, 'prettyPrint': 'false'})}",
         {"Content-Type": f"multipart/related; boundary={_BOUNDARY}"},
         content.encode(),
     )
 
 
 def _list(place: Place, command: List, page: str | None) -> Request:
-    below = f"{place.prefix}/" if place.prefix else ""
-    params = {"projection": "noAcl"}
-    if command.space is not Space.LOCK:
-        below += f"{RESERVED}/{command.space.value}/"
-        if command.key is not None:
-            below += f"{escape(command.key)}/{quote(command.part_prefix, safe='/')}"
-    elif command.key is not None:
-        below += escape(command.key)
-    else:
-        params["delimiter"] = "/"
-    params["prefix"] = below
+    prefix = place.folder(command.space)
+    params = {"prettyPrint": "false"}
+    if command.key is not None:
+        prefix += escape(command.key)
+        if command.part_prefix:
+            prefix += "/" + quote(command.part_prefix, safe="/")
+    elif command.space is Space.LOCK:
+        params["delimiter"] = "/"  # below it are other stores, and the reserved names
+    params["prefix"] = prefix
     if page is not None:
         params["pageToken"] = page
-    return Request("GET", f"/storage/v1/b/{quote(place.bucket, safe='')}/o", params)
+    return Request("List", "GET", f"{_objects(place)}?{urlencode(params)}")
 
 
 # --- answers -----------------------------------------------------------------------------------------------------
@@ -179,19 +247,19 @@ class Response:
 def answer_to(command: Command[Any], response: Response, place: Place) -> Any:
     """Say what an answer means. Raises OutcomeUnknown or StoreRefused; a 5xx or 429 says nothing of what was done."""
     now = _date(response.date)
-    status = response.status
-    if status in (200, 204):
-        if isinstance(command, Remove):
+    match response.status:
+        case 200 | 204 if isinstance(command, Remove):
             return Removed(now)
-        return _snapshot(_json(response, command), now)
-    if status == 412:
-        return Conflict()
-    if status == 404 and not _is_about_bucket(response):
-        return Absent(now)
+        case 200:
+            return _snapshot(_json(response, command), now, command)
+        case 412 if not isinstance(command, Read):
+            return Conflict()
+        case 404 if not isinstance(command, Create | Replace) and _is_about_object(response):
+            return Absent(now)
     raise _error(command, response, place)
 
 
-def page_of(command: List, response: Response, place: Place) -> tuple[Listing, str | None]:
+def page_of(command: List, response: Response, place: Place) -> tuple[list[tuple[Name, Snapshot]], str | None]:
     """Read one page of a listing: its entries, and the token of the next page."""
     if response.status != 200:
         raise _error(command, response, place)
@@ -199,24 +267,26 @@ def page_of(command: List, response: Response, place: Place) -> tuple[Listing, s
     body = _json(response, command)
     entries = []
     for item in body.get("items", ()):
-        name = place.name_of(item["name"], command.space)
-        if name is not None and (command.key is None or name.key == command.key):
-            entries.append((name, _snapshot(item, now)))
-    return Listing(tuple(entries)), body.get("nextPageToken")
+        name = place.name_of(str(item.get("name", "")), command.space)
+        if name is not None and command.key in (None, name.key) and name.part.startswith(command.part_prefix):
+            entries.append((name, _snapshot(item, now, command)))
+    return entries, body.get("nextPageToken")
 
 
-def _snapshot(resource: Mapping[str, Any], now: float | None) -> Snapshot:
-    created_at = _instant(resource["timeCreated"])
-    metageneration = int(resource["metageneration"])
-    return Snapshot(
-        fields=resource.get("metadata") or {},
-        incarnation=str(resource["generation"]),
-        revision=str(metageneration),
-        updated_at=_instant(resource["updated"]),
-        store_now=now,
-        # of a companion: grows with every write, and over its deletion too
-        token=int(created_at * 1000) + metageneration,
-    )
+def _snapshot(resource: Mapping[str, Any], now: float | None, command: Command[Any]) -> Snapshot:
+    try:
+        metageneration = int(resource["metageneration"])
+        return Snapshot(
+            fields=dict(resource.get("metadata") or {}),
+            incarnation=str(resource["generation"]),
+            revision=str(metageneration),
+            updated_at=_instant(resource["updated"]),
+            store_now=now,
+            # of a companion: grows with every write, and over its deletion too
+            token=int(_instant(resource["timeCreated"]) * 1000) + metageneration,
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise OutcomeUnknown(f"the answer to {type(command).__name__} is no object of Cloud Storage") from error
 
 
 def _json(response: Response, command: Command[Any]) -> dict[str, Any]:
@@ -242,30 +312,45 @@ def _date(text: str | None) -> float | None:
         return None
 
 
-def _said(response: Response) -> str:
+def _said(response: Response) -> tuple[str, str]:
+    """Give (message, reason) of an error's body, each empty where it has none. Source: the JSON API's error format."""
     try:
         error = json.loads(response.body)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)[:300]
+        if not isinstance(error, dict):
+            return str(error)[:300], ""
+        reasons = [str(one.get("reason", "")) for one in error.get("errors", ()) if isinstance(one, dict)]
+        return " ".join(str(error["message"]).split())[:300], (reasons or [""])[0]
     except (ValueError, KeyError, TypeError):
-        return ""
+        return "", ""
 
 
-def _is_about_bucket(response: Response) -> bool:
-    said = _said(response).lower()
-    return "bucket" in said and "no such object" not in said
+def _is_about_object(response: Response) -> bool:
+    """Tell a missing object from a missing bucket, and from a stranger's "not found"."""
+    said = _said(response)[0].lower()
+    return bool(said) and ("no such object" in said or "bucket" not in said)
 
 
-def _error(command: Command[Any], response: Response, place: Place) -> OutcomeUnknown | StoreRefused:
-    what, status, said = type(command).__name__, response.status, _said(response)
+_RATE: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "quotaExceeded", "slowDown", "backendError"})
+"""Reasons under which a 403 speaks of the pace, not of a right."""
+
+
+def _error(command: Command[Any], response: Response, place: Place) -> StoreError:
+    what, status, (said, reason) = type(command).__name__, response.status, _said(response)
     told = f": {said}" if said else ""
     where = f"gs://{place.bucket}"
-    if status == 404:
-        return StoreRefused(f"the bucket {where} does not exist; create it, or correct the URL")
-    if status == 401:
-        return StoreRefused(f"not signed in to {where} ({what}){told}; set up application default credentials")
-    if status == 403:
-        hint = "lift the retention policy or hold" if "retention" in said.lower() else "grant Storage Object User"
-        return StoreRefused(f"{what} is forbidden in {where}{told}; {hint}")
-    if 400 <= status < 500 and status not in (408, 409, 429):
-        return StoreRefused(f"{where} refused {what} with {status}{told}")
+    match status:
+        case 404 if said:
+            return StoreRefused(f"the bucket {where} does not exist; create it, or correct the URL")
+        case 401:
+            return StoreRefused(f"not signed in to {where} ({what}){told}; set up application default credentials")
+        case 403 if reason not in _RATE:
+            return StoreRefused(f"{what} is forbidden in {where}{told}; {_remedy(said, reason)}")
+        case 400 | 405 | 410 | 411 | 413 | 414 | 431:
+            return StoreRefused(f"{where} refused {what} with {status}{told}; check the endpoint and the URL")
     return OutcomeUnknown(f"{where} answered {what} with {status}{told}")
+
+
+def _remedy(said: str, reason: str) -> str:
+    if "retention" in f"{said} {reason}".lower() or "hold" in reason.lower():
+        return "locks are deleted and written anew: use a bucket without retention policy and holds"
+    return "grant this account the role 'Storage Object User' on the bucket"

@@ -1,0 +1,190 @@
+"""Decides where requests go and who vouches for them: endpoint, credentials, and the refresh of an access token.
+
+A refresh is a request of the credentials' own. It runs in a thread of its own, once at a time, so that a token
+endpoint which hangs costs nobody more than their limit. Must not know what is asked of the store. No message of this
+file repeats what credentials say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+
+ENDPOINT: Final = "https://storage.googleapis.com"
+SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
+MISSING: Final = "the gs: store needs its client libraries: pip install 'lockstead[gcs]'"
+
+REFRESH_LIMIT: Final = 30.0
+"""Seconds that one request for a token may take; google-auth would wait two minutes."""
+
+
+class Access:
+    """The way to the service. credentials is a `google.auth` object, or None for who needs none.
+
+    Safe to share between threads and event loops. Promises no valid token, only to say in time that there is none.
+    """
+
+    def __init__(self, endpoint: str, credentials: Any = None) -> None:
+        self.endpoint = endpoint.rstrip("/")
+        self._credentials = credentials
+        self._lock = threading.Lock()
+        self._refreshing: Future[None] | None = None
+        self._is_rejected = False
+
+    def __repr__(self) -> str:
+        return f"Access({self.endpoint!r})"
+
+    @property
+    def uses_proxies(self) -> bool:
+        """Whether the environment's proxies are heeded: not on the way to an emulator."""
+        return self.endpoint.startswith("https://")
+
+    def signed(self, headers: Mapping[str, str], limit: float) -> dict[str, str]:
+        """Give the headers with what proves who asks. StoreRefused or StoreUnavailable: nothing was sent."""
+        refreshing = self._needs()
+        if refreshing is not None:
+            try:
+                refreshing.result(timeout=limit)
+            except TimeoutError as error:
+                raise _late(limit) from error
+            except Exception as error:
+                raise _unsigned(error) from error
+        return self._with_token(headers)
+
+    async def asigned(self, headers: Mapping[str, str], limit: float) -> dict[str, str]:
+        """Like `signed`, awaiting."""
+        refreshing = self._needs()
+        if refreshing is not None:
+            awaited = asyncio.wrap_future(refreshing)
+            awaited.add_done_callback(_retrieved)
+            try:
+                # others wait for the same refresh: who is cancelled must not cancel theirs
+                await asyncio.wait_for(asyncio.shield(awaited), limit)
+            except TimeoutError as error:
+                raise _late(limit) from error
+            except Exception as error:
+                raise _unsigned(error) from error
+        return self._with_token(headers)
+
+    def rejected(self) -> None:
+        """Note that the service did not accept the token: the next request asks for a new one first."""
+        self._is_rejected = True
+
+    def forget(self) -> None:
+        """Make it usable in a forked child: the refreshing thread stayed with the parent."""
+        self._lock = threading.Lock()
+        self._refreshing = None
+
+    def _with_token(self, headers: Mapping[str, str]) -> dict[str, str]:
+        signed = dict(headers)
+        if self._credentials is not None:
+            self._credentials.apply(signed)
+        return signed
+
+    def _needs(self) -> Future[None] | None:
+        """Give the refresh to wait for; None if the token will do. Starts one early, while the old token still does."""
+        credentials = self._credentials
+        if credentials is None or (credentials.valid and not self._is_rejected):
+            return None
+        refreshing = self._refresh()
+        return refreshing if self._is_rejected or not _still_serves(credentials) else None
+
+    def _refresh(self) -> Future[None]:
+        with self._lock:
+            if self._refreshing is None:
+                self._refreshing = Future()
+                name = "lockstead-token"
+                # a daemon: a token endpoint that hangs must not keep a process from ending
+                threading.Thread(target=self._run, args=(self._refreshing,), name=name, daemon=True).start()
+            return self._refreshing
+
+    def _run(self, refreshing: Future[None]) -> None:
+        outcome: BaseException | None = None
+        try:
+            import google.auth.transport.requests
+
+            request = google.auth.transport.requests.Request()
+            self._credentials.refresh(partial(request, timeout=REFRESH_LIMIT))
+        except BaseException as error:  # noqa: BLE001 - handed to everyone who waits for it
+            outcome = error
+        with self._lock:
+            self._refreshing = None
+            self._is_rejected = False
+        if outcome is None:
+            refreshing.set_result(None)
+        else:
+            refreshing.set_exception(outcome)
+
+
+def _retrieved(awaited: asyncio.Future[None]) -> None:
+    """Look at an outcome for which nobody waits any more, or asyncio logs it as forgotten."""
+    if not awaited.cancelled():
+        awaited.exception()
+
+
+def _still_serves(credentials: Any) -> bool:
+    """Tell whether a token that is due for renewal has not run out yet."""
+    expiry = getattr(credentials, "expiry", None)
+    if not credentials.token or not isinstance(expiry, datetime):
+        return False
+    return (expiry.replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds() > 10.0
+
+
+def _late(limit: float) -> StoreUnavailable:
+    return StoreUnavailable(f"no access token for Cloud Storage within {limit:.3g} s; nothing was sent")
+
+
+def _unsigned(error: Exception) -> StoreError:
+    from google.auth.exceptions import RefreshError
+
+    if isinstance(error, RefreshError) and not error.retryable:
+        return StoreRefused(
+            f"the credentials for Cloud Storage were not accepted ({type(error).__name__}); renew them, for instance "
+            "by 'gcloud auth application-default login'"
+        )
+    return StoreUnavailable(f"no access token for Cloud Storage ({type(error).__name__}); nothing was sent")
+
+
+def default_access() -> Access:
+    """Find the way from the environment: an emulator, or application default credentials; StoreRefused if none."""
+    emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+    if emulator:
+        return Access(emulator if "://" in emulator else f"http://{emulator}")
+    try:
+        import google.auth
+        from google.auth.exceptions import DefaultCredentialsError
+    except ImportError as error:
+        raise StoreRefused(MISSING) from error
+    try:
+        credentials, _project = google.auth.default(scopes=[SCOPE])
+    except DefaultCredentialsError as error:
+        raise StoreRefused(
+            "no Google credentials found: run 'gcloud auth application-default login', or set "
+            "GOOGLE_APPLICATION_CREDENTIALS, or pass client=storage.Client(...)"
+        ) from error
+    return Access(ENDPOINT, credentials)
+
+
+def access_of(client: object) -> Access:
+    """Take the way from a `google.cloud.storage.Client`: its endpoint and its credentials. TypeError if it is none."""
+    credentials = getattr(client, "_credentials", None)
+    connection = getattr(client, "_connection", None)
+    if credentials is None or connection is None:
+        raise TypeError(f"client must be a google.cloud.storage.Client, not {type(client).__name__}")
+    try:
+        from google.auth.credentials import AnonymousCredentials, with_scopes_if_required
+    except ImportError as error:
+        raise StoreRefused(MISSING) from error
+    endpoint = str(getattr(connection, "API_BASE_URL", ENDPOINT))
+    if isinstance(credentials, AnonymousCredentials):
+        return Access(endpoint)
+    scoped = with_scopes_if_required(credentials, [SCOPE])  # type: ignore[no-untyped-call]  # it has no types
+    return Access(endpoint, scoped)
