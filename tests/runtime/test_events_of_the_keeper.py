@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from lockstead.errors import LossReason
 from lockstead.events import Acquired, LockEvent, Renewed
 from lockstead.lock import Client
 from lockstead.runtime.clock import SYSTEM_CLOCK
@@ -47,3 +48,27 @@ def test_h18_an_interrupt_between_the_grant_and_the_lease_leaves_nothing_behind(
     until(lambda: other.lock("apt").inspect() is None)
     interrupted.close()
     other.close()
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_h12_a_loss_names_who_is_behind_it_and_why(shares: bool) -> None:
+    store = MemoryStore()
+    with Client(store) as client, Client(store) as operator:
+        lease = client.lock("apt", ttl=1).acquire(0)
+        if shares:
+            lease.share()
+        operator.lock("apt").break_lease(reason="drill", by="ops")
+        until(lambda: not lease.is_held)
+        assert lease.lost_error().reason is LossReason.REVOKED
+        assert "(by ops: drill)" in str(lease.lost_error())
+
+
+def test_h12_a_lease_that_was_taken_names_the_new_owner() -> None:
+    store = MemoryStore()
+    with Client(store) as client, Client(store) as other:
+        lease = client.lock("apt", ttl=4).acquire(0)
+        other.lock("apt").break_lease(reason="drill", now=True)
+        other.lock("apt", owner="ci").acquire(0)
+        until(lambda: not lease.is_held)
+        assert lease.lost_error().reason is LossReason.TAKEN
+        assert "(ci)" in str(lease.lost_error())

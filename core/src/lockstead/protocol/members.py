@@ -24,8 +24,8 @@ from lockstead.protocol.commands import (
     Snapshot,
     ask,
 )
-from lockstead.protocol.renew import Over, renew
-from lockstead.protocol.terms import LeaseId, Terms, is_over, loss
+from lockstead.protocol.renew import Over, over, renew
+from lockstead.protocol.terms import LeaseId, Terms, is_over
 from lockstead.values import Name, Space
 
 
@@ -103,9 +103,11 @@ def _register(
 
 def _join(lease: LeaseId, terms: Terms) -> Script[float | Over]:
     reply = yield from ask(Read(lease.name))
-    reason = loss(lease, reply.answer, terms)
-    if reason is not None or isinstance(reply.answer, Absent):
-        return Over(reason or LossReason.GONE)
+    if isinstance(reply.answer, Absent):
+        return Over(LossReason.GONE)
+    lost = over(lease, reply.answer, terms)
+    if lost is not None:
+        return lost
     if terms.decode(lease.name, reply.answer).closing:
         return Over(LossReason.GONE, "it is being released")
     by_read = terms.deadline_by_read(reply, reply.answer, lease.ttl)
@@ -134,9 +136,11 @@ def renew_member(
     if own.deadline is None:
         return Over(LossReason.GONE)
     reply = yield from ask(Read(lease.name))
-    reason = loss(lease, reply.answer, terms)
-    if reason is not None or isinstance(reply.answer, Absent):
-        return Over(reason or LossReason.GONE)
+    if isinstance(reply.answer, Absent):
+        return Over(LossReason.GONE)
+    lost = over(lease, reply.answer, terms)
+    if lost is not None:
+        return lost
     if terms.decode(lease.name, reply.answer).closing:
         return MemberRenewed(own.deadline, None, own.sent_at, closing=True)
     by_read = terms.deadline_by_read(reply, reply.answer, lease.ttl)

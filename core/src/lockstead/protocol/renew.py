@@ -36,15 +36,30 @@ def renew(lease: LeaseId, fields: Mapping[str, str], terms: Terms) -> Script[Ren
     answer = reply.answer
     if isinstance(answer, Conflict):
         looked = yield from ask(Read(lease.name))
-        reason = loss(lease, looked.answer, terms)
-        if reason is None:
+        refused = over(lease, looked.answer, terms)
+        if refused is None:
             raise OutcomeUnknown(f"the renewal of {lease.name.key!r} was refused though it is still ours")
-        return Over(reason)
-    reason = loss(lease, answer, terms)
-    if reason is not None or isinstance(answer, Absent):
-        return Over(reason or LossReason.GONE)
+        return refused
+    if isinstance(answer, Absent):
+        return Over(LossReason.GONE)
+    lost = over(lease, answer, terms)
+    if lost is not None:
+        return lost
     terms.book.wrote(terms, reply)
     return Renewed(_deadline(lease, answer, reply.sent_at, terms), reply.sent_at, answer.revision)
+
+
+def over(lease: LeaseId, answer: Snapshot | Absent, terms: Terms) -> Over | None:
+    """Say why a lease is lost, and who is behind it; None if it is still ours."""
+    reason = loss(lease, answer, terms)
+    if reason is None:
+        return None
+    if isinstance(answer, Absent):
+        return Over(reason)
+    record = terms.decode(lease.name, answer)
+    if reason is LossReason.REVOKED and record.revoked is not None:
+        return Over(reason, f"by {record.revoked.by}: {record.revoked.reason}")
+    return Over(reason, (record.owner or record.holder) if reason is LossReason.TAKEN else "")
 
 
 def _deadline(lease: LeaseId, answer: Snapshot, sent_at: float, terms: Terms) -> float | None:
