@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
@@ -37,7 +38,7 @@ class Apt:
         """Read a .deb; Refused if it is none, or has a name that cannot stand in a URL."""
         content = path.read_bytes()
         try:
-            control = DebFile(str(path)).debcontrol()
+            control = DebFile(fileobj=io.BytesIO(content)).debcontrol()
             name, version, arch = control["Package"], control["Version"], control["Architecture"]
         except (ArError, DebError, KeyError, OSError, ValueError) as error:
             raise Refused(f"{path.name} is not a Debian package: {error}") from None
