@@ -1,0 +1,87 @@
+"""Decides how the command ends: which exit code stands for what, and the one line that says why.
+
+The numbers are those of sysexits.h, so that a script can tell a busy lock (75, try again) from a lost one (76).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from enum import IntEnum
+
+import click
+
+from lockstead.errors import LeaseLost, NotAcquired, StoreError
+
+
+class Exit(IntEnum):
+    """The exit codes that are ours; every other one is the command's."""
+
+    OK = 0
+    USAGE = 64
+    STORE = 69
+    UNSURE = 70
+    NOT_ACQUIRED = 75
+    LOST = 76
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127
+    SIGNALLED = 128
+    """Plus the signal's number."""
+
+
+class Failed(Exception):  # noqa: N818
+    """Ends the command with a line and a code; the line is empty if everything was said."""
+
+    def __init__(self, code: int, line: str = "") -> None:
+        super().__init__(line)
+        self.code = code
+
+
+def of_status(status: int) -> int:
+    """Give the exit code for what waitpid said of the command: its own, or 128 + n for signal n."""
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else Exit.SIGNALLED - code
+
+
+def judged(error: BaseException) -> tuple[int, str]:
+    """Give the exit code and the line for whatever was raised. The text of an unknown failure may hold a secret."""
+    match error:
+        case Failed():
+            return error.code, str(error)
+        case click.UsageError():
+            hint = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
+            return Exit.USAGE, error.format_message().rstrip(".") + hint
+        case NotAcquired():
+            return Exit.NOT_ACQUIRED, str(error)
+        case LeaseLost():
+            return Exit.LOST, str(error)
+        case StoreError():
+            return Exit.STORE, str(error)
+        case click.Abort() | KeyboardInterrupt():
+            return Exit.SIGNALLED + 2, "interrupted"
+        case ValueError() | TypeError() if _is_ours(error):
+            return Exit.USAGE, str(error)
+        case _:
+            return Exit.UNSURE, f"failed in an unforeseen way: {type(error).__name__} at {_place(error)}"
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether a wrong argument was found by lockstead itself, whose messages are made to be read."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and f"{os.sep}lockstead{os.sep}" in frames[-1].filename
+
+
+def _place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else "an unknown place"  # noqa: PTH119
+
+
+def say(line: str) -> None:
+    """Write one line to standard error; whoever reads it may be gone."""
+    text = "".join(character if character.isprintable() else " " for character in line)
+    try:
+        sys.stderr.write(f"lockstead: {text}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return

@@ -1,0 +1,210 @@
+"""Decides what `lockstead run` does: hold a lock while a command runs, and give it back when the command is gone.
+
+Takes its options apart, finds the command, asks for the lock, says how it ended. The section itself is `section`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from errno import ENOENT
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from lockstead import opening
+from lockstead.cli.exits import Exit, Failed, of_status, say
+from lockstead.cli.section import Ended, Limits, Section
+from lockstead.cli.signals import ENDING, Interrupted, Signals
+from lockstead.cli.telling import Teller
+from lockstead.cli.terminal import Terminal
+from lockstead.cli.watchdog.words import now
+from lockstead.errors import NotAcquired, StoreError
+from lockstead.lock import Client, Lease
+from lockstead.protocol.commands import TokenSource
+from lockstead.settings import Settings
+from lockstead.stores import url as urls
+from lockstead.values import seconds
+
+GRACE: Final = 10.0
+GRACE_SHARE: Final = 0.625
+"""The part of abort_margin that the grace may take; the rest is for SIGKILL to take effect before the deadline."""
+RESERVE_SHARE: Final = 0.25
+RESERVE_MAX: Final = 5.0
+EXPORTED: Final = ("LOCKSTEAD_KEY", "LOCKSTEAD_STORE", "LOCKSTEAD_TOKEN", "LOCKSTEAD_SEQUENCER", "LOCKSTEAD_TICKET")
+
+EPILOG: Final = """\b
+Examples:
+  lockstead run --timeout 10m gs://my-bucket/locks/apt -- ./publish.sh
+  lockstead run --timeout 0 sqlite:////var/lock/jobs.db#nightly -- make nightly
+  lockstead run --ttl 1m --purpose "reindex" gs://my-bucket/locks/index -- sh -c './reindex "$LOCKSTEAD_TOKEN"'
+
+\b
+Exit codes: the command's own (128 + n if signal n ended it), or
+  64 wrong usage      69 the store failed         70 the command could not be guarded to its end
+  75 not acquired     76 the lease was lost       126, 127 the command cannot be executed, is not found
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("url")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARGS]...")
+@click.option("--timeout", metavar="TIME", help="Wait at most so long for the lock (0: one try). Default: for ever.")
+@click.option("--ttl", metavar="TIME", help="How long the lease lives without renewal. Default: 5m.")
+@click.option("--purpose", metavar="TEXT", help="Why, for everyone who waits. Default: the command's name.")
+@click.option("--owner", metavar="TEXT", help="Who, for everyone who waits. Default: host/pid.")
+@click.option(
+    "--label", "labels", metavar="K=V", multiple=True, help="A label to store with the lock; may be repeated."
+)
+@click.option(
+    "--grace", metavar="TIME", help="From SIGTERM to SIGKILL when the command is stopped. Default: 10s or less."
+)
+@click.option("--no-ticket", is_flag=True, help="Export no LOCKSTEAD_TICKET; saves the store some requests.")
+@click.option("-v", "--verbose", is_flag=True, help="Tell of progress where standard error is no terminal, too.")
+def run(
+    url: str,
+    command: Sequence[str],
+    timeout: str | None,
+    ttl: str | None,
+    purpose: str | None,
+    owner: str | None,
+    labels: Sequence[str],
+    grace: str | None,
+    no_ticket: bool,
+    verbose: bool,
+) -> int:
+    """Hold the lock at URL while CMD runs; stop CMD before the deadline if the lease is lost.
+
+    CMD gets LOCKSTEAD_KEY, LOCKSTEAD_STORE, LOCKSTEAD_TOKEN, LOCKSTEAD_SEQUENCER and LOCKSTEAD_TICKET.
+    """
+    target = opening.target(url)
+    if target.store.scheme == "memory":
+        raise click.UsageError(
+            "a memory: store lives in one process, it keeps nobody else out; take sqlite: or another"
+        )
+    given = {"ttl": ttl, "purpose": purpose, "owner": owner, "labels": _labelled(labels)}
+    wanted: dict[str, Any] = {**target.settings, **{name: value for name, value in given.items() if value}}
+    # the arguments may hold a secret, so only the name of the command is shown to others
+    wanted.setdefault("purpose", f"run {Path(command[0]).name}")
+    settings = Settings.make(**wanted)
+    limits = stop_limits(settings, grace)
+    limit = None if timeout is None else seconds(timeout, "timeout")
+    signals = Signals()
+    section = Section(found(command[0]), list(command), signals, Terminal())
+    signals.install()
+    try:
+        section.open()
+        try:
+            teller = Teller(verbose=verbose, on_granted=signals.granted, on_renewed=section.renewed)
+            with Client(urls.open_store(target.store), listener=teller) as client:
+                client._engine.warn_once(target.key, settings)
+                lease = client.lock(target.key, **wanted).acquire(limit)
+                return _hold(lease, section, limits, ticket=not no_ticket)
+        finally:
+            section.close()
+    except Interrupted as interrupted:
+        say(f"{signal.Signals(interrupted.number).name} ended the wait for {target.key!r}")
+        return Exit.SIGNALLED + interrupted.number
+
+
+def _hold(lease: Lease, section: Section, limits: Limits, *, ticket: bool) -> int:
+    name = section.arguments[0]
+    lease.on_lost(lambda: section.stop(f"{lease.lost_error()}; {name} is stopped"))
+    try:
+        exports = _exports(lease, ticket=ticket)
+    except (StoreError, NotAcquired):
+        _give_back(lease)
+        raise
+    ending = [number for number in section.signals.taken() if number in ENDING]
+    if ending:
+        _give_back(lease)
+        return Exit.SIGNALLED + ending[0]
+    # the clock is read first: a pause in between makes the deadline earlier, never later
+    at = now()
+    ended = section.run(at + lease.time_left, limits, exports)
+    section.signals.deaf()
+    if not ended.is_sure:
+        say(f"processes of {name} may be alive; {lease.key!r} is left to expire")
+        return Exit.UNSURE
+    if ended.was_lost or not lease.is_held:
+        section.stop(f"{lease.lost_error()}; {name} has ended")
+    _give_back(lease)
+    return _code(ended, name)
+
+
+def _code(ended: Ended, name: str) -> int:
+    if ended.was_lost:
+        return Exit.LOST
+    if ended.is_unguarded:
+        return Exit.UNSURE
+    if ended.failure is not None:
+        missing = ended.failure == ENOENT
+        raise Failed(Exit.NOT_FOUND if missing else Exit.NOT_EXECUTABLE, f"{name}: {os.strerror(ended.failure)}")
+    return of_status(ended.status or 0)
+
+
+def _give_back(lease: Lease) -> None:
+    try:
+        lease.release()
+    except StoreError as error:
+        say(f"{lease.key!r} was not given back, the ttl frees it: {error}")
+
+
+def _exports(lease: Lease, *, ticket: bool) -> dict[str, str]:
+    """Give what the command finds in its environment; empty is unset, so that an outer lock's never shine through."""
+    exports = dict.fromkeys(EXPORTED, "")
+    exports["LOCKSTEAD_KEY"] = lease.key
+    exports["LOCKSTEAD_STORE"] = lease._engine.store.url
+    if lease._engine.traits.tokens is not TokenSource.NONE:
+        sequencer = lease.sequencer()
+        exports["LOCKSTEAD_TOKEN"] = str(sequencer.token)
+        exports["LOCKSTEAD_SEQUENCER"] = str(sequencer)
+    if ticket:
+        exports["LOCKSTEAD_TICKET"] = str(lease.share())
+    return exports
+
+
+def found(command: str) -> str:
+    """Give the path of a command. Failed, before anybody asks for the lock, if there is none or it cannot be run."""
+    path = command if os.sep in command else shutil.which(command)
+    if path is None and any(_is_file(Path(part or ".") / command) for part in os.get_exec_path()):
+        raise Failed(Exit.NOT_EXECUTABLE, f"{command}: not executable")
+    if path is None or not Path(path).exists():
+        raise Failed(Exit.NOT_FOUND, f"{command}: command not found")
+    if Path(path).is_dir() or not os.access(path, os.X_OK):
+        raise Failed(Exit.NOT_EXECUTABLE, f"{command}: {'a directory' if Path(path).is_dir() else 'not executable'}")
+    return path
+
+
+def _is_file(path: Path) -> bool:
+    with suppress(OSError):
+        return path.is_file()
+    return False
+
+
+def stop_limits(settings: Settings, grace: str | None) -> Limits:
+    """Give how a stop goes, so that it fits between the news of the loss and the deadline; ValueError if it cannot."""
+    longest = settings.abort_margin * GRACE_SHARE
+    reserve = min(settings.abort_margin * RESERVE_SHARE, RESERVE_MAX)
+    wanted = min(GRACE, longest) if grace is None else seconds(grace, "grace")
+    if wanted > longest * (1 + 1e-9):
+        raise ValueError(
+            f"grace is {wanted:g} s; with a ttl of {settings.ttl:g} s and an abort_margin of "
+            f"{settings.abort_margin:g} s it may be at most {longest:g} s: take a longer ttl, or add "
+            f"?abort_margin={wanted / GRACE_SHARE:g} to the URL"
+        )
+    return Limits(wanted, reserve)
+
+
+def _labelled(labels: Sequence[str]) -> dict[str, str]:
+    named = {}
+    for label in labels:
+        name, equals, value = label.partition("=")
+        if not (name and equals):
+            raise click.UsageError(f"a label is written K=V, not {label!r}")
+        named[name] = value
+    return named

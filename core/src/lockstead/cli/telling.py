@@ -1,0 +1,80 @@
+"""Decides which of the engine's events a person at the command line is told, each in one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import assert_never
+
+from lockstead.cli.exits import say
+from lockstead.events import (
+    Abandoned,
+    Acquired,
+    Attached,
+    CallbackFailed,
+    Detached,
+    LockEvent,
+    Lost,
+    Released,
+    ReleaseFailed,
+    RenewalFailed,
+    Renewed,
+    Waiting,
+    Warned,
+)
+from lockstead.runtime.engine import in_words
+
+
+class Teller:
+    """A listener for one lock. Progress is told on a terminal, or when asked to be verbose; trouble always.
+
+    on_granted is called in the thread that acquired, before it has the lease; on_renewed with each new deadline.
+    """
+
+    def __init__(self, *, verbose: bool, on_granted: Callable[[], None], on_renewed: Callable[[float], None]) -> None:
+        self._talks = verbose or sys.stderr.isatty()
+        self._verbose = verbose
+        self._on_granted = on_granted
+        self._on_renewed = on_renewed
+        self._failing = False
+        self._waited = False
+
+    def __call__(self, event: LockEvent) -> None:
+        """Take one event."""
+        match event:
+            case Waiting():
+                self._wait(event)
+            case Acquired():
+                self._on_granted()
+                self._progress(f"acquired {event.key!r} after {in_words(event.waited)}" if self._waited else "")
+            case Renewed():
+                self._on_renewed(event.deadline)
+                if self._failing:
+                    self._failing = False
+                    say(f"the lease on {event.key!r} is renewed again")
+            case RenewalFailed():
+                # one line for an outage, not one for each attempt
+                if self._verbose or not self._failing:
+                    say(f"a renewal of {event.key!r} failed, {event.left:.3g} s left: {event.error}")
+                self._failing = True
+            case Warned():
+                say(f"{event.key!r}: {event.message}")
+            case Released():
+                if self._verbose:
+                    say(f"released {event.key!r}" if event.removed else f"{event.key!r}: {event.detail}")
+            case ReleaseFailed() | CallbackFailed():
+                say(f"{event.key!r} was not given back, the ttl frees it: {event.error}")
+            case Lost() | Attached() | Detached() | Abandoned():
+                pass  # a loss is told by whoever stops the command for it
+            case _:
+                assert_never(event)
+
+    def _wait(self, event: Waiting) -> None:
+        self._waited = True
+        since = "" if event.held_for is None else f" since {in_words(event.held_for)}"
+        purpose = f" (purpose: {event.purpose})" if event.purpose else ""
+        self._progress(f"waiting for {event.key!r}, held by {event.held_by!r}{since}{purpose}")
+
+    def _progress(self, line: str) -> None:
+        if self._talks and line:
+            say(line)

@@ -1,0 +1,129 @@
+"""`lockstead run` at a terminal: the command is in the foreground, and the shell gets its terminal back."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Runs, until
+
+LOCKSTEAD = f"{sys.executable} -m lockstead.cli.main"
+
+
+class Screen:
+    """A shell script at a terminal of its own."""
+
+    def __init__(self, where: Path, script: str) -> None:
+        self.master, slave = pty.openpty()
+        os.set_blocking(self.master, False)
+        self.seen = ""
+        self.process = subprocess.Popen(
+            ["sh", "-c", script],
+            cwd=where,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - no thread runs here
+        )
+        os.close(slave)
+
+    def shows(self, text: str) -> None:
+        """Wait until the screen shows this."""
+        until(lambda: text in self.read(), f"{text!r}")
+
+    def read(self) -> str:
+        """Give all that was shown so far."""
+        with suppress(OSError):
+            self.seen += os.read(self.master, 65536).decode()
+        return self.seen
+
+    def type(self, keys: bytes) -> None:
+        """Press some keys."""
+        os.write(self.master, keys)
+
+
+@pytest.fixture
+def screens(runs: Runs) -> Iterator[list[Screen]]:
+    """Terminals that are hung up at the end, with all that ran in them."""
+    opened: list[Screen] = []
+    try:
+        yield opened
+    finally:
+        for screen in opened:
+            if screen.process.poll() is None:
+                screen.process.kill()
+            screen.process.wait()
+            os.close(screen.master)
+
+
+FOREGROUND = f"{sys.executable} -S -c 'import os; print(\"in front:\", os.tcgetpgrp(0) == os.getpgrp())'"
+
+
+def test_the_command_has_the_foreground_and_the_shell_gets_it_back(runs: Runs, screens: list[Screen]) -> None:
+    screen = Screen(runs.where, f"{LOCKSTEAD} run '{runs.url}' -- {FOREGROUND}; echo then; {FOREGROUND}")
+    screens.append(screen)
+    screen.shows("then")
+    until(lambda: screen.read().count("in front: True") == 2, "both in front")
+
+
+def test_ctrl_c_ends_the_command_and_the_script_around_it(runs: Runs, screens: list[Screen]) -> None:
+    screen = Screen(runs.where, f"{LOCKSTEAD} run '{runs.url}' -- sh -c 'echo up; sleep 1000'; echo survived")
+    screens.append(screen)
+    screen.shows("up")
+    screen.type(b"\x03")
+    screen.process.wait(20)
+    assert "survived" not in screen.read()
+    assert screen.process.returncode in (-2, 130)
+    assert runs.start("--timeout", "0", "--", "true").code() == 0
+
+
+def test_ctrl_z_does_not_suspend_who_holds_a_lock(runs: Runs, screens: list[Screen]) -> None:
+    waits = "echo up; while ! test -e over; do sleep 0.05; done; echo on"
+    screen = Screen(runs.where, f"{LOCKSTEAD} run '{runs.url}' -- sh -c '{waits}'; echo then")
+    screens.append(screen)
+    screen.shows("up")
+    screen.type(b"\x1a")
+    screen.shows("^Z is no use here")
+    (runs.where / "over").touch()
+    screen.shows("on\r\n")
+    screen.shows("then")
+
+
+def test_a_terminal_in_a_mess_is_put_right_when_its_command_is_killed(runs: Runs, screens: list[Screen]) -> None:
+    screen = Screen(
+        runs.where, f"{LOCKSTEAD} run '{runs.url}' -- sh -c 'stty raw -echo; kill -9 $$'; stty -a; echo end"
+    )
+    screens.append(screen)
+    screen.shows("end\r\n")
+    assert "messy" in screen.read()
+    assert " echo " in screen.read()
+    assert "-icanon" not in screen.read()
+
+
+def test_who_wants_the_terminal_from_a_pipeline_gets_it_when_it_asks(runs: Runs, screens: list[Screen]) -> None:
+    # writing into a pipe, it is not put in front from the start: the reader may be a pager
+    screen = Screen(runs.where, f"{LOCKSTEAD} run '{runs.url}' -- sh -c 'read line; echo got $line' | cat; echo then")
+    screens.append(screen)
+    screen.type(b"words\n")
+    screen.shows("got words")
+    screen.shows("then")
+
+
+def test_on_a_terminal_who_waits_is_told_for_whom(runs: Runs, screens: list[Screen]) -> None:
+    holder = runs.script("import time; open('ready', 'w').close(); time.sleep(1000)", "--owner", "nightly")
+    holder.ready()
+    screen = Screen(runs.where, f"{LOCKSTEAD} run '{runs.url}' -- true; echo then")
+    screens.append(screen)
+    screen.shows("waiting for 'apt', held by 'nightly' since")
+    screen.type(b"\x03")
+    screen.process.wait(20)
