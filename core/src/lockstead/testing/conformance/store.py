@@ -1,0 +1,12 @@
+"""Decides nothing by itself: puts the parts of the contract together."""
+
+from __future__ import annotations
+
+from lockstead.testing.conformance.commands import CommandsConformance
+from lockstead.testing.conformance.life import LifeConformance, TimeConformance
+from lockstead.testing.conformance.names import NamesConformance
+from lockstead.testing.conformance.races import RacesConformance
+
+
+class StoreConformance(CommandsConformance, TimeConformance, NamesConformance, RacesConformance, LifeConformance):
+    """The contract of a store in full. Override the fixtures `store` and `twin`."""

@@ -1,0 +1,314 @@
+"""The conformance suite is tested by stores that each break one promise: it must catch every one of them."""
+
+from __future__ import annotations
+
+import inspect
+import time
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockstead.protocol.commands import (
+    Absent,
+    Command,
+    Conflict,
+    Create,
+    Extend,
+    List,
+    Listing,
+    Remove,
+    Removed,
+    Replace,
+    Snapshot,
+)
+from lockstead.stores.memory import Memory, MemoryStore
+from lockstead.testing.conformance import StoreConformance
+from lockstead.testing.conformance.base import asking, asking_at_once
+from lockstead.values import Name
+
+
+class CreateOverwrites(MemoryStore):
+    def _create(self, command: Create, now: float) -> Any:
+        return self._grant(command.name, command.fields, now, now)
+
+
+class CreateChecksThenActs(MemoryStore):
+    """Two steps where one is needed: what a store without a conditional write does."""
+
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        if isinstance(command, Create):
+            if command.name in self._memory.entries:
+                return Conflict()
+            time.sleep(0.002)
+            with self._memory.lock:
+                return self._grant(command.name, command.fields, 0.0, 0.0)
+        return super().perform(command, limit)
+
+
+class RemoveForgetsTheIncarnation(MemoryStore):
+    def _remove(self, command: Remove, now: float) -> Any:
+        return Removed(now) if self._memory.entries.pop(command.name, None) else Absent(now)
+
+
+class RemoveForgetsTheRevision(MemoryStore):
+    def _remove(self, command: Remove, now: float) -> Any:
+        return super()._remove(replace(command, revision=None), now)
+
+
+class RemoveExpectsTheRevisionAlone(MemoryStore):
+    """The algorithm as first published: metageneration begins at 1 again with every generation."""
+
+    def _remove(self, command: Remove, now: float) -> Any:
+        entry = self._memory.entries.get(command.name)
+        is_same = entry is not None and command.revision is not None and entry.is_at(None, command.revision)
+        return super()._remove(replace(command, incarnation=str(entry.token)) if is_same else command, now)
+
+
+class RemoveSaysRemovedOfWhatIsAbsent(MemoryStore):
+    def _remove(self, command: Remove, now: float) -> Any:
+        answer = super()._remove(command, now)
+        return Removed(now) if isinstance(answer, Absent) else answer
+
+
+class ExtendForgetsTheIncarnation(MemoryStore):
+    def _extend(self, command: Extend, now: float) -> Any:
+        return super()._extend(replace(command, incarnation=None, revision=None), now)
+
+
+class ExtendForgetsTheRevision(MemoryStore):
+    def _extend(self, command: Extend, now: float) -> Any:
+        return super()._extend(replace(command, revision=None), now)
+
+
+class ExtendDropsOtherFields(MemoryStore):
+    def _extend(self, command: Extend, now: float) -> Any:
+        if command.fields and command.name in self._memory.entries:
+            self._memory.entries[command.name].fields.clear()
+        return super()._extend(command, now)
+
+
+class ExtendDropsEmptyValues(MemoryStore):
+    def _extend(self, command: Extend, now: float) -> Any:
+        return super()._extend(replace(command, fields={k: v for k, v in command.fields.items() if v}), now)
+
+
+class ExtendSkipsWhatChangesNothing(MemoryStore):
+    limit = 0.2
+
+    def _extend(self, command: Extend, now: float) -> Any:
+        entry = self._memory.entries.get(command.name)
+        is_right = entry is not None and entry.is_at(command.incarnation, command.revision)
+        if is_right and command.fields.items() <= entry.fields.items():
+            return entry.snapshot(now)
+        return super()._extend(command, now)
+
+
+class ExtendCreatesWhatIsAbsent(MemoryStore):
+    def _extend(self, command: Extend, now: float) -> Any:
+        if command.name not in self._memory.entries:
+            return self._grant(command.name, command.fields, now, now)
+        return super()._extend(command, now)
+
+
+class ExtendLeavesUpdatedAt(MemoryStore):
+    limit = 0.2
+
+    def _extend(self, command: Extend, now: float) -> Any:
+        entry = self._memory.entries.get(command.name)
+        return super()._extend(command, now if entry is None else entry.updated_at)
+
+
+class ReplaceForgetsTheRevision(MemoryStore):
+    def _replace(self, command: Replace, now: float) -> Any:
+        entry = self._memory.entries.get(command.name)
+        return super()._replace(command if entry is None else replace(command, revision=str(entry.revision)), now)
+
+
+class ReplaceKeepsTheIncarnation(MemoryStore):
+    def _replace(self, command: Replace, now: float) -> Any:
+        entry = self._memory.entries.get(command.name)
+        answer = super()._replace(command, now)
+        if entry is not None and isinstance(answer, Snapshot):
+            self._memory.entries[command.name].token = entry.token
+            return replace(answer, incarnation=str(entry.token))
+        return answer
+
+
+class ReplaceMerges(MemoryStore):
+    def _replace(self, command: Replace, now: float) -> Any:
+        entry = self._memory.entries.get(command.name)
+        old: Mapping[str, str] = {} if entry is None else entry.fields
+        return super()._replace(replace(command, fields={**old, **command.fields}), now)
+
+
+class IncarnationsBeginAgain(MemoryStore):
+    """A counter in the record: gone with it."""
+
+    def _create(self, command: Create, now: float) -> Any:
+        self._memory.grants = 0
+        return super()._create(command, now)
+
+
+class IncarnationsAreCountedByTheHandle(MemoryStore):
+    granted = 0
+
+    def _grant(self, name: Name, fields: Mapping[str, str], updated_at: float, now: float) -> Snapshot:
+        self.granted += 1
+        self._memory.grants = self.granted - 1
+        return super()._grant(name, fields, updated_at, now)
+
+
+class RenamesKeys(MemoryStore):
+    def renamed(self, key: str) -> str:
+        raise NotImplementedError
+
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        if isinstance(command, List):
+            return super().perform(command, limit)
+        name = command.name  # type: ignore[attr-defined]
+        return super().perform(replace(command, name=replace(name, key=self.renamed(name.key))), limit)
+
+
+class FoldsCase(RenamesKeys):
+    def renamed(self, key: str) -> str:
+        return key.casefold()
+
+
+class NormalisesLetters(RenamesKeys):
+    def renamed(self, key: str) -> str:
+        return unicodedata.normalize("NFC", key)
+
+
+class StripsBlanks(RenamesKeys):
+    def renamed(self, key: str) -> str:
+        return key.strip() or key
+
+
+class WalksPaths(RenamesKeys):
+    def renamed(self, key: str) -> str:
+        return key.replace("//", "/")
+
+
+class CutsLongKeys(RenamesKeys):
+    def renamed(self, key: str) -> str:
+        return key[:255]
+
+
+class HasOneSpace(MemoryStore):
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        if isinstance(command, List):
+            return super().perform(command, limit)
+        name = command.name  # type: ignore[attr-defined]
+        path = "/".join(filter(None, (name.key, name.part)))
+        return super().perform(replace(command, name=Name(path)), limit)
+
+
+class ListsAllParts(MemoryStore):
+    def _list(self, command: List, now: float) -> Listing:
+        return super()._list(replace(command, part_prefix=""), now)
+
+
+class ListsKeysByPrefix(MemoryStore):
+    def _list(self, command: List, now: float) -> Listing:
+        everything = super()._list(replace(command, key=None), now).entries
+        return Listing(tuple(entry for entry in everything if entry[0].key.startswith(command.key or "")))
+
+
+class ListsOnePage(MemoryStore):
+    def _list(self, command: List, now: float) -> Listing:
+        return Listing(super()._list(command, now).entries[:50])
+
+
+class AnswersShareTheStoresMap(MemoryStore):
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        answer = super().perform(command, limit)
+        if isinstance(answer, Snapshot):
+            return replace(answer, fields=self._memory.entries[command.name].fields)  # type: ignore[attr-defined]
+        return answer
+
+
+class ShowsNoTime(MemoryStore):
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        answer = super().perform(command, limit)
+        return replace(answer, store_now=None) if isinstance(answer, Snapshot) else answer
+
+
+class ShowsNoToken(MemoryStore):
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        answer = super().perform(command, limit)
+        return replace(answer, token=None) if isinstance(answer, Snapshot) else answer
+
+
+class TokensBeginAgain(MemoryStore):
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        answer = super().perform(command, limit)
+        return replace(answer, token=1) if isinstance(answer, Snapshot) else answer
+
+
+class WorksOnAfterClose(MemoryStore):
+    def close(self) -> None:
+        pass
+
+
+class DropsTheRecordsAtClose(MemoryStore):
+    def close(self) -> None:
+        super().close()
+        self._memory.entries.clear()
+
+
+class LosesMergesInARace(MemoryStore):
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        if isinstance(command, Extend) and (entry := self._memory.entries.get(command.name)) is not None:
+            merged = {**entry.fields, **command.fields}
+            time.sleep(0.002)
+            entry.fields = merged
+        return super().perform(command, limit)
+
+
+class ShowsItsPassword(MemoryStore):
+    def __repr__(self) -> str:
+        return "MemoryStore('memory://me:password@host')"
+
+
+BROKEN = [
+    broken
+    for broken in list(globals().values())
+    if isinstance(broken, type) and issubclass(broken, MemoryStore) and broken not in (MemoryStore, RenamesKeys)
+]
+
+
+def broken_promises(kind: type[MemoryStore]) -> list[str]:
+    """Run every test of the suite on stores of this kind, each on an empty one; name those that fail."""
+
+    class Suite(StoreConformance):
+        limit = getattr(kind, "limit", 5.0)
+
+    found = []
+    for name, promise in inspect.getmembers(Suite(), inspect.ismethod):
+        if not name.startswith("test_") or "h13" in name:  # a child's copy of a memory is no store's fault
+            continue
+        memory = Memory()
+        store = kind(memory)
+        given = {
+            "store": store,
+            "twin": kind(memory),
+            "ask": asking(store, Suite.limit),
+            "at_once": asking_at_once(store, Suite.limit),
+        }
+        try:
+            promise(**{parameter: given[parameter] for parameter in inspect.signature(promise).parameters})
+        except (Exception, pytest.fail.Exception):
+            found.append(name)
+    return found
+
+
+def test_the_store_that_they_are_made_of_keeps_all_promises() -> None:
+    assert broken_promises(MemoryStore) == []
+
+
+@pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
+def test_a_broken_promise_is_caught(kind: type[MemoryStore]) -> None:
+    assert broken_promises(kind)
