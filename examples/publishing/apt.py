@@ -33,6 +33,7 @@ class Apt:
 
     name = "apt"
     suffix = ".deb"
+    revalidated = f"{SUITE}InRelease"
 
     def inspect(self, path: Path) -> Package:
         """Read a .deb; Refused if it is none, or has a name that cannot stand in a URL."""

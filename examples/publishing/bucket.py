@@ -27,7 +27,7 @@ NEVER_CACHED = "no-store"
 class Stat:
     """An object without its content: size in bytes, CRC32C as the API writes it (base64), generation, own metadata.
 
-    A listing leaves metadata empty.
+    created_at: seconds since the epoch by the bucket's clock. A listing leaves metadata empty.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Stat:
     crc32c: str
     generation: int
     metadata: Mapping[str, str] = field(default_factory=dict)
+    created_at: float = 0.0
 
 
 class Bucket(Protocol):

@@ -150,7 +150,8 @@ def publishing(
     signed_at = plans.signing_instant(repository.now(), _last_signed(patient, repository, fenced, base))
 
     yield begin("claim")
-    number, claim = _claim(patient, layout, fenced, ours.token)
+    number, claim, claimed = _claim(patient, layout, fenced, ours.token)
+    since = time.monotonic()
 
     yield begin("copy")
     # Signed here, sent in the next phase: what the new index replaces need not be carried.
@@ -160,6 +161,9 @@ def publishing(
     _copy_all(patient, repository, number, copies)
 
     yield begin("metadata")
+    if repository.format.revalidated is not None and fenced.number:
+        last_at = _written_at(patient, layout.version(fenced.number, repository.format.revalidated))
+        repository.pause(plans.wait_before_index(last_at, claimed.created_at + time.monotonic() - since))
     for path, content in index.items():
         patient.create(layout.version(number, path), content)
 
@@ -233,18 +237,25 @@ def _chain(bucket: Patient, layout: Layout, fenced: Pointer, base: Base) -> tupl
     return (fenced.number, *manifest.chain)
 
 
-def _claim(bucket: Patient, layout: Layout, fenced: Pointer, token: int) -> tuple[int, FileFacts]:
+def _written_at(bucket: Patient, name: str) -> float:
+    try:
+        return bucket.stat(name).created_at
+    except NotFound:
+        return 0.0
+
+
+def _claim(bucket: Patient, layout: Layout, fenced: Pointer, token: int) -> tuple[int, FileFacts, Stat]:
     number = next_number(fenced.number, numbers_of(bucket.folders(layout.versions)))
     while True:
         # The nonce tells our own claim, whose answer was lost, from somebody else's.
         fields = {"version": number, "base": fenced.number, "token": token, "nonce": uuid.uuid4().hex}
         text = json.dumps(fields).encode()
         try:
-            bucket.create(layout.version(number, CLAIM), text)
+            claimed = bucket.create(layout.version(number, CLAIM), text)
         except PreconditionFailed:
             number += 1
         else:
-            return number, FileFacts(len(text), crc32c(text))
+            return number, FileFacts(len(text), crc32c(text)), claimed
 
 
 def _copy_all(bucket: Patient, repository: Repository, number: int, copies: list[tuple[Stat, str]]) -> None:

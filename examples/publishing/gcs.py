@@ -11,6 +11,7 @@ import os
 import uuid
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeAlias, cast
 from urllib.parse import quote, urlsplit
 
@@ -21,7 +22,7 @@ from examples.publishing.errors import BucketError, NotFound, OutcomeUnknown, Pr
 
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 ENDPOINT = "https://storage.googleapis.com"
-FIELDS = "name,size,crc32c,generation"
+FIELDS = "name,size,crc32c,generation,timeCreated"
 
 Json: TypeAlias = Mapping[str, object]
 
@@ -201,4 +202,5 @@ def _stat(resource: Json) -> Stat:
         str(resource["crc32c"]),
         int(str(resource["generation"])),
         cast(Mapping[str, str], resource.get("metadata", {})),
+        datetime.fromisoformat(str(resource["timeCreated"])).timestamp(),
     )

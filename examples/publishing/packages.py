@@ -60,6 +60,11 @@ class Format(Protocol):
         """How its package files end."""
         ...
 
+    @property
+    def revalidated(self) -> str | None:
+        """The file that clients ask for by "has it changed since?", to the second; None if they do not ask so."""
+        ...
+
     def inspect(self, path: Path) -> Package:
         """Read a package file; Refused if it is none, or has a name that cannot stand in a URL."""
         ...

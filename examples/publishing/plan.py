@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -94,6 +95,15 @@ def ages(decided: Plan, index: Iterable[str]) -> dict[str, int]:
 def to_copy(decided: Plan, index: Iterable[str]) -> tuple[str, ...]:
     """Give the paths to copy from the base: all that is kept and not written anew."""
     return tuple(sorted(set(decided.kept) - set(index)))
+
+
+def wait_before_index(last_at: float, bucket_now: float) -> float:
+    """Give how many seconds to wait, so that the bucket dates the next index in a later second than the last one.
+
+    apt asks whether the index has changed since the second in which the one it has was written. Of two in one second
+    it would never fetch the other. Both instants are the bucket's.
+    """
+    return max(0.0, min(math.floor(last_at) + 1 - bucket_now, 1.0))
 
 
 def signing_instant(now: datetime, base: datetime | None) -> datetime:

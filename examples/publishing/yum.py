@@ -30,6 +30,7 @@ class Yum:
 
     name = "yum"
     suffix = ".rpm"
+    revalidated = None
 
     def inspect(self, path: Path) -> Package:
         """Read an .rpm; Refused if it is none, or has a name that cannot stand in a URL."""

@@ -56,6 +56,7 @@ class World:
     shelf: Shelf
     prefix: str = "repo/"
     keep: int = 2
+    pause: Callable[[float], None] = lambda _: None
     reported: list[Entry] = field(default_factory=list)
     attempted: list[Entry] = field(default_factory=list)
 
@@ -67,7 +68,7 @@ class World:
             keep=self.keep,
             workers=1,
             overwrite=overwrite,
-            pause=lambda _: None,
+            pause=self.pause,
         )
 
     def staged(self, *names: str, bucket: Bucket | None = None) -> tuple[Staged, ...]:

@@ -1,0 +1,202 @@
+"""What the demo shows: a row per run and repository, a column per phase. Plain lines where there is no terminal.
+
+Decides nothing; draws what the events say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from examples.publishing.conversation import PHASES
+from examples.publishing.events import Event, What
+
+COLUMNS = ("stage", "wait", *PHASES)
+STYLES = {What.PUBLISHED: "green", What.REFUSED: "yellow", What.FAILED: "red", What.HOLDS: "cyan", What.PHASE: "cyan"}
+
+
+class Board(Protocol):
+    """Where the demo shows itself."""
+
+    def __enter__(self) -> Self:
+        """Begin to show."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Show no more."""
+        ...
+
+    def act(self, title: str) -> None:
+        """Begin an act; the rows of the last one stay where they are and are no longer touched."""
+        ...
+
+    def note(self, text: str, style: str = "") -> None:
+        """Say a line."""
+        ...
+
+    def event(self, event: Event) -> None:
+        """Show what a run did."""
+        ...
+
+
+def sentence(event: Event, holder: str) -> str:
+    """Say in words where a run is; holder is who has the lock it waits for."""
+    match event.what:
+        case What.STAGING:
+            return "uploads"
+        case What.WAITING:
+            return f"waiting for {holder}" if holder else "waiting"
+        case What.HOLDS:
+            return f"holds, token {event.number}"
+        case What.PHASE:
+            return event.phase
+        case What.PUBLISHED:
+            cleared = f", cleared away {', '.join(map(str, event.pruned))}" if event.pruned else ""
+            return f"version {event.number}: {event.text}{cleared}"
+        case What.REFUSED | What.FAILED:
+            return f"{event.what}: {event.text}"
+
+
+@dataclass(slots=True)
+class Row:
+    """One run on one repository."""
+
+    run: str
+    repository: str
+    ms: dict[str, float] = field(default_factory=dict)
+    column: str = ""
+    since: float = 0.0
+    token: str = ""
+    said: str = ""
+    style: str = ""
+
+
+@dataclass(slots=True)
+class Rows:
+    """All rows of an act, and who holds which lock. Knows nothing of terminals."""
+
+    rows: dict[tuple[str, str], Row] = field(default_factory=dict)
+    holders: dict[str, str] = field(default_factory=dict)
+
+    def take(self, event: Event) -> Row:
+        """Note an event in its row."""
+        row = self.rows.setdefault((event.run, event.repository), Row(event.run, event.repository))
+        if row.column:
+            row.ms[row.column] = row.ms.get(row.column, 0.0) + (event.at - row.since) * 1000
+        match event.what:
+            case What.STAGING:
+                row.column = "stage"
+            case What.WAITING:
+                row.column = "wait"
+            case What.HOLDS:
+                row.column, row.token = "", f", token {event.number}"
+                self.holders[event.repository] = event.run
+            case What.PHASE:
+                row.column = event.phase
+            case What.PUBLISHED | What.REFUSED | What.FAILED:
+                row.column = ""
+                if self.holders.get(event.repository) == event.run:
+                    del self.holders[event.repository]
+        row.since = event.at
+        row.style = STYLES.get(event.what, "")
+        row.said = sentence(event, self.holders.get(event.repository, ""))
+        if event.what is What.PHASE and row.token:
+            row.said = f"holds{row.token}"
+        return row
+
+
+class PlainBoard:
+    """Lines of text, one per event that ends something."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._rows = Rows()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        pass
+
+    def act(self, title: str) -> None:
+        """Begin an act."""
+        self._rows = Rows()
+        self._console.print(f"\n{title}", highlight=False)
+
+    def note(self, text: str, style: str = "") -> None:
+        """Say a line."""
+        self._console.print(f"  {text}", highlight=False, markup=False, soft_wrap=True)
+
+    def event(self, event: Event) -> None:
+        """Say what a run did, with its times when it has ended."""
+        row = self._rows.take(event)
+        if event.what in {What.STAGING, What.PHASE}:
+            return
+        spent = "  ".join(f"{column} {row.ms[column]:.0f}" for column in COLUMNS if column in row.ms)
+        timing = f"  [{spent} ms]" if event.what is What.PUBLISHED else ""
+        self.note(f"{event.run:<9} {event.repository:<4} {row.said}{timing}")
+
+
+class LiveBoard:
+    """A table that changes while one looks at it."""
+
+    def __init__(self, console: Console) -> None:
+        self._rows = Rows()
+        self._title = ""
+        self._notes: list[Text] = []
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=12, get_renderable=self._draw)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def act(self, title: str) -> None:
+        """Begin an act: what there is scrolls away upwards."""
+        if self._title:
+            self._live.console.print(self._draw())
+        self._rows, self._title, self._notes = Rows(), title, []
+
+    def note(self, text: str, style: str = "") -> None:
+        """Say a line below the table."""
+        self._notes = [*self._notes, Text(text, style=style)]
+
+    def event(self, event: Event) -> None:
+        """Show what a run did."""
+        self._rows.take(event)
+
+    def _draw(self) -> Group:
+        table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+        for name in ("run", "repo"):
+            table.add_column(name)
+        for name in COLUMNS:
+            table.add_column(name, justify="right")
+        table.add_column("", overflow="fold", ratio=1)
+        for row in list(self._rows.rows.values()):
+            cells = [Text("•", style="cyan") if row.column == name else _ms(row.ms.get(name)) for name in COLUMNS]
+            table.add_row(row.run, row.repository, *cells, Text(row.said, style=row.style))
+        return Group(Text(f"\n{self._title}", style="bold"), table, *self._notes)
+
+
+def _ms(spent: float | None) -> Text:
+    return Text("" if spent is None else f"{spent:.0f}", style="dim")
+
+
+def board_for(console: Console) -> Board:
+    """Choose the board that fits where the output goes."""
+    return LiveBoard(console) if console.is_terminal else PlainBoard(console)

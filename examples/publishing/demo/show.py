@@ -1,0 +1,43 @@
+"""Plays the four acts in order and says at the end whether the claims hold."""
+
+from __future__ import annotations
+
+import signal
+import time
+from types import FrameType
+
+from rich.console import Console
+
+from examples.publishing.demo.acts import Finding, killed_and_paused, real_clients, with_lock, without_lock
+from examples.publishing.demo.board import board_for
+from examples.publishing.demo.theatre import Ledger, theatre
+from examples.publishing.gcs import Place
+
+
+def show(place: Place | None, lock_url: str | None, *, ttl: float, pace: float, console: Console) -> bool:
+    """Play the demo; gives whether everything it claims was seen. KeyboardInterrupt passes, with all stopped."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _as_interrupt)
+    started = time.monotonic()
+    findings: list[Finding] = []
+    ledger = Ledger()
+    with board_for(console) as board, theatre(board, place, lock_url, ttl, pace) as stage:
+        findings += without_lock(stage)
+        findings += with_lock(stage, ledger)
+        findings += killed_and_paused(stage, ledger)
+        findings += real_clients(stage, ledger)
+    failed = [finding for finding in findings if not finding.is_good]
+    for finding in failed:
+        console.print(f"NOT SO: {finding.text}", style="bold red", highlight=False, markup=False)
+    verdict = "nothing lost, nobody harmed" if not failed else f"{len(failed)} of {len(findings)} claims did not hold"
+    console.print(
+        f"\nVerdict: {verdict}; {len(findings) - len(failed)} claims hold ({time.monotonic() - started:.0f} s)",
+        style="bold red" if failed else "bold green",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return not failed
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,115 @@
+"""Sends readers to the current version: the one thing in front of the bucket that apt and dnf need.
+
+    /apt/<path>              redirect into the version the pointer names, asked anew every time
+    /yum/<path>              likewise
+    /yum/mirrorlist          the current version's own address first, then the redirecting one
+    /apt/versions/7/<path>   the object itself, for buckets that are not public
+
+apt keeps to the version it was redirected to for the whole of an update. dnf asks file by file, and so could get
+`repomd.xml` from one version and its signature from the next; the mirror list pins it. When the pinned version has been
+pruned, dnf goes on to the second address, where every package still is.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from urllib.parse import quote, unquote, urlsplit
+
+from examples.publishing.bucket import Bucket
+from examples.publishing.errors import BucketError, NotFound, Refused
+from examples.publishing.layout import Layout, number_of
+
+
+class Front:
+    """An HTTP server on loopback, for reading: `with Front(bucket, {"apt": layout}) as front: front.url`.
+
+    objects_url: where the bucket's objects can be read without credentials, with a slash at the end; None serves them
+    through this server. Does not cache anything.
+    """
+
+    def __init__(
+        self, bucket: Bucket, layouts: Mapping[str, Layout], *, objects_url: str | None = None, port: int = 0
+    ) -> None:
+        self._bucket = bucket
+        self._layouts = dict(layouts)
+        self._objects_url = objects_url
+        front = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            # An answer goes out at once: with Nagle's algorithm each would wait for the last one's acknowledgement.
+            disable_nagle_algorithm = True
+
+            def do_GET(self) -> None:
+                status, headers, content = front.answer(unquote(urlsplit(self.path).path))
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(content)
+
+            do_HEAD = do_GET
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            block_on_close = False
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                """A reader that hangs up is no event."""
+
+        self._server = Server(("127.0.0.1", port), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="front", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without a slash at the end."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Front:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def wait(self) -> None:
+        """Serve until interrupted."""
+        self._thread.join()
+
+    def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
+        """Give status, headers and content for a path without its escapes."""
+        kind, _, rest = path.removeprefix("/").partition("/")
+        layout = self._layouts.get(kind)
+        if layout is None or not rest or ".." in rest.split("/"):
+            return 404, {}, b"not found\n"
+        try:
+            return self._answer(kind, layout, rest)
+        except NotFound:
+            return 404, {}, b"not found\n"
+        except (BucketError, Refused) as error:
+            return 503, {"Retry-After": "1"}, f"{error}\n".encode()
+
+    def _answer(self, kind: str, layout: Layout, rest: str) -> tuple[int, dict[str, str], bytes]:
+        if re.fullmatch(r"versions/[1-9][0-9]*/.+", rest):
+            return 200, {"Content-Type": "application/octet-stream"}, self._bucket.read(layout.prefix + rest)
+        number = number_of(self._bucket.read(layout.pointer), layout.pointer)
+        if number == 0:
+            return 404, {}, b"nothing published yet\n"
+        base = f"{self._objects_url}{quote(layout.prefix)}" if self._objects_url else f"{self.url}/{kind}/"
+        version = f"{base}versions/{number}/"
+        if rest == "mirrorlist":
+            return 200, {"Content-Type": "text/plain"}, f"{version}\n{self.url}/{kind}/\n".encode()
+        return 302, {"Location": version + quote(rest), "Cache-Control": "no-store"}, b""

@@ -1,0 +1,138 @@
+"""Runs publications: stages, waits for the lock, drives the conversation, and reports what happens.
+
+Decides nothing about the repository. One run may publish to both repositories; each has its own lock and its own
+thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import lockstead
+from examples.publishing.apt import Apt
+from examples.publishing.bucket import Bucket
+from examples.publishing.conversation import Conversation, Outcome, Repository, publishing, stage
+from examples.publishing.errors import PublishingError, Refused, Superseded
+from examples.publishing.events import Event, What
+from examples.publishing.gcs import GcsBucket, Place
+from examples.publishing.layout import Layout
+from examples.publishing.lease import LockSettings, held
+from examples.publishing.naive import publishing_naively
+from examples.publishing.packages import Format
+from examples.publishing.signing import Signer
+from examples.publishing.yum import Yum
+
+FORMATS: Mapping[str, Format] = {"apt": Apt(), "yum": Yum()}
+
+Report: TypeAlias = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How slowly to go, in seconds: before every phase, and longer before chosen ones (`yum/commit`)."""
+
+    every: float = 0.0
+    before: Mapping[str, float] = field(default_factory=dict)
+
+    def seconds(self, repository: str, phase: str) -> float:
+        """Give how long to wait before a phase."""
+        return self.every + self.before.get(f"{repository}/{phase}", 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run: what to publish, where, and under which lock (None: naively).
+
+    restore: publish the content of these versions anew, by repository.
+    """
+
+    run: str
+    place: Place
+    secret_key: str
+    files: tuple[Path, ...]
+    lock: LockSettings | None
+    keep: int = 5
+    overwrite: bool = False
+    pace: Pace = field(default_factory=Pace)
+    restore: Mapping[str, int] = field(default_factory=dict)
+
+
+def repository_of(job: Job, kind: str) -> Repository:
+    """Give the repository of a kind that the job publishes to."""
+    layout = Layout(f"{job.place.prefix}{kind}/")
+    signer = Signer.from_armor(job.secret_key)
+    return Repository(FORMATS[kind], layout, signer, keep=job.keep, overwrite=job.overwrite)
+
+
+def files_by_kind(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
+    """Sort package files by the repository they belong to; Refused if one belongs to none."""
+    strange = [path.name for path in files if path.suffix not in {one.suffix for one in FORMATS.values()}]
+    if strange:
+        raise Refused(f"{strange[0]} is neither .deb nor .rpm")
+    sorted_files = {
+        kind: tuple(path for path in files if path.suffix == one.suffix) for kind, one in FORMATS.items()
+    }
+    return {kind: paths for kind, paths in sorted_files.items() if paths}
+
+
+def run(job: Job, report: Report) -> dict[str, Outcome | None]:
+    """Carry a job out on all repositories it concerns; None for those where it was not published, which it reports."""
+    wanted = files_by_kind(job.files) | {kind: () for kind in job.restore}
+    bucket = GcsBucket(job.place.bucket)
+    try:
+        with ThreadPoolExecutor(max(1, len(wanted)), thread_name_prefix="publish") as pool:
+            pending = {kind: pool.submit(_publish, bucket, job, kind, paths, report) for kind, paths in wanted.items()}
+            return {kind: outcome.result() for kind, outcome in pending.items()}
+    finally:
+        bucket.close()
+
+
+def _publish(bucket: Bucket, job: Job, kind: str, files: tuple[Path, ...], report: Report) -> Outcome | None:
+    def say(what: What, **details: object) -> None:
+        report(Event(job.run, kind, what, **details))  # type: ignore[arg-type] # the fields of Event, as they are
+
+    outcome: Outcome | None = None
+    try:
+        repository = repository_of(job, kind)
+        say(What.STAGING)
+        staged = stage(bucket, repository, files)
+        if job.lock is None:
+            outcome = _drive(publishing_naively(bucket, repository, staged), job, kind, say)
+            _tell(outcome, say)
+            return outcome
+        say(What.WAITING)
+        with held(job.lock, kind, f"publish {len(files)} packages to {kind}") as lease:
+            say(What.HOLDS, number=lease.sequencer().token)
+            conversation = publishing(bucket, repository, staged, lease, restore=job.restore.get(kind))
+            outcome = _drive(conversation, job, kind, say)
+            _tell(outcome, say)
+    except Superseded as error:
+        say(What.REFUSED, text=str(error))
+    except lockstead.LeaseLost as error:
+        # Raised at the end of the block also when the commit came first: what is published stays published.
+        if outcome is None:
+            say(What.REFUSED, text=f"the lease was lost: {error}")
+    except (PublishingError, lockstead.LocksteadError, OSError, ValueError) as error:
+        say(What.FAILED, text=f"{type(error).__name__}: {error}")
+    return outcome
+
+
+def _tell(outcome: Outcome, say: Callable[..., None]) -> None:
+    added = ", ".join(package.name for package in outcome.added) or "nothing new"
+    say(What.PUBLISHED, number=outcome.number, pruned=outcome.pruned or (), text=added)
+
+
+def _drive(conversation: Conversation, job: Job, kind: str, say: Callable[..., None]) -> Outcome:
+    while True:
+        try:
+            phase = next(conversation)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+        say(What.PHASE, phase=phase)
+        time.sleep(job.pace.seconds(kind, phase))
