@@ -35,6 +35,12 @@ def _environment(pid: str) -> bytes:
         return b""
 
 
+def at_default() -> None:
+    """In a child: undo what a test run in the background has inherited from its shell."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Run:
     """One `lockstead run`, under way."""
 
@@ -50,6 +56,7 @@ class Run:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=at_default,  # noqa: PLW1509 - it does nothing that a thread could be in the way of
         )
 
     @property

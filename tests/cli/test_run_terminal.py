@@ -14,9 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Runs, until
+from tests.cli.conftest import Runs, at_default, until
 
 LOCKSTEAD = f"{sys.executable} -m lockstead.cli.main"
+
+
+def _at_the_terminal() -> None:
+    at_default()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class Screen:
@@ -33,7 +38,7 @@ class Screen:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - no thread runs here
+            preexec_fn=_at_the_terminal,  # noqa: PLW1509 - no thread runs here
         )
         os.close(slave)
 
@@ -77,9 +82,10 @@ def test_the_command_has_the_foreground_and_the_shell_gets_it_back(runs: Runs, s
 
 
 def test_ctrl_c_ends_the_command_and_the_script_around_it(runs: Runs, screens: list[Screen]) -> None:
-    screen = Screen(runs.where, f"{LOCKSTEAD} run '{runs.url}' -- sh -c 'echo up; sleep 1000'; echo survived")
+    screen = Screen(runs.where, f"{LOCKSTEAD} run '{runs.url}' -- cat; echo survived")
     screens.append(screen)
-    screen.shows("up")
+    screen.type(b"up\n")
+    screen.shows("up\r\nup\r\n")
     screen.type(b"\x03")
     screen.process.wait(20)
     assert "survived" not in screen.read()
@@ -101,7 +107,7 @@ def test_ctrl_z_does_not_suspend_who_holds_a_lock(runs: Runs, screens: list[Scre
 
 def test_a_terminal_in_a_mess_is_put_right_when_its_command_is_killed(runs: Runs, screens: list[Screen]) -> None:
     screen = Screen(
-        runs.where, f"{LOCKSTEAD} run '{runs.url}' -- sh -c 'stty raw -echo; kill -9 $$'; stty -a; echo end"
+        runs.where, f"{LOCKSTEAD} run '{runs.url}' -- sh -c 'stty raw -echo; echo messy; kill -9 $$'; stty -a; echo end"
     )
     screens.append(screen)
     screen.shows("end\r\n")
