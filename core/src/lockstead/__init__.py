@@ -10,7 +10,9 @@ aborted cleanly when the lease can no longer be trusted. A fencing token stops w
         publish(token=lease.sequencer())
 """
 
-from lockstead.aio import AsyncClient, AsyncLease, AsyncLock, connect_async
+from typing import TYPE_CHECKING, Any
+
+from lockstead.current import current_lease
 from lockstead.errors import (
     LeaseLost,
     LocksteadError,
@@ -22,9 +24,12 @@ from lockstead.errors import (
 )
 from lockstead.fencing import FenceGuard
 from lockstead.holding import Breaking, Holding
-from lockstead.lock import Client, Lease, Lock, connect, current_lease
+from lockstead.lock import Client, Lease, Lock, connect
 from lockstead.settings import Settings
 from lockstead.values import Ending, LeaseTicket, Predecessor, Sequencer
+
+if TYPE_CHECKING:
+    from lockstead.aio import AsyncClient, AsyncLease, AsyncLock, connect_async
 
 __version__ = "0.1.0"
 
@@ -55,3 +60,16 @@ __all__ = [
     "connect_async",
     "current_lease",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the awaiting side when it is first named: asyncio alone takes longer than all the rest."""
+    if name in {"AsyncClient", "AsyncLease", "AsyncLock", "connect_async"}:
+        from lockstead import aio
+
+        return getattr(aio, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,6 +1,6 @@
-"""Decides what the awaiting API looks like: AsyncClient, AsyncLock, AsyncLease. The twin of `lock`, same scripts.
+"""Decides what the awaiting API looks like: AsyncClient, AsyncLock, AsyncLease. The twin of `lock`.
 
-The keeper is the same thread: a blocked event loop cannot starve it.
+Both run the same `conversations`. The keeper is the same thread: a blocked event loop cannot starve it.
 """
 
 from __future__ import annotations
@@ -8,30 +8,25 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, Self, TypeVar
 
-from lockstead import opening
-from lockstead.errors import LeaseLost, NotAcquired, StoreError, StoreRefused
-from lockstead.events import Attached, Detached, Listener, Released, ReleaseFailed, log
-from lockstead.holding import Breaking, Holding, breaking, holding
-from lockstead.protocol import release as leaving
-from lockstead.protocol.acquire import Contended, Grant, acquire
-from lockstead.protocol.commands import List, Script, TokenSource, ask
-from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.members import attach, withdraw
-from lockstead.protocol.renew import Over, renew
-from lockstead.protocol.terms import LeaseId
+from lockstead import conversations, opening
+from lockstead.errors import LeaseLost, StoreError
+from lockstead.events import Listener, ReleaseFailed, log
+from lockstead.holding import Breaking, Holding
+from lockstead.protocol.acquire import Contended
+from lockstead.protocol.commands import Script
 from lockstead.runtime import context
-from lockstead.runtime.engine import Engine, fresh_nonce
-from lockstead.runtime.held import HeldLease, lost_on_attach
-from lockstead.runtime.interrupt import TaskInterrupter
-from lockstead.runtime.line import LoopBell
-from lockstead.runtime.run import Limits, arun
+from lockstead.runtime.awaiting import LoopBell, arun, aside, in_thread, wait_in_line
+from lockstead.runtime.cancel import TaskInterrupter
+from lockstead.runtime.engine import Engine
+from lockstead.runtime.held import HeldLease
+from lockstead.runtime.run import Limits
 from lockstead.settings import Settings
 from lockstead.stores.port import Store
-from lockstead.values import Duration, LeaseTicket, Name, Sequencer, Space, checked_key, seconds
+from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,22 +40,33 @@ class AsyncClient:
         self._engine = Engine(store, listener)
 
     def lock(self, key: str, **settings: Any) -> AsyncLock:
-        """Name a lock of this store; asks nothing."""
-        return AsyncLock._of(self._engine, checked_key(key), Settings.make(**settings))
+        """Name a lock of this store; asks nothing. Settings as in `Settings.make`."""
+        return AsyncLock._of(self._engine, key, settings)
+
+    async def try_many(self, keys: Iterable[str], **settings: Any) -> dict[str, AsyncLease] | None:
+        """Try once to take every key: all leases by key, or None, and nothing held; as `Client.try_many`."""
+        taken: dict[str, AsyncLease] = {}
+        try:
+            for key in sorted(set(keys)):
+                lease = await self.lock(key, **settings).try_acquire()
+                if lease is None:
+                    break
+                taken[key] = lease
+            else:
+                return taken
+        except BaseException:
+            await _give_back_all(taken)
+            raise
+        await _give_back_all(taken)
+        return None
 
     async def list(self) -> list[Holding]:
         """Show every key that is held, by name."""
-        settings = Settings()
-        terms = self._engine.terms(settings)
-        listed = (await _converse(self._engine, settings, ask(List(Space.LOCK)))).answer
-        held = [holding(name.key, leaving.sight(name, seen, terms), terms) for name, seen in listed.entries]
-        return sorted(held, key=lambda one: one.key)
+        return await _converse(self._engine, conversations.PLAIN, conversations.listed(self._engine))
 
     async def verify(self, sequencer: Sequencer | str) -> bool:
         """Tell whether a sequencer names the lease that holds its key at this instant. Absent or expired is no."""
-        said = Sequencer.parse(sequencer) if isinstance(sequencer, str) else sequencer
-        settings = Settings()
-        return await _converse(self._engine, settings, verify(said, self._engine.terms(settings)))
+        return await _converse(self._engine, conversations.PLAIN, conversations.verified(self._engine, sequencer))
 
     async def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
         """Give a lease back as its owner, from its ticket, without attaching; waits for live members."""
@@ -69,7 +75,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the keeper and the store. Idempotent."""
-        await _in_thread(self._engine.close)
+        await aside(self._engine.close)
 
     async def __aenter__(self) -> Self:
         return self
@@ -83,42 +89,16 @@ class AsyncClient:
 
 async def connect_async(url: str, *, client: object | None = None, listener: Listener = log) -> AsyncClient:
     """Open a store by URL without blocking the event loop; as `connect`."""
-    return AsyncClient(await _in_thread(functools.partial(opening.open_store, url, client)), listener=listener)
+    return AsyncClient(await aside(functools.partial(opening.open_store, url, client)), listener=listener)
 
 
-class AsyncLock:
+class AsyncLock(opening.NamedLock):
     """A key one can ask for; holds nothing. The awaiting twin of `Lock`."""
-
-    def __init__(self, url: str, *, client: object | None = None, **settings: Any) -> None:
-        target = opening.target(url)
-        self._key = target.key
-        self._settings = Settings.make(**{**target.settings, **settings})
-        self._open = functools.partial(opening.shared_engine, target, client)
-        self._opened: Engine | None = None
-
-    @classmethod
-    def _of(cls, engine: Engine, key: str, settings: Settings) -> Self:
-        made = cls.__new__(cls)
-        made._key = key
-        made._settings = settings
-        made._opened = engine
-        return made
-
-    @property
-    def key(self) -> str:
-        """The lock's name inside its store."""
-        return self._key
-
-    @property
-    def settings(self) -> Settings:
-        """The settings, complete and checked."""
-        return self._settings
 
     async def _ready(self) -> Engine:
         if self._opened is None:
             # importing a client library takes a while
-            self._opened = await _in_thread(self._open)
-            self._opened.warn_once(self._key, self._settings)
+            return await aside(self._open_now)
         return self._opened
 
     # --- asking --------------------------------------------------------------------------------------------------
@@ -127,51 +107,34 @@ class AsyncLock:
         """Wait for the lock, as `Lock.acquire`. Cancelled at any await, it leaves nothing behind beyond one ttl."""
         limit = None if timeout is None else seconds(timeout, "timeout")
         engine = await self._ready()
-        started_at = engine.clock.now()
-        if limit != 0:
-            engine.refuse_self_wait(Name(self._key))
-        outcome = await self._ask(engine, limit, started_at, reclaim=reclaim)
+        asking = conversations.Asking(engine, self._key, self._settings, limit, reclaim=reclaim)
+        outcome = await self._ask(engine, asking)
         if isinstance(outcome, Contended):
-            raise engine.not_acquired(Name(self._key), outcome, engine.clock.now() - started_at)
+            raise asking.not_acquired(outcome)
         return outcome
 
     async def try_acquire(self, *, reclaim: bool = False) -> AsyncLease | None:
-        """Try once: the lease, or None if somebody else holds it."""
+        """Try once: the lease, or None if somebody else holds it. Waits for nobody, and for the store at most 1 s."""
         engine = await self._ready()
-        outcome = await self._ask(engine, 0.0, engine.clock.now(), reclaim=reclaim)
+        asking = conversations.Asking(engine, self._key, self._settings, 0.0, reclaim=reclaim)
+        outcome = await self._ask(engine, asking)
         return None if isinstance(outcome, Contended) else outcome
 
-    async def _ask(
-        self, engine: Engine, limit: float | None, started_at: float, *, reclaim: bool
-    ) -> AsyncLease | Contended:
-        settings = self._settings
-        want = engine.want(Name(self._key), settings, reclaim=reclaim)
-        waits = limit != 0
-        if waits:
-            want.on_wait = functools.partial(engine.waiting, want)
-        gives_up_at = None if limit is None else started_at + limit
+    async def _ask(self, engine: Engine, asking: conversations.Asking) -> AsyncLease | Contended:
         bell = LoopBell()
         try:
-            first = not waits or engine.lines.enter(self._key, bell)
-            in_time = first or await _wait_in_line(engine, self._key, bell, gives_up_at)
-            script = acquire(
-                want,
-                engine.terms(settings),
-                gives_up_at=gives_up_at,
-                tries_once=not waits or not in_time,
-                look_first=not first,
-            )
-            limits = Limits(settings.request_timeout, gives_up_at)
-            outcome = await arun(script, engine.store, engine.clock, limits, bell, _in_thread)
-            if isinstance(outcome, Grant):
-                kept = engine.granted(outcome, want, settings, max(0.0, outcome.sent_at - started_at))
-                return AsyncLease(engine, kept, engine.took(self._key))
-        except BaseException:
-            engine.given_up(want, settings)
+            first = asking.enter(bell)
+            in_time = first or await wait_in_line(engine, self._key, bell, asking.gives_up_at)
+            script = asking.script(was_first=first, in_time=in_time)
+            outcome = await arun(script, engine, asking.limits, bell)
+            if not isinstance(outcome, Contended):
+                return asking.lease(outcome, AsyncLease)
+        except BaseException as error:
+            asking.failed(error)
             raise
         finally:
-            engine.lines.leave(self._key, bell)
-        engine.given_up(want, settings)
+            asking.leave(bell)
+        asking.failed()
         return outcome
 
     def hold(
@@ -205,63 +168,31 @@ class AsyncLock:
     async def attach(self, ticket: LeaseTicket | str) -> AsyncLease:
         """Carry on with a lease from its ticket, as a member. LeaseLost if it is not there any more."""
         engine = await self._ready()
-        said = opening.checked_ticket(ticket, self._key, engine.store.url)
-        settings, nonce = self._settings.for_ttl(said.ttl), fresh_nonce()
-        lease = LeaseId(Name(said.key), said.holder, said.incarnation, said.ttl)
-        fields = engine.registration_fields(nonce, said.ttl, settings)
-        joined = await _converse(engine, settings, attach(lease, nonce, fields, engine.terms(settings)))
-        if isinstance(joined, Over):
-            raise lost_on_attach(said, joined)
-        kept = engine.attached(joined, settings)
-        engine.emit(Attached(self._key, said.holder))
-        return AsyncLease(engine, kept, None)
+        joining = conversations.attached(engine, self._key, self._settings, ticket)
+        return AsyncLease(engine, await _converse(engine, self._settings, joining), None)
 
     async def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
         """Give a lease back as its owner, from its ticket, without attaching. True if we removed it."""
         engine = await self._ready()
-        said = opening.checked_ticket(ticket, self._key, engine.store.url)
-        settings = self._settings.for_ttl(said.ttl)
-        lease = LeaseId(Name(said.key), said.holder, said.incarnation, said.ttl)
-        bound = settings.drain_bound(engine.traits.granularity) if drain is None else seconds(drain, "drain")
-        script = leaving.release(
-            lease, engine.terms(settings), shared=True, bound_at=engine.clock.now() + bound, salt=said.holder
-        )
-        outcome = await _converse(engine, settings, script)
-        removed = outcome is leaving.Outcome.REMOVED
-        engine.emit(Released(self._key, said.holder, removed, outcome.value))
-        engine.lines.ring(self._key)
-        return removed
+        releasing = conversations.released(engine, self._key, self._settings, ticket, drain)
+        return await _converse(engine, self._settings, releasing)
 
     # --- looking and breaking ------------------------------------------------------------------------------------
 
     async def inspect(self) -> Holding | None:
         """Show who holds the lock, since when, why, until when, with which token; None if nobody does."""
         engine = await self._ready()
-        terms = engine.terms(self._settings)
-        sight = await _converse(engine, self._settings, leaving.look(Name(self._key), terms))
-        return None if sight is None else holding(self._key, sight, terms)
+        return await _converse(engine, self._settings, conversations.inspected(engine, self._key, self._settings))
 
     async def break_lease(
         self, *, reason: str, by: str | None = None, now: bool = False, incarnation: str | None = None
     ) -> Breaking | None:
         """Revoke the lease, as an operator; as `Lock.break_lease`."""
         engine = await self._ready()
-        terms = engine.terms(self._settings)
-        revoked = opening.revocation(reason, by, self._settings)
-        script = leaving.break_lease(
-            Name(self._key), revoked, terms, now=now, incarnation=incarnation, salt=fresh_nonce()
+        script = conversations.broken(
+            engine, self._key, self._settings, reason=reason, by=by, now=now, incarnation=incarnation
         )
-        broken = await _converse(engine, self._settings, script)
-        if broken is None:
-            return None
-        report = breaking(self._key, broken, terms, engine.clock.wall())
-        part, entry = leaving.audit_entry(broken, revoked, engine.clock.wall(), fresh_nonce())
-        await _converse(engine, self._settings, leaving.audit(Name(self._key), part, entry))
-        engine.lines.ring(self._key)
-        return report
-
-    def __repr__(self) -> str:
-        return f"<AsyncLock {self._key!r}>"
+        return await _converse(engine, self._settings, script)
 
 
 class AsyncLease(HeldLease):
@@ -269,83 +200,47 @@ class AsyncLease(HeldLease):
 
     async def sequencer(self) -> Sequencer:
         """Give key, mode and fencing token, for the resource to check; draws the token when first asked."""
-        self.check()
-        engine, tenure = self._engine, self._tenure
-        if tenure.token is None:
-            if engine.traits.tokens is TokenSource.NONE:
-                raise StoreRefused(f"{engine.traits.scheme} has no fencing tokens; use a store that has")
-            script = draw_token(tenure.lease, self._kept.terms, salt=fresh_nonce())
-            token = await _converse(engine, tenure.settings, script)
-            if token is None:
-                await self._find_loss()
-            tenure.token = token
-        if tenure.token is None:
-            self._raise_lost()
-        return Sequencer(self.key, tenure.token)
-
-    async def _find_loss(self) -> NoReturn:
-        engine, tenure = self._engine, self._tenure
-        verdict = await _converse(engine, tenure.settings, renew(tenure.lease, {}, self._kept.terms))
-        if isinstance(verdict, Over):
-            engine.keeper.lose(self._kept, verdict.reason, verdict.detail)
-            self._raise_lost()
-        raise NotAcquired(f"no token could be drawn for {self.key!r}: its record changes too fast", key=self.key)
+        return await self._converse(conversations.sequencer(self))
 
     async def detach(self) -> LeaseTicket:
         """Stop keeping the lease without giving it back, and give the ticket to carry on with."""
-        self.check()
-        ticket = self._ticket()
-        engine, tenure = self._engine, self._tenure
-        engine.keeper.leave(self._kept, engine.clock.now())
-        await _settled(engine, self)
-        if tenure.registration is not None:
-            try:
-                await _converse(engine, tenure.settings, withdraw(tenure.registration))
-            except StoreError as error:
-                engine.emit(ReleaseFailed(self.key, self.holder, error))
-        engine.keeper.left(self._kept)
-        self._ended()
-        engine.emit(Detached(self.key, self.holder))
-        return ticket
+        self._leave_to_others()
+        await self._settle()
+        return await self._converse(conversations.detach(self))
 
     async def share(self) -> LeaseTicket:
         """Give a ticket and go on working: registers as a member first, so that a release waits for it."""
-        self.check()
-        engine, tenure = self._engine, self._tenure
-        if tenure.registration is None:
-            nonce = fresh_nonce()
-            fields = engine.registration_fields(nonce, tenure.lease.ttl, tenure.settings)
-            tenure.shared = True
-            joined = await _converse(engine, tenure.settings, attach(tenure.lease, nonce, fields, self._kept.terms))
-            if isinstance(joined, Over):
-                engine.keeper.lose(self._kept, joined.reason, joined.detail)
-                self._raise_lost()
-            engine.keeper.register(self._kept, joined)
-        return self._ticket()
+        return await self._converse(conversations.share(self))
 
     async def release(self, drain: Duration | None = None) -> bool:
         """Give the lease back: True if we removed it; as `Lease.release`."""
-        engine, tenure = self._engine, self._tenure
+        engine = self._engine
         now = engine.clock.now()
+        bound_at = now + conversations.drain_bound(engine, self._tenure.settings, drain)
         if not self._may_leave(now):
             return False
+        removed = False
         try:
-            await _settled(engine, self)
-            bound = tenure.settings.drain_bound(engine.traits.granularity) if drain is None else seconds(drain, "drain")
-            script = leaving.give_back(tenure, self._kept.terms, bound_at=now + bound)
-            outcome = await _converse(engine, tenure.settings, script)
-        except (StoreError, asyncio.CancelledError):
+            await self._settle()
+            removed = await self._converse(conversations.give_back(self, bound_at))
+        except BaseException:
             self._release_failed()
             raise
         finally:
-            self._gave_back()
-        removed = outcome is leaving.Outcome.REMOVED
-        engine.emit(Released(self.key, self.holder, removed, outcome.value))
+            self._gave_back(removed=removed)
         return removed
 
     def guard(self) -> AsyncGuard:
         """Cancel the `async with` block it opens when the lease is lost; the block leaves as LeaseLost."""
         return AsyncGuard(self)
+
+    async def _settle(self) -> None:
+        if self._tenure.in_flight:
+            limit = 2 * self._tenure.settings.request_timeout
+            await in_thread(self._engine.calls, functools.partial(self._engine.keeper.settle, self._kept, limit))
+
+    async def _converse(self, script: Script[T]) -> T:
+        return await _converse(self._engine, self._tenure.settings, script)
 
     async def __aenter__(self) -> Self:
         self.check()
@@ -370,6 +265,8 @@ class AsyncGuard:
         self._interrupter: TaskInterrupter | None = None
 
     async def __aenter__(self) -> AsyncLease:
+        if self._interrupter is not None:
+            raise TypeError("this guard is entered already: call lease.guard() once for each block")
         self._lease.check()
         self._interrupter = TaskInterrupter()
         self._lease._engine.keeper.on_lost(self._lease._kept, self._interrupter.fire, at_once=True)
@@ -378,18 +275,17 @@ class AsyncGuard:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._interrupter is None:
+        interrupter, lease = self._interrupter, self._lease
+        if interrupter is None:
             return
-        self._lease._engine.keeper.not_on_lost(self._lease._kept, self._interrupter.fire)
-        was_fired, cancelled_too = await self._interrupter.disarm(error)
-        if not was_fired:
-            return
-        if cancelled_too:
-            if error is None:
-                raise asyncio.CancelledError
-            return
-        if error is None or isinstance(error, asyncio.CancelledError):
-            raise self._lease.lost_error() from None
+        self._interrupter = None
+        lease._engine.keeper.not_on_lost(lease._kept, interrupter.fire)
+        was_fired, cancelled_too = await interrupter.disarm(error)
+        if was_fired and cancelled_too and error is None:
+            raise asyncio.CancelledError
+        if was_fired and not cancelled_too and (error is None or isinstance(error, asyncio.CancelledError)):
+            lost = lease._found_lost()
+            raise lost from lost.__cause__
 
 
 class AsyncHold:
@@ -430,17 +326,15 @@ class AsyncHold:
         if lease is None:
             return
         context.leave(lease)
-        lost: LeaseLost | None = None
-        if guard is not None:
-            try:
+        try:
+            if guard is not None:
                 await guard.__aexit__(kind, error, trace)
-            except LeaseLost as found:
-                lost = found
-        await _leave(lease, lost or error, self._drain)
-        if lost is not None:
-            raise lost from None
+        except BaseException as raised:
+            await _leave(lease, raised, self._drain)
+            raise
+        await _leave(lease, error, self._drain)
 
-    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Generator[Any, Any, R] | Awaitable[R]]:
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"{function.__qualname__} is not a coroutine function: decorate it with Lock(...).hold()")
 
@@ -464,26 +358,13 @@ async def _leave(lease: AsyncLease, error: BaseException | None, drain: Duration
     lease._raise_at_exit(lost, error)
 
 
-async def _settled(engine: Engine, lease: AsyncLease) -> None:
-    if lease._tenure.in_flight:
-        await _in_thread(
-            functools.partial(engine.keeper.settle, lease._kept, 2 * lease._tenure.settings.request_timeout)
-        )
-
-
-async def _wait_in_line(engine: Engine, key: str, bell: LoopBell, gives_up_at: float | None) -> bool:
-    while not engine.lines.is_first(key, bell):
-        left = 60.0 if gives_up_at is None else gives_up_at - engine.clock.now()
-        if left <= 0:
-            return False
-        await bell.awaited(min(left, 60.0))
-        bell.take()
-    return True
-
-
-async def _in_thread(job: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(None, job)
+async def _give_back_all(leases: dict[str, AsyncLease]) -> None:
+    for lease in leases.values():
+        try:
+            await lease.release()
+        except StoreError as failed:
+            lease._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
 
 
 async def _converse(engine: Engine, settings: Settings, script: Script[T]) -> T:
-    return await arun(script, engine.store, engine.clock, Limits(settings.request_timeout), LoopBell(), _in_thread)
+    return await arun(script, engine, Limits(settings.request_timeout), LoopBell())

@@ -116,7 +116,7 @@ class CallbackFailed:
 
     key: str
     holder: str
-    error: Exception
+    error: BaseException
 
 
 @dataclass(frozen=True, slots=True)

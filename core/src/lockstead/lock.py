@@ -1,36 +1,30 @@
 """Decides what the blocking API looks like: Client, Lock, Lease. Its awaiting twin is `aio`.
 
-Runs scripts and hands what they decide to the engine; knows no store and decides nothing of the protocol.
+Runs `conversations` and hands what they decide to the engine; knows no store and decides nothing of the protocol.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, Self, TypeVar
 
-from lockstead import opening
-from lockstead.errors import LeaseLost, NotAcquired, StoreError, StoreRefused
-from lockstead.events import Attached, Detached, Listener, Released, ReleaseFailed, log
-from lockstead.holding import Breaking, Holding, breaking, holding
-from lockstead.protocol import release as leaving
-from lockstead.protocol.acquire import Acquisition, Contended, Grant, acquire
-from lockstead.protocol.commands import List, Script, TokenSource, ask
-from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.members import attach, withdraw
-from lockstead.protocol.renew import Over, renew
-from lockstead.protocol.terms import LeaseId
+from lockstead import conversations, opening
+from lockstead.errors import StoreError
+from lockstead.events import Listener, ReleaseFailed, log
+from lockstead.holding import Breaking, Holding
+from lockstead.protocol.acquire import Contended
+from lockstead.protocol.commands import Script
 from lockstead.runtime import context
-from lockstead.runtime.engine import Engine, fresh_nonce, wait_in_line
-from lockstead.runtime.held import HeldLease, lost_on_attach
-from lockstead.runtime.interrupt import Interrupter, LeaseLostInterrupt, interrupter, leaves_quietly
-from lockstead.runtime.line import ThreadBell
+from lockstead.runtime.engine import Engine, wait_in_line
+from lockstead.runtime.held import HeldLease
+from lockstead.runtime.interrupt import Interrupter, interrupter, leaves_quietly
+from lockstead.runtime.line import NO_BELL, ThreadBell
 from lockstead.runtime.run import Limits, run
 from lockstead.settings import Settings
 from lockstead.stores.port import Store
-from lockstead.values import Duration, LeaseTicket, Name, Sequencer, Space, checked_key, seconds
+from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,35 +34,43 @@ T = TypeVar("T")
 class Client:
     """An opened store and the keeper of all its leases. Open one with `connect`, or bring your own store.
 
-    Closing it ends the keeping: leases still held are left to expire.
+    Closing it ends the keeping: leases still held are believed no longer and left to expire.
     """
 
     def __init__(self, store: Store, *, listener: Listener = log) -> None:
         self._engine = Engine(store, listener)
 
-    @classmethod
-    def _of(cls, engine: Engine) -> Self:
-        made = cls.__new__(cls)
-        made._engine = engine
-        return made
-
     def lock(self, key: str, **settings: Any) -> Lock:
         """Name a lock of this store; asks nothing. Settings as in `Settings.make`."""
-        return Lock._of(self._engine, checked_key(key), Settings.make(**settings))
+        return Lock._of(self._engine, key, settings)
+
+    def try_many(self, keys: Iterable[str], **settings: Any) -> dict[str, Lease] | None:
+        """Try once to take every key: all leases by key, or None, and nothing held, if one key is somebody else's.
+
+        Never waits, so two callers cannot block one another; keys are asked for in order of their names.
+        """
+        taken: dict[str, Lease] = {}
+        try:
+            for key in sorted(set(keys)):
+                lease = self.lock(key, **settings).try_acquire()
+                if lease is None:
+                    break
+                taken[key] = lease
+            else:
+                return taken
+        except BaseException:
+            _give_back_all(taken)
+            raise
+        _give_back_all(taken)
+        return None
 
     def list(self) -> list[Holding]:
         """Show every key that is held, by name."""
-        settings = Settings()
-        terms = self._engine.terms(settings)
-        listed = _converse(self._engine, settings, ask(List(Space.LOCK))).answer
-        held = [holding(name.key, leaving.sight(name, seen, terms), terms) for name, seen in listed.entries]
-        return sorted(held, key=lambda one: one.key)
+        return _converse(self._engine, conversations.PLAIN, conversations.listed(self._engine))
 
     def verify(self, sequencer: Sequencer | str) -> bool:
         """Tell whether a sequencer names the lease that holds its key at this instant. Absent or expired is no."""
-        said = Sequencer.parse(sequencer) if isinstance(sequencer, str) else sequencer
-        settings = Settings()
-        return _converse(self._engine, settings, verify(said, self._engine.terms(settings)))
+        return _converse(self._engine, conversations.PLAIN, conversations.verified(self._engine, sequencer))
 
     def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
         """Give a lease back as its owner, from its ticket, without attaching; waits for live members."""
@@ -97,43 +99,11 @@ def connect(url: str, *, client: object | None = None, listener: Listener = log)
     return Client(opening.open_store(url, client), listener=listener)
 
 
-class Lock:
+class Lock(opening.NamedLock):
     """A key one can ask for; holds nothing, and naming one asks nothing and imports no client library.
 
     Not reentrant: each acquisition is a holder of its own. Safe to share between threads.
     """
-
-    def __init__(self, url: str, *, client: object | None = None, **settings: Any) -> None:
-        target = opening.target(url)
-        self._key = target.key
-        self._settings = Settings.make(**{**target.settings, **settings})
-        self._open = functools.partial(opening.shared_engine, target, client)
-        self._opened: Engine | None = None
-
-    @classmethod
-    def _of(cls, engine: Engine, key: str, settings: Settings) -> Self:
-        made = cls.__new__(cls)
-        made._key = key
-        made._settings = settings
-        made._opened = engine
-        return made
-
-    @property
-    def key(self) -> str:
-        """The lock's name inside its store."""
-        return self._key
-
-    @property
-    def settings(self) -> Settings:
-        """The settings, complete and checked."""
-        return self._settings
-
-    @property
-    def _engine(self) -> Engine:
-        if self._opened is None:
-            self._opened = self._open()
-            self._opened.warn_once(self._key, self._settings)
-        return self._opened
 
     # --- asking --------------------------------------------------------------------------------------------------
 
@@ -144,56 +114,37 @@ class Lock:
         explicit owner, whose death the caller vouches for. Raises StoreUnavailable or OutcomeUnknown if the store is
         still silent at the end.
         """
-        limit = None if timeout is None else seconds(timeout, "timeout")
-        engine, started_at = self._engine, self._engine.clock.now()
-        if limit != 0:
-            engine.refuse_self_wait(Name(self._key))
-        outcome = self._ask(limit, started_at, reclaim=reclaim)
+        asking = self._asking(None if timeout is None else seconds(timeout, "timeout"), reclaim=reclaim)
+        outcome = self._ask(asking)
         if isinstance(outcome, Contended):
-            raise engine.not_acquired(Name(self._key), outcome, engine.clock.now() - started_at)
+            raise asking.not_acquired(outcome)
         return outcome
 
     def try_acquire(self, *, reclaim: bool = False) -> Lease | None:
         """Try once: the lease, or None if somebody else holds it. Waits for nobody, and for the store at most 1 s."""
-        outcome = self._ask(0.0, self._engine.clock.now(), reclaim=reclaim)
+        outcome = self._ask(self._asking(0.0, reclaim=reclaim))
         return None if isinstance(outcome, Contended) else outcome
 
-    def _ask(self, limit: float | None, started_at: float, *, reclaim: bool) -> Lease | Contended:
-        engine, settings = self._engine, self._settings
-        want = engine.want(Name(self._key), settings, reclaim=reclaim)
-        if limit != 0:
-            want.on_wait = functools.partial(engine.waiting, want)
-        gives_up_at = None if limit is None else started_at + limit
+    def _asking(self, limit: float | None, *, reclaim: bool) -> conversations.Asking:
+        return conversations.Asking(self._open_now(), self._key, self._settings, limit, reclaim=reclaim)
+
+    def _ask(self, asking: conversations.Asking) -> Lease | Contended:
+        engine = self._open_now()
         bell = ThreadBell()
         try:
-            waits = limit != 0
-            first = not waits or engine.lines.enter(self._key, bell)
-            in_time = first or wait_in_line(engine, self._key, bell, gives_up_at)
-            script = acquire(
-                want,
-                engine.terms(settings),
-                gives_up_at=gives_up_at,
-                tries_once=not waits or not in_time,
-                look_first=not first,
-            )
-            outcome = run(script, engine.store, engine.clock, Limits(settings.request_timeout, gives_up_at), bell)
-            if isinstance(outcome, Grant):
-                return self._lease(outcome, want, started_at)
+            first = asking.enter(bell)
+            in_time = first or wait_in_line(engine, self._key, bell, asking.gives_up_at)
+            script = asking.script(was_first=first, in_time=in_time)
+            outcome = run(script, engine.store, engine.clock, asking.limits, bell)
+            if not isinstance(outcome, Contended):
+                return asking.lease(outcome, Lease)
         except BaseException as error:
-            # an interrupt may fall after the grant, when nobody has the lease yet who could release it
-            want.unsettled = want.unsettled or not isinstance(error, Exception)
-            engine.given_up(want, settings)
+            asking.failed(error)
             raise
         finally:
-            engine.lines.leave(self._key, bell)
-        engine.given_up(want, settings)
+            asking.leave(bell)
+        asking.failed()
         return outcome
-
-    def _lease(self, grant: Grant, want: Acquisition, started_at: float) -> Lease:
-        engine = self._engine
-        waited = max(0.0, grant.sent_at - started_at)
-        kept = engine.granted(grant, want, self._settings, waited)
-        return Lease(engine, kept, engine.took(self._key))
 
     def hold(
         self,
@@ -223,44 +174,25 @@ class Lock:
 
         The ttl is the lease's own. ValueError for what is no ticket, or a ticket of another lock.
         """
-        engine = self._engine
-        said = opening.checked_ticket(ticket, self._key, engine.store.url)
-        settings, nonce = self._settings.for_ttl(said.ttl), fresh_nonce()
-        lease = LeaseId(Name(said.key), said.holder, said.incarnation, said.ttl)
-        fields = engine.registration_fields(nonce, said.ttl, settings)
-        joined = _converse(engine, settings, attach(lease, nonce, fields, engine.terms(settings)))
-        if isinstance(joined, Over):
-            raise lost_on_attach(said, joined)
-        kept = engine.attached(joined, settings)
-        engine.emit(Attached(self._key, said.holder))
-        return Lease(engine, kept, None)
+        engine = self._open_now()
+        joining = conversations.attached(engine, self._key, self._settings, ticket)
+        return Lease(engine, _converse(engine, self._settings, joining), None)
 
     def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
         """Give a lease back as its owner, from its ticket, without attaching. True if we removed it.
 
         Waits, at most `drain` seconds, until no member is live; if one still is, the lease is left to expire.
         """
-        engine = self._engine
-        said = opening.checked_ticket(ticket, self._key, engine.store.url)
-        settings = self._settings.for_ttl(said.ttl)
-        lease = LeaseId(Name(said.key), said.holder, said.incarnation, said.ttl)
-        bound = settings.drain_bound(engine.traits.granularity) if drain is None else seconds(drain, "drain")
-        script = leaving.release(
-            lease, engine.terms(settings), shared=True, bound_at=engine.clock.now() + bound, salt=said.holder
-        )
-        outcome = _converse(engine, settings, script)
-        removed = outcome is leaving.Outcome.REMOVED
-        engine.emit(Released(self._key, said.holder, removed, outcome.value))
-        engine.lines.ring(self._key)
-        return removed
+        engine = self._open_now()
+        releasing = conversations.released(engine, self._key, self._settings, ticket, drain)
+        return _converse(engine, self._settings, releasing)
 
     # --- looking and breaking ------------------------------------------------------------------------------------
 
     def inspect(self) -> Holding | None:
         """Show who holds the lock, since when, why, until when, with which token; None if nobody does."""
-        terms = self._engine.terms(self._settings)
-        sight = _converse(self._engine, self._settings, leaving.look(Name(self._key), terms))
-        return None if sight is None else holding(self._key, sight, terms)
+        engine = self._open_now()
+        return _converse(engine, self._settings, conversations.inspected(engine, self._key, self._settings))
 
     def break_lease(
         self, *, reason: str, by: str | None = None, now: bool = False, incarnation: str | None = None
@@ -270,23 +202,11 @@ class Lock:
         now: remove it at once; the answer says for how long the old holder may still believe. incarnation (of an
         inspection): break exactly that lease and no later one. Leaves an audit entry.
         """
-        engine, settings = self._engine, self._settings
-        terms = engine.terms(settings)
-        revoked = opening.revocation(reason, by, settings)
-        script = leaving.break_lease(
-            Name(self._key), revoked, terms, now=now, incarnation=incarnation, salt=fresh_nonce()
+        engine = self._open_now()
+        script = conversations.broken(
+            engine, self._key, self._settings, reason=reason, by=by, now=now, incarnation=incarnation
         )
-        broken = _converse(engine, settings, script)
-        if broken is None:
-            return None
-        report = breaking(self._key, broken, terms, engine.clock.wall())
-        part, entry = leaving.audit_entry(broken, revoked, engine.clock.wall(), fresh_nonce())
-        _converse(engine, settings, leaving.audit(Name(self._key), part, entry))
-        engine.lines.ring(self._key)
-        return report
-
-    def __repr__(self) -> str:
-        return f"<Lock {self._key!r}>"
+        return _converse(engine, self._settings, script)
 
 
 class Lease(HeldLease):
@@ -297,65 +217,23 @@ class Lease(HeldLease):
 
         LeaseLost if the lease is not ours any more, StoreRefused if the store has no tokens.
         """
-        self.check()
-        if self._tenure.token is None:
-            engine, tenure = self._engine, self._tenure
-            if engine.traits.tokens is TokenSource.NONE:
-                raise StoreRefused(f"{engine.traits.scheme} has no fencing tokens; use a store that has")
-            script = draw_token(tenure.lease, self._kept.terms, salt=fresh_nonce())
-            token = _converse(engine, tenure.settings, script)
-            if token is None:
-                self._find_loss()
-            tenure.token = token
-        if self._tenure.token is None:
-            self._raise_lost()
-        return Sequencer(self.key, self._tenure.token)
-
-    def _find_loss(self) -> NoReturn:
-        engine, tenure = self._engine, self._tenure
-        verdict = _converse(engine, tenure.settings, renew(tenure.lease, {}, self._kept.terms))
-        if isinstance(verdict, Over):
-            engine.keeper.lose(self._kept, verdict.reason, verdict.detail)
-            self._raise_lost()
-        raise NotAcquired(f"no token could be drawn for {self.key!r}: its record changes too fast", key=self.key)
+        return self._converse(conversations.sequencer(self))
 
     def detach(self) -> LeaseTicket:
         """Stop keeping the lease without giving it back, and give the ticket to carry on with.
 
         The belief of this process ends here; the record lives on for what is left of its ttl.
         """
-        self.check()
-        ticket = self._ticket()
-        engine, tenure = self._engine, self._tenure
-        engine.keeper.leave(self._kept, engine.clock.now())
-        engine.keeper.settle(self._kept, 2 * tenure.settings.request_timeout)
-        if tenure.registration is not None:
-            try:
-                _converse(engine, tenure.settings, withdraw(tenure.registration))
-            except StoreError as error:
-                engine.emit(ReleaseFailed(self.key, self.holder, error))
-        engine.keeper.left(self._kept)
-        self._ended()
-        engine.emit(Detached(self.key, self.holder))
-        return ticket
+        self._leave_to_others()
+        self._settle()
+        return self._converse(conversations.detach(self))
 
     def share(self) -> LeaseTicket:
         """Give a ticket and go on working: registers this process as a member first, so that a release waits for it.
 
         LeaseLost if the lease is not ours any more.
         """
-        self.check()
-        engine, tenure = self._engine, self._tenure
-        if tenure.registration is None:
-            nonce = fresh_nonce()
-            fields = engine.registration_fields(nonce, tenure.lease.ttl, tenure.settings)
-            tenure.shared = True
-            joined = _converse(engine, tenure.settings, attach(tenure.lease, nonce, fields, self._kept.terms))
-            if isinstance(joined, Over):
-                engine.keeper.lose(self._kept, joined.reason, joined.detail)
-                self._raise_lost()
-            engine.keeper.register(self._kept, joined)
-        return self._ticket()
+        return self._converse(conversations.share(self))
 
     def release(self, drain: Duration | None = None) -> bool:
         """Give the lease back: True if we removed it. A member only withdraws its registration.
@@ -364,34 +242,37 @@ class Lease(HeldLease):
         expire if one still is. Never touches another holder's lease. Raises StoreUnavailable or OutcomeUnknown if
         the store stays silent: the ttl frees the key.
         """
-        engine, tenure = self._engine, self._tenure
+        engine = self._engine
         now = engine.clock.now()
+        bound_at = now + conversations.drain_bound(engine, self._tenure.settings, drain)
         if not self._may_leave(now):
             return False
+        removed = False
         try:
-            engine.keeper.settle(self._kept, 2 * tenure.settings.request_timeout)
-            bound = tenure.settings.drain_bound(engine.traits.granularity) if drain is None else seconds(drain, "drain")
-            script = leaving.give_back(tenure, self._kept.terms, bound_at=now + bound)
-            outcome = _converse(engine, tenure.settings, script)
-        except (StoreError, KeyboardInterrupt):
+            self._settle()
+            removed = self._converse(conversations.give_back(self, bound_at))
+        except BaseException:
             self._release_failed()
             raise
         finally:
-            self._gave_back()
-        removed = outcome is leaving.Outcome.REMOVED
-        engine.emit(Released(self.key, self.holder, removed, outcome.value))
+            self._gave_back(removed=removed)
         return removed
 
     def guard(self) -> Guard:
         """Interrupt the `with` block it opens when the lease is lost; see `runtime.interrupt` for what can be."""
         return Guard(self)
 
+    def _settle(self) -> None:
+        self._engine.keeper.settle(self._kept, 2 * self._tenure.settings.request_timeout)
+
+    def _converse(self, script: Script[T]) -> T:
+        return _converse(self._engine, self._tenure.settings, script)
+
     def __enter__(self) -> Self:
         self.check()
         context.enter(self)
         return self
 
-    @leaves_quietly
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -407,24 +288,37 @@ class Guard:
         self._interrupter: Interrupter | None = None
 
     def __enter__(self) -> Lease:
-        self._lease.check()
+        return self._enter(self)
+
+    def _enter(self, *exits: object) -> Lease:
+        if self._interrupter is not None:
+            raise TypeError("this guard is entered already: call lease.guard() once for each block")
+        lease = self._lease
+        lease.check()
         self._interrupter = interrupter()
-        self._interrupter.arm()
-        self._lease._engine.keeper.on_lost(self._lease._kept, self._interrupter.fire, at_once=True)
-        return self._lease
+        self._interrupter.exits.extend((self, *exits))
+        try:
+            self._interrupter.arm()
+            lease._engine.keeper.on_lost(lease._kept, self._interrupter.fire, at_once=True)
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        # nothing may stand here: an interrupt from here on belongs to the block
+        return lease
 
     @leaves_quietly
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._interrupter is None:
+        interrupter, lease = self._interrupter, self._lease
+        if interrupter is None:
             return
-        was_fired = self._interrupter.disarm()
-        self._lease._engine.keeper.not_on_lost(self._lease._kept, self._interrupter.fire)
-        if isinstance(error, LeaseLostInterrupt):
-            raise self._lease.lost_error() from None
-        if was_fired and error is None:
-            raise self._lease.lost_error()
+        was_fired = interrupter.disarm(error)
+        self._interrupter = None
+        lease._engine.keeper.not_on_lost(lease._kept, interrupter.fire)
+        if was_fired and (error is None or interrupter.threw(error)):
+            lost = lease._found_lost()
+            raise lost from lost.__cause__
 
 
 class Hold:
@@ -445,16 +339,15 @@ class Hold:
         if self._lease is not None:
             raise TypeError("this hold is entered already: call lock.hold() once for each block")
         lease = self._lock.acquire(self._timeout, reclaim=self._reclaim)
-        self._lease = lease
-        context.enter(lease)
-        if self._interrupt:
-            try:
-                self._guard = lease.guard()
-                self._guard.__enter__()
-            except BaseException:
-                self._guard = None
-                self.__exit__(LeaseLost, lease.lost_error(), None)
-                raise
+        try:
+            self._lease = lease
+            context.enter(lease)
+            if self._interrupt:
+                self._guard = Guard(lease)
+                self._guard._enter(self)
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return lease
 
     @leaves_quietly
@@ -466,17 +359,17 @@ class Hold:
         if lease is None:
             return
         context.leave(lease)
-        lost: LeaseLost | None = None
-        if guard is not None:
-            try:
+        try:
+            if guard is not None:
                 guard.__exit__(kind, error, trace)
-            except LeaseLost as found:
-                lost = found
-        _leave(lease, lost or error, self._drain)
-        if lost is not None:
-            raise lost from None
+        except BaseException as raised:
+            _leave(lease, raised, self._drain)
+            raise
+        _leave(lease, error, self._drain)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        import inspect
+
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"{function.__qualname__} is async: decorate it with AsyncLock(...).hold()")
         if inspect.isgeneratorfunction(function):
@@ -501,13 +394,13 @@ def _leave(lease: Lease, error: BaseException | None, drain: Duration | None) ->
     lease._raise_at_exit(lost, error)
 
 
-def current_lease() -> Any:
-    """Give the innermost lease of this context; LookupError if there is none."""
-    lease = context.current()
-    if lease is None:
-        raise LookupError("no lease is held in this context; enter 'with lock.hold():' first")
-    return lease
+def _give_back_all(leases: dict[str, Lease]) -> None:
+    for lease in leases.values():
+        try:
+            lease.release()
+        except StoreError as failed:
+            lease._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
 
 
 def _converse(engine: Engine, settings: Settings, script: Script[T]) -> T:
-    return run(script, engine.store, engine.clock, Limits(settings.request_timeout), ThreadBell())
+    return run(script, engine.store, engine.clock, Limits(settings.request_timeout), NO_BELL)

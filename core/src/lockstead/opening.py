@@ -5,24 +5,43 @@ The registry here is the one module-level state of the engine. Naming a lock par
 
 from __future__ import annotations
 
-import getpass
+import functools
 import os
 import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Self, TypeAlias
 
 from lockstead.events import log
 from lockstead.protocol.record import Revocation
+from lockstead.runtime import fork
 from lockstead.runtime.engine import Engine
 from lockstead.settings import SETTING_NAMES, Settings
 from lockstead.stores import url as urls
 from lockstead.stores.port import Store, StoreUrl
-from lockstead.values import LeaseTicket
+from lockstead.values import LeaseTicket, checked_key
 
-_ENGINES: weakref.WeakValueDictionary[tuple[str, int], Engine] = weakref.WeakValueDictionary()
-_LOCK = threading.Lock()
+Identity: TypeAlias = "tuple[str, int]"
+"""A store's URL, and which client object of the caller's, if any."""
+
+
+class _Registry:
+    """The engines of this process by store, and one gate for each store that is being opened."""
+
+    def __init__(self) -> None:
+        self.engines: weakref.WeakValueDictionary[Identity, Engine] = weakref.WeakValueDictionary()
+        self.gates: dict[Identity, threading.Lock] = {}
+        self.lock = threading.Lock()
+
+    def after_fork(self) -> None:
+        """Forget who was opening something: other threads were not copied."""
+        self.gates = {}
+        self.lock = threading.Lock()
+
+
+_REGISTRY: Final = _Registry()
+fork.watch(_REGISTRY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +77,61 @@ def open_store(url: str, client: object | None) -> Store:
 def shared_engine(target: Target, client: object | None) -> Engine:
     """Give the engine of a store, opening it if nobody in this process has; it lives as long as anybody uses it."""
     identity = (target.store.text, id(client) if client is not None else 0)
-    with _LOCK:
-        engine = _ENGINES.get(identity)
+    # opening may take its time, and other stores must not wait for it
+    with _REGISTRY.lock:
+        gate = _REGISTRY.gates.setdefault(identity, threading.Lock())
+    with gate:
+        engine = _REGISTRY.engines.get(identity)
         if engine is None or engine.is_closed:
             engine = Engine(urls.open_store(target.store, client), log)
-            _ENGINES[identity] = engine
+            _REGISTRY.engines[identity] = engine
         return engine
 
 
-def _after_fork() -> None:
-    # another thread may have held it at the fork
-    global _LOCK  # noqa: PLW0603
-    _LOCK = threading.Lock()
+class NamedLock:
+    """What blocking and awaiting locks have in common: a key, settings, and a store that is opened when first asked."""
 
+    def __init__(self, url: str, *, client: object | None = None, **settings: Any) -> None:
+        named = target(url)
+        self._key = named.key
+        self._settings = Settings.make(**{**named.settings, **settings})
+        self._open = functools.partial(shared_engine, named, client)
+        self._opened: Engine | None = None
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    @classmethod
+    def _of(cls, engine: Engine, key: str, settings: Mapping[str, Any]) -> Self:
+        """Name a lock of a store that is open."""
+        made = cls.__new__(cls)
+        made._key = checked_key(key)
+        made._settings = Settings.make(**settings)
+        made._opened = engine
+        engine.warn_once(key, made._settings)
+        return made
+
+    @property
+    def key(self) -> str:
+        """The lock's name inside its store."""
+        return self._key
+
+    @property
+    def settings(self) -> Settings:
+        """The settings, complete and checked."""
+        return self._settings
+
+    def _open_now(self) -> Engine:
+        if self._opened is None:
+            self._opened = self._open()
+            self._opened.warn_once(self._key, self._settings)
+        return self._opened
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._key!r}>"
 
 
 def person() -> str:
     """Name who sits here, for the audit."""
+    import getpass
+
     try:
         user = getpass.getuser()
     except (OSError, KeyError):

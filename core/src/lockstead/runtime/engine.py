@@ -8,19 +8,19 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import traceback
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from types import FrameType
 from typing import Any, Final
 
-from lockstead.errors import NotAcquired
+from lockstead.errors import LocksteadError, NotAcquired, StoreRefused
 from lockstead.events import Acquired, Listener, LockEvent, Waiting, Warned
 from lockstead.protocol.acquire import Acquisition, Contended, Grant
 from lockstead.protocol.commands import Traits
-from lockstead.protocol.lifecycle import Tenure
+from lockstead.protocol.lifecycle import State, Tenure
 from lockstead.protocol.members import Attached
 from lockstead.protocol.record import Record, encode
 from lockstead.protocol.release import sweep
@@ -28,13 +28,23 @@ from lockstead.protocol.terms import Book, Terms
 from lockstead.runtime import fork
 from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
 from lockstead.runtime.keeper import Keeper, Kept
-from lockstead.runtime.line import Lines, ThreadBell
+from lockstead.runtime.line import NO_BELL, Lines, ThreadBell
 from lockstead.runtime.run import Limits, run
+from lockstead.runtime.workers import Workers
+from lockstead.runtime.workers import Workers
 from lockstead.settings import Settings
 from lockstead.stores.port import Store
 from lockstead.values import Name
 
-_HERE: Final = os.sep + "lockstead" + os.sep
+CREW_MAX: Final = 256
+
+_HERE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - a prefix of code's file names
+
+CALLS_MAX: Final = 32
+"""Requests at once that awaiting callers have in threads, to a store without an awaiting side."""
+
+WATCHES_MAX: Final = 64
+"""Keys that awaiting callers watch in threads at once, where the store can watch; those beyond poll."""
 
 
 def fresh_nonce() -> str:
@@ -53,6 +63,7 @@ class Taker:
 
     key: str
     by: weakref.ref[Any]
+    tenure: Tenure
 
 
 class Engine:
@@ -72,11 +83,15 @@ class Engine:
     def _renew_state(self) -> None:
         self.keeper = Keeper(self.store, self.clock, self._listener)
         self.lines = Lines()
-        self.lock = threading.Lock()
-        self.holders: dict[str, list[Taker]] = {}
+        # where blocking stores are asked on behalf of tasks: a waiter may stay for seconds, so not asyncio's few threads
+        self.crew = Workers("lockstead-await", CREW_MAX)
+        self.calls = Workers("lockstead-call", CALLS_MAX)
+        self.watches = Workers("lockstead-watch", WATCHES_MAX)
+        self._lock = threading.Lock()
+        self._takers: dict[str, list[Taker]] = {}
         # what the finalizer closes: never the engine itself, or it would never be collected
         self._closing: dict[str, Any] = getattr(self, "_closing", {})
-        self._closing.update(keeper=self.keeper, store=self.store)
+        self._closing.update(keeper=self.keeper, store=self.store, crews=(self.calls, self.watches))
 
     # --- conversations -------------------------------------------------------------------------------------------
 
@@ -91,6 +106,7 @@ class Engine:
         owner = settings.owner or default_owner()
         holder = f"{owner}/{fresh_nonce()}"
         alert_after = settings.alert_after if settings.alert_after is not None else settings.expected
+        caller = _user_frame()
         record = Record(
             holder=holder,
             ttl=settings.ttl,
@@ -102,8 +118,8 @@ class Engine:
             lock_delay=settings.lock_delay,
             host=os.uname().nodename,
             pid=os.getpid(),
-            where=_where(),
-            backtrace="".join(traceback.format_stack()) if settings.backtrace else None,
+            where=_where(caller),
+            backtrace=_backtrace(caller) if settings.backtrace else None,
             labels=settings.labels,
         )
         return Acquisition(name, holder, owner, encode(record), reclaim=reclaim, keeps=self.keeper.keeps)
@@ -111,7 +127,9 @@ class Engine:
     def registration_fields(self, nonce: str, ttl: float, settings: Settings) -> Mapping[str, str]:
         """Give the record of a member's registration."""
         owner = settings.owner or default_owner()
-        return encode(Record(nonce, ttl, owner=owner, host=os.uname().nodename, pid=os.getpid(), where=_where()))
+        return encode(
+            Record(nonce, ttl, owner=owner, host=os.uname().nodename, pid=os.getpid(), where=_where(_user_frame()))
+        )
 
     def warn_once(self, key: str, settings: Settings) -> None:
         """Warn of settings that work but are not wise on this store."""
@@ -167,9 +185,14 @@ class Engine:
         self.keeper.keep(kept)
         return kept
 
-    def given_up(self, want: Acquisition, settings: Settings) -> None:
-        """Take back what an acquisition that ended without a grant may have written: now, and once more later."""
-        if want.unsettled:
+    def given_up(self, want: Acquisition, settings: Settings, error: BaseException | None = None) -> None:
+        """Take back what an acquisition that ended without a lease may have written: now, and once more later.
+
+        error is what ended it. Any that is not the protocol's own may fall after the grant, when nobody has the lease
+        yet who could release it; a reclaim asks for a token after it was granted.
+        """
+        is_foreign = error is not None and not isinstance(error, LocksteadError)
+        if want.unsettled or want.reclaim or is_foreign:
             self.sweep(want.name, want.holder, settings)
 
     def sweep(self, name: Name, holder: str, settings: Settings) -> None:
@@ -180,70 +203,82 @@ class Engine:
 
     def _sweep(self, name: Name, holder: str, settings: Settings) -> None:
         script = sweep(name, holder, self.terms(settings))
-        run(script, self.store, self.clock, Limits(settings.request_timeout), ThreadBell())
+        run(script, self.store, self.clock, Limits(settings.request_timeout), NO_BELL)
 
     # --- bookkeeping ---------------------------------------------------------------------------------------------
 
     def not_acquired(self, name: Name, contended: Contended, waited: float) -> NotAcquired:
         """Put a contention into the words of the error that ends a wait."""
-        record = contended.record
+        record, key = contended.record, name.key
         if record is None:
-            return NotAcquired(f"{name.key!r} kept changing hands; waited {waited:.3g} s", key=name.key, waited=waited)
+            return NotAcquired(f"{key!r} kept changing hands; waited {in_seconds(waited)}", key=key, waited=waited)
         held_for = self._held_for(record)
         since = "" if held_for is None else f" since {in_words(held_for)}"
         purpose = f" (purpose: {record.purpose})" if record.purpose else ""
         owner = record.owner or record.holder or "somebody unknown"
         return NotAcquired(
-            f"{name.key!r} is held by {owner!r}{since}{purpose}; waited {waited:.3g} s",
-            key=name.key,
+            f"{key!r} is held by {owner!r}{since}{purpose}; waited {in_seconds(waited)}",
+            key=key,
             holder=owner,
             purpose=record.purpose,
             held_for=held_for,
             waited=waited,
         )
 
-    def waiting(self, want: Acquisition, contended: Contended) -> None:
+    def waiting(self, key: str, holder: str, contended: Contended) -> None:
         """Tell that an acquisition waits."""
         record = contended.record
         if record is not None:
             owner = record.owner or record.holder
-            self.emit(Waiting(want.name.key, want.holder, owner, record.purpose, self._held_for(record)))
+            self.emit(Waiting(key, holder, owner, record.purpose, self._held_for(record)))
 
     def _held_for(self, record: Record) -> float | None:
         return None if record.acquired_at is None else max(0.0, self.clock.wall() - record.acquired_at)
 
-    def took(self, key: str) -> Taker:
+    def took(self, tenure: Tenure) -> Taker:
         """Note that this thread or task holds the key; give what `gave_back` wants."""
-        taker = Taker(key, weakref.ref(_caller()))
-        with self.lock:
-            self.holders.setdefault(key, []).append(taker)
+        key = tenure.lease.name.key
+        taker = Taker(key, weakref.ref(_caller()), tenure)
+        with self._lock:
+            # a lease that was dropped is never given back, so it goes here
+            held = [one for one in self._takers.get(key, ()) if one.tenure.state is State.HELD]
+            self._takers[key] = [*held, taker]
         return taker
 
     def gave_back(self, taker: Taker) -> None:
         """Forget what `took` noted, and wake who waits for the key in this process."""
-        with self.lock:
-            left = [one for one in self.holders.get(taker.key, ()) if one is not taker]
+        key = taker.key
+        with self._lock:
+            left = [one for one in self._takers.get(key, ()) if one is not taker]
             if left:
-                self.holders[taker.key] = left
+                self._takers[key] = left
             else:
-                self.holders.pop(taker.key, None)
-        self.lines.ring(taker.key)
+                self._takers.pop(key, None)
+        self.lines.ring(key)
 
     def refuse_self_wait(self, name: Name) -> None:
         """NotAcquired at once if this very thread or task holds the key: it would wait for itself."""
-        caller = _caller()
-        with self.lock:
-            holds = any(taker.by() is caller for taker in self.holders.get(name.key, ()))
-        if holds:
+        takers = self._takers.get(name.key)
+        if not takers:
+            return
+        caller, now = _caller(), self.clock.now()
+        # who holds it no more by the clock is no obstacle: a lost lease may be asked for anew
+        if any(taker.by() is caller and taker.tenure.believes(now) for taker in takers):
             raise NotAcquired(
                 f"{name.key!r} is held by this very thread or task, which would wait for itself; pass its lease along",
                 key=name.key,
                 holder=default_owner(),
             )
 
+    def refuse_if_closed(self) -> None:
+        """StoreRefused after `close`: nothing would ever come of a wait."""
+        if self.is_closed:
+            raise StoreRefused("the client was closed: open another one")
+
     def close(self) -> None:
-        """Close the keeper and the store. Leases still held are left to expire."""
+        """Close the keeper and the store. Leases still held are left to expire, and who waits is refused."""
         self._finalizer()
+        self.lines.ring_all()
 
     @property
     def is_closed(self) -> bool:
@@ -253,13 +288,16 @@ class Engine:
     def after_fork(self) -> None:
         """Start afresh in a forked child: the parent's leases and connections are the parent's."""
         self.keeper.forked()
-        self.store.after_fork()
         self.book = Book()
         self._renew_state()
+        self.store.after_fork()
 
 
 def _close(closing: dict[str, Any]) -> None:
     closing["keeper"].close()
+    closing["crew"].close()
+    for crew in closing["crews"]:
+        crew.close()
     closing["store"].close()
 
 
@@ -273,12 +311,30 @@ def _caller() -> Any:
     return threading.current_thread()
 
 
-def _where() -> str:
-    """Name the line of the caller outside of lockstead."""
+def _user_frame() -> FrameType:
+    """Give the innermost frame outside of lockstead."""
     frame = sys._getframe(1)
-    while frame is not None and _HERE in frame.f_code.co_filename and frame.f_back is not None:
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
+    return frame
+
+
+def _where(frame: FrameType) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _backtrace(frame: FrameType | None) -> str:
+    """Name the callers, the innermost first: a long text is cut at its end. Never source lines, with their secrets."""
+    lines: list[str] = []
+    while frame is not None:
+        lines.append(f"{_where(frame)} in {frame.f_code.co_qualname}")
+        frame = frame.f_back
+    return "\n".join(lines)
+
+
+def in_seconds(duration: float) -> str:
+    """Say a duration to three figures, and to the second from there on: "0.0123 s", "1234 s"."""
+    return f"{duration:.3g} s" if duration < 100 else f"{duration:.0f} s"
 
 
 def in_words(duration: float) -> str:
@@ -292,7 +348,7 @@ def in_words(duration: float) -> str:
 
 def wait_in_line(engine: Engine, key: str, bell: ThreadBell, gives_up_at: float | None) -> bool:
     """Block until it is this waiter's turn to ask the store; False if the time ran out before."""
-    while not engine.lines.is_first(key, bell):
+    while not engine.lines.is_first(key, bell) and not engine.is_closed:
         left = 60.0 if gives_up_at is None else gives_up_at - engine.clock.now()
         if left <= 0:
             return False

@@ -27,8 +27,14 @@ def watch(one: Forks) -> None:
 
 
 def _in_child() -> None:
+    failure: Exception | None = None
     for one in list(_INHERITED):
-        one.after_fork()
+        try:
+            one.after_fork()
+        except Exception as error:  # noqa: BLE001 - the others' leases must be marked as lost all the same
+            failure = error
+    if failure is not None:
+        raise failure  # the interpreter reports it
 
 
 if hasattr(os, "register_at_fork"):

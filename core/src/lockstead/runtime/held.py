@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -38,8 +37,13 @@ class HeldLease:
         self._now = engine.clock.now
         self._who = who
         self._left_after_loss = False
-        self._dropped = weakref.finalize(self, _dropped, engine.keeper, kept)
-        self._dropped.atexit = False
+        self._was_left = False
+        self._is_ended = False
+
+    def __del__(self) -> None:
+        # a constructor that was interrupted leaves no attributes
+        if not getattr(self, "_is_ended", True):
+            self._engine.keeper.abandon(self._kept)
 
     @property
     def key(self) -> str:
@@ -106,11 +110,19 @@ class HeldLease:
         self._engine.keeper.on_lost(self._kept, callback)
 
     def lost_error(self) -> LeaseLost:
-        """Give the error that says why the lease can no longer be trusted; an ended lease counts as lost."""
+        """Give the error that says why the lease can no longer be trusted; an ended lease counts as lost.
+
+        RuntimeError if it is held.
+        """
+        if self.is_held:
+            raise RuntimeError(f"the lease of {self.holder!r} on {self.key!r} is held")
+        return self._found_lost()
+
+    def _found_lost(self) -> LeaseLost:
+        """Note that the lease was found lost, for good, even if a renewal should come back good at this instant."""
         tenure = self._tenure
         key, holder = self.key, self.holder
-        if tenure.state is State.HELD:
-            self._engine.keeper.lose(self._kept, LossReason.EXPIRED)
+        self._engine.keeper.lose(self._kept, LossReason.EXPIRED)
         if tenure.state is State.LOST:
             reason = tenure.reason or LossReason.EXPIRED
             detail = f" ({tenure.detail})" if tenure.detail else ""
@@ -124,56 +136,68 @@ class HeldLease:
         return error
 
     def _raise_lost(self) -> NoReturn:
-        raise self.lost_error()
+        raise self._found_lost()
 
     def _ticket(self) -> LeaseTicket:
         lease = self._tenure.lease
         return LeaseTicket(self._engine.store.url, lease.name.key, lease.holder, lease.incarnation, lease.ttl)
 
     def _ended(self) -> None:
-        self._dropped.detach()
+        self._is_ended = True
         if self._who is not None:
             self._engine.gave_back(self._who)
             self._who = None
+
+    def _leave_to_others(self) -> None:
+        """End the belief without giving back; LeaseLost if there is none to end."""
+        if not self._engine.keeper.leave(self._kept, self._now()):
+            raise self._found_lost()
+        self._was_left = True
 
     # --- on the way out ------------------------------------------------------------------------------------------
 
     def _may_leave(self, now: float) -> bool:
         """End the belief; True if there is anything to give back, once."""
         was_held = self._engine.keeper.leave(self._kept, now)
+        self._was_left = True
         if was_held:
             return True
         tenure = self._tenure
         if tenure.state is State.LOST and not self._left_after_loss and may_remove_after_loss(tenure, now):
             self._left_after_loss = True
-            return True
+            if tenure.reason is not LossReason.UNREACHABLE:
+                return True
+            # nobody waits for a store that did not answer for so long: the block's LeaseLost comes first
+            tenure.unsettled = not tenure.shared
+            self._gave_back(removed=False)
         self._ended()
         return False
 
     def _release_failed(self) -> None:
         """The store stayed silent: look once more later, where nobody else can be under this lease."""
         tenure = self._tenure
-        tenure.unsettled = tenure.unsettled or (tenure.is_owner and not tenure.shared)
+        tenure.unsettled = tenure.unsettled or tenure.is_owner
 
-    def _gave_back(self) -> None:
+    def _gave_back(self, *, removed: bool) -> None:
         tenure = self._tenure
         self._engine.keeper.left(self._kept)
         self._ended()
-        if tenure.unsettled:
+        # what is looked for later may be this very record, and members may live under it
+        if tenure.unsettled and (removed or not tenure.shared):
             self._engine.sweep(tenure.lease.name, tenure.lease.holder, tenure.settings)
 
     def _loss_at_exit(self) -> LeaseLost | None:
         """Say, at the end of a block, whether it ended without the lease; None if it held or gave back by itself."""
-        if self.is_held or self._tenure.state in (State.LEAVING, State.LEFT):
+        if self.is_held or (self._was_left and self._tenure.state is not State.LOST):
             return None
-        return self.lost_error()
+        return self._found_lost()
 
     def _raise_at_exit(self, lost: LeaseLost | None, error: BaseException | None) -> None:
         if lost is None:
             return
         if error is None:
             raise lost
-        if not isinstance(error, LeaseLost):
+        if not (isinstance(error, LeaseLost) and error.holder == self.holder):
             error.add_note(f"lockstead: {lost}")
 
     def __reduce__(self) -> NoReturn:
@@ -181,10 +205,6 @@ class HeldLease:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key!r} of {self.holder!r}: {self._tenure.state.name}>"
-
-
-def _dropped(keeper: Any, kept: Kept) -> None:
-    keeper.abandon(kept)
 
 
 def lost_on_attach(ticket: LeaseTicket, over: Over) -> LeaseLost:

@@ -1,35 +1,45 @@
 """Decides how a block that cannot call `check()` is interrupted when its lease is lost.
 
 Main thread: a signal of our own (SIGURG, which harms nobody when it comes late). Other threads: an asynchronous
-exception. Tasks: a cancellation. What can be interrupted is Python code and, in the main thread, system calls such as
-`sleep` and `read`; a C call that never comes back to the interpreter cannot be, in any thread: there only the fencing
-token protects. Outside the main thread an exception that falls between the last line of the block and its exit
-leaves as `LeaseLostInterrupt`.
+exception. What can be interrupted is Python code and, in the main thread, system calls such as `sleep` and `read`; a
+C call that never comes back to the interpreter cannot be, in any thread: there only the fencing token protects.
+Outside the main thread an exception that falls between a C call at the very end of the block and its exit leaves as
+`LeaseLostInterrupt`. Tasks: see `runtime.cancel`.
 
 The race that matters is a loss at the very exit of the block: nothing may be raised after it. Both sides therefore
 take one permit: who fires and who leaves cannot both have it, and no lock is held where an exception may fall.
+Guards nest: the outermost lost one is raised, since it unwinds all the others.
 """
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
 import signal
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from types import CodeType, FrameType
 from typing import Any, Final, Protocol, TypeVar
 
 SIGNAL: Final = signal.SIGURG
+
+TURN: Final = 0.0005
+"""Seconds between two looks for what is on its way."""
+
+PATIENCE: Final = 200
+"""Turns until a signal that was sent is given up: somebody took the handler away, or blocked the signal."""
+
+EXIT_DEPTH: Final = 4
+"""Frames from the exit of a block down to where it is disarmed."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 _EXITS: Final[set[CodeType]] = set()
 
 
 def leaves_quietly(function: F) -> F:
-    """Mark a function on the way out of a guarded block: our signal raises nothing while it runs."""
+    """Mark a method on the way out of a guarded block: that block's interrupt raises nothing while it runs."""
     _EXITS.add(function.__code__)
     return function
 
@@ -39,7 +49,9 @@ class LeaseLostInterrupt(BaseException):
 
 
 class Interrupter(Protocol):
-    """Interrupts one block, once."""
+    """Interrupts one block, once. exits holds the objects whose marked methods leave the block."""
+
+    exits: list[object]
 
     def arm(self) -> None:
         """Called at the entry of the block, by the thread that runs it."""
@@ -49,90 +61,170 @@ class Interrupter(Protocol):
         """Called by the keeper, from another thread; does not block."""
         ...
 
-    def disarm(self) -> bool:
+    def disarm(self, error: BaseException | None) -> bool:
         """Called at the exit of the block, by the thread that runs it; True if it was fired."""
+        ...
+
+    def threw(self, error: BaseException | None) -> bool:
+        """Tell whether this is what it threw into the block."""
         ...
 
 
 class SignalInterrupter:
-    """Interrupts the main thread by a signal; chains to the handler that was there."""
+    """Interrupts the main thread by a signal. The handlers are the stack of guards: each knows the one before it."""
 
     def __init__(self) -> None:
+        self.exits: list[object] = [self]
         self._permit: deque[int] = deque([1])
-        self._fired = False
-        self._delivered = False
+        self._is_fired = False
+        self._is_sent = False
+        self._is_delivered = False
         self._main = threading.main_thread().ident or 0
         self._previous: Any = None
+        self._is_armed = False
 
     def arm(self) -> None:
         """Install the handler."""
-        self._previous = signal.signal(SIGNAL, self._on_signal)
+        self._previous = signal.getsignal(SIGNAL)
+        self._is_armed = True
+        signal.signal(SIGNAL, self._on_signal)
 
     def fire(self) -> None:
         """Send the signal, unless the block is over."""
         if _taken(self._permit):
-            self._fired = True
+            self._is_fired = True
             signal.pthread_kill(self._main, SIGNAL)
+            self._is_sent = True
 
     @leaves_quietly
-    def disarm(self) -> bool:
+    def disarm(self, error: BaseException | None) -> bool:  # noqa: ARG002 - the other interrupter needs it
         """Let nothing be raised any more, wait for a signal that is on its way, put the old handler back."""
         was_fired = not _taken(self._permit)
-        while was_fired and not self._delivered:
-            time.sleep(0.0005)
-        signal.signal(SIGNAL, self._previous)
+        while was_fired and not self._is_sent:
+            time.sleep(TURN)
+        for _turn in range(PATIENCE):
+            if not was_fired or self._is_delivered:
+                break
+            time.sleep(TURN)
+        if self._is_armed:
+            self._is_armed = False
+            # a handler that was installed from C cannot be put back; ignoring is what SIGURG does by default
+            signal.signal(SIGNAL, signal.SIG_DFL if self._previous is None else self._previous)
         return was_fired
 
+    def threw(self, error: BaseException | None) -> bool:
+        """Tell whether this is what it threw into the block."""
+        return isinstance(error, LeaseLostInterrupt) and self in error.args
+
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
-        if self._fired and not self._delivered:
-            self._delivered = True
-            if not _is_leaving(frame):
-                raise LeaseLostInterrupt
-        elif callable(self._previous):
-            self._previous(signum, frame)
+        pending = [one for one in self._nest() if one._is_fired and not one._is_delivered]
+        # two signals of one number may arrive as one, so this one stands for all
+        for one in pending:
+            one._is_delivered = True
+        if pending:
+            if not _is_leaving(frame, pending[-1].exits):
+                raise LeaseLostInterrupt(pending[-1])
+            return
+        previous = self._outermost()._previous
+        if callable(previous):
+            previous(signum, frame)
+
+    def _nest(self) -> Iterator[SignalInterrupter]:
+        """Give this guard and those around it, the outermost last."""
+        one: object = self
+        while isinstance(one, SignalInterrupter):
+            yield one
+            one = getattr(one._previous, "__self__", None)
+
+    def _outermost(self) -> SignalInterrupter:
+        *_, last = self._nest()
+        return last
 
 
-def _is_leaving(frame: FrameType | None) -> bool:
-    for _level in range(4):
-        if frame is None:
-            return False
-        if frame.f_code in _EXITS:
-            return True
-        frame = frame.f_back
-    return False
+_INNERMOST: ContextVar[ThreadInterrupter | None] = ContextVar("lockstead_thread_interrupter", default=None)
 
 
 class ThreadInterrupter:
     """Interrupts another thread by an asynchronous exception, which is raised when it next runs Python code."""
 
     def __init__(self) -> None:
+        self.exits: list[object] = [self]
         self._permit: deque[int] = deque([1])
+        self._is_fired = False
         self._is_set = False
         self._ident = threading.get_ident()
+        self._outer: ThreadInterrupter | None = None
+        # a class of its own: CPython sets classes only, and the exit must know its own
+        self._thrown = type("LeaseLostInterrupt", (LeaseLostInterrupt,), {"__module__": __name__})
 
     def arm(self) -> None:
-        """Note the thread."""
+        """Note the thread, and the guard around this one."""
         self._ident = threading.get_ident()
+        self._outer = _INNERMOST.get()
+        _INNERMOST.set(self)
 
     def fire(self) -> None:
-        """Set the exception, unless the block is over."""
-        if _taken(self._permit):
-            _set_async(self._ident, LeaseLostInterrupt)
-            self._is_set = True
+        """Set the exception, unless the block is over, or is left at this instant."""
+        if not _taken(self._permit):
+            return
+        self._is_fired = True
+        # a thread has room for one exception: that of a guard around this one must not be pushed out
+        if self._lost_around() is None and not _is_leaving(sys._current_frames().get(self._ident), self.exits):
+            _set_async(self._ident, self._thrown)
+        self._is_set = True
 
-    def disarm(self) -> bool:
+    @leaves_quietly
+    def disarm(self, error: BaseException | None) -> bool:
         """Let nothing be raised any more, and take back what was not raised yet."""
         while True:
             try:
+                _INNERMOST.set(self._outer)
                 if _taken(self._permit):
                     return False
                 while not self._is_set:
-                    time.sleep(0.0005)
-                _set_async(self._ident, None)
-            except LeaseLostInterrupt:
-                continue  # it came just now; it comes once
+                    time.sleep(TURN)
+                self._clear(error)
+            except LeaseLostInterrupt as late:
+                if not self.threw(late):
+                    raise  # of a guard around this one
             else:
                 return True
+
+    def threw(self, error: BaseException | None) -> bool:
+        """Tell whether this is what it threw into the block."""
+        return isinstance(error, self._thrown)
+
+    def _clear(self, error: BaseException | None) -> None:
+        around, was_thrown = self._lost_around(), self.threw(error)
+        if around is None:
+            if not was_thrown:
+                _set_async(self._ident, None)
+        elif was_thrown or not isinstance(error, LeaseLostInterrupt):
+            _set_async(self._ident, around._thrown)
+
+    def _lost_around(self) -> ThreadInterrupter | None:
+        found, one = None, self._outer
+        while one is not None:
+            found = one if one._is_fired else found
+            one = one._outer
+        return found
+
+
+def interrupter() -> Interrupter:
+    """Give the interrupter that fits this thread."""
+    if threading.current_thread() is threading.main_thread():
+        return SignalInterrupter()
+    return ThreadInterrupter()
+
+
+def _is_leaving(frame: FrameType | None, exits: list[object]) -> bool:
+    for _level in range(EXIT_DEPTH):
+        if frame is None:
+            return False
+        if frame.f_code in _EXITS and any(frame.f_locals.get("self") is one for one in exits):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _taken(permit: deque[int]) -> bool:
@@ -144,51 +236,7 @@ def _taken(permit: deque[int]) -> bool:
 
 
 def _set_async(ident: int, error: type[BaseException] | None) -> None:
+    import ctypes
+
     value = None if error is None else ctypes.py_object(error)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), value)
-
-
-def interrupter() -> Interrupter:
-    """Give the interrupter that fits this thread."""
-    if threading.current_thread() is threading.main_thread():
-        return SignalInterrupter()
-    return ThreadInterrupter()
-
-
-class TaskInterrupter:
-    """Interrupts an asyncio task by a cancellation that is told apart from everybody else's."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a lease can guard a block of a task only")
-        self._task = task
-        self._armed = True
-        self._fired = False
-
-    def fire(self) -> None:
-        """Cancel the task, unless the block is over. From any thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._cancel)
-        except RuntimeError:
-            return  # the loop is closed, and the block with it
-
-    def _cancel(self) -> None:
-        if self._armed and not self._fired:
-            self._fired = True
-            self._task.cancel("lease lost")
-
-    async def disarm(self, error: BaseException | None) -> tuple[bool, bool]:
-        """End the block; give (it was fired, somebody else cancelled the task too)."""
-        self._armed = False
-        if not self._fired:
-            return False, False
-        cancelled_too = self._task.uncancel() > 0
-        if not isinstance(error, asyncio.CancelledError):
-            # the cancellation was asked for and not delivered yet: it must not fall on what follows the block
-            try:
-                await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                cancelled_too = self._task.cancelling() > 0
-        return True, cancelled_too

@@ -10,13 +10,14 @@ import heapq
 import itertools
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from lockstead.errors import LossReason, OutcomeUnknown, StoreError
-from lockstead.events import Abandoned, CallbackFailed, Listener, LockEvent, Lost, RenewalFailed
+from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefused
+from lockstead.events import Abandoned, CallbackFailed, Listener, LockEvent, Lost, RenewalFailed, Warned
 from lockstead.events import Renewed as RenewedEvent
 from lockstead.protocol.lifecycle import Duty, State, Tenure
 from lockstead.protocol.members import Attached, MemberRenewed, renew_member
@@ -25,12 +26,15 @@ from lockstead.protocol.renew import Over, Renewed, renew
 from lockstead.protocol.rota import Rota
 from lockstead.protocol.terms import Terms
 from lockstead.runtime.clock import Clock
-from lockstead.runtime.line import ThreadBell
+from lockstead.runtime.line import NO_BELL
 from lockstead.runtime.run import Limits, run
 from lockstead.runtime.workers import Workers
 from lockstead.stores.port import Store
 
 WORKERS_MAX: Final = 32
+TELLERS_MAX: Final = 128
+"""Callbacks that may hang before another one has to wait for them."""
+
 LONGEST_SLEEP: Final = 1.0
 """Seconds. A condition's timer stands still in suspend, so the timing thread never trusts it for long."""
 
@@ -69,7 +73,8 @@ class Keeper:
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._workers = Workers("lockstead-renewal", WORKERS_MAX)
-        self._tellers = Workers("lockstead-teller", 8)
+        self._tellers = Workers("lockstead-teller", TELLERS_MAX)
+        self._dropped: deque[Kept] = deque()
         self._closed = False
 
     def __len__(self) -> int:
@@ -78,8 +83,12 @@ class Keeper:
     # --- what the facades call -----------------------------------------------------------------------------------
 
     def keep(self, kept: Kept) -> None:
-        """Renew this lease from now on."""
+        """Renew this lease from now on. StoreRefused if the client was closed meanwhile: it is left to expire."""
         with self._changed:
+            if self._closed:
+                kept.tenure.leave()
+                kept.tenure.left()
+                raise StoreRefused("the client was closed: open another one")
             self._kept[id(kept.tenure)] = kept
             self._by_holder[kept.tenure.lease.holder] = kept
             first = self._rota.wake_at()
@@ -136,11 +145,13 @@ class Keeper:
     def on_lost(self, kept: Kept, callback: OnLost, *, at_once: bool = False) -> None:
         """Tell this callback of the loss, exactly once; at once if it is already lost. at_once: it never blocks."""
         with self._changed:
-            late = kept.told
-            if not late:
+            if not kept.told:
                 (kept.tell_now if at_once else kept.tell).append(callback)
-        if late:
-            self._call(kept, callback) if at_once else self._tellers.submit(partial(self._call, kept, callback))
+                return
+        if at_once:
+            self._call(kept, callback)
+        else:
+            self._aside(partial(self._call, kept, callback))
 
     def not_on_lost(self, kept: Kept, callback: OnLost) -> None:
         """Take a callback back that was to be told at once."""
@@ -149,14 +160,12 @@ class Keeper:
                 kept.tell_now.remove(callback)
 
     def abandon(self, kept: Kept) -> None:
-        """The facade's lease was dropped unreleased: stop renewing and let it expire."""
-        with self._changed:
-            was_held = kept.tenure.leave()
-            if was_held:
-                kept.tenure.left()
-                self._drop(kept)
-        if was_held and not self._closed:
-            self.emit(Abandoned(kept.tenure.lease.name.key, kept.tenure.lease.holder))
+        """The facade's lease was dropped unreleased: the timing thread stops renewing it and lets it expire.
+
+        Called by the garbage collector, in any thread and in the middle of anything: so it takes no lock and tells
+        nobody itself.
+        """
+        self._dropped.append(kept)
 
     def chore(self, delay: float, work: Callable[[], None]) -> None:
         """Do some bounded piece of work after a while, once, in the crew."""
@@ -166,10 +175,6 @@ class Keeper:
             heapq.heappush(self._chores, (self._clock.now() + delay, next(self._count), work))
             self._start()
             self._changed.notify_all()
-
-    def submit(self, job: Callable[[], None]) -> None:
-        """Run a blocking job in the crew."""
-        self._workers.submit(job)
 
     def emit(self, event: LockEvent) -> None:
         """Tell the listener; its failure is its own."""
@@ -192,7 +197,8 @@ class Keeper:
             self._chores_under_way += len(chores)
             self._changed.notify_all()
         for work in chores:
-            self._workers.submit(partial(self._do, work))
+            if not self._workers.submit(partial(self._do, work)):
+                self._chores_under_way -= 1
         with self._changed:
             self._changed.wait_for(lambda: self._chores_under_way == 0, patience)
         self._workers.close()
@@ -202,6 +208,8 @@ class Keeper:
 
     def forked(self) -> None:
         """Mark, in a child just forked, every copy of the parent's leases as lost. No other thread exists here."""
+        # another thread may have held it at the fork
+        self._changed = threading.Condition()
         self._closed = True
         for kept in list(self._kept.values()):
             kept.tenure.lose(LossReason.FORKED)
@@ -217,14 +225,14 @@ class Keeper:
             )
             self._thread.start()
 
-    def _round(self) -> tuple[float | None, list[Kept]]:
-        """Send out what is due; give the seconds to sleep (None to end) and the leases whose loss must be told.
+    def _round(self, lost: list[Kept]) -> float | None:
+        """Send out what is due; give the seconds to sleep, None to end. lost gets whose loss must be told.
 
         Called with the lock held.
         """
-        lost: list[Kept] = []
         if self._closed:
-            return None, lost
+            return None
+        self._abandon_dropped()
         now = self._clock.now()
         for tenure in self._rota.due(now):
             kept = self._kept[id(tenure)]
@@ -244,7 +252,22 @@ class Keeper:
             self._chores_under_way += 1
             self._workers.submit(partial(self._do, work))
         wake_at = min(self._rota.wake_at(), self._chores[0][0] if self._chores else float("inf"))
-        return max(0.0, min(wake_at - now, LONGEST_SLEEP)), lost
+        return max(0.0, min(wake_at - now, LONGEST_SLEEP))
+
+    def _abandon_dropped(self) -> None:
+        while self._dropped:
+            kept = self._dropped.popleft()
+            if kept.tenure.leave():
+                kept.tenure.left()
+                self._drop(kept)
+                event = Abandoned(kept.tenure.lease.name.key, kept.tenure.lease.holder)
+                self._aside(partial(self.emit, event))
+
+    def _recover(self, error: Exception) -> None:
+        """After a fault of our own in a round: tell it, and forget no lease over it. Called with the lock held."""
+        for tenure in [kept.tenure for kept in self._kept.values()]:
+            self._rota.plan(tenure)
+        self._aside(partial(self.emit, Warned("", f"a round of the keeper failed: {type(error).__name__}: {error}")))
 
     def _drop(self, kept: Kept) -> None:
         if self._kept.pop(id(kept.tenure), None) is not None:
@@ -257,11 +280,12 @@ class Keeper:
     def _renew(self, kept: Kept) -> None:
         fields, progress = self._fields(kept)
         outcome = self._ask(kept, fields)
-        tenure, now = kept.tenure, self._clock.now()
+        tenure = kept.tenure
         with self._changed:
+            now = self._clock.now()
             was_held = tenure.state is State.HELD
             if isinstance(outcome, StoreError):
-                kept.progress = kept.progress or progress
+                kept.progress = progress if kept.progress is None else kept.progress
             _apply(tenure, outcome, now)
             lost = was_held and tenure.state is State.LOST
             deadline = tenure.deadline if tenure.state is State.HELD else None
@@ -283,9 +307,9 @@ class Keeper:
         try:
             if tenure.registration is None:
                 owner = renew(tenure.lease, fields, kept.terms)
-                return run(owner, self._store, self._clock, limits, ThreadBell())
+                return run(owner, self._store, self._clock, limits, NO_BELL)
             member = renew_member(tenure.lease, tenure.registration, fields, kept.terms)
-            return run(member, self._store, self._clock, limits, ThreadBell())
+            return run(member, self._store, self._clock, limits, NO_BELL)
         except StoreError as error:
             return error
         except Exception as error:  # noqa: BLE001 - the keeper outlives everything and reports it
@@ -317,31 +341,35 @@ class Keeper:
 
     # --- telling -------------------------------------------------------------------------------------------------
 
-    def _tell(self, kept: Kept) -> None:
-        self._tell_at_once(kept)
+    def _tell(self, kept: Kept, *, aside: bool = False) -> None:
+        """Tell a loss, once. aside: even the listener is told in another thread, since this one must not block."""
         with self._changed:
             if kept.told:
                 return
             kept.told = True
-            callbacks = list(kept.tell)
+            at_once, callbacks = kept.tell_now, kept.tell
+            kept.tell_now, kept.tell = [], []
+        for callback in at_once:
+            self._call(kept, callback)
+        for callback in callbacks:
+            self._aside(partial(self._call, kept, callback))
         tenure = kept.tenure
         reason = tenure.reason or LossReason.EXPIRED
-        self.emit(Lost(tenure.lease.name.key, tenure.lease.holder, reason, tenure.token, tenure.detail))
-        for callback in callbacks:
-            self._tellers.submit(partial(self._call, kept, callback))
+        event = Lost(tenure.lease.name.key, tenure.lease.holder, reason, tenure.token, tenure.detail)
+        if aside:
+            self._aside(partial(self.emit, event))
+        else:
+            self.emit(event)
 
-    def _tell_at_once(self, kept: Kept) -> None:
-        while kept.tell_now:
-            try:
-                callback = kept.tell_now.pop()
-            except IndexError:
-                return
-            self._call(kept, callback)
+    def _aside(self, telling: Callable[[], None]) -> None:
+        # where no thread can be had any more, being late is better than being silent
+        if not self._tellers.submit(telling):
+            telling()
 
     def _call(self, kept: Kept, callback: OnLost) -> None:
         try:
             callback()
-        except Exception as error:  # noqa: BLE001 - a user's callback must not stop the others
+        except BaseException as error:  # noqa: BLE001 - a user's callback must not stop the others
             self.emit(CallbackFailed(kept.tenure.lease.name.key, kept.tenure.lease.holder, error))
 
 
@@ -364,8 +392,13 @@ def _keep_time(keeper_ref: weakref.ref[Keeper], changed: threading.Condition) ->
         keeper = keeper_ref()
         if keeper is None:
             return
+        lost: list[Kept] = []
         with changed:
-            sleep, lost = keeper._round()
+            try:
+                sleep = keeper._round(lost)
+            except Exception as error:  # noqa: BLE001 - a keeper that dies takes every lease with it
+                keeper._recover(error)
+                sleep = LONGEST_SLEEP
             if not lost:
                 del keeper
                 if sleep is None:
@@ -375,7 +408,5 @@ def _keep_time(keeper_ref: weakref.ref[Keeper], changed: threading.Condition) ->
                 continue
         # outside the lock: whoever is told may come back to the keeper
         for kept in lost:
-            keeper._tell_at_once(kept)
-        for kept in lost:
-            keeper._tellers.submit(partial(keeper._tell, kept))
+            keeper._tell(kept, aside=True)
         del keeper

@@ -5,11 +5,10 @@ A thousand waiters in one process thus poll like one. Must not know what they wa
 
 from __future__ import annotations
 
-import asyncio
 import threading
+import time
 from collections import deque
-from contextlib import suppress
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Waiter(Protocol):
@@ -43,44 +42,22 @@ class ThreadBell:
         return was
 
 
-class LoopBell:
-    """An awaiting waiter's bell; belongs to the event loop it was made in."""
+class NoBell:
+    """The bell of who stands in no line: nobody rings it."""
 
-    __slots__ = ("_async", "_loop", "_thread")
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._async = asyncio.Event()
-        self._thread = threading.Event()
-
-    def ring(self) -> None:
-        """Wake the waiter, from any thread."""
-        self._thread.set()
-        with suppress(RuntimeError):  # the loop is closed, so nobody waits in it
-            self._loop.call_soon_threadsafe(self._async.set)
+    __slots__ = ()
 
     def wait(self, seconds: float) -> bool:
-        """Sleep in a thread, up to `seconds`; True as soon as it was rung."""
-        return self._thread.wait(seconds)
-
-    async def awaited(self, seconds: float) -> bool:
-        """Await up to `seconds`; True as soon as it was rung."""
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._async.wait()
-        except TimeoutError:
-            return False
+        """Sleep `seconds`."""
+        time.sleep(seconds)
+        return False
 
     def take(self) -> bool:
-        """Tell whether it was rung, and silence it."""
-        was = self._thread.is_set()
-        self._thread.clear()
-        self._async.clear()
-        return was
+        """It was not rung."""
+        return False
 
-    def hush(self) -> None:
-        """Make a thread that waits come back at once."""
-        self._thread.set()
+
+NO_BELL: Final = NoBell()
 
 
 class Lines:
@@ -128,3 +105,10 @@ class Lines:
             first = line[0] if line else None
         if first is not None:
             first.ring()
+
+    def ring_all(self) -> None:
+        """Wake everybody: there is nothing left to wait for."""
+        with self._lock:
+            waiters = [waiter for line in self._lines.values() for waiter in line]
+        for waiter in waiters:
+            waiter.ring()

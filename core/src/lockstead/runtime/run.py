@@ -1,23 +1,22 @@
 """Decides how a script is driven: stamps every command's send and receipt, limits it, and throws what went wrong.
 
-Two drivers, one blocking and one awaiting, run the very same scripts. Must not know what a script is about.
+This driver blocks; its awaiting twin is `awaiting`. Both run the very same scripts. Must not know what a script is
+about.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
-from lockstead.errors import LocksteadError, OutcomeUnknown, StoreError
+from lockstead.errors import LocksteadError, OutcomeUnknown, StoreError, StoreRefused
 from lockstead.protocol.acquire import OutOfTime
-from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
+from lockstead.protocol.commands import Pause, Paused, Reply, Script
 from lockstead.protocol.record import stamped
 from lockstead.runtime.clock import Clock
-from lockstead.stores.port import Awaits, Store, Waits
+from lockstead.stores.port import Store, Waits
 
 T = TypeVar("T")
 
@@ -25,15 +24,26 @@ OVERTIME: Final = 0.9
 """Seconds after the end of a wait in which its last try must be over."""
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a request may take (seconds), and when a whole wait ends (boot clock; None: never)."""
+    """How long a request may take (seconds), and when a whole wait ends.
+
+    gives_up_at is an instant on the boot clock, None for never. is_closed: whether the client was closed meanwhile,
+    so that nothing will ever come of the wait.
+    """
 
     request_timeout: float
     gives_up_at: float | None = None
+    is_closed: Callable[[], bool] = _never
 
     def of(self, now: float) -> float:
         """Give the limit of a request that is sent now; OutOfTime if the wait is over."""
+        if self.is_closed():
+            raise StoreRefused("the client was closed: open another one")
         if self.gives_up_at is None:
             return self.request_timeout
         left = self.gives_up_at + OVERTIME - now
@@ -78,7 +88,7 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, bell: Bel
             except LocksteadError:
                 raise
             except Exception as error:  # noqa: BLE001 - a foreign store's unknown failure is an unknown outcome
-                command = script.throw(_unknown(error))
+                command = script.throw(unknown(error))
             else:
                 command = script.send(Reply(answer, sent_at, clock.now()))
     except StopIteration as stop:
@@ -89,93 +99,19 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, bell: Bel
 
 
 def _pause(command: Pause, store: Store, seconds: float, bell: Bell) -> Paused:
-    if isinstance(store, Waits):
-        changed = store.wait(command.name, seconds, bell.wait)
-    else:
-        changed = bell.wait(seconds)
-    return Paused(seconds, bell.take() or changed)
-
-
-class AsyncBell(Protocol):
-    """The awaiting side of `Bell`; `wait` and `take` serve a store that waits in a thread."""
-
-    def wait(self, seconds: float) -> bool:
-        """Sleep up to `seconds` in a thread; True as soon as it was rung."""
-        ...
-
-    def take(self) -> bool:
-        """Tell whether it was rung, and silence it."""
-        ...
-
-    async def awaited(self, seconds: float) -> bool:
-        """Await up to `seconds`; True as soon as it was rung."""
-        ...
-
-    def hush(self) -> None:
-        """Make a thread that waits come back at once."""
-        ...
-
-
-InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a blocking call in a thread of the engine's own and awaits its end."""
-
-
-async def arun(
-    script: Script[T], store: Store, clock: Clock, limits: Limits, bell: AsyncBell, in_thread: InThread
-) -> T:
-    """Drive a script to its end, awaiting. Cancelled at any await, it leaves the outcome of that command unknown."""
-    awaits = store if isinstance(store, Awaits) else None
-    try:
-        command = next(script)
-        while True:
-            sent_at = clock.now()
-            try:
-                answer: Any
-                if isinstance(command, Pause):
-                    answer = await _apause(command, store, limits.pause(command, sent_at), bell, in_thread)
-                else:
-                    ready = stamped(command, clock.wall())
-                    limit = limits.of(sent_at)
-                    if awaits is not None:
-                        answer = await _within(awaits, ready, limit)
-                    else:
-                        answer = await in_thread(partial(store.perform, ready, limit))
-            except StoreError as error:
-                command = script.throw(error)
-            except LocksteadError:
-                raise
-            except Exception as error:  # noqa: BLE001 - a foreign store's unknown failure is an unknown outcome
-                command = script.throw(_unknown(error))
-            else:
-                command = script.send(Reply(answer, sent_at, clock.now()))
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    finally:
-        script.close()
-
-
-async def _within(store: Awaits, command: Command[Any], limit: float) -> Any:
-    try:
-        async with asyncio.timeout(limit):
-            return await store.aperform(command, limit)
-    except TimeoutError as error:
-        raise OutcomeUnknown(f"no answer within {limit:.3g} s") from error
-
-
-async def _apause(command: Pause, store: Store, seconds: float, bell: AsyncBell, in_thread: InThread) -> Paused:
+    changed = False
     if isinstance(store, Waits):
         try:
-            changed = await in_thread(partial(store.wait, command.name, seconds, bell.wait))
-        except asyncio.CancelledError:
-            bell.hush()
-            raise
+            changed = store.wait(command.name, seconds, bell.wait)
+        except Exception:  # noqa: BLE001 - a store that cannot watch is polled, and says what is wrong when it is read
+            bell.wait(seconds)
     else:
-        changed = await bell.awaited(seconds)
+        bell.wait(seconds)
     return Paused(seconds, bell.take() or changed)
 
 
-def _unknown(error: Exception) -> OutcomeUnknown:
-    unknown = OutcomeUnknown(f"the store failed in a way it does not know: {type(error).__name__}: {error}")
-    unknown.__cause__ = error
-    return unknown
+def unknown(error: Exception) -> OutcomeUnknown:
+    """Put an error that a store should not have raised into the safe side of doubt."""
+    doubt = OutcomeUnknown(f"the store failed in a way it does not know: {type(error).__name__}: {error}")
+    doubt.__cause__ = error
+    return doubt

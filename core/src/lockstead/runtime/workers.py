@@ -5,9 +5,15 @@ Not `concurrent.futures`: its threads are joined at exit, so a store that hangs 
 
 from __future__ import annotations
 
+import sys
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar, cast
+
+T = TypeVar("T")
 
 
 class Workers:
@@ -23,19 +29,36 @@ class Workers:
         self._free = 0
         self._closed = False
 
-    def submit(self, job: Callable[[], None]) -> None:
-        """Run a job as soon as a thread is free. The job must not raise."""
+    def submit(self, job: Callable[[], None], *, queue: bool = True) -> bool:
+        """Run a job as soon as a thread is free; what it raises is reported. False if there is no thread to do it.
+
+        queue: whether it may wait for a thread that is busy.
+        """
         with self._changed:
-            if self._closed:
-                return
+            is_free = self._free > len(self._jobs)
+            is_full = self._threads >= self._most
+            if self._closed or (is_full and not is_free and not queue):
+                return False
             self._jobs.append(job)
-            if self._free >= len(self._jobs):
+            if is_free:
                 self._changed.notify()
-                return
-            if self._threads >= self._most:
-                return
+            if is_free or is_full:
+                return True
             self._threads += 1
-        threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        try:
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        except RuntimeError:
+            return self._goes_without(job)
+        return True
+
+    def _goes_without(self, job: Callable[[], None]) -> bool:
+        """The system gives no more threads, or the interpreter is ending: those that run must do, if there are any."""
+        with self._changed:
+            self._threads -= 1
+            if self._threads == 0 and job in self._jobs:
+                self._jobs.remove(job)
+                return False
+            return True
 
     def close(self) -> None:
         """Let the threads end when they have nothing left to do; jobs not yet begun are still done."""
@@ -44,17 +67,53 @@ class Workers:
             self._changed.notify_all()
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._free += 1
+        while (job := self._next()) is not None:
+            try:
+                job()
+            except BaseException:  # noqa: BLE001 - the thread outlives its job, and reports it
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+            # a job that is over must not keep a lease alive while the thread idles
+            del job
+
+    def _next(self) -> Callable[[], None] | None:
+        """Wait for a job; None once this thread may end."""
+        with self._changed:
+            self._free += 1
+            try:
                 while not self._jobs:
                     if self._closed or not self._changed.wait(self._idle):
                         if self._jobs:
                             break
-                        self._free -= 1
                         self._threads -= 1
-                        return
+                        return None
+                return self._jobs.popleft()
+            finally:
                 self._free -= 1
-                job = self._jobs.popleft()
-            job()
-            del job
+
+
+async def in_crew(crew: Workers, job: Callable[[], T]) -> T:
+    """Await a blocking job that runs in one of these workers. RuntimeError once they are closed."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if ended.done():
+            return  # whoever awaited it was cancelled
+        if error is not None:
+            ended.set_exception(error)
+        else:
+            ended.set_result(cast(T, result))
+
+    def work() -> None:
+        result: T | None = None
+        error: BaseException | None = None
+        try:
+            result = job()
+        except BaseException as failed:  # noqa: BLE001 - handed on to who awaits it
+            error = failed
+        with suppress(RuntimeError):  # the loop is closed, so nobody awaits it
+            loop.call_soon_threadsafe(settle, result, error)
+
+    if not crew.submit(work):
+        raise RuntimeError("this client is closed")
+    return await ended

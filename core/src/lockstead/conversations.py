@@ -1,0 +1,249 @@
+"""Decides what each call of the API asks of a store and what is noted of the answer: once, for both colours.
+
+Every function here gives a script; `lock` runs it blocking, `aio` awaiting. Must not know which of them does.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NoReturn, TypeVar
+
+from lockstead import opening
+from lockstead.errors import NotAcquired, StoreError, StoreRefused
+from lockstead.events import Attached, Detached, Released, ReleaseFailed, Warned
+from lockstead.holding import Breaking, Holding, breaking, holding
+from lockstead.protocol import release as leaving
+from lockstead.protocol.acquire import Contended, Grant, acquire
+from lockstead.protocol.commands import List, Script, StoreClock, TokenSource, ask
+from lockstead.protocol.fence import draw_token, verify
+from lockstead.protocol.members import attach, withdraw
+from lockstead.protocol.renew import Over, renew
+from lockstead.protocol.terms import LeaseId
+from lockstead.runtime.engine import Engine, fresh_nonce
+from lockstead.runtime.held import HeldLease, lost_on_attach
+from lockstead.runtime.keeper import Kept
+from lockstead.runtime.line import Waiter
+from lockstead.runtime.run import Limits
+from lockstead.settings import Settings
+from lockstead.values import Duration, LeaseTicket, Name, Sequencer, Space, seconds
+
+L = TypeVar("L", bound=HeldLease)
+
+PLAIN = Settings()
+"""What a conversation is held under that belongs to no lock."""
+
+
+class Asking:
+    """One acquisition, from the wish to the lease: its place in line, its script, and what it leaves if it fails.
+
+    limit is the longest wait in seconds, None for ever, 0 for one try that stands in no line.
+    """
+
+    def __init__(self, engine: Engine, key: str, settings: Settings, limit: float | None, *, reclaim: bool) -> None:
+        engine.refuse_if_closed()
+        self._engine = engine
+        self._key = key
+        self._settings = settings
+        self._waits = limit != 0
+        self._started_at = engine.clock.now()
+        self._want = engine.want(Name(key), settings, reclaim=reclaim)
+        self.gives_up_at = None if limit is None else self._started_at + limit
+        self.limits = Limits(settings.request_timeout, self.gives_up_at, lambda: engine.is_closed)
+        if self._waits:
+            engine.refuse_self_wait(Name(key))
+            self._want.on_wait = partial(engine.waiting, key, self._want.holder)
+
+    def enter(self, bell: Waiter) -> bool:
+        """Stand in line; True if it is our turn at once."""
+        return not self._waits or self._engine.lines.enter(self._key, bell)
+
+    def leave(self, bell: Waiter) -> None:
+        """Leave the line."""
+        if self._waits:
+            self._engine.lines.leave(self._key, bell)
+
+    def script(self, *, was_first: bool, in_time: bool) -> Script[Grant | Contended]:
+        """Ask the store. was_first: nobody of this process waited before us. in_time: our turn came before the end."""
+        return acquire(
+            self._want,
+            self._engine.terms(self._settings),
+            gives_up_at=self.gives_up_at,
+            tries_once=not self._waits or not in_time,
+            look_first=not was_first,
+        )
+
+    def lease(self, grant: Grant, kind: type[L]) -> L:
+        """Take a grant into the keeper's care."""
+        engine = self._engine
+        waited = max(0.0, grant.sent_at - self._started_at)
+        kept = engine.granted(grant, self._want, self._settings, waited)
+        return kind(engine, kept, engine.took(kept.tenure))
+
+    def failed(self, error: BaseException | None = None) -> None:
+        """The acquisition ended without a lease: take back what it may have written."""
+        self._engine.given_up(self._want, self._settings, error)
+
+    def not_acquired(self, contended: Contended) -> NotAcquired:
+        """Give the error of a wait that ended."""
+        waited = self._engine.clock.now() - self._started_at
+        return self._engine.not_acquired(Name(self._key), contended, waited)
+
+
+# --- a lease that is held -------------------------------------------------------------------------------------------
+
+
+def sequencer(lease: HeldLease) -> Script[Sequencer]:
+    """Give key, mode and token; draw the token when first asked."""
+    lease.check()
+    engine, tenure = lease._engine, lease._tenure
+    if tenure.token is None:
+        if engine.traits.tokens is TokenSource.NONE:
+            raise StoreRefused(f"{engine.traits.scheme} has no fencing tokens; use a store that has")
+        token = yield from draw_token(tenure.lease, lease._kept.terms, salt=fresh_nonce())
+        if token is None:
+            yield from _find_loss(lease)
+        tenure.token = token
+    if tenure.token is None or not lease.is_held:
+        # a lease that was lost while its token was drawn must not send it to the resource
+        raise lease._found_lost()
+    return Sequencer(lease.key, tenure.token)
+
+
+def _find_loss(lease: HeldLease) -> Script[NoReturn]:
+    verdict = yield from renew(lease._tenure.lease, {}, lease._kept.terms)
+    if isinstance(verdict, Over):
+        lease._engine.keeper.lose(lease._kept, verdict.reason, verdict.detail)
+        raise lease._found_lost()
+    raise NotAcquired(f"no token could be drawn for {lease.key!r}: its record changes too fast", key=lease.key)
+
+
+def share(lease: HeldLease) -> Script[LeaseTicket]:
+    """Register this process as a member beside others, and give the ticket."""
+    lease.check()
+    engine, tenure = lease._engine, lease._tenure
+    if tenure.registration is None:
+        nonce = fresh_nonce()
+        fields = engine.registration_fields(nonce, tenure.lease.ttl, tenure.settings)
+        # from here on somebody may live under the lease, whatever becomes of this
+        tenure.shared = True
+        joined = yield from attach(tenure.lease, nonce, fields, lease._kept.terms)
+        if isinstance(joined, Over):
+            engine.keeper.lose(lease._kept, joined.reason, joined.detail)
+            raise lease._found_lost()
+        engine.keeper.register(lease._kept, joined)
+        lease.check()
+    return lease._ticket()
+
+
+def detach(lease: HeldLease) -> Script[LeaseTicket]:
+    """Withdraw, for a member, once the belief has ended; give the ticket."""
+    engine, tenure = lease._engine, lease._tenure
+    if tenure.registration is not None:
+        try:
+            yield from withdraw(tenure.registration)
+        except StoreError as error:
+            engine.emit(ReleaseFailed(lease.key, lease.holder, error))
+    engine.keeper.left(lease._kept)
+    lease._ended()
+    engine.emit(Detached(lease.key, lease.holder))
+    return lease._ticket()
+
+
+def give_back(lease: HeldLease, bound_at: float) -> Script[bool]:
+    """Give back what this process has of a lease whose belief has ended; True if we removed it."""
+    engine = lease._engine
+    outcome = yield from leaving.give_back(lease._tenure, lease._kept.terms, bound_at=bound_at)
+    removed = outcome is leaving.Outcome.REMOVED
+    engine.emit(Released(lease.key, lease.holder, removed, outcome.value))
+    return removed
+
+
+def drain_bound(engine: Engine, settings: Settings, drain: Duration | None) -> float:
+    """Give how long a release waits for members, seconds."""
+    if drain is not None:
+        return seconds(drain, "drain")
+    return settings.drain_bound(engine.traits.granularity, observing=engine.traits.clock is StoreClock.NONE)
+
+
+# --- tickets --------------------------------------------------------------------------------------------------------
+
+
+def attached(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[Kept]:
+    """Become a member of the lease that a ticket names, in the keeper's care. LeaseLost if it is gone."""
+    engine.refuse_if_closed()
+    said, lease, scaled = _of_ticket(engine, key, settings, ticket)
+    nonce = fresh_nonce()
+    fields = engine.registration_fields(nonce, said.ttl, scaled)
+    joined = yield from attach(lease, nonce, fields, engine.terms(scaled))
+    if isinstance(joined, Over):
+        raise lost_on_attach(said, joined)
+    kept = engine.attached(joined, scaled)
+    engine.emit(Attached(key, said.holder))
+    return kept
+
+
+def released(
+    engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str, drain: Duration | None
+) -> Script[bool]:
+    """Give back, as its owner, the lease that a ticket names; True if we removed it."""
+    _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
+    bound_at = engine.clock.now() + drain_bound(engine, scaled, drain)
+    terms = engine.terms(scaled)
+    outcome = yield from leaving.release(lease, terms, shared=True, bound_at=bound_at, salt=lease.holder)
+    removed = outcome is leaving.Outcome.REMOVED
+    engine.emit(Released(key, lease.holder, removed, outcome.value))
+    engine.lines.ring(key)
+    return removed
+
+
+def _of_ticket(
+    engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str
+) -> tuple[LeaseTicket, LeaseId, Settings]:
+    said = opening.checked_ticket(ticket, key, engine.store.url)
+    return said, LeaseId(Name(key), said.holder, said.incarnation, said.ttl), settings.for_ttl(said.ttl)
+
+
+# --- looking and breaking -------------------------------------------------------------------------------------------
+
+
+def inspected(engine: Engine, key: str, settings: Settings) -> Script[Holding | None]:
+    """Show who holds a key."""
+    terms = engine.terms(settings)
+    sight = yield from leaving.look(Name(key), terms)
+    return None if sight is None else holding(key, sight, terms)
+
+
+def listed(engine: Engine) -> Script[list[Holding]]:
+    """Show every key that is held, by name."""
+    terms = engine.terms(PLAIN)
+    said = yield from ask(List(Space.LOCK))
+    held = [holding(name.key, leaving.sight(name, seen, terms), terms) for name, seen in said.answer.entries]
+    return sorted(held, key=lambda one: one.key)
+
+
+def verified(engine: Engine, sequencer: Sequencer | str) -> Script[bool]:
+    """Tell whether a sequencer names the lease that holds its key."""
+    said = Sequencer.parse(sequencer) if isinstance(sequencer, str) else sequencer
+    return (yield from verify(said, engine.terms(PLAIN)))
+
+
+def broken(
+    engine: Engine, key: str, settings: Settings, *, reason: str, by: str | None, now: bool, incarnation: str | None
+) -> Script[Breaking | None]:
+    """Revoke or remove the lease on a key, and leave an audit entry; None if there was none."""
+    terms = engine.terms(settings)
+    revoked = opening.revocation(reason, by, settings)
+    done = yield from leaving.break_lease(
+        Name(key), revoked, terms, now=now, incarnation=incarnation, salt=fresh_nonce()
+    )
+    if done is None:
+        return None
+    engine.lines.ring(key)
+    report = breaking(key, done, terms, engine.clock.wall())
+    part, entry = leaving.audit_entry(done, revoked, engine.clock.wall(), fresh_nonce())
+    try:
+        yield from leaving.audit(Name(key), part, entry)
+    except StoreError as error:
+        # the lease is broken all the same, and whoever broke it must not take it for unbroken
+        engine.emit(Warned(key, f"the lease was broken, but its audit entry may be missing: {error}"))
+    return report

@@ -1,0 +1,171 @@
+"""Decides how a script is driven from an event loop: the awaiting twin of `run`, its bell, and its threads.
+
+A store without an awaiting side performs in threads of the engine's own. The loop's executor would not do: its few
+threads are joined at exit, so a store that hangs would hang the interpreter, and they are the user's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from lockstead.errors import LocksteadError, OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
+from lockstead.protocol.record import stamped
+from lockstead.runtime.engine import Engine
+from lockstead.runtime.run import Limits, unknown
+from lockstead.runtime.workers import Workers
+from lockstead.stores.port import Awaits, Store, Waits
+
+T = TypeVar("T")
+
+LATE: Final = 0.05
+"""Seconds that a thread may take longer than its request's limit."""
+
+
+class LoopBell:
+    """An awaiting waiter's bell; belongs to the event loop it was made in."""
+
+    __slots__ = ("_async", "_loop", "_thread")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._async = asyncio.Event()
+        self._thread = threading.Event()
+
+    def ring(self) -> None:
+        """Wake the waiter, from any thread."""
+        self._thread.set()
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits in it
+            self._loop.call_soon_threadsafe(self._async.set)
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep in a thread, up to `seconds`; True as soon as it was rung."""
+        return self._thread.wait(seconds)
+
+    async def awaited(self, seconds: float) -> bool:
+        """Await up to `seconds`; True as soon as it was rung."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._async.wait()
+        except TimeoutError:
+            return False
+
+    def take(self) -> bool:
+        """Tell whether it was rung, and silence it."""
+        was = self._thread.is_set()
+        self._thread.clear()
+        self._async.clear()
+        return was
+
+    def hush(self) -> None:
+        """Make a thread that waits come back at once."""
+        self._thread.set()
+
+
+async def in_thread(workers: Workers, job: Callable[[], T], *, queue: bool = True) -> T:
+    """Run a blocking call in a thread and await its end. Cancelled, it lets the call go on and forgets its answer.
+
+    Raises StoreUnavailable if there is no thread; queue: whether to wait for one that is busy.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def tell(answer: Callable[[asyncio.Future[T]], None]) -> None:
+        if not future.done():
+            answer(future)
+
+    def work() -> None:
+        try:
+            result = job()
+            told = partial(tell, lambda waiting: waiting.set_result(result))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to who awaits
+            failure = error
+            told = partial(tell, lambda waiting: waiting.set_exception(failure))
+        with suppress(RuntimeError):  # the loop is closed, so nobody awaits any more
+            loop.call_soon_threadsafe(told)
+
+    if not workers.submit(work, queue=queue):
+        raise StoreUnavailable("there is no thread to ask the store in: the client was closed, or the system has none")
+    return await future
+
+
+async def arun(script: Script[T], engine: Engine, limits: Limits, bell: LoopBell) -> T:
+    """Drive a script to its end, awaiting. Cancelled at any await, it leaves the outcome of that command unknown."""
+    clock = engine.clock
+    try:
+        command = next(script)
+        while True:
+            sent_at = clock.now()
+            try:
+                answer: Any
+                if isinstance(command, Pause):
+                    answer = await _pause(command, engine, limits.pause(command, sent_at), bell)
+                else:
+                    answer = await _perform(stamped(command, clock.wall()), engine, limits.of(sent_at))
+            except StoreError as error:
+                command = script.throw(error)
+            except LocksteadError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a foreign store's unknown failure is an unknown outcome
+                command = script.throw(unknown(error))
+            else:
+                command = script.send(Reply(answer, sent_at, clock.now()))
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        script.close()
+
+
+async def _perform(command: Command[Any], engine: Engine, limit: float) -> Any:
+    store: Store = engine.store
+    try:
+        if isinstance(store, Awaits):
+            async with asyncio.timeout(limit):
+                return await store.aperform(command, limit)
+        async with asyncio.timeout(limit + LATE):
+            return await in_thread(engine.calls, partial(store.perform, command, limit))
+    except TimeoutError as error:
+        raise OutcomeUnknown(f"no answer within {limit:.3g} s") from error
+
+
+async def _pause(command: Pause, engine: Engine, seconds: float, bell: LoopBell) -> Paused:
+    store = engine.store
+    if isinstance(store, Waits):
+        watch = partial(store.wait, command.name, seconds, bell.wait)
+        try:
+            changed = await in_thread(engine.watches, watch, queue=False)
+        except asyncio.CancelledError:
+            bell.hush()
+            raise
+        except Exception:  # noqa: BLE001, S110 - no thread is free, or the store cannot watch: it is polled
+            pass
+        else:
+            return Paused(seconds, bell.take() or changed)
+    await bell.awaited(seconds)
+    return Paused(seconds, bell.take())
+
+
+async def aside(job: Callable[[], T]) -> T:
+    """Run one blocking call in a thread of its own, which ends with it, and await its end."""
+    workers = Workers("lockstead-aside", 1)
+    try:
+        return await in_thread(workers, job)
+    finally:
+        workers.close()
+
+
+async def wait_in_line(engine: Engine, key: str, bell: LoopBell, gives_up_at: float | None) -> bool:
+    """Await this waiter's turn to ask the store; False if the time ran out before."""
+    while not engine.lines.is_first(key, bell) and not engine.is_closed:
+        left = 60.0 if gives_up_at is None else gives_up_at - engine.clock.now()
+        if left <= 0:
+            return False
+        await bell.awaited(min(left, 60.0))
+        bell.take()
+    return True
