@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lockstead.errors import OutcomeUnknown, StoreUnavailable
+from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import (
     Absent,
     Create,
     Extend,
+    OutOfTime,
     Pause,
     Read,
     Remove,
@@ -32,10 +33,6 @@ from lockstead.values import Ending, Name, Predecessor
 
 TURNS_MAX: Final = 16
 """Turns of one attempt. Each but the first is caused by a change that somebody else made."""
-
-
-class OutOfTime(StoreUnavailable):
-    """The driver had no time left to send this request. Never leaves the engine."""
 
 
 @dataclass(slots=True)
@@ -85,25 +82,24 @@ def acquire(
     look_first: read before the first write, as who has waited in the process's own line must.
 
     A store that is down while waiting is waited out like contention; it is raised only if it is still down at the
-    end.
+    end: as OutcomeUnknown where any write of ours may yet be applied, whatever failed last.
     """
     settings = terms.settings
     contended: Contended | None = None
+    silence: StoreError | None = None
     told = False
     longest = settings.backoff_min
     is_last = tries_once
     while True:
         try:
-            outcome = yield from attempt(want, terms, look_first=look_first)
-        except OutOfTime:
+            outcome = yield from attempt(want, terms, look_first=look_first, gives_up_at=gives_up_at)
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            if not isinstance(error, OutOfTime):
+                contended, silence = None, error
             if is_last and contended is not None:
                 return contended
             if is_last:
-                raise
-        except (StoreUnavailable, OutcomeUnknown):
-            contended = None
-            if is_last:
-                raise
+                raise _as_known(want, silence or error) from silence
         else:
             if isinstance(outcome, Grant) or is_last:
                 return outcome
@@ -119,8 +115,17 @@ def acquire(
         look_first = True
 
 
-def attempt(want: Acquisition, terms: Terms, *, look_first: bool) -> Script[Grant | Contended]:
-    """Try once, without waiting for anybody. look_first: read before writing, as who waits must."""
+def _as_known(want: Acquisition, error: StoreError) -> StoreError:
+    """Give the error that says what is known of the whole acquisition, not of its last request alone."""
+    if not want.unsettled or isinstance(error, OutcomeUnknown):
+        return error
+    return OutcomeUnknown(f"{want.name.key!r} was asked for and no answer came in time; it may yet be granted: {error}")
+
+
+def attempt(
+    want: Acquisition, terms: Terms, *, look_first: bool, gives_up_at: float | None = None
+) -> Script[Grant | Contended]:
+    """Try once, without waiting for anybody but, to reclaim, for members. look_first: read before writing."""
     write_first = not look_first
     for _turn in range(TURNS_MAX):
         if write_first:
@@ -136,13 +141,14 @@ def attempt(want: Acquisition, terms: Terms, *, look_first: bool) -> Script[Gran
             continue
         record = terms.decode(want.name, seen)
         if record.holder == want.holder:
-            granted = yield from _adopt(want, seen, record, terms)
+            granted = yield from _fenced(want, (yield from _adopt(want, seen, record, terms)), terms)
         elif (yield from is_over(want.name, record, reply, seen, want.holder, terms)):
             granted = yield from _take_over(want, seen, record, terms)
         elif want.reclaim and _may_reclaim(want, record):
-            granted = yield from _reclaim(want, seen, record, terms)
-            if granted is None:
-                return Contended(record, seen)
+            reclaimed = yield from _reclaim(want, seen, record, terms, gives_up_at)
+            if isinstance(reclaimed, Contended):
+                return reclaimed
+            granted = yield from _fenced(want, reclaimed, terms)
         else:
             return Contended(record, seen)
         if granted is not None:
@@ -199,27 +205,45 @@ def _take_over(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) 
 
 
 def _may_reclaim(want: Acquisition, record: Record) -> bool:
-    return not record.is_foreign and record.owner == want.owner and not want.keeps(record.holder)
+    # a tombstone bears its victim's name, and stands for what that one may still have under way
+    if record.is_foreign or record.tombstone:
+        return False
+    return record.owner == want.owner and not want.keeps(record.holder)
 
 
-def _reclaim(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> Script[Grant | None]:
-    """Take the lock from our own dead predecessor, after its members have left; None if they do not in time."""
+def _reclaim(
+    want: Acquisition, seen: Snapshot, record: Record, terms: Terms, gives_up_at: float | None
+) -> Script[Grant | Contended | None]:
+    """Take the lock from our own dead predecessor, after its members have left; Contended if they do not in time.
+
+    None: the record changed under our eyes, or the outcome is unknown; the next turn looks again.
+    """
     lease = LeaseId(want.name, record.holder, seen.incarnation, record.ttl or terms.settings.ttl)
     closed = yield from ask(Extend(want.name, {"closing": "1"}, seen.incarnation))
     if not isinstance(closed.answer, Snapshot):
         return None
-    bound_at = closed.received_at + terms.settings.drain_bound(terms.traits.granularity)
+    bound_at = closed.received_at + terms.drain_bound()
+    if gives_up_at is not None:
+        bound_at = min(bound_at, gives_up_at)
     if not (yield from drain(lease, terms, bound_at=bound_at, salt=want.holder)):
-        return None
+        return Contended(record, seen)
     latest = yield from ask(Read(want.name))
     if isinstance(latest.answer, Absent) or latest.answer.incarnation != seen.incarnation:
         return None
-    granted = yield from _take_over(want, latest.answer, record, terms)
-    if granted is None or terms.traits.tokens is not TokenSource.DRAWN:
-        return granted
-    # the earlier process may live after all: it must be fenced before we say that we hold
-    token = yield from draw_token(granted.lease, terms, salt=want.holder)
-    return None if token is None else _with_token(granted, token)
+    return (yield from _take_over(want, latest.answer, terms.decode(want.name, latest.answer), terms))
+
+
+def _fenced(want: Acquisition, grant: Grant | None, terms: Terms) -> Script[Grant | None]:
+    """Draw the token at once for who reclaims: the earlier process may live after all, and must be fenced first."""
+    if grant is None or not want.reclaim or terms.traits.tokens is not TokenSource.DRAWN:
+        return grant
+    # from here on our record stands: if no token comes, it must be swept
+    was_unsettled, want.unsettled = want.unsettled, True
+    token = yield from draw_token(grant.lease, terms, salt=want.holder)
+    if token is None:
+        return None
+    want.unsettled = was_unsettled
+    return _with_token(grant, token)
 
 
 def _with_token(grant: Grant, token: int) -> Grant:
@@ -238,3 +262,6 @@ def _granted(want: Acquisition, reply: Reply[Any], seen: Snapshot, predecessor: 
         token=seen.token if terms.traits.tokens is TokenSource.NATIVE else None,
         predecessor=predecessor,
     )
+
+
+__all__ = ["Acquisition", "Contended", "Grant", "OutOfTime", "acquire", "attempt"]

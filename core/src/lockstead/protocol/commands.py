@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from lockstead.errors import StoreUnavailable
 from lockstead.values import Name, Space
 
 # --- answers -----------------------------------------------------------------------------------------------------
@@ -179,6 +180,10 @@ def ask(command: Command[A]) -> Script[Reply[A]]:
     """Yield one command and give its reply, with the type that belongs to it."""
     reply: Reply[A] = yield command
     return reply
+
+
+class OutOfTime(StoreUnavailable):
+    """The driver had no time left to send this request. Never leaves the engine alone: see `acquire`."""
 
 
 # --- what a store says of itself ---------------------------------------------------------------------------------

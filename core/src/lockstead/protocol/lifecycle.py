@@ -146,14 +146,19 @@ class Tenure:
             self.round_started_at = now
 
     def renewed(self, sent_at: float, deadline: float | None, received_at: float) -> None:
-        """A renewal came back good. deadline None: the lease is closing, its deadline stands.
+        """A renewal came back good. deadline None: the lease is closing, a member's deadline stands.
 
+        Who works under a lease that others may close is a member of it. An owner that is none and sees it closing is
+        being taken for dead by a process of the same name (reclaim): it stops at once, and extends nothing any more.
         An answer processed after the deadline is ignored: once past, the belief is over for good.
         """
         self.in_flight = False
         if self.state is State.HELD and received_at >= self.deadline:
             self.lose(LossReason.EXPIRED)
         if self._move(Event.RENEWED) is not State.HELD:
+            return
+        if deadline is None and self.registration is None:
+            self.lose(LossReason.REVOKED, "a process of the same owner reclaims it")
             return
         if deadline is not None:
             self.record_deadline = max(self.record_deadline, deadline)

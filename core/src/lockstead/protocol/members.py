@@ -7,6 +7,7 @@ is strict: the record is read only after the answer that proves the registration
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,14 +18,17 @@ from lockstead.protocol.commands import (
     Create,
     Extend,
     List,
+    Listing,
+    OutOfTime,
     Pause,
     Read,
     Remove,
+    Reply,
     Script,
     Snapshot,
     ask,
 )
-from lockstead.protocol.renew import Over, over, renew
+from lockstead.protocol.renew import Over, believable_ttl, over, renew
 from lockstead.protocol.terms import LeaseId, Terms, is_over
 from lockstead.values import Name, Space
 
@@ -70,7 +74,8 @@ def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], terms: Terms) 
     registration, registered_at = yield from _register(name, nonce, lease.ttl, fields, terms)
     joined = yield from _join(lease, terms)
     if isinstance(joined, Over):
-        yield from withdraw(registration)
+        with suppress(StoreUnavailable, OutcomeUnknown):  # else it expires, and whoever drains waits for that
+            yield from withdraw(registration)
         return joined
     return Attached(
         lease=lease,
@@ -98,6 +103,7 @@ def _register(
             continue
         renewed = yield from ask(Extend(name, {}, seen.answer.incarnation, lives=ttl))
         if isinstance(renewed.answer, Snapshot):
+            terms.book.wrote(terms, renewed)
             return LeaseId(name, nonce, renewed.answer.incarnation, ttl), renewed.sent_at
 
 
@@ -108,9 +114,10 @@ def _join(lease: LeaseId, terms: Terms) -> Script[float | Over]:
     lost = over(lease, reply.answer, terms)
     if lost is not None:
         return lost
-    if terms.decode(lease.name, reply.answer).closing:
+    record = terms.decode(lease.name, reply.answer)
+    if record.closing:
         return Over(LossReason.GONE, "it is being released")
-    by_read = terms.deadline_by_read(reply, reply.answer, lease.ttl)
+    by_read = terms.deadline_by_read(reply, reply.answer, believable_ttl(lease, record))
     if by_read is not None and _is_ample(by_read - reply.received_at, terms):
         return by_read
     renewed = yield from renew(lease, {}, terms)
@@ -141,11 +148,13 @@ def renew_member(
     lost = over(lease, reply.answer, terms)
     if lost is not None:
         return lost
-    if terms.decode(lease.name, reply.answer).closing:
+    record = terms.decode(lease.name, reply.answer)
+    if record.closing:
         return MemberRenewed(own.deadline, None, own.sent_at, closing=True)
-    by_read = terms.deadline_by_read(reply, reply.answer, lease.ttl)
+    ttl = believable_ttl(lease, record)
+    by_read = terms.deadline_by_read(reply, reply.answer, ttl)
     if by_read is not None and not fields and _is_ample(by_read - reply.received_at, terms):
-        believed_since = by_read - terms.deadline(0.0, lease.ttl)
+        believed_since = by_read - terms.deadline(0.0, ttl)
         if reply.sent_at - believed_since < terms.settings.renew_every:
             return MemberRenewed(own.deadline, by_read, own.sent_at)
     extended = yield from renew(lease, fields, terms)
@@ -168,23 +177,28 @@ def drain(lease: LeaseId, terms: Terms, *, bound_at: float, salt: str) -> Script
     """
     settings = terms.settings
     longest = settings.backoff_min
+    is_last = False
     while True:
         try:
-            verdict = yield from _sift(lease, terms, salt)
+            listed = yield from ask(List(Space.MEMBER, lease.name.key, f"{lease.incarnation}/"))
+            verdict = yield from _sift(listed, terms, salt)
+        except OutOfTime:
+            return False  # who waits for a lock has less time than the bound: without this the loop would spin
         except (StoreUnavailable, OutcomeUnknown):
             verdict = _Drain.LIVE  # nothing is known, so nobody is proved gone
         if verdict is _Drain.EMPTY:
             return True
         if verdict is _Drain.CHANGED:
             continue
+        if is_last:
+            return False
         pause = yield from ask(Pause(lease.name, settings.backoff_min, max(settings.backoff_min, longest)))
-        if pause.received_at >= bound_at:
-            return (yield from _is_empty(lease))
+        # whoever died before the closing is overdue by now, so the last look judges as well as counts
+        is_last = pause.received_at >= bound_at
         longest = min(settings.backoff_max, max(settings.backoff_min, pause.answer.seconds * 2))
 
 
-def _sift(lease: LeaseId, terms: Terms, salt: str) -> Script[_Drain]:
-    listed = yield from ask(List(Space.MEMBER, lease.name.key, f"{lease.incarnation}/"))
+def _sift(listed: Reply[Listing], terms: Terms, salt: str) -> Script[_Drain]:
     if not listed.answer.entries:
         return _Drain.EMPTY
     verdict = _Drain.LIVE
@@ -198,14 +212,6 @@ def _sift(lease: LeaseId, terms: Terms, salt: str) -> Script[_Drain]:
             terms.book.forget(name)
             verdict = _Drain.CHANGED
     return verdict
-
-
-def _is_empty(lease: LeaseId) -> Script[bool]:
-    try:
-        listed = yield from ask(List(Space.MEMBER, lease.name.key, f"{lease.incarnation}/"))
-    except (StoreUnavailable, OutcomeUnknown):
-        return False
-    return not listed.answer.entries
 
 
 __all__ = ["Attached", "MemberRenewed", "attach", "drain", "member_name", "renew_member", "withdraw"]

@@ -26,7 +26,7 @@ from lockstead.protocol.commands import (
     ask,
 )
 from lockstead.protocol.lifecycle import Tenure
-from lockstead.protocol.members import drain, withdraw
+from lockstead.protocol.members import drain
 from lockstead.protocol.record import Record, Revocation, encode, number, revocation_text
 from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.values import Name, Space
@@ -65,14 +65,12 @@ def give_back(tenure: Tenure, terms: Terms, *, bound_at: float) -> Script[Outcom
     """
     if tenure.registration is not None:
         try:
-            withdrawn = yield from withdraw(tenure.registration)
+            withdrawn = (yield from remove(tenure.registration, terms)) is Outcome.REMOVED
         except (StoreUnavailable, OutcomeUnknown):
             withdrawn = False  # it expires, and whoever drains waits for that
         if not tenure.is_owner:
             return Outcome.REMOVED if withdrawn else Outcome.NOT_OURS
-    return (
-        yield from release(tenure.lease, terms, shared=tenure.shared, bound_at=bound_at, salt=tenure.lease.holder)
-    )
+    return (yield from release(tenure.lease, terms, shared=tenure.shared, bound_at=bound_at, salt=tenure.lease.holder))
 
 
 def may_remove_after_loss(tenure: Tenure, now: float) -> bool:
@@ -88,7 +86,7 @@ def may_remove_after_loss(tenure: Tenure, now: float) -> bool:
 
 def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | None]:
     """Get an answer that shows `closing`; None when it is there. Only such an answer lets the members be listed."""
-    backoff = terms.settings.backoff_min
+    longest = terms.settings.backoff_min
     while True:
         try:
             reply = yield from ask(Extend(lease.name, {"closing": "1"}, lease.incarnation))
@@ -101,9 +99,10 @@ def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | No
                 return None
         except (StoreUnavailable, OutcomeUnknown):
             pass
-        pause = yield from ask(Pause(lease.name, backoff, backoff))
+        pause = yield from ask(Pause(lease.name, terms.settings.backoff_min, longest))
         if pause.received_at >= bound_at:
             return Outcome.LEFT
+        longest = min(terms.settings.backoff_max, longest * 2)
 
 
 def remove(lease: LeaseId, terms: Terms) -> Script[Outcome]:
@@ -125,12 +124,16 @@ def remove(lease: LeaseId, terms: Terms) -> Script[Outcome]:
     return Outcome.NOT_OURS
 
 
-def sweep(name: Name, holder: str, terms: Terms) -> Script[bool]:
-    """Look once more for what an acquisition that was given up may have written, and take it back."""
+def sweep(name: Name, holder: str, terms: Terms, *, spare: str | None = None) -> Script[bool]:
+    """Look once more for what an acquisition that was given up may have written, and take it back.
+
+    spare: the incarnation of a lease that was shared. Its members may be live after its owner has stopped, so only
+    what a late write of the same acquisition created beside it is taken back.
+    """
     reply = yield from ask(Read(name))
     if isinstance(reply.answer, Absent):
         return False
-    if terms.decode(name, reply.answer).holder != holder:
+    if terms.decode(name, reply.answer).holder != holder or reply.answer.incarnation == spare:
         return False
     removed = yield from ask(Remove(name, reply.answer.incarnation))
     return isinstance(removed.answer, Removed)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lockstead.errors import LossReason, OutcomeUnknown
 from lockstead.protocol.commands import Absent, Conflict, Extend, Read, Script, Snapshot, ask
+from lockstead.protocol.record import Record
 from lockstead.protocol.terms import LeaseId, Terms, loss
 
 
@@ -49,6 +50,11 @@ def renew(lease: LeaseId, fields: Mapping[str, str], terms: Terms) -> Script[Ren
     return Renewed(_deadline(lease, answer, reply.sent_at, terms), reply.sent_at, answer.revision)
 
 
+def believable_ttl(lease: LeaseId, record: Record) -> float:
+    """Give the ttl a belief may count with (seconds): contenders judge by the record's, so it must not outlast that."""
+    return min(lease.ttl, record.ttl or lease.ttl)
+
+
 def over(lease: LeaseId, answer: Snapshot | Absent, terms: Terms) -> Over | None:
     """Say why a lease is lost, and who is behind it; None if it is still ours."""
     reason = loss(lease, answer, terms)
@@ -66,5 +72,4 @@ def _deadline(lease: LeaseId, answer: Snapshot, sent_at: float, terms: Terms) ->
     record = terms.decode(lease.name, answer)
     if record.closing:
         return None
-    # the ttl belongs to the incarnation: contenders judge by the record's, so a belief must not outlast that
-    return terms.deadline(sent_at, min(lease.ttl, record.ttl or lease.ttl))
+    return terms.deadline(sent_at, believable_ttl(lease, record))

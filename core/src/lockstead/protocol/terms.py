@@ -87,6 +87,12 @@ class Terms:
         """Give the holder's deadline from the send of a request that renewed this record's life."""
         return expiry.holder_deadline(sent_at, ttl, self.settings.drift)
 
+    def drain_bound(self) -> float:
+        """Give for how long a release waits for members (seconds): a dead registration must expire within it."""
+        clock = self.traits.clock
+        observing = clock is StoreClock.NONE or (clock is StoreClock.DATED and not self.book.is_calibrated)
+        return self.settings.drain_bound(self.traits.granularity, observing=observing)
+
     def decode(self, name: Name, seen: Snapshot) -> Record:
         """Read a record; StoreRefused if it is damaged, not ours, or newer."""
         return decode(name, seen.fields, foreign=self.traits.foreign and name.space is Space.LOCK)

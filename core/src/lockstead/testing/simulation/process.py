@@ -1,0 +1,374 @@
+"""Decides how a simulated process keeps its leases: the simulator's twin of the engine and its keeper.
+
+Runs the very same `Rota`, `Tenure` and scripts as the real one. Must not know what the work under a lease is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lockstead.errors import LossReason, OutcomeUnknown, StoreError
+from lockstead.protocol.acquire import Acquisition, Grant
+from lockstead.protocol.commands import Script
+from lockstead.protocol.fence import draw_token
+from lockstead.protocol.lifecycle import Duty, State, Tenure
+from lockstead.protocol.members import Attached, MemberRenewed, renew_member
+from lockstead.protocol.record import Record, encode
+from lockstead.protocol.release import Outcome, give_back, may_remove_after_loss, sweep
+from lockstead.protocol.renew import Over, renew
+from lockstead.protocol.rota import Rota
+from lockstead.protocol.terms import Book, Terms
+from lockstead.settings import Settings
+from lockstead.testing.simulation.network import Network
+from lockstead.testing.simulation.properties import HAIR, Watch
+from lockstead.testing.simulation.talk import Talk, Then
+from lockstead.testing.simulation.world import Actor, BootClock, World
+from lockstead.values import Name
+
+EVER = float("inf")
+
+
+class Kept:
+    """A lease in a process: its tenure, the renewal in flight, and who waits for that to come back."""
+
+    __slots__ = ("in_flight", "settled", "tenure")
+
+    def __init__(self, tenure: Tenure) -> None:
+        self.tenure = tenure
+        self.in_flight: Talk | None = None
+        self.settled: Callable[[], None] | None = None
+
+
+class Process(Actor):
+    """A process on its own machine, with its own clocks, client and keeper.
+
+    cut_until: a true instant until which nothing it sends arrives. is_watching: its store wakes waiters.
+    """
+
+    __slots__ = (
+        "_keeps_at",
+        "_kept",
+        "_nonces",
+        "_rota",
+        "_wall_ahead",
+        "cut_until",
+        "is_watching",
+        "network",
+        "settings",
+        "terms",
+        "watch",
+        "world",
+    )
+
+    def __init__(self, name: str, clock: BootClock, world: World, network: Network, watch: Watch, terms: Terms) -> None:
+        super().__init__(name, clock)
+        self.world = world
+        self.network = network
+        self.watch = watch
+        self.settings: Settings = terms.settings
+        self.terms = terms
+        self.cut_until = 0.0
+        self.is_watching = False
+        self._wall_ahead = 0.0
+        self._nonces = 0
+        self._renew_state()
+
+    def _renew_state(self) -> None:
+        self._rota = Rota()
+        self._kept: dict[int, Kept] = {}
+        self._keeps_at = EVER
+
+    # --- clocks and conversations --------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """Give this process's boot clock."""
+        return self.clock.at(self.world.now)
+
+    def wall(self) -> float:
+        """Give this process's wall clock: for people only."""
+        return 1.7e9 + self.world.now + self._wall_ahead
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forward or back."""
+        self._wall_ahead += seconds
+
+    def after(self, seconds: float, call: Callable[[Any], None], argument: Any = None) -> None:
+        """Do something later, unless this process dies before."""
+        self.world.at(self.world.now + seconds, self, call, argument)
+
+    def converse(self, script: Script[Any], then: Then, gives_up_at: float | None = None) -> Talk:
+        """Start a conversation with the store."""
+        talk = Talk(self, script, self.settings.request_timeout, then, gives_up_at)
+        talk.start()
+        return talk
+
+    def nonce(self) -> str:
+        """Give a name that nobody else has."""
+        self._nonces += 1
+        return f"{self.name}/{self.epoch}.{self._nonces}"
+
+    def wish(self, name: Name, *, reclaim: bool = False) -> Acquisition:
+        """Make one wish for one lock, with a holder of its own."""
+        holder, settings = self.nonce(), self.settings
+        record = Record(holder, settings.ttl, owner=self.name, lock_delay=settings.lock_delay)
+        return Acquisition(name, holder, self.name, encode(record), reclaim=reclaim, keeps=self._keeps)
+
+    def _keeps(self, holder: str) -> bool:
+        return any(kept.tenure.lease.holder == holder for kept in self._kept.values())
+
+    # --- keeping -------------------------------------------------------------------------------------------------
+
+    def granted(self, grant: Grant, want: Acquisition) -> Kept:
+        """Take a grant into care."""
+        return self.keep(
+            Tenure(
+                lease=grant.lease,
+                settings=self.settings,
+                deadline=grant.deadline,
+                renewed_at=grant.sent_at,
+                jitter=self.world.dice.random(),
+                unsettled=want.unsettled,
+                token=grant.token,
+                predecessor=grant.predecessor,
+            )
+        )
+
+    def attached(self, joined: Attached, settings: Settings) -> Kept:
+        """Take a membership into care."""
+        return self.keep(
+            Tenure(
+                lease=joined.lease,
+                settings=settings,
+                deadline=min(joined.registration_deadline, joined.record_deadline),
+                renewed_at=joined.sent_at,
+                jitter=self.world.dice.random(),
+                is_owner=False,
+                shared=True,
+                registration=joined.registration,
+                record_deadline=joined.record_deadline,
+                registration_deadline=joined.registration_deadline,
+            )
+        )
+
+    def keep(self, tenure: Tenure) -> Kept:
+        """Renew a lease from now on."""
+        kept = self._kept[id(tenure)] = Kept(tenure)
+        self.watch.began(self, tenure)
+        self._plan(tenure)
+        if self.world.is_told:
+            left = tenure.deadline - self.now()
+            self.tell(f"holds {tenure.lease.incarnation} as {tenure.lease.holder}, {left:.3f} s left")
+        return kept
+
+    def register(self, kept: Kept, joined: Attached) -> None:
+        """An owner that shares its lease became a member too."""
+        kept.tenure.registration = joined.registration
+        kept.tenure.registered(joined.registration_deadline, self.now())
+        self._plan(kept.tenure)
+
+    def _plan(self, tenure: Tenure) -> None:
+        self._rota.plan(tenure)
+        self._wake()
+
+    def _wake(self) -> None:
+        at = self._rota.wake_at()
+        if at < self._keeps_at:
+            self._keeps_at = at
+            self.world.at(max(self.world.now, self.clock.when(at) + HAIR), self, self._keep_time, at)
+
+    def _keep_time(self, planned_at: float) -> None:
+        if planned_at != self._keeps_at:
+            return
+        self._keeps_at = EVER
+        now = self.now()
+        for tenure in self._rota.due(now):
+            kept = self._kept[id(tenure)]
+            match tenure.duty(now):
+                case Duty.RENEW:
+                    tenure.sending(now)
+                    self._renew(kept)
+                case Duty.TELL:
+                    self.drop(kept)
+                    self._tell_loss(kept)
+                    continue
+                case Duty.NOTHING:
+                    pass
+            if id(tenure) in self._kept:
+                self._rota.plan(tenure)
+        self._wake()
+
+    def _renew(self, kept: Kept) -> None:
+        tenure = kept.tenure
+        script: Script[Any]
+        if tenure.registration is None:
+            script = renew(tenure.lease, {}, self.terms)
+        else:
+            script = renew_member(tenure.lease, tenure.registration, {}, self.terms)
+
+        def then(outcome: Any, error: StoreError | None) -> None:
+            self._renewed(kept, outcome, error)
+
+        kept.in_flight = Talk(self, script, tenure.settings.request_timeout, then)
+        kept.in_flight.start()
+
+    def _renewed(self, kept: Kept, outcome: Any, error: StoreError | None) -> None:
+        tenure, now = kept.tenure, self.now()
+        kept.in_flight = None
+        was_held = tenure.state is State.HELD
+        if outcome is None:
+            tenure.failed(now, error or OutcomeUnknown("the renewal failed"))
+        elif isinstance(outcome, Over):
+            tenure.in_flight = False
+            tenure.lose(outcome.reason, outcome.detail)
+        else:
+            if isinstance(outcome, MemberRenewed):
+                tenure.registered(outcome.registration_deadline, now)
+                tenure.renewed(outcome.sent_at, outcome.record_deadline, now)
+            else:
+                tenure.renewed(outcome.sent_at, outcome.deadline, now)
+            self.watch.moved(self, tenure)
+        if tenure.state is State.HELD and id(tenure) in self._kept:
+            self._plan(tenure)
+        else:
+            self.drop(kept)
+        if was_held and tenure.state is State.LOST:
+            self._tell_loss(kept)
+        if kept.settled is not None:
+            settled, kept.settled = kept.settled, None
+            settled()
+
+    def drop(self, kept: Kept) -> None:
+        """Stop renewing a lease."""
+        if self._kept.pop(id(kept.tenure), None) is not None:
+            self._rota.drop(kept.tenure)
+
+    def _tell_loss(self, kept: Kept) -> None:
+        self.watch.lost(self, kept.tenure)
+        reason = kept.tenure.reason
+        self.tell(f"lost {kept.tenure.lease.incarnation}: {reason.value if reason else ''} {kept.tenure.detail}")
+
+    def lose(self, kept: Kept, reason: LossReason, detail: str = "") -> None:
+        """Note a loss that somebody else found."""
+        if kept.tenure.lose(reason, detail):
+            self.drop(kept)
+            self._tell_loss(kept)
+
+    # --- leaving -------------------------------------------------------------------------------------------------
+
+    def leave(self, kept: Kept) -> bool:
+        """End the belief and the renewing; True if there is anything to give back."""
+        tenure, now = kept.tenure, self.now()
+        if tenure.state is State.HELD and not tenure.believes(now) and tenure.lose(LossReason.EXPIRED):
+            self._tell_loss(kept)
+        was_held = tenure.leave()
+        self.drop(kept)
+        self.watch.ended(tenure)
+        return was_held or (tenure.state is State.LOST and may_remove_after_loss(tenure, now))
+
+    def settle(self, kept: Kept, then: Callable[[], None]) -> None:
+        """Wait for the renewal in flight, at most two request limits, then go on."""
+        if kept.in_flight is None:
+            then()
+            return
+        kept.settled = then
+
+        def enough(_: Any) -> None:
+            if kept.settled is then:
+                kept.settled = None
+                then()
+
+        self.after(2 * kept.tenure.settings.request_timeout, enough)
+
+    def release(self, kept: Kept, then: Callable[[], None]) -> None:
+        """Give back what this process has of a lease, as `Lease.release` does."""
+        tenure = kept.tenure
+        if not self.leave(kept):
+            then()
+            return
+        bound_at = self.now() + self.terms.drain_bound()
+        is_alone = tenure.is_owner and not tenure.shared
+
+        def ended(outcome: Any, error: StoreError | None) -> None:
+            self.tell(f"gave {tenure.lease.incarnation} back: {outcome.name if outcome else error!r}")
+            if outcome is not None and tenure.is_owner:
+                self.watch.given_back(tenure, is_removed=outcome is not Outcome.LEFT)
+            tenure.left()
+            if tenure.unsettled or (error is not None and is_alone):
+                self.sweep(tenure.lease.name, tenure.lease.holder, None if is_alone else tenure.lease.incarnation)
+            then()
+
+        self.settle(kept, lambda: _no_talk(self.converse(give_back(tenure, self.terms, bound_at=bound_at), ended)))
+
+    def given_up(self, want: Acquisition) -> None:
+        """Take back what an acquisition that ended without a grant may have written."""
+        if want.unsettled:
+            self.sweep(want.name, want.holder, None)
+
+    def sweep(self, name: Name, holder: str, spare: str | None) -> None:
+        """Look for a record of this holder, whose acquisition is over: now, and once more later."""
+        self._sweep((name, holder, spare))
+        self.after(2 * self.settings.request_timeout, self._sweep, (name, holder, spare))
+
+    def _sweep(self, what: tuple[Name, str, str | None]) -> None:
+        name, holder, spare = what
+        looked_at = self.world.now
+
+        def swept(_: Any, error: StoreError | None) -> None:
+            if error is None and spare is None:
+                self.watch.swept(name, holder, looked_at)
+
+        self.converse(sweep(name, holder, self.terms, spare=spare), swept)
+
+    # --- tokens --------------------------------------------------------------------------------------------------
+
+    def draw(self, kept: Kept) -> None:
+        """Ask for the fencing token of a lease."""
+        tenure = kept.tenure
+        if not tenure.believes(self.now()):
+            return
+        was_superseded = self.watch.is_superseded(tenure)
+
+        def drawn(token: Any, error: StoreError | None) -> None:
+            if error is None and token is not None:
+                self.watch.got_token(tenure, token, was_superseded=was_superseded)
+                tenure.token = token
+                self.tell(f"drew the token {token} for {tenure.lease.incarnation}")
+
+        self.converse(draw_token(tenure.lease, self.terms, salt=self.nonce()), drawn)
+
+    # --- accidents -----------------------------------------------------------------------------------------------
+
+    def stop(self, seconds: float) -> None:
+        """Stand still, as SIGSTOP, a long collection of garbage or a suspended machine does; the boot clock runs on."""
+        self.stopped_until = max(self.stopped_until, self.world.now + seconds)
+        self.tell(f"stands still for {seconds:.3f} s")
+
+    def cut(self, seconds: float) -> None:
+        """Nothing that is sent from here arrives, and no answer comes, for a while."""
+        self.cut_until = max(self.cut_until, self.world.now + seconds)
+        self.tell(f"is cut off for {seconds:.3f} s")
+
+    def check_quiet(self) -> None:
+        """At the very end nothing may be kept any more."""
+        if self._kept:
+            self.watch.violated(f"{self.name} still keeps a lease after everybody gave back")
+
+    def die(self) -> None:
+        """End here and now; what was sent is on its way."""
+        self.epoch += 1
+        self.stopped_until = self.world.now
+        for kept in self._kept.values():
+            self.watch.ended(kept.tenure)
+        self._renew_state()
+        self.terms = Terms(self.terms.traits, self.settings, Book())
+        self.tell("died")
+
+    def tell(self, what: str) -> None:
+        """Write a line of the log, if somebody reads along."""
+        if self.world.is_told:
+            self.world.tell(self.name, what)
+
+
+def _no_talk(_: Talk) -> None:
+    """A conversation that nobody will cancel."""

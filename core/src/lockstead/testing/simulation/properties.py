@@ -1,0 +1,144 @@
+"""Decides what must hold in every run, and says so at the instant at which it does not.
+
+Belief is arithmetic: a process that stands still believes until its own clock says otherwise. Beliefs can begin or be
+lengthened only at a grant, an attachment and a renewal, so a check at each of these covers every instant.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lockstead.errors import LossReason
+from lockstead.protocol.lifecycle import State, Tenure
+from lockstead.testing.simulation.store import SimulatedStore
+from lockstead.testing.simulation.world import World
+from lockstead.values import Name
+
+if TYPE_CHECKING:
+    from lockstead.testing.simulation.process import Process
+
+HAIR: Final = 1e-6
+"""Seconds by which floating-point instants may err."""
+
+
+class Violation(Exception):  # noqa: N818 - the field's word
+    """A property of the protocol did not hold."""
+
+
+class Watch:
+    """Sees every belief, token and loss of a run. Raises `Violation` at once."""
+
+    __slots__ = ("_beliefs", "_forsaken", "_store", "_tokens", "_world", "grants", "losses", "tokens")
+
+    def __init__(self, world: World, store: SimulatedStore) -> None:
+        self._world = world
+        self._store = store
+        self._beliefs: dict[int, tuple[Process, Tenure]] = {}
+        self._forsaken: dict[str, float] = {}
+        self._tokens: dict[int, int] = {}
+        self.grants = 0
+        self.losses = 0
+        self.tokens = 0
+
+    def violated(self, what: str) -> None:
+        """Say which property does not hold."""
+        raise Violation(f"at {self._world.now:.4f}: {what}")
+
+    # --- belief --------------------------------------------------------------------------------------------------
+
+    def began(self, process: Process, tenure: Tenure) -> None:
+        """A process believes from now on."""
+        self.grants += 1
+        self._beliefs[id(tenure)] = (process, tenure)
+        self.moved(process, tenure)
+
+    def moved(self, process: Process, tenure: Tenure) -> None:
+        """A belief began or was lengthened: nobody outside the lease may believe at this instant."""
+        true = self._world.now
+        mine = tenure.lease
+        if not tenure.believes(process.clock.at(true)):
+            return
+        self._check_forsaken(process, tenure)
+        for other, theirs in self._beliefs.values():
+            if theirs.lease.incarnation == mine.incarnation or theirs.lease.name != mine.name:
+                continue
+            if not theirs.believes(other.clock.at(true) + HAIR):
+                continue
+            if mine.incarnation in self._forsaken or theirs.lease.incarnation in self._forsaken:
+                continue
+            until = other.clock.when(theirs.deadline)
+            self.violated(
+                f"{process.name} ({mine.holder}, incarnation {mine.incarnation}) and {other.name} "
+                f"({theirs.lease.holder}, incarnation {theirs.lease.incarnation}) both believe; "
+                f"the latter until {until:.4f}"
+            )
+
+    def ended(self, tenure: Tenure) -> None:
+        """A belief ended, or its process died."""
+        self._beliefs.pop(id(tenure), None)
+
+    def at_mercy(self, incarnation: str) -> None:
+        """An operator is about to remove this lease at once, and has given up mutual exclusion for it."""
+        self._forsaken.setdefault(incarnation, float("inf"))
+
+    def forsaken(self, incarnation: str, believed_for: float) -> None:
+        """Somebody removed this lease on purpose, knowing that it may be believed for so long (the store's seconds)."""
+        until = self._world.now + self._store.true_span(believed_for)
+        self._forsaken[incarnation] = min(until, self._forsaken.get(incarnation, until))
+        for process, tenure in self._beliefs.values():
+            self._check_forsaken(process, tenure)
+
+    def _check_forsaken(self, process: Process, tenure: Tenure) -> None:
+        until = self._forsaken.get(tenure.lease.incarnation)
+        if until is None or tenure.state is not State.HELD:
+            return
+        if process.clock.when(tenure.deadline) > until + HAIR:
+            self.violated(f"{process.name} believes in a removed lease for longer than was said ({until:.4f})")
+
+    # --- tokens --------------------------------------------------------------------------------------------------
+
+    def is_superseded(self, tenure: Tenure) -> bool:
+        """Tell whether a lease is not the one that stands in the store."""
+        entry = self._store.entries.get(tenure.lease.name)
+        return entry is None or entry.incarnation != tenure.lease.incarnation
+
+    def got_token(self, tenure: Tenure, token: int, *, was_superseded: bool) -> None:
+        """A process obtained a token. was_superseded: its lease was gone before it asked."""
+        self.tokens += 1
+        if was_superseded:
+            self.violated(f"{tenure.lease.holder} obtained the token {token} after its lease was superseded")
+        mine = self._store.order[tenure.lease.incarnation]
+        for order, known in self._tokens.items():
+            if (order < mine and known >= token) or (order > mine and known <= token):
+                self.violated(f"token {token} of grant {mine} and token {known} of grant {order} are out of order")
+            if order == mine and known != token:
+                self.violated(f"one lease has two tokens, {known} and {token}")
+        self._tokens[mine] = token
+
+    # --- endings -------------------------------------------------------------------------------------------------
+
+    def lost(self, process: Process, tenure: Tenure) -> None:
+        """A loss was told: what it says of the store must be true."""
+        self.losses += 1
+        self.ended(tenure)
+        reason = tenure.reason
+        standing = self._store.entries.get(tenure.lease.name)
+        is_ours = standing is not None and standing.incarnation == tenure.lease.incarnation
+        is_ending = is_ours and standing is not None and ("revoked" in standing.fields or "closing" in standing.fields)
+        if reason is LossReason.TAKEN and is_ours:
+            self.violated(f"{process.name} was told TAKEN, but the lease stands")
+        if reason is LossReason.REVOKED and is_ours and not is_ending:
+            self.violated(f"{process.name} was told REVOKED, but nobody revoked it")
+        if reason is LossReason.GONE and is_ours and tenure.registration is None:
+            self.violated(f"{process.name} was told GONE, but the lease stands")
+
+    def given_back(self, tenure: Tenure, *, is_removed: bool) -> None:
+        """An owner's release ended, and said whether the lease is gone."""
+        if is_removed and not self.is_superseded(tenure):
+            self.violated(f"{tenure.lease.holder} was told that its lease is gone, but it stands")
+
+    def swept(self, name: Name, holder: str, looked_at: float) -> None:
+        """An acquisition that was given up was swept: what it wrote before the look must be gone."""
+        entry = self._store.entries.get(name)
+        if entry is not None and entry.fields.get("identity") == holder and entry.committed_at < looked_at - HAIR:
+            self.violated(f"{holder} gave up and was swept, but its record stands")

@@ -1,0 +1,241 @@
+"""Decides what one seed stands for: which store, settings, processes, faults and accidents; and plays it to the end.
+
+A run has a rough part, in which everything that can go wrong does, and a calm one, in which a fresh contender must
+get the lock in time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from typing import Final, TypeVar
+
+from lockstead.protocol.acquire import Grant, acquire
+from lockstead.protocol.commands import StoreClock, Traits
+from lockstead.protocol.terms import Book, Terms
+from lockstead.settings import Settings
+from lockstead.testing.simulation.network import KINDS, Faults, Network
+from lockstead.testing.simulation.process import Process
+from lockstead.testing.simulation.properties import Violation, Watch
+from lockstead.testing.simulation.store import PROFILES, SimulatedStore
+from lockstead.testing.simulation.talk import Talk
+from lockstead.testing.simulation.worker import Habits, Mailbox, Operator, Worker
+from lockstead.testing.simulation.world import BootClock, World
+from lockstead.values import Name, Space
+
+KEY: Final = Name("apt")
+P = TypeVar("P", bound=Process)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a seed decides before the first event. Times are seconds; accidents are counts.
+
+    rates: of the processes' clocks and, last, of the store's. skew: of the store's `Date`. lasts: the rough part.
+    """
+
+    traits: Traits
+    settings: tuple[Settings, ...]
+    rates: tuple[float, ...]
+    skew: float
+    faults: Faults
+    habits: Habits
+    lasts: float
+    stops: int
+    deaths: int
+    cuts: int
+    jumps: int
+    breaks: int
+    deletions: int
+    watches: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of a seed. violation: None if everything held."""
+
+    seed: int
+    violation: str | None
+    delivered: int
+    faulted: int
+    grants: int
+    losses: int
+    tokens: int
+    log: list[str]
+
+
+@lru_cache(maxsize=512)
+def _settings(ttl: float, drift: float, lock_delay: float, backoff_max: float) -> Settings:
+    return Settings.make(ttl=ttl, drift=drift, lock_delay=lock_delay, backoff_max=backoff_max)
+
+
+def plan_of(seed: int) -> Plan:
+    """Give the plan of a seed. Each kind of fault is in some plans and not in others, so that none hides another."""
+    dice = Random(seed ^ 0x5EED)
+    drift = dice.choice((0.01, 0.05, 0.1))
+    lock_delay = dice.choice((0.0, 0.0, 0.0, 3.0))
+    backoff_max = dice.choice((0.5, 2.0, 5.0))
+    ttls = dice.choice(((12.0, 12.0, 12.0), (12.0, 24.0, 12.0), (24.0, 8.0, 24.0)))
+    # the ends of what is tolerated find more than the middle does
+    rates = tuple(1 + drift * dice.choice((-1.0, 1.0, dice.uniform(-1, 1))) for _ in range(len(ttls) + 1))
+    wild = dice.random() < 0.5
+    odds = tuple(dice.choice((0.0, 0.02, 0.1)) * (1.0 if wild else 0.3) for _ in KINDS)
+    longest = max(ttls)
+    return Plan(
+        traits=dice.choice(PROFILES),
+        settings=tuple(_settings(ttl, drift, lock_delay, backoff_max) for ttl in ttls),
+        rates=rates,
+        skew=dice.choice((0.0, 0.5, -0.5, 1.0, -1.9, 5.0, -5.0, 60.0)),
+        faults=Faults(odds, latency=dice.choice((0.005, 0.05, 0.3)), latest=dice.choice((2.0, 20.0, 120.0))),
+        habits=Habits(
+            work=longest * dice.choice((0.2, 0.6, 2.0)),
+            idle=dice.choice((0.1, 2.0)),
+            draws=dice.choice((0.0, 0.9)),
+            shares=dice.choice((0.0, 0.8)),
+            detaches=dice.choice((0.0, 0.5)),
+            gives_up=dice.choice((0.1, 0.6)),
+            cancels=dice.choice((0.0, 0.3)),
+            reclaims=dice.choice((0.0, 0.8)),
+        ),
+        lasts=longest * dice.choice((2.0, 4.0)),
+        stops=dice.randrange(4),
+        deaths=dice.randrange(3),
+        cuts=dice.randrange(3),
+        jumps=dice.randrange(2),
+        breaks=dice.choice((0, 0, 1, 2)),
+        deletions=dice.choice((0, 0, 0, 1)),
+        watches=dice.random() < 0.3,
+    )
+
+
+def play(seed: int, *, plan: Plan | None = None, is_told: bool = False) -> Run:
+    """Play one seed. Never raises `Violation`: the run says it."""
+    stage = Stage(seed, plan_of(seed) if plan is None else plan, is_told=is_told)
+    violation = None
+    try:
+        stage.play()
+    except Violation as found:
+        violation = str(found)
+    watch, network = stage.watch, stage.network
+    return Run(
+        seed,
+        violation,
+        network.delivered,
+        network.faulted,
+        watch.grants,
+        watch.losses,
+        watch.tokens,
+        stage.world.log,
+    )
+
+
+class Stage:
+    """The world of one run, with everybody in it."""
+
+    __slots__ = ("_number", "network", "operator", "plan", "probe", "store", "watch", "workers", "world")
+
+    def __init__(self, seed: int, plan: Plan, *, is_told: bool = False) -> None:
+        self.plan = plan
+        world = self.world = World(seed, is_told=is_told)
+        store_clock = BootClock(1000 * world.dice.random(), plan.rates[-1])
+        self.store = SimulatedStore(world, plan.traits, store_clock, plan.skew)
+        self.watch = Watch(world, self.store)
+        self.network = Network(world, self.store, plan.faults)
+        self._number = 0
+        mailbox = Mailbox()
+        self.workers: list[Worker] = []
+        for number, settings in enumerate(plan.settings):
+            worker = self._enter(Worker, f"worker{number + 1}", settings, plan.rates[number])
+            worker.employ(KEY, plan.habits, mailbox)
+            self.workers.append(worker)
+        self.operator = self._enter(Operator, "operator", plan.settings[0], 1.0)
+        self.operator.key, self.operator.store = KEY, self.store
+
+    def _enter(self, kind: type[P], name: str, settings: Settings, rate: float) -> P:
+        clock = BootClock(1e5 * self.world.dice.random(), rate)
+        made = kind(name, clock, self.world, self.network, self.watch, Terms(self.plan.traits, settings, Book()))
+        made.is_watching = self.plan.watches
+        return made
+
+    def play(self) -> None:
+        """Play the rough part and the calm one. Raises `Violation`."""
+        world, plan = self.world, self.plan
+        for worker in self.workers:
+            world.at(world.dice.random() * 2, worker, worker.begin)
+        self._plan_accidents()
+        world.run(plan.lasts)
+        self._calm()
+        self._probe()
+
+    def _plan_accidents(self) -> None:
+        world, plan, dice = self.world, self.plan, self.world.dice
+        longest = plan.settings[0].ttl
+        for _ in range(plan.stops):
+            worker, seconds = dice.choice(self.workers), 2 * longest * dice.random() ** 2
+            world.at(plan.lasts * dice.random(), worker, worker.stop, seconds)
+        for _ in range(plan.deaths):
+            worker, seconds = dice.choice(self.workers), longest * dice.random() ** 2
+            world.at(plan.lasts * dice.random(), None, worker.crash, seconds)
+        for _ in range(plan.cuts):
+            worker, seconds = dice.choice(self.workers), 1.5 * longest * dice.random()
+            world.at(plan.lasts * dice.random(), None, worker.cut, seconds)
+        for _ in range(plan.jumps):
+            worker = dice.choice(self.workers)
+            world.at(plan.lasts * dice.random(), worker, worker.jump, dice.uniform(-5e4, 5e4))
+        operator = self.operator
+        for _ in range(plan.breaks):
+            world.at(plan.lasts * dice.random(), operator, operator.breaks, dice.random() < 0.5)
+        for _ in range(plan.deletions):
+            space = dice.choice((Space.LOCK, Space.COMPANION))
+            world.at(plan.lasts * dice.random(), operator, operator.deletes, space)
+
+    def _calm(self) -> None:
+        """End the faults, wake everybody, and let them give back what they hold."""
+        world = self.world
+        if world.is_told:
+            world.tell("everybody", "calm from now on")
+        self.network.calm()
+        for worker in self.workers:
+            worker.stopped_until = worker.cut_until = 0.0
+            world.at(world.now, worker, worker.finish)
+
+    def _probe(self) -> None:
+        """A fresh contender must get the lock within what H1 promises, counted from the last commit of anybody."""
+        world, settings = self.world, self.plan.settings[0]
+        probe = self._enter(Process, "probe", settings, 1.0)
+        got: list[Grant] = []
+
+        def asked(outcome: object, _: object) -> None:
+            if isinstance(outcome, Grant):
+                got.append(outcome)
+
+        want = probe.wish(KEY)
+        talk = Talk(probe, acquire(want, probe.terms, gives_up_at=None, tries_once=False), 30.0, asked)
+        world.at(world.now, probe, lambda _: talk.start())
+        # whatever is late comes within this; each commit sets the promise anew
+        while not got:
+            world.run(self._due_at(), lambda: bool(got))
+            if not got and self._due_at() <= world.now:
+                self.watch.violated(f"a contender waits although nobody renewed for {self._patience():.3f} s")
+        world.run(world.now + max(one.ttl for one in self.plan.settings))
+        for worker in self.workers:
+            worker.check_quiet()
+
+    def _due_at(self) -> float:
+        touched_at = self.store.touched_at.get(KEY, 0.0)
+        return max(touched_at, self.plan.lasts) + self._patience()
+
+    def _patience(self) -> float:
+        """Give how long H1 lets a contender wait after the last commit, in true seconds."""
+        traits = self.plan.traits
+        settings = max(self.plan.settings, key=lambda one: one.ttl)
+        drift = settings.drift
+        patience = settings.ttl * (1 + drift) + traits.granularity + settings.lock_delay
+        patience += settings.backoff_max + 2 * settings.request_timeout
+        if traits.clock is StoreClock.DATED:
+            patience += 2.0
+        if traits.clock is not StoreClock.SHARED:
+            # by observation it counts from the first sight of the last state, and that may come a pause later
+            patience += settings.backoff_max + 2 * settings.request_timeout
+        return patience / (1 - drift)

@@ -1,0 +1,186 @@
+"""Decides what the simulated store answers: compare-and-swap in one step, in three kinds of time and tokens.
+
+Must not know what fields mean, nor who asks. Time is true time turned into the store's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lockstead.protocol.commands import (
+    Absent,
+    Command,
+    Conflict,
+    Create,
+    Extend,
+    List,
+    Listing,
+    Read,
+    Remove,
+    Removed,
+    Replace,
+    Snapshot,
+    StoreClock,
+    TokenSource,
+    Traits,
+)
+from lockstead.testing.simulation.world import BootClock, World
+from lockstead.values import Name, Space
+
+SHARED: Final = Traits("shared", "simulated", StoreClock.SHARED, TokenSource.NATIVE)
+DATED: Final = Traits("dated", "simulated", StoreClock.DATED, TokenSource.DRAWN, granularity=2.0, date_step=1.0)
+NONE: Final = Traits("none", "simulated", StoreClock.NONE, TokenSource.NATIVE)
+PROFILES: Final = (SHARED, DATED, NONE)
+
+_SCATTER: Final = 2_654_435_761
+"""Odd, so that multiplying by it modulo 2**32 never repeats: incarnations are unique and do not grow."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One record. updated_at is the store's time; created_ms too; committed_at is true time."""
+
+    fields: Mapping[str, str]
+    incarnation: str
+    revision: int
+    updated_at: float
+    created_ms: int
+    committed_at: float
+    token: int
+
+
+class SimulatedStore:
+    """A store with one clock for `updated` and, where it is dated, another for `Date`.
+
+    skew: seconds that `Date` is ahead of `updated`. on_grant is told every new incarnation under a lock's name.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_grants",
+        "_performs",
+        "_skew",
+        "_world",
+        "entries",
+        "on_grant",
+        "order",
+        "touched_at",
+        "traits",
+    )
+
+    def __init__(self, world: World, traits: Traits, clock: BootClock, skew: float = 0.0) -> None:
+        self._world = world
+        self.traits = traits
+        self._clock = clock
+        self._skew = skew
+        self._grants = 0
+        self.entries: dict[Name, Entry] = {}
+        self.order: dict[str, int] = {}
+        self.touched_at: dict[Name, float] = {}
+        self.on_grant: Callable[[Name, Entry, Entry | None], None] | None = None
+        self._performs: dict[type, Callable[[Any, float], Any]] = {
+            Read: self._read,
+            Extend: self._extend,
+            Create: self._create,
+            Remove: self._remove,
+            Replace: self._replace,
+            List: self._list,
+        }
+
+    def perform(self, command: Command[Any]) -> Any:
+        """Carry out one command at this true instant."""
+        return self._performs[type(command)](command, self._clock.at(self._world.now))
+
+    def time(self) -> float:
+        """Give the time by which `updated` is stamped."""
+        return self._clock.at(self._world.now)
+
+    def true_span(self, store_seconds: float) -> float:
+        """Give how long a span of the store's time truly lasts."""
+        return store_seconds / self._clock.rate
+
+    def _date(self, now: float) -> float | None:
+        clock = self.traits.clock
+        if clock is StoreClock.SHARED:
+            return now
+        if clock is StoreClock.NONE:
+            return None
+        step = self.traits.date_step
+        return math.floor((now + self._skew) / step) * step if step else now + self._skew
+
+    def _show(self, entry: Entry, now: float, name: Name) -> Snapshot:
+        token: int | None = None
+        if self.traits.tokens is TokenSource.NATIVE:
+            token = entry.token
+        elif name.space is Space.COMPANION:
+            token = entry.created_ms + entry.revision
+        updated_at = None if self.traits.clock is StoreClock.NONE else entry.updated_at
+        return Snapshot(entry.fields, entry.incarnation, str(entry.revision), updated_at, self._date(now), token)
+
+    def _grant(self, name: Name, fields: Mapping[str, str], now: float, was: Entry | None) -> Snapshot:
+        self._grants += 1
+        incarnation = str(self._grants * _SCATTER % 2**32)
+        entry = Entry(fields, incarnation, 1, now, int(now * 1000), self._world.now, self._grants)
+        self.entries[name] = entry
+        self.touched_at[name] = self._world.now
+        self.order[incarnation] = self._grants
+        if self.on_grant is not None:
+            self.on_grant(name, entry, was)
+        return self._show(entry, now, name)
+
+    def _read(self, command: Read, now: float) -> Snapshot | Absent:
+        entry = self.entries.get(command.name)
+        return Absent(self._date(now)) if entry is None else self._show(entry, now, command.name)
+
+    def _create(self, command: Create, now: float) -> Snapshot | Conflict:
+        if command.name in self.entries:
+            return Conflict()
+        return self._grant(command.name, command.fields, now, None)
+
+    def _replace(self, command: Replace, now: float) -> Snapshot | Conflict | Absent:
+        entry = self.entries.get(command.name)
+        if entry is None:
+            return Absent(self._date(now))
+        if entry.incarnation != command.incarnation or str(entry.revision) != command.revision:
+            return Conflict()
+        return self._grant(command.name, command.fields, now, entry)
+
+    def _extend(self, command: Extend, now: float) -> Snapshot | Conflict | Absent:
+        entry = self.entries.get(command.name)
+        if entry is None:
+            return Absent(self._date(now))
+        if command.incarnation is not None and entry.incarnation != command.incarnation:
+            return Conflict()
+        if command.revision is not None and str(entry.revision) != command.revision:
+            return Conflict()
+        if command.fields:
+            entry.fields = {**entry.fields, **command.fields}
+        entry.revision += 1
+        entry.updated_at = now
+        entry.committed_at = self.touched_at[command.name] = self._world.now
+        return self._show(entry, now, command.name)
+
+    def _remove(self, command: Remove, now: float) -> Removed | Conflict | Absent:
+        entry = self.entries.get(command.name)
+        if entry is None:
+            return Absent(self._date(now))
+        if entry.incarnation != command.incarnation:
+            return Conflict()
+        if command.revision is not None and str(entry.revision) != command.revision:
+            return Conflict()
+        del self.entries[command.name]
+        return Removed(self._date(now))
+
+    def _list(self, command: List, now: float) -> Listing:
+        return Listing(
+            tuple(
+                (name, self._show(entry, now, name))
+                for name, entry in self.entries.items()
+                if name.space is command.space
+                and (command.key is None or name.key == command.key)
+                and name.part.startswith(command.part_prefix)
+            )
+        )

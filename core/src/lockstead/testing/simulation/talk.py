@@ -1,0 +1,121 @@
+"""Decides how a script is driven in virtual time: the simulator's twin of the blocking and the awaiting driver.
+
+Stamps every command's send and receipt by the process's boot clock, limits it, and throws what went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from lockstead.errors import StoreError
+from lockstead.protocol.acquire import OutOfTime
+from lockstead.protocol.commands import Pause, Paused, Reply, Script
+from lockstead.protocol.record import stamped
+
+if TYPE_CHECKING:
+    from lockstead.testing.simulation.process import Process
+
+OVERTIME: Final = 0.9
+"""Seconds after the end of a wait in which its last try must be over; as the real drivers have it."""
+
+Then = Callable[[Any, StoreError | None], None]
+
+
+class Talk:
+    """One script under way in one process. Tells `then` its result, or the error that ended it.
+
+    gives_up_at is an instant of the process's boot clock; number names the command that is being waited for.
+    """
+
+    __slots__ = ("_script", "_then", "gives_up_at", "is_over", "limit", "number", "process", "sent_at", "turns")
+
+    def __init__(
+        self, process: Process, script: Script[Any], limit: float, then: Then, gives_up_at: float | None = None
+    ) -> None:
+        self.process = process
+        self.limit = limit
+        self.gives_up_at = gives_up_at
+        self.number = 0
+        self.sent_at = 0.0
+        self.turns = 0
+        self.is_over = False
+        self._script = script
+        self._then = then
+
+    def start(self) -> None:
+        """Take the first step."""
+        self._advance(None, None)
+
+    def cancel(self) -> None:
+        """Stop waiting: as a cancelled task or Ctrl-C does, leaving the command under way unknown."""
+        if not self.is_over:
+            self.is_over = True
+            self._script.close()
+
+    def answered(self, message: tuple[int, Any]) -> None:
+        """An answer came in; one that nobody waits for any more is dropped."""
+        number, answer = message
+        if number == self.number and not self.is_over:
+            process = self.process
+            self._advance(Reply(answer, self.sent_at, process.clock.at(process.world.now)), None)
+
+    def failed(self, message: tuple[int, StoreError]) -> None:
+        """The request failed, or its limit passed."""
+        number, error = message
+        if number == self.number and not self.is_over:
+            self._advance(None, error)
+
+    def _advance(self, reply: Reply[Any] | None, error: StoreError | None) -> None:
+        process = self.process
+        world, clock = process.world, process.clock
+        while True:
+            try:
+                if error is not None:
+                    command = self._script.throw(error)
+                else:
+                    command = self._script.send(reply)  # type: ignore[arg-type]  # a script starts with None
+            except StopIteration as stop:
+                self.is_over = True
+                self._then(stop.value, None)
+                return
+            except StoreError as raised:
+                self.is_over = True
+                self._then(None, raised)
+                return
+            self.sent_at = now = clock.at(world.now)
+            self.number += 1
+            if type(command) is Pause:
+                self._pause(command, now)
+                return
+            limit = self.limit
+            if self.gives_up_at is not None:
+                left = self.gives_up_at + OVERTIME - now
+                if left <= 0:
+                    self._count_idle_turn()
+                    reply, error = None, OutOfTime("the time to wait is over")
+                    continue
+                limit = min(limit, left)
+            self.turns = 0
+            process.network.send(self, stamped(command, process.wall()), limit / clock.rate)
+            return
+
+    def _pause(self, command: Pause, now: float) -> None:
+        world = self.process.world
+        dice = world.dice
+        seconds = command.at_least + (command.at_most - command.at_least) * dice.random()
+        if self.gives_up_at is not None:
+            seconds = max(0.0, min(seconds, self.gives_up_at - now))
+        if seconds == 0.0:
+            self._count_idle_turn()
+        slept, changed = seconds, False
+        if self.process.is_watching and dice.random() < 0.2:
+            slept, changed = seconds * dice.random(), True
+        ends_at = world.now + slept / self.process.clock.rate
+        world.at(ends_at, self.process, self.answered, (self.number, Paused(seconds, changed)))
+
+    def _count_idle_turn(self) -> None:
+        """Catch a script that spins: it neither waits nor sends, and a real driver would burn a processor."""
+        self.turns += 1
+        if self.turns > 50:
+            self.process.watch.violated("a script spins without waiting or sending")

@@ -1,0 +1,307 @@
+"""Decides what simulated processes do: take the lock, work, share it, hand it on, give it back; or break it.
+
+All choices come from the world's dice. Must not know what holds of a correct protocol: that is `properties`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstead.errors import StoreError
+from lockstead.protocol import expiry
+from lockstead.protocol.acquire import Acquisition, Grant, acquire
+from lockstead.protocol.commands import Remove, Replace, Script
+from lockstead.protocol.members import Attached, attach, withdraw
+from lockstead.protocol.record import Record, Revocation, encode
+from lockstead.protocol.release import Broken, break_lease, release
+from lockstead.protocol.renew import Over
+from lockstead.protocol.terms import LeaseId
+from lockstead.testing.simulation.process import Kept, Process
+from lockstead.testing.simulation.store import SimulatedStore
+from lockstead.testing.simulation.talk import Talk
+from lockstead.values import Name, Space
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What workers tend to do: probabilities, and mean lengths in seconds."""
+
+    work: float = 30.0
+    idle: float = 2.0
+    draws: float = 0.5
+    shares: float = 0.2
+    detaches: float = 0.1
+    attaches: float = 0.7
+    gives_up: float = 0.3
+    cancels: float = 0.1
+    reclaims: float = 0.5
+
+
+@dataclass(slots=True)
+class Mailbox:
+    """Tickets under way between processes. detached: nobody keeps them, so somebody must release them."""
+
+    shared: list[LeaseId] = field(default_factory=list)
+    detached: list[LeaseId] = field(default_factory=list)
+
+
+class Worker(Process):
+    """A process that works under one lock, over and over, until it is told to finish."""
+
+    __slots__ = ("_asking", "_has_died", "_held", "_is_finishing", "_want", "habits", "key", "mailbox")
+
+    habits: Habits
+    key: Name
+    mailbox: Mailbox
+
+    def employ(self, key: Name, habits: Habits, mailbox: Mailbox) -> None:
+        """Say what it works at."""
+        self.key = key
+        self.habits = habits
+        self.mailbox = mailbox
+        self._asking: Talk | None = None
+        self._want: Acquisition | None = None
+        self._held: Kept | None = None
+        self._has_died = False
+        self._is_finishing = False
+
+    def _throws(self, odds: float) -> bool:
+        return self.world.dice.random() < odds
+
+    def _span(self, mean: float) -> float:
+        """Draw a length: mostly about the mean, at times next to nothing."""
+        return 2 * mean * self.world.dice.random()
+
+    # --- asking --------------------------------------------------------------------------------------------------
+
+    def begin(self, _: Any = None) -> None:
+        """Look for work: under somebody's ticket, or under a lease of our own."""
+        if self._is_finishing or self._held is not None or self._asking is not None:
+            return
+        mailbox, habits = self.mailbox, self.habits
+        if mailbox.shared and self._throws(habits.attaches):
+            self._attach(mailbox.shared[-1])
+        elif mailbox.detached and self._throws(0.5):
+            lease = mailbox.detached.pop()
+            if self._throws(0.5):
+                mailbox.detached.append(lease)
+                self._attach(lease)
+            else:
+                self._release_by_ticket(lease)
+        else:
+            self._acquire()
+
+    def _acquire(self) -> None:
+        habits, now = self.habits, self.now()
+        wait = self._span(self.settings.ttl) if self._throws(habits.gives_up) else None
+        tries_once = self._throws(0.1)
+        gives_up_at = now if tries_once else (None if wait is None else now + wait)
+        want = self._want = self.wish(self.key, reclaim=self._has_died and self._throws(habits.reclaims))
+        script = acquire(want, self.terms, gives_up_at=gives_up_at, tries_once=tries_once, look_first=self._throws(0.2))
+        if gives_up_at is not None:
+            self.world.at(self.clock.when(gives_up_at + 1.0), self, self._check_wait, want)
+        if self._throws(habits.cancels):
+            self.after(self._span(self.settings.request_timeout), self._cancel, want)
+        self._asking = Talk(self, script, self.settings.request_timeout, self._asked, gives_up_at)
+        self._asking.start()
+
+    def _asked(self, outcome: Any, _: StoreError | None) -> None:
+        want, self._want, self._asking = self._want, None, None
+        if want is None:
+            return
+        if not isinstance(outcome, Grant):
+            self.given_up(want)
+            self.after(self._span(self.habits.idle), self.begin)
+            return
+        kept = self._held = self.granted(outcome, want)
+        if outcome.token is not None:
+            self.watch.got_token(kept.tenure, outcome.token, was_superseded=False)
+        self._work(kept)
+
+    def _check_wait(self, want: Acquisition) -> None:
+        if self._want is want and self.world.now >= self.stopped_until + 1.2:
+            self.watch.violated(f"{want.holder} still waits a second after its time was up")
+
+    def _cancel(self, want: Acquisition | None) -> None:
+        if want is None or self._want is not want or self._asking is None:
+            return
+        self.tell("cancels its acquisition")
+        self._asking.cancel()
+        self._want = self._asking = None
+        self.given_up(want)
+        self.after(self._span(self.habits.idle), self.begin)
+
+    # --- working -------------------------------------------------------------------------------------------------
+
+    def _work(self, kept: Kept) -> None:
+        habits = self.habits
+        length = self._span(habits.work)
+        if self._throws(habits.draws):
+            self.after(self._span(length), self._draw, kept)
+        if kept.tenure.is_owner and self._throws(habits.shares):
+            self.after(length * self.world.dice.random() ** 2, self._share, kept)
+        ends = self._detach if self._throws(habits.detaches) else self._finish_work
+        self.after(length, ends, kept)
+
+    def _draw(self, kept: Kept) -> None:
+        self.draw(kept)
+
+    def _finish_work(self, kept: Kept) -> None:
+        if self._held is not kept:
+            return
+        lease = kept.tenure.lease
+        if kept.tenure.is_owner and lease in self.mailbox.shared:
+            self.mailbox.shared.remove(lease)
+        self.release(kept, lambda: self._freed(kept))
+
+    def _freed(self, kept: Kept) -> None:
+        if self._held is kept:
+            self._held = None
+            self.after(self._span(self.habits.idle), self.begin)
+
+    def _detach(self, kept: Kept) -> None:
+        tenure = kept.tenure
+        if self._held is not kept:
+            return
+        if not tenure.believes(self.now()):
+            self._finish_work(kept)
+            return
+        self.tell(f"detaches from {tenure.lease.incarnation}")
+        self.leave(kept)
+        is_last = tenure.is_owner and tenure.lease not in self.mailbox.detached
+
+        def settled() -> None:
+            if tenure.registration is not None:
+                self.converse(withdraw(tenure.registration), _ignored)
+            tenure.left()
+            if is_last:
+                self.mailbox.detached.append(tenure.lease)
+            self._freed(kept)
+
+        self.settle(kept, settled)
+
+    # --- sharing -------------------------------------------------------------------------------------------------
+
+    def _share(self, kept: Kept) -> None:
+        tenure = kept.tenure
+        if self._held is not kept or not tenure.believes(self.now()) or tenure.registration is not None:
+            return
+        tenure.shared = True
+        nonce = self.nonce()
+
+        def joined(outcome: Any, _: StoreError | None) -> None:
+            if isinstance(outcome, Over):
+                self.lose(kept, outcome.reason, outcome.detail)
+            if isinstance(outcome, Attached) and tenure.believes(self.now()):
+                self.register(kept, outcome)
+                self.tell(f"shares {tenure.lease.incarnation}")
+                self.mailbox.shared.append(tenure.lease)
+
+        self.converse(attach(tenure.lease, nonce, self._registration(nonce, tenure.lease.ttl), self.terms), joined)
+
+    def _registration(self, nonce: str, ttl: float) -> Mapping[str, str]:
+        return encode(Record(nonce, ttl, owner=self.name))
+
+    def _attach(self, lease: LeaseId) -> None:
+        nonce, settings = self.nonce(), self.settings.for_ttl(lease.ttl)
+
+        def joined(outcome: Any, _: StoreError | None) -> None:
+            self._asking = None
+            if isinstance(outcome, Attached):
+                kept = self._held = self.attached(outcome, settings)
+                self._work(kept)
+                return
+            if isinstance(outcome, Over):
+                self._forget(lease)
+            self.after(self._span(self.habits.idle), self.begin)
+
+        script = attach(lease, nonce, self._registration(nonce, lease.ttl), self.terms)
+        self._asking = Talk(self, script, settings.request_timeout, joined)
+        self._asking.start()
+
+    def _forget(self, lease: LeaseId) -> None:
+        for tickets in (self.mailbox.shared, self.mailbox.detached):
+            if lease in tickets:
+                tickets.remove(lease)
+
+    def _release_by_ticket(self, lease: LeaseId) -> None:
+        self.tell(f"releases {lease.incarnation} by its ticket")
+        bound_at = self.now() + self.terms.drain_bound()
+
+        def ended(_: Any, __: StoreError | None) -> None:
+            self.after(self._span(self.habits.idle), self.begin)
+
+        self.converse(release(lease, self.terms, shared=True, bound_at=bound_at, salt=lease.holder), ended)
+
+    # --- accidents, the end --------------------------------------------------------------------------------------
+
+    def crash(self, comes_back_after: float) -> None:
+        """Die, and come back as a new process of the same owner."""
+        self.die()
+        self._asking = self._want = self._held = None
+        self._has_died = True
+        self.after(comes_back_after, self.begin)
+
+    def finish(self, _: Any = None) -> None:
+        """Give back what is held, stop asking, begin nothing new."""
+        self._is_finishing = True
+        if self._want is not None:
+            self._cancel(self._want)
+        if self._held is not None:
+            self._finish_work(self._held)
+
+
+def _ignored(_: Any, __: StoreError | None) -> None:
+    """Whatever came of it."""
+
+
+class Operator(Process):
+    """Somebody who breaks locks, and deletes what is not theirs to delete."""
+
+    __slots__ = ("key", "store")
+
+    key: Name
+    store: SimulatedStore
+
+    def breaks(self, at_once: bool) -> None:
+        """Revoke the lease, or remove it at once."""
+        self.tell("breaks the lock" + (" at once" if at_once else ""))
+        revoked = Revocation(self.name, "tidying up")
+
+        def done(broken: Any, _: StoreError | None) -> None:
+            if isinstance(broken, Broken) and broken.removed and broken.believed_for is not None:
+                self.watch.forsaken(broken.seen.incarnation, broken.believed_for)
+
+        script = break_lease(self.key, revoked, self.terms, now=at_once, incarnation=None, salt=self.nonce())
+        self.converse(self._noting(script), done)
+
+    def _noting(self, script: Script[Any]) -> Script[Any]:
+        """Run a script, noting which lease it is about to remove: its answer may be late, or never come."""
+        command = next(script)
+        while True:
+            if isinstance(command, Remove | Replace):
+                self.watch.at_mercy(command.incarnation)
+            try:
+                reply = yield command
+            except StoreError as error:
+                raised: StoreError | None = error
+            else:
+                raised = None
+            try:
+                command = script.send(reply) if raised is None else script.throw(raised)
+            except StopIteration as stop:
+                return stop.value
+
+    def deletes(self, space: Space) -> None:
+        """Delete a record behind everybody's back, as an administrator of the store can."""
+        for name in [name for name in self.store.entries if name.space is space]:
+            entry = self.store.entries.pop(name)
+            self.tell(f"deletes {name}")
+            if space is Space.LOCK and "ttl" in entry.fields:
+                ttl = float(entry.fields["ttl"])
+                self.watch.forsaken(
+                    entry.incarnation,
+                    expiry.believed_until(0.0, ttl, self.settings.drift, self.terms.traits.granularity),
+                )
