@@ -31,12 +31,9 @@ from lockstead.runtime.keeper import Keeper, Kept
 from lockstead.runtime.line import NO_BELL, Lines, ThreadBell
 from lockstead.runtime.run import Limits, run
 from lockstead.runtime.workers import Workers
-from lockstead.runtime.workers import Workers
 from lockstead.settings import Settings
 from lockstead.stores.port import Store
 from lockstead.values import Name
-
-CREW_MAX: Final = 256
 
 _HERE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - a prefix of code's file names
 
@@ -83,8 +80,6 @@ class Engine:
     def _renew_state(self) -> None:
         self.keeper = Keeper(self.store, self.clock, self._listener)
         self.lines = Lines()
-        # where blocking stores are asked on behalf of tasks: a waiter may stay for seconds, so not asyncio's few threads
-        self.crew = Workers("lockstead-await", CREW_MAX)
         self.calls = Workers("lockstead-call", CALLS_MAX)
         self.watches = Workers("lockstead-watch", WATCHES_MAX)
         self._lock = threading.Lock()
@@ -295,7 +290,6 @@ class Engine:
 
 def _close(closing: dict[str, Any]) -> None:
     closing["keeper"].close()
-    closing["crew"].close()
     for crew in closing["crews"]:
         crew.close()
     closing["store"].close()

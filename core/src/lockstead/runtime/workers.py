@@ -6,14 +6,9 @@ Not `concurrent.futures`: its threads are joined at exit, so a store that hangs 
 from __future__ import annotations
 
 import sys
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from typing import TypeVar, cast
-
-T = TypeVar("T")
 
 
 class Workers:
@@ -89,31 +84,3 @@ class Workers:
                 return self._jobs.popleft()
             finally:
                 self._free -= 1
-
-
-async def in_crew(crew: Workers, job: Callable[[], T]) -> T:
-    """Await a blocking job that runs in one of these workers. RuntimeError once they are closed."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if ended.done():
-            return  # whoever awaited it was cancelled
-        if error is not None:
-            ended.set_exception(error)
-        else:
-            ended.set_result(cast(T, result))
-
-    def work() -> None:
-        result: T | None = None
-        error: BaseException | None = None
-        try:
-            result = job()
-        except BaseException as failed:  # noqa: BLE001 - handed on to who awaits it
-            error = failed
-        with suppress(RuntimeError):  # the loop is closed, so nobody awaits it
-            loop.call_soon_threadsafe(settle, result, error)
-
-    if not crew.submit(work):
-        raise RuntimeError("this client is closed")
-    return await ended
