@@ -216,19 +216,17 @@ class AsyncLease(HeldLease):
         """Give the lease back: True if we removed it; as `Lease.release`."""
         engine = self._engine
         now = engine.clock.now()
-        bound_at = now + conversations.drain_bound(engine, self._tenure.settings, drain)
+        bound_at = now + conversations.drain_bound(self._kept.terms, drain)
         if not self._may_leave(now):
             return False
-        removed = False
         try:
             await self._settle()
-            removed = await self._converse(conversations.give_back(self, bound_at))
+            return await self._converse(conversations.give_back(self, bound_at))
         except BaseException:
             self._release_failed()
             raise
         finally:
-            self._gave_back(removed=removed)
-        return removed
+            self._gave_back()
 
     def guard(self) -> AsyncGuard:
         """Cancel the `async with` block it opens when the lease is lost; the block leaves as LeaseLost."""

@@ -14,11 +14,11 @@ from lockstead.events import Attached, Detached, Released, ReleaseFailed, Warned
 from lockstead.holding import Breaking, Holding, breaking, holding
 from lockstead.protocol import release as leaving
 from lockstead.protocol.acquire import Contended, Grant, acquire
-from lockstead.protocol.commands import List, Script, StoreClock, TokenSource, ask
+from lockstead.protocol.commands import List, Script, TokenSource, ask
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.members import attach, withdraw
 from lockstead.protocol.renew import Over, renew
-from lockstead.protocol.terms import LeaseId
+from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.runtime.engine import Engine, fresh_nonce
 from lockstead.runtime.held import HeldLease, lost_on_attach
 from lockstead.runtime.keeper import Kept
@@ -158,11 +158,9 @@ def give_back(lease: HeldLease, bound_at: float) -> Script[bool]:
     return removed
 
 
-def drain_bound(engine: Engine, settings: Settings, drain: Duration | None) -> float:
+def drain_bound(terms: Terms, drain: Duration | None) -> float:
     """Give how long a release waits for members, seconds."""
-    if drain is not None:
-        return seconds(drain, "drain")
-    return settings.drain_bound(engine.traits.granularity, observing=engine.traits.clock is StoreClock.NONE)
+    return terms.drain_bound() if drain is None else seconds(drain, "drain")
 
 
 # --- tickets --------------------------------------------------------------------------------------------------------
@@ -187,8 +185,8 @@ def released(
 ) -> Script[bool]:
     """Give back, as its owner, the lease that a ticket names; True if we removed it."""
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
-    bound_at = engine.clock.now() + drain_bound(engine, scaled, drain)
     terms = engine.terms(scaled)
+    bound_at = engine.clock.now() + drain_bound(terms, drain)
     outcome = yield from leaving.release(lease, terms, shared=True, bound_at=bound_at, salt=lease.holder)
     removed = outcome is leaving.Outcome.REMOVED
     engine.emit(Released(key, lease.holder, removed, outcome.value))

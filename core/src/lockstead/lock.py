@@ -244,19 +244,17 @@ class Lease(HeldLease):
         """
         engine = self._engine
         now = engine.clock.now()
-        bound_at = now + conversations.drain_bound(engine, self._tenure.settings, drain)
+        bound_at = now + conversations.drain_bound(self._kept.terms, drain)
         if not self._may_leave(now):
             return False
-        removed = False
         try:
             self._settle()
-            removed = self._converse(conversations.give_back(self, bound_at))
+            return self._converse(conversations.give_back(self, bound_at))
         except BaseException:
             self._release_failed()
             raise
         finally:
-            self._gave_back(removed=removed)
-        return removed
+            self._gave_back()
 
     def guard(self) -> Guard:
         """Interrupt the `with` block it opens when the lease is lost; see `runtime.interrupt` for what can be."""

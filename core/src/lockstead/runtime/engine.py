@@ -190,14 +190,17 @@ class Engine:
         if want.unsettled or want.reclaim or is_foreign:
             self.sweep(want.name, want.holder, settings)
 
-    def sweep(self, name: Name, holder: str, settings: Settings) -> None:
-        """Look for a record of this holder, whose acquisition is over, and remove it. A request may commit late."""
-        work = partial(self._sweep, name, holder, settings)
+    def sweep(self, name: Name, holder: str, settings: Settings, *, spare: str | None = None) -> None:
+        """Look for a record of this holder, whose acquisition is over, and remove it. A request may commit late.
+
+        spare: the incarnation of a lease that may have live members.
+        """
+        work = partial(self._sweep, name, holder, settings, spare)
         self.keeper.chore(0.0, work)
         self.keeper.chore(2 * settings.request_timeout, work)
 
-    def _sweep(self, name: Name, holder: str, settings: Settings) -> None:
-        script = sweep(name, holder, self.terms(settings))
+    def _sweep(self, name: Name, holder: str, settings: Settings, spare: str | None) -> None:
+        script = sweep(name, holder, self.terms(settings), spare=spare)
         run(script, self.store, self.clock, Limits(settings.request_timeout), NO_BELL)
 
     # --- bookkeeping ---------------------------------------------------------------------------------------------

@@ -168,23 +168,23 @@ class HeldLease:
             if tenure.reason is not LossReason.UNREACHABLE:
                 return True
             # nobody waits for a store that did not answer for so long: the block's LeaseLost comes first
-            tenure.unsettled = not tenure.shared
-            self._gave_back(removed=False)
+            self._release_failed()
+            self._gave_back()
         self._ended()
         return False
 
     def _release_failed(self) -> None:
-        """The store stayed silent: look once more later, where nobody else can be under this lease."""
+        """The store stayed silent: an owner looks once more later."""
         tenure = self._tenure
         tenure.unsettled = tenure.unsettled or tenure.is_owner
 
-    def _gave_back(self, *, removed: bool) -> None:
-        tenure = self._tenure
+    def _gave_back(self) -> None:
+        tenure, lease = self._tenure, self._tenure.lease
         self._engine.keeper.left(self._kept)
         self._ended()
-        # what is looked for later may be this very record, and members may live under it
-        if tenure.unsettled and (removed or not tenure.shared):
-            self._engine.sweep(tenure.lease.name, tenure.lease.holder, tenure.settings)
+        if tenure.unsettled:
+            spare = lease.incarnation if tenure.shared else None
+            self._engine.sweep(lease.name, lease.holder, tenure.settings, spare=spare)
 
     def _loss_at_exit(self) -> LeaseLost | None:
         """Say, at the end of a block, whether it ended without the lease; None if it held or gave back by itself."""
