@@ -94,8 +94,9 @@ class Access:
         credentials = self._credentials
         if credentials is None or (credentials.valid and not self._is_rejected):
             return None
+        serves_meanwhile = not self._is_rejected and _still_serves(credentials)
         refreshing = self._refresh()
-        return refreshing if self._is_rejected or not _still_serves(credentials) else None
+        return None if serves_meanwhile else refreshing
 
     def _refresh(self) -> Future[None]:
         with self._lock:

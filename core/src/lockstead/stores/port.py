@@ -44,7 +44,7 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Close what this store opened. Idempotent."""
+        """Close what this store opened. Idempotent; whatever is asked afterwards is StoreUnavailable."""
         ...
 
 
@@ -65,7 +65,8 @@ class Waits(Protocol):
         """Block until the record changed or may have (True), `seconds` passed, or is_over(pause) says True (False).
 
         is_over(pause) sleeps for up to `pause` seconds and returns True as soon as the caller wants to stop. A
-        store that blocks in a client library must come back to it at least every 50 ms.
+        store that blocks in a client library must come back to it at least every 50 ms. On a record that is absent
+        the wait is short (some 20 ms) and ends in True: it may have gone between the caller's read and this call.
         """
         ...
 

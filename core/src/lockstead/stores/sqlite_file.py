@@ -96,7 +96,11 @@ def check_place(path: Path) -> None:
     # SQLite names the journal after the file: through two names there would be two journals, and two truths
     if found is not None and found.st_nlink > 1:
         raise StoreRefused(f"cannot keep locks in {path}: the file has {found.st_nlink} hard links; leave one")
-    kind = _file_system(folder)
+    check_file_system(path, _file_system(folder))
+
+
+def check_file_system(path: Path, kind: str | None) -> None:
+    """Refuse a file system that several kernels may see at once. kind is as mountinfo names it; None: not known."""
     if kind in _SHARED_BETWEEN_KERNELS:
         raise StoreRefused(
             f"cannot keep locks in {path}: it is on a file system shared between machines ({kind}), where neither "
@@ -193,6 +197,8 @@ def failure(error: sqlite3.Error, path: Path, limit: float, *, may_be_applied: b
     A full disk is told as refused even then: SQLite takes a commit that does not fit back as a whole.
     """
     code = getattr(error, "sqlite_errorcode", 0)
+    if may_be_applied and code & 0xFF != sqlite3.SQLITE_FULL:
+        return OutcomeUnknown(f"the change of {path} failed while it was committed: {error}")
     if code == sqlite3.SQLITE_READONLY_DBMOVED:
         return StoreUnavailable(f"{path} was removed or moved; nothing was changed")
     match code & 0xFF:
@@ -206,8 +212,6 @@ def failure(error: sqlite3.Error, path: Path, limit: float, *, may_be_applied: b
             )
         case sqlite3.SQLITE_FULL:
             return StoreRefused(f"cannot keep locks in {path}: the disk is full; make room")
-        case _ if may_be_applied:
-            return OutcomeUnknown(f"the change of {path} failed while it was committed: {error}")
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StoreUnavailable(f"{path} was locked by another process for {limit:.3g} s; nothing was changed")
         case _:
