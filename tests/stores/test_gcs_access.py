@@ -1,0 +1,190 @@
+"""Who vouches for requests to Cloud Storage, and what a token endpoint that is slow, dead or refusing costs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from google.auth.credentials import AnonymousCredentials, Credentials
+from google.auth.exceptions import RefreshError, TransportError
+from google.cloud import storage
+
+from lockstead.errors import StoreRefused, StoreUnavailable
+from lockstead.stores import url
+from lockstead.stores.gcs import GcsStore
+from lockstead.stores.gcs_access import ENDPOINT, Access, access_of, default_access
+from lockstead.testing.conformance.base import in_threads
+
+SECRET = "ya29.s3cret"
+
+
+class Tokens(Credentials):  # type: ignore[misc,no-untyped-call]
+    """Credentials whose token endpoint is this object."""
+
+    def __init__(self, failure: Exception | None = None, *, hangs: bool = False) -> None:
+        super().__init__()
+        self.refreshed = 0
+        self.failure = failure
+        self.go_on = threading.Event()
+        if not hangs:
+            self.go_on.set()
+
+    def refresh(self, request: Any) -> None:
+        self.refreshed += 1
+        assert self.go_on.wait(30.0)
+        if self.failure is not None:
+            raise self.failure
+        self.token = f"{SECRET}-{self.refreshed}"
+        self.valid_for(3600.0)
+
+    def valid_for(self, seconds: float) -> None:
+        self.expiry = datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=seconds)
+
+
+def bearer(headers: dict[str, str]) -> str:
+    return headers["authorization"]
+
+
+def test_a_token_is_fetched_once_and_used_until_it_is_due() -> None:
+    credentials = Tokens()
+    access = Access(ENDPOINT, credentials)
+    for _ in range(3):
+        assert bearer(access.signed({}, 5.0)) == f"Bearer {SECRET}-1"
+    assert asyncio.run(access.asigned({"X": "1"}, 5.0))["X"] == "1"
+    assert credentials.refreshed == 1
+
+
+def test_many_threads_wait_for_one_refresh() -> None:
+    credentials = Tokens(hangs=True)
+    access = Access(ENDPOINT, credentials)
+    release = threading.Timer(0.1, credentials.go_on.set)
+    release.start()
+    signed = in_threads([lambda: bearer(access.signed({}, 20.0))] * 8)
+    release.join()
+    assert set(signed) == {f"Bearer {SECRET}-1"}
+
+
+def test_a_token_that_is_due_is_used_while_a_new_one_is_fetched() -> None:
+    credentials = Tokens(hangs=True)
+    credentials.token = f"{SECRET}-old"
+    credentials.valid_for(120.0)  # google-auth calls it expired from 225 s before
+    assert not credentials.valid
+    access = Access(ENDPOINT, credentials)
+    assert bearer(access.signed({}, 5.0)) == f"Bearer {SECRET}-old"
+    assert bearer(asyncio.run(access.asigned({}, 5.0))) == f"Bearer {SECRET}-old"
+    credentials.go_on.set()
+    ends_at = time.monotonic() + 20.0
+    while bearer(access.signed({}, 5.0)) != f"Bearer {SECRET}-1":
+        assert time.monotonic() < ends_at
+        time.sleep(0.005)
+    assert credentials.refreshed == 1
+
+
+def test_h09_a_token_endpoint_that_hangs_costs_no_more_than_the_limit() -> None:
+    credentials = Tokens(hangs=True)
+    access = Access(ENDPOINT, credentials)
+    began_at = time.monotonic()
+    with pytest.raises(StoreUnavailable, match=r"no access token .* within 0\.1 s; nothing was sent"):
+        access.signed({}, 0.1)
+    with pytest.raises(StoreUnavailable):
+        asyncio.run(access.asigned({}, 0.1))
+    assert time.monotonic() - began_at < 10.0
+    credentials.go_on.set()
+    assert bearer(access.signed({}, 20.0)) == f"Bearer {SECRET}-1"
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (RefreshError(f"invalid_grant {SECRET}"), StoreRefused),
+        (RefreshError(f"try again {SECRET}", retryable=True), StoreUnavailable),
+        (TransportError(f"no route {SECRET}"), StoreUnavailable),
+        (OSError(f"no file {SECRET}"), StoreUnavailable),
+    ],
+)
+def test_h22_credentials_that_fail_are_told_without_what_they_said(failure: Exception, kind: type[Exception]) -> None:
+    for ask in (lambda access: access.signed({}, 5.0), lambda access: asyncio.run(access.asigned({}, 5.0))):
+        with pytest.raises(kind) as told:
+            ask(Access(ENDPOINT, Tokens(failure)))
+        assert SECRET not in str(told.value)
+        assert "\n" not in str(told.value)
+
+
+def test_a_token_that_was_not_accepted_is_replaced_before_the_next_request() -> None:
+    access = Access(ENDPOINT, Tokens())
+    assert bearer(access.signed({}, 5.0)) == f"Bearer {SECRET}-1"
+    access.rejected()
+    assert bearer(access.signed({}, 5.0)) == f"Bearer {SECRET}-2"
+    assert bearer(access.signed({}, 5.0)) == f"Bearer {SECRET}-2"
+
+
+def test_h13_a_forked_child_does_not_wait_for_its_parents_refresh() -> None:
+    credentials = Tokens(hangs=True)
+    access = Access(ENDPOINT, credentials)
+    with pytest.raises(StoreUnavailable):
+        access.signed({}, 0.01)
+    access.forget()
+    credentials.go_on.set()
+    assert bearer(access.signed({}, 20.0)).startswith("Bearer ")
+
+
+def test_h18_who_is_cancelled_does_not_cancel_the_refresh_of_others() -> None:
+    credentials = Tokens(hangs=True)
+    access = Access(ENDPOINT, credentials)
+
+    async def both() -> dict[str, str]:
+        impatient = asyncio.ensure_future(access.asigned({}, 20.0))
+        patient = asyncio.ensure_future(access.asigned({}, 20.0))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await asyncio.gather(impatient, return_exceptions=True)
+        credentials.go_on.set()
+        return await patient
+
+    assert bearer(asyncio.run(both())) == f"Bearer {SECRET}-1"
+    assert credentials.refreshed == 1
+
+
+def test_h22_nothing_that_is_printed_has_a_token() -> None:
+    access = Access(ENDPOINT, Tokens())
+    access.signed({}, 5.0)
+    store = url.open_store("gs://bucket/locks", a_client(Tokens()))
+    assert isinstance(store, GcsStore)
+    store._access.signed({}, 5.0)
+    for text in (repr(access), repr(store), str(store), store.url):
+        assert SECRET not in text
+    store.close()
+
+
+def a_client(credentials: Any, **options: Any) -> storage.Client:
+    return storage.Client(project="p", credentials=credentials, **options)
+
+
+def test_a_client_of_the_callers_own_gives_endpoint_and_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    credentials = Tokens()
+    assert bearer(access_of(a_client(credentials)).signed({}, 5.0)) == f"Bearer {SECRET}-1"
+    assert access_of(a_client(credentials)).endpoint == ENDPOINT
+    elsewhere = a_client(AnonymousCredentials(), client_options={"api_endpoint": "http://127.0.0.1:9/"})  # type: ignore[no-untyped-call]
+    assert access_of(elsewhere).endpoint == "http://127.0.0.1:9"
+    assert access_of(elsewhere).signed({}, 5.0) == {}
+
+
+def test_an_emulator_is_found_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("127.0.0.1:9", "http://127.0.0.1:9", "http://127.0.0.1:9/"):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", text)
+        access = default_access()
+        assert access.endpoint == "http://127.0.0.1:9"
+        assert not access.uses_proxies
+        assert access.signed({}, 5.0) == {}
+
+
+def test_no_credentials_at_all_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nosuch/file.json")
+    with pytest.raises(StoreRefused, match="gcloud auth application-default login"):
+        default_access()
