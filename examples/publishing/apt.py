@@ -1,9 +1,9 @@
 """APT: package files and indexes, with by-hash and both kinds of signature. Does no I/O but reading package files.
 
-    dists/stable/InRelease                               signed; names and hashes all indexes
-    dists/stable/Release, Release.gpg                    the same for old clients
-    dists/stable/main/binary-amd64/Packages(.gz)         and the same content under by-hash/SHA256/<hash>
-    pool/main/h/hello/hello_1.0_amd64.deb
+dists/stable/InRelease                               signed; names and hashes all indexes
+dists/stable/Release, Release.gpg                    the same for old clients
+dists/stable/main/binary-amd64/Packages(.gz)         and the same content under by-hash/SHA256/<hash>
+pool/main/h/hello/hello_1.0_amd64.deb
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from datetime import datetime
 from email.utils import format_datetime, parsedate_to_datetime
 from pathlib import Path
 
+from debian.arfile import ArError
 from debian.deb822 import Deb822, Packages, Release
-from debian.debfile import ArError, DebError, DebFile
+from debian.debfile import DebError, DebFile
 
 from examples.publishing.errors import Refused
 from examples.publishing.packages import Index, Package

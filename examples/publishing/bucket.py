@@ -84,7 +84,7 @@ class Bucket(Protocol):
 
 def crc32c(content: bytes) -> str:
     """Give the CRC32C of content as the API writes it."""
-    return base64.b64encode(google_crc32c.Checksum(content).digest()).decode()
+    return base64.b64encode(google_crc32c.value(content).to_bytes(4, "big")).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ class Patient:
     """Asks a bucket again where that is harmless, for about `patience` seconds; check is called before each repetition.
 
     Harmless is: reading; creating (if the name turns out taken, then by these very bytes, or it is a
-    PreconditionFailed); copying likewise; deleting. `replace` is not among them: whether a swap went through is judged by
-    who knows what it meant.
+    PreconditionFailed); copying likewise; deleting. `replace` is not among them: whether a swap went through is judged
+    by who knows what it meant.
     """
 
     bucket: Bucket

@@ -59,7 +59,7 @@ def main() -> None:
 @WAIT
 @click.option("--keep", default=5, show_default=True, help="Versions before the current one to keep for slow readers.")
 @click.option("--overwrite", is_flag=True, help="Replace packages of the same name and version.")
-@click.option("--owner", default="publish", show_default=True, help="Who publishes, as shown to those who wait.")
+@click.option("--owner", help="Who publishes, as shown to those who wait (default: host and process).")
 def publish(
     files: tuple[Path, ...],
     place: Place,
@@ -69,11 +69,11 @@ def publish(
     timeout: float | None,
     keep: int,
     overwrite: bool,
-    owner: str,
+    owner: str | None,
 ) -> None:
     """Publish .deb and .rpm FILES: the ones to <repo>/apt, the others to <repo>/yum."""
     lock = LockSettings(lock_url or _locks(place), ttl=ttl, timeout=timeout, owner=owner)
-    _carry_out(Job(owner, place, key_file.read_text(), files, lock, keep=keep, overwrite=overwrite))
+    _carry_out(Job(owner or "publish", place, key_file.read_text(), files, lock, keep=keep, overwrite=overwrite))
 
 
 @main.command()

@@ -18,7 +18,7 @@ from pathlib import Path
 PROGRAMS = {"apt": ("apt-get", "dpkg", "gpgv"), "yum": ("dnf", "rpm")}
 
 
-class ClientFailed(Exception):
+class ClientFailed(Exception):  # noqa: N818 # says what happened
     """A client refused what it was given; the message is the end of what it said."""
 
 
@@ -138,11 +138,21 @@ class Dnf:
         root.mkdir(exist_ok=True)
         try:
             return _run(
-                ["dnf", "-y", f"--config={self.root}/etc/dnf.conf", "--refresh", f"--installroot={root}", "--releasever=1", *arguments]
+                [
+                    "dnf",
+                    "-y",
+                    f"--config={self.root}/etc/dnf.conf",
+                    "--refresh",
+                    f"--installroot={root}",
+                    "--releasever=1",
+                    *arguments,
+                ]
             )
         finally:
             for pubring in self.root.rglob("pubring"):
-                subprocess.run(["gpgconf", "--homedir", str(pubring), "--kill", "all"], capture_output=True, check=False)
+                subprocess.run(
+                    ["gpgconf", "--homedir", str(pubring), "--kill", "all"], capture_output=True, check=False
+                )
 
 
 def verify_rpm(path: Path, public_key: str, work: Path) -> None:

@@ -57,7 +57,9 @@ class GoogleAuth(httpx.Auth):
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         """Add the header that says who asks."""
         headers: dict[str, str] = {}
-        self._credentials.before_request(self._transport, request.method, str(request.url), headers)
+        self._credentials.before_request(  # type: ignore[no-untyped-call] # it has no annotations
+            self._transport, request.method, str(request.url), headers
+        )
         request.headers.update(headers)
         yield request
 

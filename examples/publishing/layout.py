@@ -1,10 +1,10 @@
 """Where things lie in a repository, and which numbers its versions may have. Pure.
 
-    latest_version.txt         the pointer: the number readers are sent to; the commit point
-    versions/7/version.txt     who claimed number 7, and upon which version it builds
-    versions/7/manifest.json   what version 7 consists of; written last, so its presence means "sealed"
-    versions/7/...             what readers see
-    incoming/<sha256>          packages, uploaded before anybody held the lock
+latest_version.txt         the pointer: the number readers are sent to; the commit point
+versions/7/version.txt     who claimed number 7, and upon which version it builds
+versions/7/manifest.json   what version 7 consists of; written last, so its presence means "sealed"
+versions/7/...             what readers see
+incoming/<sha256>          packages, uploaded before anybody held the lock
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -35,20 +36,23 @@ class Manifest:
     files: Mapping[str, FileFacts]
 
     def to_bytes(self) -> bytes:
-        """Write it as JSON, the same bytes for the same content."""
+        """Write it as JSON, with its own digest: the same bytes for the same content."""
         fields = {
             "version": self.number,
             "chain": list(self.chain[:CHAIN_MAX]),
             "index": dict(sorted(self.index_ages.items())),
             "files": {path: [facts.size, facts.crc32c] for path, facts in sorted(self.files.items())},
         }
-        return json.dumps(fields, indent=1).encode()
+        return json.dumps({"manifest": fields, "sha256": _digest(fields)}, indent=1).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes, where: str) -> Manifest:
         """Read what `to_bytes` wrote; Refused if it is anything else."""
         try:
-            fields = json.loads(content)
+            document = json.loads(content)
+            fields = document["manifest"]
+            if document["sha256"] != _digest(fields):
+                raise ValueError
             return cls(
                 int(fields["version"]),
                 tuple(int(number) for number in fields["chain"]),
@@ -57,6 +61,10 @@ class Manifest:
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             raise Refused(f"{where} is damaged; publish an older version again with `rollback`") from None
+
+
+def _digest(fields: object) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def facts_by_path(listing: Iterable[Stat], prefix: str) -> dict[str, FileFacts]:

@@ -39,7 +39,9 @@ def publishing_naively(bucket: Bucket, repository: Repository, staged: Iterable[
         _write(bucket, layout.version(number + 1, one.package.path), bucket.read(one.source.name))
 
     yield "metadata"
-    index = repository.format.write_index(packages.values(), repository.signer, datetime.now(UTC).replace(microsecond=0))
+    index = repository.format.write_index(
+        packages.values(), repository.signer, datetime.now(UTC).replace(microsecond=0)
+    )
     for path, content in index.items():
         _write(bucket, layout.version(number + 1, path), content)
 

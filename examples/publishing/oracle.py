@@ -58,7 +58,7 @@ class Verdict:
         return f"version {self.version}: " + "; ".join([*wrong, *self.problems])
 
 
-class Wrong(Exception):
+class Wrong(Exception):  # noqa: N818 # says what happened
     """Something a reader would stumble over."""
 
 
@@ -89,7 +89,7 @@ def judge(
     if number:
         entries, wrong = _version(bucket, f"{prefix}versions/{number}/", kind, public_key, is_sealed)
         problems += wrong
-    if number and is_sealed:
+    if number and is_sealed and not problems:
         problems += _older(bucket, prefix, number, kind, public_key)
     lost = tuple(entry for entry in dict.fromkeys(reported) if entry not in entries)
     if attempted is not None:
@@ -98,7 +98,7 @@ def judge(
 
 
 def _older(bucket: Bucket, prefix: str, number: int, kind: str, public_key: str) -> list[str]:
-    chain = json.loads(bucket.read(f"{prefix}versions/{number}/manifest.json"))["chain"]
+    chain = json.loads(bucket.read(f"{prefix}versions/{number}/manifest.json"))["manifest"]["chain"]
     problems = []
     for old in chain:
         folder = f"{prefix}versions/{old}/"

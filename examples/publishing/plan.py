@@ -109,8 +109,8 @@ def wait_before_index(last_at: float, bucket_now: float) -> float:
 def signing_instant(now: datetime, base: datetime | None) -> datetime:
     """Give the instant to sign with, to the second: never before the base's; Refused if that is far ahead of now.
 
-    Readers keep the newer of two indexes without a word, so a publisher whose clock is behind must not date its own back;
-    and they refuse one from the future.
+    Readers keep the newer of two indexes without a word, so a publisher whose clock is behind must not date its own
+    back; and they refuse one from the future.
     """
     now = now.replace(microsecond=0)
     if base is None or base <= now:

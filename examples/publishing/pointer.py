@@ -48,11 +48,11 @@ def read_pointer(bucket: Patient, layout: Layout) -> Pointer | None:
 
 
 def fence(bucket: Patient, layout: Layout, ours: Sequencer, check: Callable[[], None]) -> Pointer:
-    """Write our sequencer to the pointer, so that whoever came before us can no longer commit; Superseded if we are older.
+    """Write our sequencer to the pointer, so that no earlier holder can commit any more; Superseded if we are older.
 
-    The text stays as it is, but the generation moves, and every earlier holder's compare-and-swap expects the old one. To be
-    done before anything is read that the work builds upon. Creates the pointer of a repository that has no versions;
-    Refused if the pointer is missing and there are some, or if another lock guards it.
+    The text stays as it is, but the generation moves, and every earlier holder's compare-and-swap expects the old one.
+    To be done before anything is read that the work builds upon. Creates the pointer of a repository that has no
+    versions; Refused if the pointer is missing and there are some, or if another lock guards it.
     """
     for _ in range(TRIES):
         check()
@@ -93,7 +93,8 @@ def commit(bucket: Patient, layout: Layout, fenced: Pointer, number: int, ours: 
             if found is None or found.generation != fenced.generation:
                 seen = "gone" if found is None else f"at version {found.number} with token {found.token}"
                 raise Superseded(
-                    f"version {number} was not published: {layout.pointer} is {seen}, and this run holds token {ours.token}"
+                    f"version {number} was not published: {layout.pointer} is {seen},"
+                    f" and this run holds token {ours.token}"
                 ) from None
         else:
             return
@@ -102,9 +103,7 @@ def commit(bucket: Patient, layout: Layout, fenced: Pointer, number: int, ours: 
 
 def _swap(bucket: Patient, layout: Layout, number: int, generation: int, ours: Sequencer) -> int:
     text = f"{number}".encode()
-    written = bucket.replace(
-        layout.pointer, text, generation=generation, **{FENCE: f"{ours.token}:{ours.key}"}
-    )
+    written = bucket.replace(layout.pointer, text, generation=generation, **{FENCE: f"{ours.token}:{ours.key}"})
     return written.generation
 
 

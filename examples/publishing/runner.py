@@ -74,15 +74,13 @@ def files_by_kind(files: tuple[Path, ...]) -> dict[str, tuple[Path, ...]]:
     strange = [path.name for path in files if path.suffix not in {one.suffix for one in FORMATS.values()}]
     if strange:
         raise Refused(f"{strange[0]} is neither .deb nor .rpm")
-    sorted_files = {
-        kind: tuple(path for path in files if path.suffix == one.suffix) for kind, one in FORMATS.items()
-    }
+    sorted_files = {kind: tuple(path for path in files if path.suffix == one.suffix) for kind, one in FORMATS.items()}
     return {kind: paths for kind, paths in sorted_files.items() if paths}
 
 
 def run(job: Job, report: Report) -> dict[str, Outcome | None]:
     """Carry a job out on all repositories it concerns; None for those where it was not published, which it reports."""
-    wanted = files_by_kind(job.files) | {kind: () for kind in job.restore}
+    wanted = files_by_kind(job.files) | dict.fromkeys(job.restore, ())
     bucket = GcsBucket(job.place.bucket)
     try:
         with ThreadPoolExecutor(max(1, len(wanted)), thread_name_prefix="publish") as pool:

@@ -1,9 +1,9 @@
 """YUM: package files and indexes. Does no I/O but reading package files, and a folder that createrepo_c works in.
 
-    repodata/repomd.xml           names and hashes all indexes
-    repodata/repomd.xml.asc       its signature
-    repodata/<hash>-primary.xml.gz, -filelists, -other
-    packages/h/hello-1.0-1.x86_64.rpm
+repodata/repomd.xml           names and hashes all indexes
+repodata/repomd.xml.asc       its signature
+repodata/<hash>-primary.xml.gz, -filelists, -other
+packages/h/hello-1.0-1.x86_64.rpm
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ class Yum:
                     writer.add_pkg(package.entry)
             parsed = createrepo_c.Repomd(str(root / REPOMD))
             parsed.revision = str(int(at.timestamp()))
-            written = {
-                path.relative_to(root).as_posix(): path.read_bytes() for path in (root / "repodata").iterdir()
-            }
+            written = {path.relative_to(root).as_posix(): path.read_bytes() for path in (root / "repodata").iterdir()}
         written[REPOMD] = parsed.xml_dump().encode()
         written[SIGNATURE] = signer.detached(written[REPOMD])
         return written

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from examples.publishing.clients import AptGet, ClientFailed, Dnf, missing, verify_rpm
 from examples.publishing.demo.theatre import Ledger, Reader, Theatre, attempted
-from examples.publishing.demo.workers import Worker, crew
+from examples.publishing.demo.workers import crew
 from examples.publishing.events import Event, What
 from examples.publishing.runner import FORMATS, Job, Pace
 
 SILENCE_MAX = 60.0
-LINGER = 30.0
+LINGER = 3.0
 ROUNDS_MAX = 5
 
 
@@ -61,9 +61,11 @@ def with_lock(theatre: Theatre, ledger: Ledger) -> list[Finding]:
     attempted(ledger, jobs)
     with Reader(theatre, ledger) as reader:
         failures = _run(theatre, ledger, jobs)
-    findings = [Finding(not failures, "all four jobs published to both repositories")] if not failures else [
-        Finding(False, f"{event.run} {event.repository}: {event.text}") for event in failures
-    ]
+    findings = (
+        [Finding(not failures, "all four jobs published to both repositories")]
+        if not failures
+        else [Finding(False, f"{event.run} {event.repository}: {event.text}") for event in failures]
+    )
     return [*findings, *_judged(theatre, ledger), _unharmed(theatre, reader)]
 
 
@@ -100,7 +102,7 @@ def killed_and_paused(theatre: Theatre, ledger: Ledger) -> list[Finding]:
                 pruned[event.repository] = event.pruned
                 if event.repository == "yum":
                     theatre.board.note("paused: SIGCONT; it goes on where it was", "yellow")
-                    _resume_at_once(sleeper)
+                    sleeper.resume()
     findings = [
         Finding(bool(pruned.get("apt")), "the next holder cleared away what the killed one left"),
         Finding(bool(pruned.get("yum")), "the next holder took over from the paused one"),
@@ -122,7 +124,9 @@ def real_clients(theatre: Theatre, ledger: Ledger) -> list[Finding]:
         absent = missing(kind)
         if absent:
             verdict = theatre.judge("", kind, ledger)
-            findings.append(Finding(verdict.is_good, f"{kind}: verified in process ({', '.join(absent)} not installed)"))
+            findings.append(
+                Finding(verdict.is_good, f"{kind}: verified in process ({', '.join(absent)} not installed)")
+            )
         else:
             started = time.monotonic()
             try:
@@ -149,10 +153,6 @@ def _dnf(theatre: Theatre, names: list[str]) -> str:
         for path in theatre.folder.glob("job-*.rpm"):
             verify_rpm(path, theatre.public_key, theatre.folder / f"rpm-{path.stem}")
     return f"dnf verified index and packages and installed {len(names)} packages"
-
-
-def _resume_at_once(worker: Worker) -> None:
-    worker.resume()
 
 
 def _run(theatre: Theatre, ledger: Ledger, jobs: tuple[Job, ...]) -> list[Event]:
@@ -182,7 +182,9 @@ def _unharmed(theatre: Theatre, reader: Reader) -> Finding:
     if reader.complaints:
         finding = Finding(False, f"a reader was harmed: {reader.complaints[0]}")
     else:
-        finding = Finding(bool(reader.counts), f"a reader read meanwhile {counts or 'never'} and met nothing but whole versions")
+        finding = Finding(
+            bool(reader.counts), f"a reader read meanwhile {counts or 'never'} and met nothing but whole versions"
+        )
     _say(theatre, finding)
     return finding
 

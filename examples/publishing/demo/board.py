@@ -135,7 +135,7 @@ class PlainBoard:
 
     def note(self, text: str, style: str = "") -> None:
         """Say a line."""
-        self._console.print(f"  {text}", highlight=False, markup=False, soft_wrap=True)
+        self._console.print(f"  {text}", style=style, highlight=False, markup=False, soft_wrap=True)
 
     def event(self, event: Event) -> None:
         """Say what a run did, with its times when it has ended."""
@@ -190,7 +190,8 @@ class LiveBoard:
         for row in list(self._rows.rows.values()):
             cells = [Text("•", style="cyan") if row.column == name else _ms(row.ms.get(name)) for name in COLUMNS]
             table.add_row(row.run, row.repository, *cells, Text(row.said, style=row.style))
-        return Group(Text(f"\n{self._title}", style="bold"), table, *self._notes)
+        shown = [table] if self._rows.rows else []
+        return Group(Text(f"\n{self._title}", style="bold"), *shown, *self._notes)
 
 
 def _ms(spent: float | None) -> Text:

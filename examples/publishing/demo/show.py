@@ -39,5 +39,5 @@ def show(place: Place | None, lock_url: str | None, *, ttl: float, pace: float, 
     return not failed
 
 
-def _as_interrupt(number: int, frame: FrameType | None) -> None:
+def _as_interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""What all acts share: bucket, keys, packages, the ledger of what publishers reported, and a reader that never stops."""
+"""What all acts share: bucket, keys, packages, the ledger of reported successes, and a reader that never stops."""
 
 from __future__ import annotations
 

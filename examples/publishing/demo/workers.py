@@ -7,6 +7,7 @@ input ends has lost its parent, and ends too.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import signal
@@ -52,6 +53,8 @@ def work() -> None:
         sys.stdin.read()
         os._exit(1)
 
+    # The events tell all there is to tell; what else is on standard error is an accident.
+    logging.getLogger("lockstead").addHandler(logging.NullHandler())
     sys.stdin.readline()
     threading.Thread(target=outlive_nobody, daemon=True).start()
     run(job, report)

@@ -1,4 +1,4 @@
-"""A bucket in memory, for tests that run the pipeline hundreds of times; the contract's tests hold it to the real one."""
+"""A bucket in memory, to run the pipeline hundreds of times; the contract's tests hold it to the real one."""
 
 from __future__ import annotations
 

@@ -75,6 +75,9 @@ class World:
         paths = [self.shelf.paths[KINDS[self.kind][1], name] for name in names]
         return stage(bucket or self.bucket, self.repository(), paths)
 
+    def entries(self, *names: str) -> list[Entry]:
+        return entries_of(self.staged(*names))
+
     def start(
         self,
         token: int,
@@ -86,7 +89,7 @@ class World:
         restore: int | None = None,
     ) -> Conversation:
         staged = self.staged(*names)
-        entries = _entries(staged)
+        entries = entries_of(staged)
         self.attempted += entries
         conversation = publishing(
             bucket or self.bucket,
@@ -100,10 +103,9 @@ class World:
     def publish(self, token: int, *names: str, **options: object) -> Outcome:
         return finish(self.start(token, *names, **options))  # type: ignore[arg-type] # passed on as they are
 
-    def judge(self) -> Verdict:
-        return judge(
-            self.bucket, self.prefix, self.kind, self.shelf_public_key(), self.reported, self.attempted
-        )
+    def judge(self, *, is_sealed: bool = True) -> Verdict:
+        key = self.shelf_public_key()
+        return judge(self.bucket, self.prefix, self.kind, key, self.reported, self.attempted, is_sealed)
 
     def shelf_public_key(self) -> str:
         return Signer.from_armor(self.shelf.key).public_key
@@ -117,19 +119,20 @@ class World:
         return outcome
 
 
-def _entries(staged: Iterable[Staged]) -> list[Entry]:
-    return [
-        Entry(one.package.name, one.package.version, one.package.arch, one.package.sha256) for one in staged
-    ]
+def entries_of(staged: Iterable[Staged]) -> list[Entry]:
+    return [Entry(one.package.name, one.package.version, one.package.arch, one.package.sha256) for one in staged]
 
 
 def finish(conversation: Conversation) -> Outcome:
-    while True:
-        try:
-            next(conversation)
-        except StopIteration as end:
-            assert isinstance(end.value, Outcome)
-            return end.value
+    """Go on to the end and give the outcome."""
+
+    def carried() -> Iterator[str]:
+        outcomes.append((yield from conversation))
+
+    outcomes: list[Outcome] = []
+    for _ in carried():
+        pass
+    return outcomes[0]
 
 
 @dataclass
@@ -159,9 +162,7 @@ class Hooked:
     ) -> Stat:
         return self._write(
             f"replace {name}",
-            lambda: self.bucket.replace(
-                name, content, generation=generation, cache_control=cache_control, **metadata
-            ),
+            lambda: self.bucket.replace(name, content, generation=generation, cache_control=cache_control, **metadata),
         )
 
     def copy(self, source: Stat, target: str) -> Stat:
