@@ -44,11 +44,11 @@ def at_default() -> None:
 class Run:
     """One `lockstead run`, under way."""
 
-    def __init__(self, arguments: list[str], where: Path, environment: dict[str, str]) -> None:
+    def __init__(self, command: list[str], where: Path, environment: dict[str, str]) -> None:
         self.mark = uuid4().hex
         self.where = where
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "lockstead.cli.main", *arguments],
+            command,
             env={**os.environ, **environment, "RUN_MARK": self.mark},
             cwd=where,
             stdin=subprocess.DEVNULL,
@@ -118,11 +118,13 @@ class Runs:
         self.where = where
         self.url = f"sqlite:///{where}/locks.db?ttl=4&abort_margin=1.9#apt"
         self.environment: dict[str, str] = {}
+        self.through: list[str] = []
         self.all: list[Run] = []
 
     def start(self, *arguments: str, url: str | None = None) -> Run:
         """Run with these arguments behind the URL."""
-        run = Run(["run", url or self.url, *arguments], self.where, self.environment)
+        command = [*self.through, sys.executable, "-m", "lockstead.cli.main", "run", url or self.url, *arguments]
+        run = Run(command, self.where, self.environment)
         self.all.append(run)
         return run
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 import lockstead
 from lockstead.runtime.clock import SYSTEM_CLOCK
 from lockstead.testing.gcs_server import GcsServer
-from tests.cli.conftest import PATIENT, STUBBORN, Run, Runs, until
+from tests.cli.conftest import PATIENCE, PATIENT, STUBBORN, Run, Runs, until
 
 TTL = 4.0
 
@@ -343,3 +344,22 @@ def test_who_flees_by_forking_is_caught(runs: Runs, lock: lockstead.Lock) -> Non
     assert run.code() == 0
     assert not run.marked()
     assert lock.inspect() is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs another user's process")
+def test_h19_a_lock_is_not_given_back_while_a_process_cannot_be_killed(runs: Runs, lock: lockstead.Lock) -> None:
+    runs.through = ["setpriv", "--bounding-set=-kill", "--inh-caps=-kill"]
+    run = runs.script("""
+        import os, time
+        if os.fork() == 0:
+            os.setuid(65534)
+            time.sleep(1000)
+    """, "--grace", "0.1")  # fmt: skip
+    # not outcome(): who cannot be killed keeps the streams open
+    assert run.process.wait(PATIENCE) == 70
+    assert run.process.stderr is not None
+    assert "left 1 of its processes behind" in run.process.stderr.readline()
+    assert "cannot be killed; 'apt' is left to expire" in run.process.stderr.readline()
+    assert len(run.section()) == 1
+    assert lock.inspect() is not None

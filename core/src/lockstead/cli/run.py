@@ -128,7 +128,7 @@ def _hold(lease: Lease, section: Section, limits: Limits, *, ticket: bool) -> in
     ended = section.run(at + lease.time_left, limits, exports)
     section.signals.deaf()
     if not ended.is_sure:
-        say(f"processes of {name} may be alive; {lease.key!r} is left to expire")
+        say(f"{name} or what it started cannot be killed; {lease.key!r} is left to expire")
         return Exit.UNSURE
     if ended.was_lost or not lease.is_held:
         section.stop(f"{lease.lost_error()}; {name} has ended")

@@ -200,7 +200,6 @@ class Section:
         elif word == "stopping":
             ended.was_lost = ended.was_lost or first == "due"
         elif word == "stuck":
-            say(f"{first} processes of the command cannot be killed; the lock is left to expire")
             self._over = True
         elif word == "paused":
             self._paused(int(first))

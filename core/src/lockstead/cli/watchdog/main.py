@@ -29,7 +29,7 @@ LINGER = 0.2
 PASS_EVERY = 0.02
 """Seconds between two rounds of SIGKILL: what was born between a look and its signal is met by the next one."""
 QUICK_PASSES = 500
-STUCK_AFTER = 5.0
+STUCK_AFTER = 3.0
 """Seconds after the first SIGKILL from which on a process that still lives is reported."""
 
 IGNORED = (
@@ -239,7 +239,7 @@ class Watchdog:
             if at >= self.due_at():
                 self.stop("due")
             elif at >= self.ended_at + LINGER and not self.alone:
-                self.tell("left", len(descendants(os.getpid())))
+                self.tell("left", max(1, len(descendants(os.getpid()))))
                 self.stop("left")
         if self.stopping_at == NEVER:
             return
@@ -247,11 +247,11 @@ class Watchdog:
             if at < kill_time(self.stopping_at, self.deadline, self.grace, self.reserve):
                 return
             self.killed_at = at
-        left = self.send_all(signal.SIGKILL)
+        self.send_all(signal.SIGKILL)
         self.kill_children()
         if not self.stuck and at >= self.killed_at + STUCK_AFTER:
             self.stuck = True
-            self.tell("stuck", left)
+            self.tell("stuck")
 
     def kill_children(self) -> None:
         """Kill whoever has come to be our child, again and again.
@@ -273,15 +273,17 @@ class Watchdog:
             return
         self.stopping_at = now()
         self.tell("stopping", why)
-        self.send_all(signal.SIGTERM)
-        # a stopped process would meet SIGTERM only when it is continued
-        self.send_all(signal.SIGCONT)
+        # After a pause of ours it may be too late for a grace: then nobody is continued who was stopped with us.
+        if self.stopping_at < kill_time(self.stopping_at, self.deadline, self.grace, self.reserve):
+            self.send_all(signal.SIGTERM)
+            # a stopped process would meet SIGTERM only when it is continued
+            self.send_all(signal.SIGCONT)
         if self.orphaned:
             _complain(f"lockstead: {why}; stopping its command, the lock is left to expire\n")
 
-    def send_all(self, number: int) -> int:
+    def send_all(self, number: int) -> None:
         """Signal everything below."""
-        return send_all(os.getpid(), self.pid, number, leads=self.ended_at == NEVER)
+        send_all(os.getpid(), self.pid, number, leads=self.ended_at == NEVER)
 
 
 def _complain(line: str) -> None:

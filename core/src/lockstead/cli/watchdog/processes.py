@@ -75,8 +75,8 @@ def _processes() -> list[int]:
         return []
 
 
-def send_all(root: int, group: int, number: int, beside: int = 0, *, leads: bool = False) -> int:
-    """Signal every process below root; give how many there were.
+def send_all(root: int, group: int, number: int, beside: int = 0, *, leads: bool = False) -> None:
+    """Signal every process below root.
 
     The group gets it in one call, which no fork outruns; it is called upon only while a member was seen (or leads:
     its leader is known to be unreaped), since its number may go to somebody else afterwards.
@@ -87,7 +87,6 @@ def send_all(root: int, group: int, number: int, beside: int = 0, *, leads: bool
     for pid, its_group in found.items():
         if its_group != group:
             send(os.kill, pid, number)
-    return len(found)
 
 
 def send(by: Callable[[int, int], None], target: int, number: int) -> None:
