@@ -171,7 +171,8 @@ def is_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, salt:
         return False
     if traits.clock is StoreClock.SHARED:
         return True
-    drawn = yield from draw(name.key, salt, terms)
+    # another value each time: a write that changes nothing need not move `updated`
+    drawn = yield from draw(name.key, f"{salt}:{reply.received_at:.6f}", terms)
     return drawn.updated_at is not None and expiry.expired_by_store_clock(
         drawn.updated_at, seen.updated_at, ttl, record.lock_delay, drift, traits.granularity
     )
