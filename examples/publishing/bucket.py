@@ -1,4 +1,4 @@
-"""The bucket as the pipeline sees it: seven verbs, each exactly one request.
+"""The bucket as the pipeline sees it: eight verbs, each exactly one request.
 
 Decides nothing but what a repeated request means (`Patient`). Must not know what is published. No verb
 repeats itself: who asks knows whether asking twice is harmless.

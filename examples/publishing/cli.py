@@ -132,11 +132,13 @@ def generate_key_command(user_id: str) -> None:
 @click.option("--repo", "place", type=PlaceType(), help="A bucket to play in (default: a server of its own).")
 @LOCK
 @click.option("--pace", default=0.0, help="Seconds to wait before every phase, for watching.")
-@click.option("--ttl", default=3.0, show_default=True, help="Seconds for which the locks live unrenewed.")
-def demo(place: Place | None, lock_url: str | None, pace: float, ttl: float) -> None:
+@click.option("--ttl", type=float, help="Seconds for which the locks live unrenewed (default: 3, on a real bucket 30).")
+def demo(place: Place | None, lock_url: str | None, pace: float, ttl: float | None) -> None:
     """Play four acts: without the lock, with it, killed and paused publishers, real clients."""
     from examples.publishing.demo.show import show
 
+    # A real bucket takes one change a second of an object: too few for a lock that lives three.
+    ttl = ttl or (3.0 if place is None else 30.0)
     if not show(place, lock_url, ttl=ttl, pace=pace, console=Console()):
         sys.exit(1)
 

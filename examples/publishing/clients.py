@@ -17,15 +17,17 @@ from pathlib import Path
 
 PROGRAMS = {"apt": ("apt-get", "dpkg", "gpgv"), "yum": ("dnf", "rpm")}
 
+AS_ROOT = ["unshare", "--map-root-user"]
+
 
 class ClientFailed(Exception):  # noqa: N818 # says what happened
     """A client refused what it was given; the message is the end of what it said."""
 
 
 def missing(kind: str) -> tuple[str, ...]:
-    """Give the programs that are not here, of those the client of a repository kind consists of."""
-    needed = PROGRAMS[kind] if os.getuid() == 0 else (*PROGRAMS[kind], "unshare")
-    return tuple(program for program in needed if shutil.which(program) is None)
+    """Give what is not here, of what the client of a repository kind needs."""
+    absent = tuple(program for program in PROGRAMS[kind] if shutil.which(program) is None)
+    return absent if _can_be_root() else (*absent, "user namespaces")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +166,17 @@ def verify_rpm(path: Path, public_key: str, work: Path) -> None:
     _run(["rpmkeys", *database, "--define", "_pkgverify_level all", "-K", str(path.resolve())])
 
 
+def _can_be_root() -> bool:
+    if os.getuid() == 0:
+        return True
+    try:
+        return subprocess.run([*AS_ROOT, "true"], capture_output=True, timeout=10, check=False).returncode == 0
+    except OSError:
+        return False
+
+
 def _run(command: Sequence[str], environment: dict[str, str] | None = None, timeout: float = 120.0) -> str:
-    as_root = [] if os.getuid() == 0 else ["unshare", "--map-root-user"]
+    as_root = [] if os.getuid() == 0 else AS_ROOT
     done = subprocess.run(
         [*as_root, *command],
         stdin=subprocess.DEVNULL,

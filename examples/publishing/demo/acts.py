@@ -83,7 +83,7 @@ def killed_and_paused(theatre: Theatre, ledger: Ledger) -> list[Finding]:
         waiting_for = {("apt", "metadata"): doomed, ("yum", "commit"): sleeper}
         doomed.go()
         sleeper.go()
-        for worker, event in hired.events(SILENCE_MAX + 60 * theatre.pace):
+        for worker, event in hired.events(SILENCE_MAX + 60 * theatre.pace + 3 * theatre.ttl):
             theatre.note_event(ledger, worker.job, event)
             target = waiting_for.get((event.repository, event.phase))
             if target is worker and event.what is What.PHASE:
@@ -124,9 +124,7 @@ def real_clients(theatre: Theatre, ledger: Ledger) -> list[Finding]:
         absent = missing(kind)
         if absent:
             verdict = theatre.judge("", kind, ledger)
-            findings.append(
-                Finding(verdict.is_good, f"{kind}: verified in process ({', '.join(absent)} not installed)")
-            )
+            findings.append(Finding(verdict.is_good, f"{kind}: verified in process (not here: {', '.join(absent)})"))
         else:
             started = time.monotonic()
             try:
@@ -161,7 +159,7 @@ def _run(theatre: Theatre, ledger: Ledger, jobs: tuple[Job, ...]) -> list[Event]
         workers = [hired.add(job) for job in jobs]
         for worker in workers:
             worker.go()
-        for worker, event in hired.events(SILENCE_MAX + 60 * theatre.pace):
+        for worker, event in hired.events(SILENCE_MAX + 60 * theatre.pace + 3 * theatre.ttl):
             theatre.note_event(ledger, worker.job, event)
             if event.what in {What.FAILED, What.REFUSED}:
                 failures.append(event)

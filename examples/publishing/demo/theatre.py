@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import tempfile
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from examples.publishing.lease import LockSettings
 from examples.publishing.oracle import Entry, Verdict, judge
 from examples.publishing.runner import FORMATS, Job, Pace
 from examples.publishing.signing import Signer, generate_key
+from lockstead.testing.gcs_server import GcsServer
 
 SUFFIXES = {"apt": "deb", "yum": "rpm"}
 
@@ -139,8 +142,14 @@ def theatre(board: Board, place: Place | None, lock_url: str | None, ttl: float,
     with ExitStack() as stack:
         if place is None:
             place = stack.enter_context(_emulator())
-        bucket = GcsBucket(place.bucket)
-        stack.callback(bucket.close)
+            bucket = GcsBucket(place.bucket)
+            stack.callback(bucket.close)
+        else:
+            # A place of its own, gone afterwards: the demo signs with a key that nobody will ever trust.
+            place = Place(place.bucket, f"{place.prefix}demo-{uuid.uuid4().hex[:8]}/")
+            bucket = GcsBucket(place.bucket)
+            stack.callback(bucket.close)
+            stack.callback(_empty, bucket, place)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="publishing-")))
         secret_key = generate_key("Publishing example <publishing@example.invalid>")
         (folder / "key.asc").touch(mode=0o600)
@@ -160,12 +169,14 @@ def theatre(board: Board, place: Place | None, lock_url: str | None, ttl: float,
         )
 
 
+def _empty(bucket: GcsBucket, place: Place) -> None:
+    for found in list(bucket.list(place.prefix)):
+        with suppress(BucketError):
+            bucket.delete(found.name, generation=found.generation)
+
+
 @contextmanager
 def _emulator() -> Iterator[Place]:
-    import os
-
-    from lockstead.testing.gcs_server import GcsServer
-
     # In this very process: whatever ends the demo ends the server too.
     with GcsServer(buckets=["demo"]) as server:
         before = os.environ.get("STORAGE_EMULATOR_HOST")
