@@ -77,7 +77,7 @@ class Asking:
         engine = self._engine
         waited = max(0.0, grant.sent_at - self._started_at)
         kept = engine.granted(grant, self._want, self._settings, waited)
-        return kind(engine, kept, engine.took(kept.tenure))
+        return kind(engine, kept, engine.took(kept))
 
     def failed(self, error: BaseException | None = None) -> None:
         """The acquisition ended without a lease: take back what it may have written."""

@@ -60,7 +60,11 @@ class Taker:
 
     key: str
     by: weakref.ref[Any]
-    tenure: Tenure
+    kept: Kept
+
+    def holds(self, caller: object, now: float) -> bool:
+        """Tell whether the caller is who took it and holds it still; a lost or dropped lease may be asked for anew."""
+        return self.by() is caller and self.kept.tenure.believes(now) and not self.kept.is_dropped
 
 
 class Engine:
@@ -233,13 +237,13 @@ class Engine:
     def _held_for(self, record: Record) -> float | None:
         return None if record.acquired_at is None else max(0.0, self.clock.wall() - record.acquired_at)
 
-    def took(self, tenure: Tenure) -> Taker:
+    def took(self, kept: Kept) -> Taker:
         """Note that this thread or task holds the key; give what `gave_back` wants."""
-        key = tenure.lease.name.key
-        taker = Taker(key, weakref.ref(_caller()), tenure)
+        key = kept.tenure.lease.name.key
+        taker = Taker(key, weakref.ref(_caller()), kept)
         with self._lock:
             # a lease that was dropped is never given back, so it goes here
-            held = [one for one in self._takers.get(key, ()) if one.tenure.state is State.HELD]
+            held = [one for one in self._takers.get(key, ()) if one.kept.tenure.state is State.HELD]
             self._takers[key] = [*held, taker]
         return taker
 
@@ -260,8 +264,7 @@ class Engine:
         if not takers:
             return
         caller, now = _caller(), self.clock.now()
-        # who holds it no more by the clock is no obstacle: a lost lease may be asked for anew
-        if any(taker.by() is caller and taker.tenure.believes(now) for taker in takers):
+        if any(taker.holds(caller, now) for taker in takers):
             raise NotAcquired(
                 f"{name.key!r} is held by this very thread or task, which would wait for itself; pass its lease along",
                 key=name.key,

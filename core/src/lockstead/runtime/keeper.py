@@ -44,7 +44,7 @@ OnLost = Callable[[], None]
 class Kept:
     """A lease as the keeper sees it: the tenure, what to store with the next renewal, and whom to tell."""
 
-    __slots__ = ("__weakref__", "progress", "tell", "tell_now", "tenure", "terms", "told")
+    __slots__ = ("__weakref__", "is_dropped", "progress", "tell", "tell_now", "tenure", "terms", "told")
 
     def __init__(self, tenure: Tenure, terms: Terms) -> None:
         self.tenure = tenure
@@ -55,6 +55,7 @@ class Kept:
         self.tell_now: list[OnLost] = []
         """Our own, which never block: told once, by whoever found the loss."""
         self.told = False
+        self.is_dropped = False
 
 
 class Keeper:
@@ -165,6 +166,7 @@ class Keeper:
         Called by the garbage collector, in any thread and in the middle of anything: so it takes no lock and tells
         nobody itself.
         """
+        kept.is_dropped = True
         self._dropped.append(kept)
 
     def chore(self, delay: float, work: Callable[[], None]) -> None:
@@ -220,10 +222,11 @@ class Keeper:
     def _start(self) -> None:
         if self._thread is None and not self._closed:
             # the thread must not keep a client alive that nobody uses any more
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=_keep_time, args=(weakref.ref(self), self._changed), name="lockstead-keeper", daemon=True
             )
-            self._thread.start()
+            thread.start()
+            self._thread = thread
 
     def _round(self, lost: list[Kept]) -> float | None:
         """Send out what is due; give the seconds to sleep, None to end. lost gets whose loss must be told.
