@@ -1,0 +1,136 @@
+"""A store that fails on demand, a clock that is set by hand, and waiting for conditions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from lockstead import Client, Lease
+from lockstead.errors import OutcomeUnknown, StoreUnavailable
+from lockstead.events import Listener, LockEvent
+from lockstead.protocol.commands import Command, Traits
+from lockstead.runtime.engine import Engine
+from lockstead.stores.memory import MemoryStore
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait for a condition; the limit is for a broken build, not for a slow machine."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.005)
+
+
+class Faulty:
+    """A memory store that notes every command. before and after are called around each and may raise or block."""
+
+    def __init__(self, inner: MemoryStore | None = None) -> None:
+        self.inner = inner or MemoryStore()
+        self.seen: list[Command[Any]] = []
+        self.before: Callable[[Command[Any]], None] = lambda _command: None
+        self.after: Callable[[Command[Any]], None] = lambda _command: None
+        self.is_closed = False
+
+    @property
+    def traits(self) -> Traits:
+        return self.inner.traits
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        self.seen.append(command)
+        self.before(command)
+        answer = self.inner.perform(command, limit)
+        self.after(command)
+        return answer
+
+    def beside(self) -> MemoryStore:
+        """Give another store on the same records, as another process would open."""
+        return MemoryStore(self.inner._memory)
+
+    def count(self, kind: type[Command[Any]]) -> int:
+        return sum(isinstance(command, kind) for command in self.seen)
+
+    def after_fork(self) -> None:
+        self.inner.after_fork()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.inner.close()
+
+
+class Watching(Faulty):
+    """The same with the memory store's own way of waiting."""
+
+    def wait(self, name: Any, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        return self.inner.wait(name, seconds, is_over)
+
+
+class HangsUntilLimit(Faulty):
+    """A store that is silent: every request takes its whole limit and has an unknown outcome, once `hangs` is set."""
+
+    def __init__(self, inner: MemoryStore | None = None) -> None:
+        super().__init__(inner)
+        self.hangs = threading.Event()
+
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        if self.hangs.is_set():
+            self.seen.append(command)
+            time.sleep(limit)
+            raise OutcomeUnknown(f"silent for {limit:.3g} s")
+        return super().perform(command, limit)
+
+
+class SetClock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def now(self) -> float:
+        return self.at
+
+    def wall(self) -> float:
+        return 1.7e9 + self.at
+
+
+class Ticking:
+    """A client on a clock that is set by hand; its keeper looks at the clock as soon as it was set."""
+
+    def __init__(self, store: Any, told: Listener | None = None) -> None:
+        self.clock = SetClock()
+        self.client = client_with(store, self.clock, told)
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time go by."""
+        self.clock.at += seconds
+        keeper = self.client._engine.keeper
+        with keeper._changed:
+            keeper._changed.notify_all()
+
+
+def client_with(store: Any, clock: Any, told: Listener | None = None) -> Client:
+    """Give a client whose engine reads a clock of the test."""
+    client = Client.__new__(Client)
+    client._engine = Engine(store, told or (lambda _event: None), clock)
+    return client
+
+
+def refuse(_command: object) -> None:
+    raise StoreUnavailable("connection refused")
+
+
+def lose_answer(_command: object) -> None:
+    raise OutcomeUnknown("the answer was lost")
+
+
+def quiet(_event: LockEvent) -> None:
+    """Hear nothing."""
+
+
+def lost(lease: Lease) -> bool:
+    return not lease.is_held

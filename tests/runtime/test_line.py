@@ -1,0 +1,194 @@
+"""Who waits in one process: in the order they came, asking the store like one, writing nothing (H14, H15)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from lockstead import AsyncClient, Client, NotAcquired
+from lockstead.events import LockEvent, Waiting
+from lockstead.protocol.commands import Create, Extend, Read, Replace
+from tests.runtime.faulty import Faulty, Watching, quiet, until
+
+
+def test_h14_each_acquisition_is_a_holder_of_its_own() -> None:
+    with Client(Faulty(), listener=quiet) as client:
+        lock = client.lock("apt")
+        holders = set()
+        for _ in range(3):
+            with lock.hold() as lease:
+                holders.add(lease.holder)
+        assert len(holders) == 3
+
+
+def test_h14_the_same_thread_asking_for_what_it_holds_is_refused_at_once() -> None:
+    with Client(Faulty(), listener=quiet) as client, client.lock("apt").hold():
+        began = time.monotonic()
+        with pytest.raises(NotAcquired, match="this very thread"):
+            client.lock("apt").acquire(timeout=600)
+        with pytest.raises(NotAcquired):
+            client.lock("apt").acquire()
+        assert client.lock("apt").try_acquire() is None
+        assert time.monotonic() - began < 60
+
+
+def test_h14_another_thread_waits_and_gets_it() -> None:
+    with Client(Faulty(), listener=quiet) as client:
+        lease = client.lock("apt").acquire()
+        order: list[str] = []
+
+        def wait() -> None:
+            with client.lock("apt").hold(timeout=60):
+                order.append("second")
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        until(lambda: client._engine.lines._lines)
+        order.append("first")
+        lease.release()
+        thread.join(60)
+        assert order == ["first", "second"]
+
+
+def test_h14_a_lease_may_be_given_back_by_another_thread() -> None:
+    with Client(Faulty(), listener=quiet) as client:
+        lease = client.lock("apt").acquire()
+        thread = threading.Thread(target=lease.release)
+        thread.start()
+        thread.join(60)
+        client.lock("apt").acquire(timeout=60).release()
+
+
+def test_h14_the_same_task_is_refused_and_another_task_waits() -> None:
+    async def both() -> None:
+        async with AsyncClient(Faulty(), listener=quiet) as client:
+            lock = client.lock("apt")
+            async with lock.hold():
+                with pytest.raises(NotAcquired, match="this very thread or task"):
+                    await lock.acquire()
+                other = asyncio.create_task(lock.acquire(timeout=60))
+                await asyncio.sleep(0.05)
+                assert not other.done()
+            await (await other).release()
+
+    asyncio.run(both())
+
+
+def test_h15_a_thousand_waiters_of_one_process_read_like_one_and_write_nothing() -> None:
+    store = Faulty()
+
+    async def crowd() -> list[int]:
+        order: list[int] = []
+        async with AsyncClient(store, listener=quiet) as client:
+            lock = client.lock("apt", backoff_min=0.05, backoff_max=0.1)
+            lease = await lock.acquire()
+
+            async def wait(number: int) -> None:
+                async with lock.hold():
+                    order.append(number)
+
+            waiting = [asyncio.create_task(wait(number)) for number in range(1000)]
+            await asyncio.sleep(0)
+            began, seen = time.monotonic(), len(store.seen)
+            await asyncio.sleep(1.0)
+            held_for = time.monotonic() - began
+            while_held = store.seen[seen:]
+            # the first one's first attempt is a write; from then on whoever waits reads
+            assert sum(isinstance(command, Create | Replace | Extend) for command in while_held) <= 1
+            assert sum(isinstance(command, Read) for command in while_held) <= held_for / 0.05 + 2
+            await lease.release()
+            await asyncio.gather(*waiting)
+        return order
+
+    assert asyncio.run(crowd()) == list(range(1000))
+    # each of them looked, found it free or gone, and took it
+    assert store.count(Create) <= 1000 + 2
+    assert store.count(Read) <= 3 * 1000
+
+
+def test_h15_waiters_that_run_out_of_time_ask_once_more_and_leave_the_line() -> None:
+    store = Faulty()
+
+    async def crowd() -> None:
+        async with AsyncClient(store, listener=quiet) as client:
+            lock = client.lock("apt")
+            async with lock.hold():
+                asked = [asyncio.create_task(lock.acquire(timeout=0.2)) for _ in range(50)]
+                answers = await asyncio.gather(*asked, return_exceptions=True)
+                assert all(isinstance(answer, NotAcquired) for answer in answers)
+            assert not client._engine.lines._lines
+
+    asyncio.run(crowd())
+
+
+def test_a_waiter_of_this_process_is_woken_by_a_release_long_before_its_pause_ends() -> None:
+    with Client(Faulty(), listener=quiet) as client:
+        lease = client.lock("apt").acquire()
+        got = threading.Event()
+
+        def wait() -> None:
+            with client.lock("apt", backoff_min=300, backoff_max=300).hold():
+                got.set()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        until(lambda: client._engine.lines._lines)
+        time.sleep(0.1)
+        lease.release()
+        assert got.wait(60)
+        thread.join(60)
+
+
+def test_a_waiter_is_refused_when_its_client_is_closed() -> None:
+    store = Faulty()
+    client = Client(store, listener=quiet)
+    holder = Client(store.beside(), listener=quiet)
+    holder.lock("apt").acquire()
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.lock("apt").acquire()
+        except Exception as error:
+            ended.append(error)
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    until(lambda: client._engine.lines._lines)
+    client.close()
+    for thread in threads:
+        thread.join(60)
+    assert ["closed" in str(error) for error in ended] == [True] * 3
+    holder.close()
+
+
+def test_many_keys_waited_for_by_tasks_do_not_starve_one_another() -> None:
+    """A store that watches in threads has a thread for each key, up to a bound; beyond it a waiter polls."""
+    store = Watching()
+
+    async def crowd() -> None:
+        async with AsyncClient(store, listener=quiet) as client:
+            held = {f"{number}": await client.lock(f"{number}").acquire() for number in range(150)}
+            waiting = [asyncio.create_task(client.lock(key).acquire(timeout=60)) for key in held]
+            await asyncio.sleep(0.3)
+            for lease in held.values():
+                await lease.release()
+            for lease in await asyncio.gather(*waiting):
+                await lease.release()
+
+    asyncio.run(crowd())
+
+
+def test_who_waits_is_told_of_once() -> None:
+    told: list[LockEvent] = []
+    store = Faulty()
+    with Client(store, listener=told.append) as client, Client(store.beside(), listener=quiet) as other:
+        lease = other.lock("apt", purpose="publish").acquire()
+        with pytest.raises(NotAcquired, match="publish"):
+            client.lock("apt", backoff_min=0.01, backoff_max=0.02).acquire(timeout=0.3)
+        lease.release()
+    assert [(event.key, event.purpose) for event in told if isinstance(event, Waiting)] == [("apt", "publish")]
