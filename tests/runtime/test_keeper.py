@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -334,11 +334,11 @@ def test_a_lease_keeps_its_client_alive() -> None:
 
 
 def test_no_file_is_left_open() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(20):
         with Client(Faulty(), listener=quiet) as client, client.lock("apt").hold():
             pass
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 def test_one_thread_keeps_many_leases() -> None:

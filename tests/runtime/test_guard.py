@@ -1,0 +1,478 @@
+"""What interrupts a block whose lease is lost, in every kind of thread, and what never happens after the block."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lockstead import AsyncClient, AsyncLease, Client, Lease, LeaseLost, LossReason
+from lockstead.runtime.interrupt import SIGNAL, LeaseLostInterrupt
+from tests.runtime.faulty import Faulty, quiet
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with Client(Faulty(), listener=quiet) as client:
+        yield client
+
+
+def lose(lease: Lease | AsyncLease, reason: LossReason = LossReason.TAKEN) -> None:
+    """Lose a lease now, as the keeper would."""
+    lease._engine.keeper.lose(lease._kept, reason)
+
+
+def lose_soon(lease: Lease | AsyncLease, delay: float = 0.05) -> threading.Timer:
+    timer = threading.Timer(delay, lose, (lease,))
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def in_main_thread(work: Callable[[], None]) -> None:
+    work()
+
+
+def in_another_thread(work: Callable[[], None]) -> None:
+    failures: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    thread.join(90)
+    assert not thread.is_alive()
+    if failures:
+        raise failures[0]
+
+
+everywhere = pytest.mark.parametrize("run_in", [in_main_thread, in_another_thread])
+
+
+def sleep_in_python(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_a_sleep_of_the_main_thread_is_interrupted(client: Client) -> None:
+    began = time.monotonic()
+    with pytest.raises(LeaseLost) as caught, client.lock("apt").hold(interrupt=True) as lease:
+        lose_soon(lease)
+        time.sleep(80)
+    assert caught.value.reason is LossReason.TAKEN
+    assert time.monotonic() - began < 60
+
+
+@everywhere
+def test_python_code_is_interrupted(client: Client, run_in: Callable[[Callable[[], None]], None]) -> None:
+    def work() -> None:
+        with pytest.raises(LeaseLost), client.lock("apt").hold(interrupt=True) as lease:
+            lose_soon(lease)
+            sleep_in_python(80)
+            pytest.fail("the block went on")
+
+    run_in(work)
+
+
+@everywhere
+def test_except_exception_does_not_swallow_the_interrupt(
+    client: Client, run_in: Callable[[Callable[[], None]], None]
+) -> None:
+    def work() -> None:
+        with pytest.raises(LeaseLost), client.lock("apt").hold(interrupt=True) as lease:
+            lose_soon(lease)
+            for _ in range(80):
+                try:
+                    sleep_in_python(1)
+                except Exception:
+                    pytest.fail("it was swallowed")
+
+    run_in(work)
+
+
+@everywhere
+def test_a_block_that_swallows_everything_still_leaves_as_lease_lost(
+    client: Client, run_in: Callable[[Callable[[], None]], None]
+) -> None:
+    def work() -> None:
+        with pytest.raises(LeaseLost), client.lock("apt").hold(interrupt=True) as lease:
+            lose_soon(lease)
+            try:
+                sleep_in_python(80)
+            except BaseException:
+                pass
+
+    run_in(work)
+
+
+@everywhere
+def test_what_the_block_raises_instead_passes_with_a_note(
+    client: Client, run_in: Callable[[Callable[[], None]], None]
+) -> None:
+    def work() -> None:
+        with pytest.raises(ZeroDivisionError) as caught, client.lock("apt").hold(interrupt=True) as lease:
+            lose_soon(lease)
+            try:
+                sleep_in_python(80)
+            finally:
+                raise ZeroDivisionError("of the block's own")
+        assert any("TAKEN" in note for note in caught.value.__notes__)
+
+    run_in(work)
+
+
+@everywhere
+def test_a_guard_of_a_lost_lease_is_not_entered(client: Client, run_in: Callable[[Callable[[], None]], None]) -> None:
+    def work() -> None:
+        lease = client.lock("apt").acquire()
+        lose(lease)
+        with pytest.raises(LeaseLost), lease.guard():
+            pytest.fail("entered")
+
+    run_in(work)
+
+
+@everywhere
+def test_the_loss_of_the_outer_lease_leaves_both_blocks_and_harms_the_inner_not(
+    client: Client, run_in: Callable[[Callable[[], None]], None]
+) -> None:
+    def work() -> None:
+        with pytest.raises(LeaseLost) as caught, client.lock("outer").hold(interrupt=True) as outer:
+            with client.lock("inner").hold(interrupt=True) as inner:
+                lose_soon(outer)
+                try:
+                    sleep_in_python(80)
+                finally:
+                    assert inner.is_held
+        assert caught.value.key == "outer"
+        assert inner.lost_reason is None
+        assert client.lock("inner").inspect() is None
+
+    run_in(work)
+
+
+@everywhere
+def test_the_loss_of_the_inner_lease_leaves_the_inner_block_alone(
+    client: Client, run_in: Callable[[Callable[[], None]], None]
+) -> None:
+    def work() -> None:
+        with client.lock("outer").hold(interrupt=True) as outer:
+            with pytest.raises(LeaseLost) as caught, client.lock("inner").hold(interrupt=True) as inner:
+                lose_soon(inner)
+                sleep_in_python(80)
+            assert caught.value.key == "inner"
+            outer.check()
+            sleep_in_python(0.05)
+
+    run_in(work)
+
+
+@everywhere
+def test_two_leases_lost_at_one_instant_leave_through_the_outer_block(
+    client: Client, run_in: Callable[[Callable[[], None]], None]
+) -> None:
+    def work() -> None:
+        for turn in range(30):
+            with pytest.raises(LeaseLost) as caught, client.lock("outer").hold(interrupt=True) as outer:
+                try:
+                    with client.lock("inner").hold(interrupt=True) as inner:
+                        first, second = (inner, outer) if turn % 2 else (outer, inner)
+                        threading.Thread(target=lambda a=first, b=second: (lose(a), lose(b))).start()
+                        sleep_in_python(80)
+                except LeaseLost:
+                    sleep_in_python(80)
+            assert caught.value.key == "outer"
+            client.lock("inner").break_lease(reason="a test", by="tester", now=True)
+            client.lock("outer").break_lease(reason="a test", by="tester", now=True)
+
+    run_in(work)
+
+
+def test_the_signal_handler_that_was_there_is_put_back(client: Client) -> None:
+    received: list[int] = []
+    before = signal.signal(SIGNAL, lambda number, _frame: received.append(number))
+    try:
+        ours = signal.getsignal(SIGNAL)
+        with client.lock("apt").hold(interrupt=True):
+            signal.raise_signal(SIGNAL)
+        with pytest.raises(LeaseLost), client.lock("deb").hold(interrupt=True) as lease:
+            lose_soon(lease)
+            time.sleep(80)
+        assert signal.getsignal(SIGNAL) is ours
+        # somebody else's signal reached their handler, ours did not
+        assert received == [SIGNAL]
+    finally:
+        signal.signal(SIGNAL, before)
+
+
+def test_a_block_that_took_the_signal_away_is_left_all_the_same(client: Client) -> None:
+    before = signal.getsignal(SIGNAL)
+    with pytest.raises(LeaseLost), client.lock("apt").hold(interrupt=True) as lease:
+        signal.signal(SIGNAL, signal.SIG_IGN)
+        lose(lease)
+    assert signal.getsignal(SIGNAL) is before
+
+
+def test_without_interrupt_no_handler_is_ever_installed(client: Client) -> None:
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    with client.lock("apt").hold() as lease:
+        lease.check()
+        assert {number: signal.getsignal(number) for number in signal.valid_signals()} == before
+
+
+@everywhere
+def test_a_loss_at_the_exit_of_the_block_is_raised_there_or_not_at_all(
+    client: Client, run_in: Callable[[Callable[[], None]], None]
+) -> None:
+    """No stray exception after the block, and none that the caller does not expect, over thousands of exits."""
+
+    def work() -> None:
+        before = signal.getsignal(SIGNAL)
+        go, stop = threading.Semaphore(0), threading.Event()
+        current: list[Lease] = []
+
+        def loser() -> None:
+            while not stop.is_set():
+                if go.acquire(timeout=1) and not stop.is_set():
+                    lose(current[-1])
+
+        thread = threading.Thread(target=loser, daemon=True)
+        thread.start()
+        lost, late = 0, 0
+        lock = client.lock("apt")
+        for turn in range(4000):
+            lease = lock.try_acquire()
+            if lease is None:
+                client._engine.store.inner._memory.entries.clear()  # type: ignore[attr-defined] # of the test's store
+                continue
+            current.append(lease)
+            try:
+                with lease.guard():
+                    go.release()
+                    for _ in range(turn % 400):
+                        pass
+            except LeaseLost:
+                lost += 1
+            except LeaseLostInterrupt:
+                # documented outside the main thread; see runtime.interrupt
+                assert threading.current_thread() is not threading.main_thread()
+                lost += 1
+            else:
+                late += 1
+            while lease.is_held:
+                time.sleep(0)
+            lease.release()
+            assert signal.getsignal(SIGNAL) is before
+        stop.set()
+        go.release()
+        thread.join(60)
+        # both happened, so the exit was hit from either side
+        assert lost > 0
+        assert late > 0
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        run_in(work)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+# --- tasks ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_is_interrupted() -> None:
+    async def work() -> None:
+        async with AsyncClient(Faulty(), listener=quiet) as client:
+            with pytest.raises(LeaseLost) as caught:
+                async with client.lock("apt").hold(interrupt=True) as lease:
+                    lose_soon(lease)
+                    await asyncio.sleep(80)
+            assert caught.value.reason is LossReason.TAKEN
+            task = asyncio.current_task()
+            assert task is not None
+            assert task.cancelling() == 0
+            await asyncio.sleep(0)
+
+    asyncio.run(work())
+
+
+def test_a_task_that_swallows_the_cancellation_leaves_as_lease_lost() -> None:
+    async def work() -> None:
+        async with AsyncClient(Faulty(), listener=quiet) as client:
+            with pytest.raises(LeaseLost):
+                async with client.lock("apt").hold(interrupt=True) as lease:
+                    lose_soon(lease)
+                    try:
+                        await asyncio.sleep(80)
+                    except asyncio.CancelledError:
+                        pass
+            await asyncio.sleep(0)
+
+    asyncio.run(work())
+
+
+def test_an_outer_cancellation_at_the_same_instant_stays_a_cancellation() -> None:
+    async def work() -> None:
+        async with AsyncClient(Faulty(), listener=quiet) as client:
+            entered = asyncio.Event()
+            taken: list[AsyncLease] = []
+
+            async def guarded() -> None:
+                async with client.lock("apt").hold(interrupt=True) as lease:
+                    taken.append(lease)
+                    entered.set()
+                    await asyncio.sleep(80)
+
+            for ours_first in (True, False):
+                entered.clear()
+                task = asyncio.create_task(guarded())
+                await entered.wait()
+                if ours_first:
+                    lose(taken[-1])
+                    task.cancel()
+                else:
+                    task.cancel()
+                    lose(taken[-1])
+                    await asyncio.sleep(0)
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert task.cancelled()
+                client._engine.store.inner._memory.entries.clear()  # type: ignore[attr-defined] # of the test's store
+
+    asyncio.run(work())
+
+
+def test_an_outer_timeout_at_the_same_instant_stays_a_timeout() -> None:
+    async def work() -> None:
+        async with AsyncClient(Faulty(), listener=quiet) as client:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(80) as outer, client.lock("apt").hold(interrupt=True) as lease:
+                    outer.reschedule(asyncio.get_running_loop().time())
+                    lose(lease)
+                    await asyncio.sleep(80)
+
+    asyncio.run(work())
+
+
+def test_a_task_that_is_being_cancelled_may_hold_a_lock_while_it_cleans_up() -> None:
+    async def work() -> None:
+        async with AsyncClient(Faulty(), listener=quiet) as client:
+            seen: list[BaseException] = []
+
+            async def cleans_up() -> None:
+                try:
+                    await asyncio.sleep(80)
+                finally:
+                    try:
+                        async with client.lock("apt").hold(interrupt=True) as lease:
+                            lose_soon(lease)
+                            await asyncio.sleep(80)
+                    except LeaseLost as error:
+                        seen.append(error)
+
+            task = asyncio.create_task(cleans_up())
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert len(seen) == 1
+
+    asyncio.run(work())
+
+
+def test_an_outer_cancellation_is_not_lost_when_the_block_raises_something_else() -> None:
+    async def work() -> None:
+        async with AsyncClient(Faulty(), listener=quiet) as client:
+            lease = await client.lock("apt").acquire()
+            went_on: list[str] = []
+
+            async def guarded() -> None:
+                task = asyncio.current_task()
+                assert task is not None
+                try:
+                    async with lease.guard():
+                        lose(lease)
+                        task.cancel()
+                        raise KeyError("mine")
+                except KeyError:
+                    await asyncio.sleep(80)
+                    went_on.append("the cancellation was swallowed")
+
+            task = asyncio.create_task(guarded())
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert went_on == []
+
+    asyncio.run(work())
+
+
+def test_a_cancelled_block_gives_its_lease_back() -> None:
+    async def work() -> None:
+        async with AsyncClient(Faulty(), listener=quiet) as client:
+            entered = asyncio.Event()
+
+            async def guarded() -> None:
+                async with client.lock("apt").hold(interrupt=True):
+                    entered.set()
+                    await asyncio.sleep(80)
+
+            task = asyncio.create_task(guarded())
+            await entered.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await client.lock("apt").inspect() is None
+
+    asyncio.run(work())
+
+
+def test_a_loss_at_the_exit_of_a_tasks_block_cancels_nothing_after_it() -> None:
+    async def work() -> None:
+        async with AsyncClient(Faulty(), listener=quiet) as client:
+            lock, lost = client.lock("apt"), 0
+            for turn in range(500):
+                lease = await lock.acquire()
+                loser = threading.Thread(target=lose, args=(lease,))
+                try:
+                    async with lease.guard():
+                        loser.start()
+                        for _ in range(turn % 7):
+                            await asyncio.sleep(0)
+                except LeaseLost:
+                    lost += 1
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                loser.join()
+                client._engine.store.inner._memory.entries.clear()  # type: ignore[attr-defined] # of the test's store
+            assert lost > 0
+            task = asyncio.current_task()
+            assert task is not None
+            assert task.cancelling() == 0
+
+    asyncio.run(work())
+
+
+def test_nested_guards_of_a_task_leave_through_the_one_that_was_lost() -> None:
+    async def work() -> None:
+        async with AsyncClient(Faulty(), listener=quiet) as client:
+            with pytest.raises(LeaseLost) as caught:
+                async with client.lock("outer").hold(interrupt=True) as outer:
+                    async with client.lock("inner").hold(interrupt=True) as inner:
+                        lose_soon(outer)
+                        lose_soon(inner)
+                        await asyncio.sleep(80)
+            assert caught.value.key in ("outer", "inner")
+            await asyncio.sleep(0)
+
+    asyncio.run(work())
