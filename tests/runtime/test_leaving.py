@@ -320,16 +320,6 @@ def test_current_lease_is_the_innermost_and_an_error_without_one(client: Client)
         lockstead.current_lease()
 
 
-def test_try_many_takes_all_or_nothing(client: Client, store: Faulty) -> None:
-    taken = client.try_many(["b", "a", "b"], ttl=60)
-    assert taken is not None
-    assert list(taken) == ["a", "b"]
-    with Client(store.beside(), listener=quiet) as other:
-        assert other.try_many(["0", "b"]) is None
-        assert other.lock("0").inspect() is None
-    assert all(lease.release() for lease in taken.values())
-
-
 def test_a_closed_client_refuses_at_once_instead_of_waiting_for_ever(client: Client) -> None:
     client.close()
     with pytest.raises(lockstead.StoreRefused, match="closed"):

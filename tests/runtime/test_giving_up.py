@@ -1,0 +1,341 @@
+"""An acquisition that ends early, at any command and however, leaves nothing behind (H18)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lockstead import AsyncClient, Client, LeaseLost, NotAcquired
+from lockstead.errors import OutcomeUnknown, StoreError
+from lockstead.protocol.commands import Command, Create, Extend, Remove
+from lockstead.values import Space
+from tests.runtime.faulty import Faulty, HangsUntilLimit, client_with, lose_answer, quiet, refuse, until
+
+SETTINGS = {"ttl": 60, "request_timeout": 0.2, "backoff_min": 0.01, "backoff_max": 0.02}
+
+
+class Stops(Faulty):
+    """Raises at the n-th command, before or after it is applied."""
+
+    def __init__(self, at: int, *, applied: bool, error: Callable[[], BaseException]) -> None:
+        super().__init__()
+        self.at, self.applied, self.error = at, applied, error
+        self.number = 0
+        self.is_armed = True
+
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        if not self.is_armed:
+            return super().perform(command, limit)
+        self.number += 1
+        if self.number == self.at and not self.applied:
+            self.is_armed = False
+            raise self.error()
+        answer = super().perform(command, limit)
+        if self.number == self.at:
+            self.is_armed = False
+            raise self.error()
+        return answer
+
+
+def free(store: Faulty) -> bool:
+    """Tell whether nothing at all is recorded for a lock or a member."""
+    return not [name for name in store.inner._memory.entries if name.space in (Space.LOCK, Space.MEMBER)]
+
+
+def stale_owner(store: Faulty) -> str:
+    """Leave a record of an earlier process of the owner 'job', and give its holder."""
+    with Client(store.beside(), listener=quiet) as dead:
+        return dead.lock("apt", ttl=60, owner="job").acquire().holder
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", [1, 2])
+def test_h18_ctrl_c_at_every_command_leaves_nothing_behind(at: int, applied: bool) -> None:
+    store = Stops(at, applied=applied, error=KeyboardInterrupt)
+    with Client(store, listener=quiet) as client:
+        with pytest.raises(KeyboardInterrupt):
+            client.lock("apt", **SETTINGS).acquire().release()
+        until(lambda: free(store))
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", range(1, 7))
+def test_h18_ctrl_c_at_every_command_of_a_reclaim_leaves_nothing_of_ours_behind(at: int, applied: bool) -> None:
+    """Create, read, close, list, read, replace."""
+    store = Stops(at, applied=applied, error=KeyboardInterrupt)
+    earlier = stale_owner(store)
+    with Client(store, listener=quiet) as client:
+        with pytest.raises(KeyboardInterrupt):
+            client.lock("apt", owner="job", **SETTINGS).acquire(reclaim=True)
+        until(lambda: {entry.fields["identity"] for entry in store.inner._memory.entries.values()} <= {earlier})
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", [1, 2])
+def test_h18_ctrl_c_inside_hold_leaves_nothing_behind(at: int, applied: bool) -> None:
+    """Command 1 acquires, command 2 releases."""
+    store = Stops(at, applied=applied, error=KeyboardInterrupt)
+    with Client(store, listener=quiet) as client:
+        with pytest.raises(KeyboardInterrupt), client.lock("apt", **SETTINGS).hold():
+            pass
+        until(lambda: free(store))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_h03_an_acquisition_that_fails_after_it_may_have_been_applied_is_swept(when: str) -> None:
+    store = Faulty()
+    with Client(store, listener=quiet) as client:
+        setattr(store, when, lose_answer)
+        with pytest.raises(StoreError):
+            client.lock("apt", **SETTINGS).acquire(timeout=0)
+        store.before = store.after = lambda _command: None
+        until(lambda: free(store))
+        client.lock("apt", **SETTINGS).acquire(timeout=20).release()
+
+
+def test_h03_a_grant_whose_answer_was_lost_is_adopted() -> None:
+    store = Faulty()
+
+    def lose_first(command: object) -> None:
+        if isinstance(command, Create):
+            store.after = lambda _command: None
+            lose_answer(command)
+
+    store.after = lose_first
+    with Client(store, listener=quiet) as client, client.lock("apt", **SETTINGS).hold(timeout=20) as lease:
+        assert lease.is_held
+        assert store.count(Extend) == 1
+    assert free(store)
+
+
+def test_h28_a_request_that_commits_after_its_acquisition_was_given_up_is_swept() -> None:
+    class Late(Faulty):
+        """Gives no answer, and applies the first Create only when it is told to."""
+
+        pending: Command[Any] | None = None
+        is_silent = True
+
+        def perform(self, command: Command[Any], limit: float) -> Any:
+            if self.is_silent:
+                self.pending = self.pending or command
+                raise OutcomeUnknown("no answer in time")
+            return super().perform(command, limit)
+
+    store = Late()
+    with Client(store, listener=quiet) as client:
+        with pytest.raises(OutcomeUnknown), client.lock("apt", **SETTINGS).hold(timeout=0):
+            pytest.fail("entered")
+        assert isinstance(store.pending, Create)
+        store.is_silent = False
+        store.inner.perform(store.pending, 1.0)
+        until(lambda: free(store))
+
+
+@pytest.mark.parametrize("timeout", [0, 0.3])
+def test_h18_a_wait_ends_within_its_timeout_and_a_second_though_the_store_hangs(timeout: float) -> None:
+    store = HangsUntilLimit()
+    store.hangs.set()
+    with Client(store, listener=quiet) as client:
+        began = time.monotonic()
+        with pytest.raises(StoreError):
+            client.lock("apt", ttl=300).acquire(timeout=timeout)
+        # a second by the promise, and one for a machine that is busy
+        assert time.monotonic() - began < timeout + 2
+        store.hangs.clear()
+
+
+def test_h18_an_awaited_wait_ends_in_time_though_the_store_does_not_even_keep_its_limit() -> None:
+    go = threading.Event()
+
+    class Deaf(Faulty):
+        def perform(self, command: Command[Any], limit: float) -> Any:
+            go.wait(60)
+            return super().perform(command, limit)
+
+    store = Deaf()
+
+    async def ask() -> float:
+        client = AsyncClient(store, listener=quiet)
+        began = time.monotonic()
+        with pytest.raises(StoreError):
+            await client.lock("apt", ttl=300).acquire(timeout=0.2)
+        took = time.monotonic() - began
+        go.set()
+        await client.close()
+        return took
+
+    assert asyncio.run(ask()) < 2.5
+
+
+def test_h18_a_wait_that_runs_out_of_time_tries_once_more_and_names_the_holder() -> None:
+    store = Faulty()
+    with Client(store, listener=quiet) as client, Client(store.beside(), listener=quiet) as other:
+        lease = other.lock("apt", purpose="publish APT", owner="airflow:publish/run-7").acquire()
+        with pytest.raises(
+            NotAcquired,
+            match=r"'apt' is held by 'airflow:publish/run-7' since .* \(purpose: publish APT\); waited 0\.\d+ s",
+        ) as caught:
+            client.lock("apt", **SETTINGS).acquire(timeout=0.3)
+        assert caught.value.holder == "airflow:publish/run-7"
+        assert caught.value.waited >= 0.3
+        lease.release()
+
+
+def test_h16_a_store_that_was_down_for_a_while_is_waited_out() -> None:
+    store = Faulty()
+    store.before = refuse
+    with Client(store, listener=quiet) as client:
+        threading.Timer(0.3, lambda: setattr(store, "before", lambda _command: None)).start()
+        client.lock("apt", **SETTINGS).acquire(timeout=60).release()
+
+
+# --- tasks ----------------------------------------------------------------------------------------------------------
+
+
+class Cancels(Faulty):
+    """Cancels a task at the n-th command, before or after it is applied."""
+
+    def __init__(self, at: int, *, applied: bool) -> None:
+        super().__init__()
+        self.at, self.applied, self.number = at, applied, 0
+        self.cancel: Callable[[], None] | None = None
+
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        self.number += 1
+        is_it = self.number == self.at and self.cancel is not None
+        if is_it and not self.applied:
+            self.cancel()  # type: ignore[misc] # it is there
+            time.sleep(0.02)
+        answer = super().perform(command, limit)
+        if is_it and self.applied:
+            self.cancel()  # type: ignore[misc] # it is there
+            time.sleep(0.02)
+        return answer
+
+
+class CancelsAwaiting(Cancels):
+    """The same for a store with an awaiting side of its own."""
+
+    async def aperform(self, command: Command[Any], limit: float) -> Any:
+        self.number += 1
+        is_it = self.number == self.at and self.cancel is not None
+        if is_it and not self.applied:
+            self.cancel()  # type: ignore[misc] # it is there
+            await asyncio.sleep(0)
+        answer = self.inner.perform(command, limit)
+        if is_it and self.applied:
+            self.cancel()  # type: ignore[misc] # it is there
+            await asyncio.sleep(0)
+        return answer
+
+
+@pytest.mark.parametrize("kind", [Cancels, CancelsAwaiting])
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", range(1, 6))
+def test_h18_a_task_cancelled_at_every_command_leaves_nothing_behind(
+    at: int, applied: bool, kind: type[Cancels]
+) -> None:
+    """Waits behind a holder, gets the lock, draws its token, gives it back: cancelled at each of these commands."""
+    store = kind(at, applied=applied)
+
+    async def use() -> None:
+        other = Client(store.beside(), listener=quiet)
+        theirs = other.lock("apt").acquire()
+        async with AsyncClient(store, listener=quiet) as client:
+            loop = asyncio.get_running_loop()
+
+            async def work() -> None:
+                async with client.lock("apt", **SETTINGS).hold() as lease:
+                    await lease.sequencer()
+
+            task = asyncio.create_task(work())
+            store.cancel = lambda: loop.call_soon_threadsafe(task.cancel)  # type: ignore[assignment] # any handle
+            await asyncio.to_thread(until, lambda: store.number >= 3 or task.done())
+            theirs.release()
+            try:
+                async with asyncio.timeout(60):
+                    await task
+            except asyncio.CancelledError:
+                pass
+            store.cancel = None
+            await asyncio.to_thread(until, lambda: free(store))
+        other.close()
+
+    asyncio.run(asyncio.wait_for(use(), 60))
+
+
+def test_h18_a_task_cancelled_in_line_leaves_the_line() -> None:
+    async def use() -> None:
+        async with AsyncClient(Faulty(), listener=quiet) as client:
+            lock = client.lock("apt")
+            async with lock.hold():
+                waiting = [asyncio.create_task(lock.acquire()) for _ in range(3)]
+                await asyncio.sleep(0.05)
+                for task in waiting:
+                    task.cancel()
+                await asyncio.gather(*waiting, return_exceptions=True)
+                assert not client._engine.lines._lines
+
+    asyncio.run(use())
+
+
+def test_h18_a_client_that_is_closed_at_once_still_takes_back_what_was_given_up() -> None:
+    store = Stops(1, applied=True, error=KeyboardInterrupt)
+    client = Client(store, listener=quiet)
+    with pytest.raises(KeyboardInterrupt):
+        client.lock("apt", ttl=60).acquire()
+    client.close()
+    assert free(store)
+
+
+def test_h27_a_lease_that_was_shared_is_never_swept_from_under_its_members() -> None:
+    """The acquisition had an unknown outcome, so somebody looks once more: but a member lives there."""
+    store = Faulty()
+
+    def lose_first(command: object) -> None:
+        if isinstance(command, Create):
+            store.after = lambda _command: None
+            lose_answer(command)
+
+    store.after = lose_first
+    with Client(store, listener=quiet) as client, Client(store.beside(), listener=quiet) as worker:
+        lease = client.lock("apt", **SETTINGS).acquire(timeout=20)
+        member = worker.lock("apt").attach(lease.share())
+        assert lease.release(drain=0.1) is False
+        until(lambda: client._engine.keeper._chores_under_way == 0 and not client._engine.keeper._chores)
+        assert store.count(Remove) == 1  # of the owner's own registration
+        assert member.is_held
+        member.release()
+        with pytest.raises(LeaseLost):
+            lease.check()
+
+
+def test_h06_the_clock_alone_ends_a_lease_and_touches_nothing() -> None:
+    """What the process itself would see after a pause, with nobody having told it anything."""
+
+    class Jumps:
+        offset = 0.0
+
+        def now(self) -> float:
+            return time.clock_gettime(time.CLOCK_BOOTTIME) + self.offset
+
+        def wall(self) -> float:
+            return time.time()
+
+    store, clock = Faulty(), Jumps()
+    client = client_with(store, clock)
+    lease = client.lock("apt", ttl=300).acquire()
+    before = len(store.seen)
+    clock.offset = 298.0
+    assert not lease.is_held
+    assert lease.time_left == 0
+    with pytest.raises(LeaseLost, match="EXPIRED"):
+        lease.sequencer()
+    assert lease.release() is False
+    assert len(store.seen) == before
+    client.close()
