@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, Self, TypeVar
 
@@ -42,23 +42,6 @@ class AsyncClient:
     def lock(self, key: str, **settings: Any) -> AsyncLock:
         """Name a lock of this store; asks nothing. Settings as in `Settings.make`."""
         return AsyncLock._of(self._engine, key, settings)
-
-    async def try_many(self, keys: Iterable[str], **settings: Any) -> dict[str, AsyncLease] | None:
-        """Try once to take every key: all leases by key, or None, and nothing held; as `Client.try_many`."""
-        taken: dict[str, AsyncLease] = {}
-        try:
-            for key in sorted(set(keys)):
-                lease = await self.lock(key, **settings).try_acquire()
-                if lease is None:
-                    break
-                taken[key] = lease
-            else:
-                return taken
-        except BaseException:
-            await _give_back_all(taken)
-            raise
-        await _give_back_all(taken)
-        return None
 
     async def list(self) -> list[Holding]:
         """Show every key that is held, by name."""
@@ -354,14 +337,6 @@ async def _leave(lease: AsyncLease, error: BaseException | None, drain: Duration
     except StoreError as failed:
         lease._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
     lease._raise_at_exit(lost, error)
-
-
-async def _give_back_all(leases: dict[str, AsyncLease]) -> None:
-    for lease in leases.values():
-        try:
-            await lease.release()
-        except StoreError as failed:
-            lease._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
 
 
 async def _converse(engine: Engine, settings: Settings, script: Script[T]) -> T:

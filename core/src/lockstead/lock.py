@@ -6,7 +6,7 @@ Runs `conversations` and hands what they decide to the engine; knows no store an
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, Self, TypeVar
 
@@ -43,26 +43,6 @@ class Client:
     def lock(self, key: str, **settings: Any) -> Lock:
         """Name a lock of this store; asks nothing. Settings as in `Settings.make`."""
         return Lock._of(self._engine, key, settings)
-
-    def try_many(self, keys: Iterable[str], **settings: Any) -> dict[str, Lease] | None:
-        """Try once to take every key: all leases by key, or None, and nothing held, if one key is somebody else's.
-
-        Never waits, so two callers cannot block one another; keys are asked for in order of their names.
-        """
-        taken: dict[str, Lease] = {}
-        try:
-            for key in sorted(set(keys)):
-                lease = self.lock(key, **settings).try_acquire()
-                if lease is None:
-                    break
-                taken[key] = lease
-            else:
-                return taken
-        except BaseException:
-            _give_back_all(taken)
-            raise
-        _give_back_all(taken)
-        return None
 
     def list(self) -> list[Holding]:
         """Show every key that is held, by name."""
@@ -390,14 +370,6 @@ def _leave(lease: Lease, error: BaseException | None, drain: Duration | None) ->
     except StoreError as failed:
         lease._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
     lease._raise_at_exit(lost, error)
-
-
-def _give_back_all(leases: dict[str, Lease]) -> None:
-    for lease in leases.values():
-        try:
-            lease.release()
-        except StoreError as failed:
-            lease._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
 
 
 def _converse(engine: Engine, settings: Settings, script: Script[T]) -> T:
