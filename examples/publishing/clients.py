@@ -102,15 +102,14 @@ class Dnf:
     root: Path
 
     @classmethod
-    def prepare(cls, root: Path, url: str, public_key: str, *, mirrorlist: bool = True) -> Dnf:
-        """Set one up in a new folder; url is that of the repository; without mirrorlist it asks file by file."""
+    def prepare(cls, root: Path, url: str, public_key: str) -> Dnf:
+        """Set one up in a new folder; url is that of the repository, below which there is a mirror list."""
         (root / "etc").mkdir(parents=True)
         (root / "etc/key.asc").write_text(public_key)
-        source = f"mirrorlist={url}/mirrorlist" if mirrorlist else f"baseurl={url}/"
         (root / "etc/dnf.conf").write_text(
             f"[main]\ncachedir={root}/cache\npersistdir={root}/persist\nlogdir={root}/log\nreposdir={root}/none\n"
             f"varsdir={root}/none\nplugins=0\nbest=1\nretries=2\nzchunk=0\n"
-            f"[published]\nname=published\n{source}\nenabled=1\ngpgcheck=1\nrepo_gpgcheck=1\n"
+            f"[published]\nname=published\nmirrorlist={url}/mirrorlist\nenabled=1\ngpgcheck=1\nrepo_gpgcheck=1\n"
             f"gpgkey=file://{root}/etc/key.asc\nskip_if_unavailable=0\nmetadata_expire=0\n"
         )
         return cls(root)

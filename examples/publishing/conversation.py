@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 import lockstead
 from examples.publishing import plan as plans
-from examples.publishing.bucket import NEVER_CACHED, Bucket, Patient, Stat, crc32c
+from examples.publishing.bucket import Bucket, Patient, Stat, crc32c
 from examples.publishing.errors import BucketError, NotFound, PreconditionFailed, Refused
 from examples.publishing.layout import CLAIM, MANIFEST, Layout, next_number, numbers_of, prunable
 from examples.publishing.lease import Lease
@@ -104,7 +104,7 @@ def stage(bucket: Bucket, repository: Repository, paths: Iterable[Path]) -> tupl
             # What is there already may have a hundred megabytes: ask before sending it again.
             source = patient.stat(name)
         except NotFound:
-            source = patient.create(name, path.read_bytes(), cache_control=NEVER_CACHED)
+            source = patient.create(name, path.read_bytes())
         if (source.size, source.crc32c) != (package.size, crc32c(path.read_bytes())):
             raise Refused(f"{name} is damaged; delete it and run again")
         staged.append(Staged(package, source))

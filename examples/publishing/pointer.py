@@ -7,7 +7,7 @@ holder of the lock that was here, and what that holder says is refused to older 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from examples.publishing.bucket import Patient
 from examples.publishing.errors import NotFound, OutcomeUnknown, PreconditionFailed, Refused, Superseded
@@ -78,9 +78,11 @@ def fence(bucket: Patient, layout: Layout, ours: Sequencer, check: Callable[[], 
 def commit(bucket: Patient, layout: Layout, fenced: Pointer, number: int, ours: Sequencer) -> None:
     """Send readers to a version: returns if they are, raises Superseded if a later holder was here first.
 
-    A conflict may be our own lost answer: then the pointer shows our number, or one built upon it. OutcomeUnknown if
-    the bucket stays silent.
+    Does not ask the lease: from the first request on only the pointer can tell whether it is published, and sending the
+    same swap once more harms nobody. A conflict may be our own lost answer: then the pointer shows our number, or one
+    built upon it. OutcomeUnknown if the bucket stays silent.
     """
+    bucket = replace(bucket, check=lambda: None)
     for attempt in range(TRIES):
         try:
             _swap(bucket, layout, number, fenced.generation, ours)

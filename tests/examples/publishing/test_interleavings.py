@@ -9,10 +9,11 @@ import contextlib
 
 import pytest
 
+import lockstead
 from examples.publishing.conversation import PHASES, Conversation
 from examples.publishing.errors import OutcomeUnknown, PublishingError, Superseded
 from tests.examples.publishing.memory import MemoryBucket
-from tests.examples.publishing.world import Hooked, Shelf, World, finish
+from tests.examples.publishing.world import HandMadeLease, Hooked, Shelf, World, finish
 
 pytestmark = pytest.mark.parametrize("kind", ["apt", "yum"])
 
@@ -170,6 +171,20 @@ def test_a_lost_commit_answer_is_found_out(world: World, landed: bool, followers
     assert lost
     assert "alpha" in world.names()
     settle(world, 9)
+
+
+def test_a_lease_lost_while_the_commit_is_in_doubt_does_not_hide_that_it_landed(world: World) -> None:
+    lease = HandMadeLease(3)
+
+    def lose(_: int, what: str) -> None:
+        if what.startswith("replace") and bucket.writes > 1:
+            lease.lost = lockstead.LeaseLost()
+            raise OutcomeUnknown(what)
+
+    bucket = Hooked(world.bucket, after=lose)
+    outcome = world.publish(3, "alpha", bucket=bucket, lease=lease)
+    assert (outcome.number, outcome.pruned) == (3, None)
+    settle(world, 4)
 
 
 def test_lost_answers_to_every_write_are_found_out(kind: str, shelf: Shelf, world: World) -> None:
