@@ -12,7 +12,7 @@ import lockstead
 from lockstead import Client, LeaseLost, LossReason, NotAcquired
 from lockstead.events import Abandoned, LockEvent, Lost, Released, ReleaseFailed
 from lockstead.protocol.commands import Extend, Remove
-from tests.runtime.faulty import Faulty, lose_answer, quiet, refuse, until
+from tests.runtime.faulty import Faulty, lose_answer, refuse, until
 
 
 @pytest.fixture

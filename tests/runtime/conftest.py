@@ -1,0 +1,34 @@
+"""The stores that several processes can share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockstead.testing.gcs_server import GcsServer
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """Give a file of its own."""
+    return f"sqlite:///{tmp_path}/locks.db"
+
+
+@pytest.fixture
+def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    """Run a bucket `b`, which child processes find as well."""
+    with GcsServer(buckets=["b"]) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "gs"])
+def shared_url(request: pytest.FixtureRequest) -> str:
+    """Give each store in turn."""
+    if request.param == "gs":
+        request.getfixturevalue("gcs")
+        return "gs://b/locks"
+    url: str = request.getfixturevalue("sqlite_url")
+    return url
