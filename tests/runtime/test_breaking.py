@@ -1,0 +1,223 @@
+"""Taking a lock from somebody: reclaim, break, the lock-delay, and what the victim and the audit are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+import lockstead
+from lockstead import AsyncClient, Client, Ending, LeaseLost, LossReason, NotAcquired
+from lockstead.events import LockEvent, Warned
+from lockstead.protocol.commands import Create, Extend, Remove
+from lockstead.values import Space
+from tests.runtime.faulty import Faulty, quiet, refuse, until
+from tests.runtime.processes import Child
+
+
+@pytest.fixture
+def store() -> Faulty:
+    return Faulty()
+
+
+@pytest.fixture
+def client(store: Faulty) -> Iterator[Client]:
+    with Client(store, listener=quiet) as client:
+        yield client
+
+
+@pytest.fixture
+def other(store: Faulty) -> Iterator[Client]:
+    with Client(store.beside(), listener=quiet) as other:
+        yield other
+
+
+def audit(store: Faulty) -> list[dict[str, str]]:
+    return [entry.fields for name, entry in store.inner._memory.entries.items() if name.space is Space.AUDIT]
+
+
+def test_reclaim_needs_an_explicit_owner(client: Client) -> None:
+    with pytest.raises(ValueError, match="explicit owner"):
+        client.lock("apt").acquire(reclaim=True)
+    with pytest.raises(ValueError, match="explicit owner"):
+        client.lock("apt").try_acquire(reclaim=True)
+
+
+def test_reclaim_takes_the_lock_of_a_dead_process_at_once(shared_url: str) -> None:
+    script = """
+    lease = lockstead.Lock(URL + "#apt", ttl=300, owner="nightly").acquire()
+    say(lease.holder, lease.sequencer().token)
+    os._exit(9)
+    """
+    with Child(script, shared_url) as dead:
+        holder, token = dead.hear().split()
+        dead.end()
+    lock = lockstead.Lock(f"{shared_url}#apt", ttl=300, owner="nightly")
+    assert lock.try_acquire() is None
+    with lock.hold(timeout=60, reclaim=True) as lease:
+        assert lease.predecessor.holder == holder
+        # the earlier process may live after all, so it is fenced before the lease is given
+        assert lease.token is not None
+        assert lease.token > int(token)
+
+
+def test_reclaim_is_refused_for_what_this_very_process_keeps(client: Client) -> None:
+    lock = client.lock("apt", owner="nightly")
+    with lock.hold() as lease:
+        assert lock.try_acquire(reclaim=True) is None
+        lease.check()
+
+
+def test_reclaim_is_refused_for_another_owner(client: Client, other: Client) -> None:
+    with other.lock("apt", owner="somebody").hold():
+        with pytest.raises(NotAcquired, match="somebody"):
+            client.lock("apt", owner="nightly").acquire(timeout=0, reclaim=True)
+
+
+def test_a_living_process_whose_lock_was_reclaimed_finds_out_at_its_next_renewal(client: Client, other: Client) -> None:
+    theirs = other.lock("apt", ttl=2, owner="nightly").acquire()
+    with client.lock("apt", ttl=60, owner="nightly").hold(timeout=20, reclaim=True) as lease:
+        until(lambda: not theirs.is_held)
+        assert theirs.lost_reason in (LossReason.TAKEN, LossReason.REVOKED)
+        assert theirs.release() is False
+        lease.check()
+
+
+def test_break_lease_revokes_and_the_holder_ends_its_block(client: Client, other: Client, store: Faulty) -> None:
+    with pytest.raises(LeaseLost, match="REVOKED"), other.lock("apt", ttl=1, purpose="publish").hold() as lease:
+        breaking = client.lock("apt").break_lease(reason="stuck for an hour", by="anna")
+        assert breaking is not None
+        assert (breaking.removed, breaking.was.holder, breaking.was.purpose) == (False, lease.holder, "publish")
+        seen = client.lock("apt").inspect()
+        assert seen is not None
+        assert (seen.revoked_by, seen.revoked_because) == ("anna", "stuck for an hour")
+        until(lambda: not lease.is_held)
+    # the section has ended, so its holder gave the key back: nobody waits for the ttl
+    assert client.lock("apt").inspect() is None
+    (entry,) = audit(store)
+    assert (entry["by"], entry["reason"], entry["what"], entry["holder"], entry["token"]) == (
+        "anna",
+        "stuck for an hour",
+        "revoked",
+        lease.holder,
+        "1",
+    )
+
+
+def test_break_lease_now_removes_and_says_for_how_long_the_holder_may_believe(
+    client: Client, other: Client, store: Faulty
+) -> None:
+    lease = other.lock("apt", ttl=60).acquire()
+    breaking = client.lock("apt").break_lease(reason="its host is gone", now=True)
+    assert breaking is not None
+    assert breaking.removed
+    assert breaking.believed_for == pytest.approx(60.6)
+    assert breaking.believed_until is not None
+    assert client.lock("apt").inspect() is None
+    assert audit(store)[0]["what"] == "removed"
+    assert lease.release() is False
+
+
+def test_h12_a_broken_lease_removes_nothing_of_its_successors(client: Client, other: Client, store: Faulty) -> None:
+    lease = other.lock("apt", ttl=1).acquire()
+    client.lock("apt").break_lease(reason="a test", now=True)
+    with client.lock("apt").hold(timeout=20) as successor:
+        until(lambda: not lease.is_held)
+        assert lease.lost_reason is LossReason.TAKEN
+        with pytest.raises(LeaseLost):
+            lease.sequencer()
+        assert lease.release() is False
+        successor.check()
+
+
+def test_break_lease_of_nothing_is_none_and_needs_a_reason(client: Client, store: Faulty) -> None:
+    assert client.lock("apt").break_lease(reason="a test") is None
+    assert audit(store) == []
+    with pytest.raises(ValueError, match="reason"):
+        client.lock("apt").break_lease(reason=" ")
+
+
+def test_break_lease_of_an_earlier_incarnation_spares_the_later_one(client: Client) -> None:
+    with client.lock("apt").hold():
+        seen = client.lock("apt").inspect()
+        assert seen is not None
+    with client.lock("apt").hold() as lease:
+        for now in (False, True):
+            assert client.lock("apt").break_lease(reason="late", now=now, incarnation=seen.incarnation) is None
+        lease.check()
+
+
+def test_a_break_whose_audit_cannot_be_written_is_told_as_done(store: Faulty) -> None:
+    told: list[LockEvent] = []
+
+    def refuse_audit(command: object) -> None:
+        if isinstance(command, Create) and command.name.space is Space.AUDIT:
+            refuse(command)
+
+    with Client(store, listener=told.append) as client:
+        lease = client.lock("apt", ttl=60).acquire()
+        store.before = refuse_audit
+        assert client.lock("apt").break_lease(reason="a test", now=True) is not None
+        assert [event for event in told if isinstance(event, Warned) and "audit" in event.message]
+        assert client.lock("apt").inspect() is None
+        lease.release()
+
+
+def test_the_lock_delay_keeps_the_key_from_others_after_a_loss(client: Client, other: Client, store: Faulty) -> None:
+    lease = client.lock("apt", ttl=1, lock_delay=30).acquire()
+    seen = other.lock("apt").break_lease(reason="a test")
+    assert seen is not None
+    until(lambda: not lease.is_held)
+    # who lost a lease with a delay gives nothing back
+    assert lease.release() is False
+    assert store.count(Remove) == 0
+    assert other.lock("apt").try_acquire() is None
+
+
+def test_a_removal_of_a_lease_with_a_delay_leaves_a_tombstone(client: Client, other: Client) -> None:
+    lease = client.lock("apt", ttl=1, lock_delay=1).acquire()
+    breaking = other.lock("apt").break_lease(reason="a test", now=True)
+    assert breaking is not None
+    assert breaking.removed
+    assert other.lock("apt").try_acquire() is None
+    until(lambda: not lease.is_held)
+    with other.lock("apt").hold(timeout=60) as successor:
+        assert successor.predecessor.ending is Ending.REVOKED
+
+
+def test_a_clean_release_ends_at_once_whatever_the_delay(client: Client) -> None:
+    with client.lock("apt", lock_delay=60).hold():
+        pass
+    with client.lock("apt").hold(timeout=0) as lease:
+        assert lease.predecessor.ending is Ending.CLEAN
+
+
+def test_an_owner_that_reads_closing_without_having_shared_extends_nothing_more(
+    client: Client, other: Client, store: Faulty
+) -> None:
+    lease = client.lock("apt", ttl=1).acquire()
+    entry = store.inner._memory.entries[lockstead.values.Name("apt")]
+    entry.fields["closing"] = "1"
+    until(lambda: not lease.is_held)
+    renewed = store.count(Extend)
+    until(lambda: (seen := other.lock("apt").inspect()) is None or seen.is_expired)
+    assert store.count(Extend) == renewed
+
+
+def test_the_awaiting_side_breaks_and_reclaims_alike() -> None:
+    async def use() -> None:
+        store = Faulty()
+        async with AsyncClient(store, listener=quiet) as client:
+            with Client(store.beside(), listener=quiet) as dead:
+                dead.lock("apt", ttl=300, owner="nightly").acquire()
+            lock = client.lock("apt", owner="nightly", ttl=1)
+            lease = await lock.acquire(timeout=20, reclaim=True)
+            breaking = await lock.break_lease(reason="a test", by="tester")
+            assert breaking is not None
+            await asyncio.to_thread(until, lambda: not lease.is_held)
+            assert lease.lost_reason is LossReason.REVOKED
+            assert await lease.release() is True
+            assert len(audit(store)) == 1
+
+    asyncio.run(use())
