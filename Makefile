@@ -19,7 +19,7 @@ RUN := $(CURDIR)/.venv/bin
 MEMBERS := core
 
 # The stamp's name is what the environment was made of: a changed pin or a moved checkout is another name.
-MADE_OF := requirements/uv.txt requirements/dev.txt scripts/setup scripts/environment $(MEMBERS:=/pyproject.toml)
+MADE_OF := requirements/uv.txt requirements/dev.txt scripts/setup scripts/environment scripts/borrow-glib $(MEMBERS:=/pyproject.toml)
 STAMP := .venv/made-$(shell { echo '$(CURDIR)'; cat $(MADE_OF); } | git hash-object --stdin)
 
 export PYTHON MEMBERS
@@ -59,11 +59,11 @@ format: $(STAMP) ## let ruff sort the imports and lay out the code
 
 .PHONY: test
 test: $(STAMP) debian ## all tests; ARGS="-k renew" for some, WORKERS=4 for more at once
-	$(RUN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	scripts/with-borrowed $(RUN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 .PHONY: demo
 demo: $(STAMP) debian ## publish packages under a lock, seen live; REPO= LOCK= PACE= choose where and how fast
-	$(RUN)/python -m examples.publishing demo \
+	scripts/with-borrowed $(RUN)/python -m examples.publishing demo \
 	  $(if $(REPO),--repo '$(REPO)') $(if $(LOCK),--lock '$(LOCK)') $(if $(PACE),--pace '$(PACE)') $(ARGS)
 
 .PHONY: sim

@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-import createrepo_c
+try:
+    import createrepo_c
+except ImportError as error:
+    raise ImportError(f"createrepo_c needs GLib (Debian: apt-get install libglib2.0-0): {error}") from error
 
 from examples.publishing.errors import Refused
 from examples.publishing.packages import Index, Package
