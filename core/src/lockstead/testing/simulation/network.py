@@ -17,7 +17,7 @@ from lockstead.testing.simulation.world import World
 if TYPE_CHECKING:
     from lockstead.testing.simulation.talk import Talk
 
-_LOST, _LATE, _MUTE, _DOUBLED, _REFUSED, _FAILED_BEFORE, _FAILED_AFTER = range(7)
+_LOST, _LATE, _MUTE, _DOUBLED, _REFUSED, _FAILED_BEFORE, _FAILED_AFTER, _STOPPED, _DEAD = range(9)
 KINDS: Final = (
     "request lost",
     "request late, it may commit after its sender gave up",
@@ -26,6 +26,8 @@ KINDS: Final = (
     "never sent",
     "error before the commit",
     "error after the commit",
+    "sender stands still before the answer",
+    "sender dies before the answer",
 )
 
 
@@ -53,7 +55,7 @@ class Faults:
 class Network:
     """Carries requests to the store and answers back. `calm` ends all faults but what is already on its way."""
 
-    __slots__ = ("_faults", "_ladder", "_store", "_top", "_world", "delivered", "faulted")
+    __slots__ = ("_faults", "_ladder", "_store", "_top", "_twice", "_world", "delivered", "faulted")
 
     def __init__(self, world: World, store: SimulatedStore, faults: Faults) -> None:
         self._world = world
@@ -61,19 +63,20 @@ class Network:
         self._faults = faults
         self._ladder = faults.ladder()
         self._top = self._ladder[-1][0] if self._ladder else 0.0
+        self._twice = 2 * faults.latency
         self.delivered = 0
         self.faulted = 0
 
     def calm(self) -> None:
-        """No more faults from now on."""
+        """No more faults from now on, and short ways."""
         self._ladder, self._top = [], 0.0
+        self._twice = min(self._twice, 0.1)
 
     def send(self, talk: Talk, command: Command[Any], limit: float) -> None:
         """Carry one request, whose sender gives up after `limit` true seconds."""
         world = self._world
         random = world.dice.random
-        twice = 2 * self._faults.latency
-        there, back = twice * random(), twice * random()
+        there, back = self._twice * random(), self._twice * random()
         roll = random()
         if world.now < talk.process.cut_until:
             self._fault(talk, command, limit, _REFUSED if roll < 0.3 else _LOST, there, back)
@@ -100,6 +103,11 @@ class Network:
             again_at = world.now + there + random() ** 3 * self._faults.latest
             world.at(again_at, None, self._arrive, (talk, talk.number, command, back))
             self._carry(talk, command, limit, there, back)
+            return
+        if kind in (_STOPPED, _DEAD):
+            self._carry(talk, command, limit, there, back)
+            # an event, since the sender is in the middle of a step
+            world.at(world.now, talk.process, talk.process.stumble, kind == _DEAD)
             return
         arrives_at = world.now + there
         if kind == _LATE:

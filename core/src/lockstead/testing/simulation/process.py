@@ -344,6 +344,11 @@ class Process(Actor):
         self.stopped_until = max(self.stopped_until, self.world.now + seconds)
         self.tell(f"stands still for {seconds:.3f} s")
 
+    def stumble(self, is_fatal: bool) -> None:
+        """Stand still for about a ttl, at the worst of moments; or die, for those who can."""
+        del is_fatal
+        self.stop(self.settings.ttl * (0.7 + 0.5 * self.world.dice.random()))
+
     def cut(self, seconds: float) -> None:
         """Nothing that is sent from here arrives, and no answer comes, for a while."""
         self.cut_until = max(self.cut_until, self.world.now + seconds)

@@ -28,13 +28,14 @@ class Violation(Exception):  # noqa: N818 - the field's word
 class Watch:
     """Sees every belief, token and loss of a run. Raises `Violation` at once."""
 
-    __slots__ = ("_beliefs", "_forsaken", "_store", "_tokens", "_world", "grants", "losses", "tokens")
+    __slots__ = ("_beliefs", "_forsaken", "_lost", "_store", "_tokens", "_world", "grants", "losses", "tokens")
 
     def __init__(self, world: World, store: SimulatedStore) -> None:
         self._world = world
         self._store = store
         self._beliefs: dict[int, tuple[Process, Tenure]] = {}
         self._forsaken: dict[str, float] = {}
+        self._lost: dict[int, Tenure] = {}
         self._tokens: dict[int, int] = {}
         self.grants = 0
         self.losses = 0
@@ -58,6 +59,8 @@ class Watch:
         mine = tenure.lease
         if not tenure.believes(process.clock.at(true)):
             return
+        if id(tenure) in self._lost:
+            self.violated(f"{process.name} holds {mine.incarnation} again, although its loss was told")
         self._check_forsaken(process, tenure)
         for other, theirs in self._beliefs.values():
             if theirs.lease.incarnation == mine.incarnation or theirs.lease.name != mine.name:
@@ -120,6 +123,9 @@ class Watch:
     def lost(self, process: Process, tenure: Tenure) -> None:
         """A loss was told: what it says of the store must be true."""
         self.losses += 1
+        if id(tenure) in self._lost:
+            self.violated(f"{process.name} was told the loss of {tenure.lease.incarnation} twice")
+        self._lost[id(tenure)] = tenure
         self.ended(tenure)
         reason = tenure.reason
         standing = self._store.entries.get(tenure.lease.name)

@@ -66,46 +66,66 @@ class Run:
 
 
 @lru_cache(maxsize=512)
-def _settings(ttl: float, drift: float, lock_delay: float, backoff_max: float) -> Settings:
-    return Settings.make(ttl=ttl, drift=drift, lock_delay=lock_delay, backoff_max=backoff_max)
+def _settings(ttl: float, drift: float, lock_delay: float, backoff_max: float, margin: float) -> Settings:
+    return Settings.make(
+        ttl=ttl, drift=drift, lock_delay=lock_delay, backoff_max=backoff_max, abort_margin=ttl * margin
+    )
+
+
+_MOODS: Final = ("storm", "frozen", "crowd", "office")
 
 
 def plan_of(seed: int) -> Plan:
-    """Give the plan of a seed. Each kind of fault is in some plans and not in others, so that none hides another."""
+    """Give the plan of a seed. Each kind of fault is in some plans and not in others, so that none hides another.
+
+    Four moods: a storm of lost messages; processes that stand still for about a ttl; a crowd of members; operators.
+    """
     dice = Random(seed ^ 0x5EED)
-    drift = dice.choice((0.01, 0.05, 0.1))
-    lock_delay = dice.choice((0.0, 0.0, 0.0, 3.0))
-    backoff_max = dice.choice((0.5, 2.0, 5.0))
-    ttls = dice.choice(((12.0, 12.0, 12.0), (12.0, 24.0, 12.0), (24.0, 8.0, 24.0)))
+    choice = dice.choice
+    mood = choice(_MOODS)
+    drift = choice((0.01, 0.05, 0.1))
+    ttls = choice(((12.0, 12.0, 12.0), (12.0, 24.0, 12.0), (24.0, 8.0, 24.0)))
     # the ends of what is tolerated find more than the middle does
-    rates = tuple(1 + drift * dice.choice((-1.0, 1.0, dice.uniform(-1, 1))) for _ in range(len(ttls) + 1))
-    wild = dice.random() < 0.5
-    odds = tuple(dice.choice((0.0, 0.02, 0.1)) * (1.0 if wild else 0.3) for _ in KINDS)
-    longest = max(ttls)
+    rates = tuple(1 + drift * choice((-1.0, 1.0, dice.uniform(-1, 1))) for _ in range(len(ttls) + 1))
+    lock_delay, backoff_max = choice((0.0, 0.0, 0.0, 3.0)), choice((0.2, 0.5, 2.0, 5.0))
+    margin = choice((0.01, 1 / 6))
     return Plan(
-        traits=dice.choice(PROFILES),
-        settings=tuple(_settings(ttl, drift, lock_delay, backoff_max) for ttl in ttls),
+        traits=choice(PROFILES),
+        settings=tuple(_settings(ttl, drift, lock_delay, backoff_max, margin) for ttl in ttls),
         rates=rates,
-        skew=dice.choice((0.0, 0.5, -0.5, 1.0, -1.9, 5.0, -5.0, 60.0)),
-        faults=Faults(odds, latency=dice.choice((0.005, 0.05, 0.3)), latest=dice.choice((2.0, 20.0, 120.0))),
-        habits=Habits(
-            work=longest * dice.choice((0.2, 0.6, 2.0)),
-            idle=dice.choice((0.1, 2.0)),
-            draws=dice.choice((0.0, 0.9)),
-            shares=dice.choice((0.0, 0.8)),
-            detaches=dice.choice((0.0, 0.5)),
-            gives_up=dice.choice((0.1, 0.6)),
-            cancels=dice.choice((0.0, 0.3)),
-            reclaims=dice.choice((0.0, 0.8)),
-        ),
-        lasts=longest * dice.choice((2.0, 4.0)),
-        stops=dice.randrange(4),
-        deaths=dice.randrange(3),
+        skew=choice((0.0, 0.5, -0.5, 1.0, -1.9, 5.0, -5.0, 60.0)),
+        faults=_faults_of(mood, dice),
+        habits=_habits_of(mood, max(ttls), dice),
+        lasts=max(ttls) * choice((2.0, 4.0)),
+        stops=choice((3, 6)) if mood == "frozen" else dice.randrange(3),
+        deaths=choice((1, 3)) if mood == "crowd" else dice.randrange(3),
         cuts=dice.randrange(3),
         jumps=dice.randrange(2),
-        breaks=dice.choice((0, 0, 1, 2)),
-        deletions=dice.choice((0, 0, 0, 1)),
+        breaks=choice((1, 2, 4)) if mood == "office" else 0,
+        deletions=choice((0, 1, 2)) if mood == "office" else 0,
         watches=dice.random() < 0.3,
+    )
+
+
+def _faults_of(mood: str, dice: Random) -> Faults:
+    odds = [dice.choice((0.0, 0.02, 0.1)) * (1.0 if mood == "storm" else 0.2) for _ in KINDS[:-2]]
+    stumbles = (dice.choice((0.01, 0.03)) if mood == "frozen" else 0.0, dice.choice((0.0, 0.0, 0.005)))
+    latency = dice.choice((0.005, 0.05, 0.3, 0.6))
+    return Faults((*odds, *stumbles), latency=latency, latest=dice.choice((2.0, 20.0, 120.0)))
+
+
+def _habits_of(mood: str, longest: float, dice: Random) -> Habits:
+    choice, is_crowd = dice.choice, mood == "crowd"
+    return Habits(
+        work=longest * choice((0.1, 0.5) if is_crowd else (0.2, 0.6, 2.0)),
+        idle=choice((0.1, 2.0)),
+        draws=choice((0.0, 0.9)),
+        shares=choice((0.7, 1.0)) if is_crowd else choice((0.0, 0.3)),
+        attaches=0.9 if is_crowd else 0.5,
+        detaches=choice((0.1, 0.5)) if is_crowd else 0.05,
+        gives_up=choice((0.1, 0.6)),
+        cancels=choice((0.0, 0.3)),
+        reclaims=choice((0.0, 0.9)),
     )
 
 
@@ -172,14 +192,11 @@ class Stage:
         world, plan, dice = self.world, self.plan, self.world.dice
         longest = plan.settings[0].ttl
         for _ in range(plan.stops):
-            worker, seconds = dice.choice(self.workers), 2 * longest * dice.random() ** 2
-            world.at(plan.lasts * dice.random(), worker, worker.stop, seconds)
+            world.at(plan.lasts * dice.random(), None, self._stop, 2 * longest * dice.random() ** 2)
         for _ in range(plan.deaths):
-            worker, seconds = dice.choice(self.workers), longest * dice.random() ** 2
-            world.at(plan.lasts * dice.random(), None, worker.crash, seconds)
+            world.at(plan.lasts * dice.random(), None, self._kill, longest * dice.random() ** 2)
         for _ in range(plan.cuts):
-            worker, seconds = dice.choice(self.workers), 1.5 * longest * dice.random()
-            world.at(plan.lasts * dice.random(), None, worker.cut, seconds)
+            world.at(plan.lasts * dice.random(), None, self._cut, 1.5 * longest * dice.random())
         for _ in range(plan.jumps):
             worker = dice.choice(self.workers)
             world.at(plan.lasts * dice.random(), worker, worker.jump, dice.uniform(-5e4, 5e4))
@@ -189,6 +206,21 @@ class Stage:
         for _ in range(plan.deletions):
             space = dice.choice((Space.LOCK, Space.COMPANION))
             world.at(plan.lasts * dice.random(), operator, operator.deletes, space)
+
+    def _victim(self) -> Worker:
+        """Choose whom an accident befalls: mostly somebody who holds the lock."""
+        dice = self.world.dice
+        holding = [worker for worker in self.workers if worker.is_holding]
+        return dice.choice(holding if holding and dice.random() < 0.7 else self.workers)
+
+    def _stop(self, seconds: float) -> None:
+        self._victim().stop(seconds)
+
+    def _kill(self, seconds: float) -> None:
+        self._victim().crash(seconds)
+
+    def _cut(self, seconds: float) -> None:
+        self._victim().cut(seconds)
 
     def _calm(self) -> None:
         """End the faults, wake everybody, and let them give back what they hold."""

@@ -28,7 +28,18 @@ class Talk:
     gives_up_at is an instant of the process's boot clock; number names the command that is being waited for.
     """
 
-    __slots__ = ("_script", "_then", "gives_up_at", "is_over", "limit", "number", "process", "sent_at", "turns")
+    __slots__ = (
+        "_epoch",
+        "_script",
+        "_then",
+        "gives_up_at",
+        "is_over",
+        "limit",
+        "number",
+        "process",
+        "sent_at",
+        "turns",
+    )
 
     def __init__(
         self, process: Process, script: Script[Any], limit: float, then: Then, gives_up_at: float | None = None
@@ -40,6 +51,7 @@ class Talk:
         self.sent_at = 0.0
         self.turns = 0
         self.is_over = False
+        self._epoch = process.epoch
         self._script = script
         self._then = then
 
@@ -56,15 +68,19 @@ class Talk:
     def answered(self, message: tuple[int, Any]) -> None:
         """An answer came in; one that nobody waits for any more is dropped."""
         number, answer = message
-        if number == self.number and not self.is_over:
+        if self._awaits(number):
             process = self.process
             self._advance(Reply(answer, self.sent_at, process.clock.at(process.world.now)), None)
 
     def failed(self, message: tuple[int, StoreError]) -> None:
         """The request failed, or its limit passed."""
         number, error = message
-        if number == self.number and not self.is_over:
+        if self._awaits(number):
             self._advance(None, error)
+
+    def _awaits(self, number: int) -> bool:
+        # an answer may reach a process that died and came back: it is not the one that asked
+        return number == self.number and not self.is_over and self._epoch == self.process.epoch
 
     def _advance(self, reply: Reply[Any] | None, error: StoreError | None) -> None:
         process = self.process

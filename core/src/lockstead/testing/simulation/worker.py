@@ -244,6 +244,18 @@ class Worker(Process):
         self._has_died = True
         self.after(comes_back_after, self.begin)
 
+    def stumble(self, is_fatal: bool) -> None:
+        """Stand still for about a ttl, or die and come back, at the worst of moments."""
+        if is_fatal:
+            self.crash(self.settings.ttl * self.world.dice.random() ** 2)
+        else:
+            super().stumble(is_fatal)
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether it works under a lease at this moment."""
+        return self._held is not None
+
     def finish(self, _: Any = None) -> None:
         """Give back what is held, stop asking, begin nothing new."""
         self._is_finishing = True
