@@ -10,6 +10,7 @@ aborted cleanly when the lease can no longer be trusted. A fencing token stops w
         publish(token=lease.sequencer())
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from lockstead.current import current_lease
@@ -22,14 +23,15 @@ from lockstead.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from lockstead.fencing import FenceGuard
-from lockstead.holding import Breaking, Holding
-from lockstead.lock import Client, Lease, Lock, connect
+from lockstead.lock import Client, Lock, connect
 from lockstead.settings import Settings
 from lockstead.values import Ending, LeaseTicket, Predecessor, Sequencer
 
 if TYPE_CHECKING:
     from lockstead.aio import AsyncClient, AsyncLease, AsyncLock, connect_async
+    from lockstead.fencing import FenceGuard
+    from lockstead.holding import Breaking, Holding
+    from lockstead.lease import Lease
 
 __version__ = "0.1.0"
 
@@ -62,13 +64,24 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import the awaiting side when it is first named: asyncio alone takes longer than all the rest."""
-    if name in {"AsyncClient", "AsyncLease", "AsyncLock", "connect_async"}:
-        from lockstead import aio
+_WHEN_NAMED = {
+    "AsyncClient": "aio",
+    "AsyncLease": "aio",
+    "AsyncLock": "aio",
+    "Breaking": "holding",
+    "FenceGuard": "fencing",
+    "Holding": "holding",
+    "Lease": "lease",
+    "connect_async": "aio",
+}
+"""What naming a lock does not need, and where it stands: asyncio alone takes longer to import than all the rest."""
 
-        return getattr(aio, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """Import what is named for the first time."""
+    if name not in _WHEN_NAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"lockstead.{_WHEN_NAMED[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -14,9 +14,8 @@ from typing import Any, NoReturn, ParamSpec, Self, TypeVar
 
 from lockstead import conversations, opening
 from lockstead.errors import LeaseLost, StoreError
-from lockstead.events import Listener, ReleaseFailed, log
+from lockstead.events import Listener, ReleaseFailed
 from lockstead.holding import Breaking, Holding
-from lockstead.protocol.acquire import Contended
 from lockstead.protocol.commands import Script
 from lockstead.runtime import context
 from lockstead.runtime.awaiting import LoopBell, arun, aside, in_thread, wait_in_line
@@ -36,7 +35,7 @@ T = TypeVar("T")
 class AsyncClient:
     """An opened store and the keeper of all its leases, awaiting. Open one with `connect_async`."""
 
-    def __init__(self, store: Store, *, listener: Listener = log) -> None:
+    def __init__(self, store: Store, *, listener: Listener | None = None) -> None:
         self._engine = Engine(store, listener)
 
     def lock(self, key: str, **settings: Any) -> AsyncLock:
@@ -70,7 +69,7 @@ class AsyncClient:
         return f"<AsyncClient {self._engine.store.url}>"
 
 
-async def connect_async(url: str, *, client: object | None = None, listener: Listener = log) -> AsyncClient:
+async def connect_async(url: str, *, client: object | None = None, listener: Listener | None = None) -> AsyncClient:
     """Open a store by URL without blocking the event loop; as `connect`."""
     return AsyncClient(await aside(functools.partial(opening.open_store, url, client)), listener=listener)
 
@@ -91,34 +90,16 @@ class AsyncLock(opening.NamedLock):
         limit = None if timeout is None else seconds(timeout, "timeout")
         engine = await self._ready()
         asking = conversations.Asking(engine, self._key, self._settings, limit, reclaim=reclaim)
-        outcome = await self._ask(engine, asking)
-        if isinstance(outcome, Contended):
-            raise asking.not_acquired(outcome)
-        return outcome
+        lease = await _ask(asking)
+        if lease is None:
+            raise asking.not_acquired()
+        return lease
 
     async def try_acquire(self, *, reclaim: bool = False) -> AsyncLease | None:
         """Try once: the lease, or None if somebody else holds it. Waits for nobody, and for the store at most 1 s."""
         engine = await self._ready()
         asking = conversations.Asking(engine, self._key, self._settings, 0.0, reclaim=reclaim)
-        outcome = await self._ask(engine, asking)
-        return None if isinstance(outcome, Contended) else outcome
-
-    async def _ask(self, engine: Engine, asking: conversations.Asking) -> AsyncLease | Contended:
-        bell = LoopBell()
-        try:
-            first = asking.enter(bell)
-            in_time = first or await wait_in_line(engine, self._key, bell, asking.gives_up_at)
-            script = asking.script(was_first=first, in_time=in_time)
-            outcome = await arun(script, engine, asking.limits, bell)
-            if not isinstance(outcome, Contended):
-                return asking.lease(outcome, AsyncLease)
-        except BaseException as error:
-            asking.failed(error)
-            raise
-        finally:
-            asking.leave(bell)
-        asking.failed()
-        return outcome
+        return await _ask(asking)
 
     def hold(
         self,
@@ -132,7 +113,8 @@ class AsyncLock(opening.NamedLock):
 
         As `Lock.hold`; interrupt cancels the task when the lease is lost, and the block leaves as LeaseLost.
         """
-        return AsyncHold(self, timeout, interrupt=interrupt, drain=drain, reclaim=reclaim)
+        acquire = functools.partial(self.acquire, timeout, reclaim=reclaim)
+        return AsyncHold(acquire, interrupt=interrupt, drain=drain)
 
     async def __aenter__(self) -> NoReturn:
         raise TypeError("an AsyncLock is not held by itself: use 'async with lock.hold():'")
@@ -273,20 +255,18 @@ class AsyncHold:
     """What `lock.hold()` gives: an async context manager with a lease of its own, and a decorator."""
 
     def __init__(
-        self, lock: AsyncLock, timeout: Duration | None, *, interrupt: bool, drain: Duration | None, reclaim: bool
+        self, acquire: Callable[[], Awaitable[AsyncLease]], *, interrupt: bool, drain: Duration | None
     ) -> None:
-        self._lock = lock
-        self._timeout = timeout
+        self._acquire = acquire
         self._interrupt = interrupt
         self._drain = drain
-        self._reclaim = reclaim
         self._lease: AsyncLease | None = None
         self._guard: AsyncGuard | None = None
 
     async def __aenter__(self) -> AsyncLease:
         if self._lease is not None:
             raise TypeError("this hold is entered already: call lock.hold() once for each block")
-        lease = await self._lock.acquire(self._timeout, reclaim=self._reclaim)
+        lease = await self._acquire()
         self._lease = lease
         context.enter(lease)
         if self._interrupt:
@@ -321,13 +301,25 @@ class AsyncHold:
 
         @functools.wraps(function)
         async def holding_it(*args: P.args, **kwargs: P.kwargs) -> R:
-            again = AsyncHold(
-                self._lock, self._timeout, interrupt=self._interrupt, drain=self._drain, reclaim=self._reclaim
-            )
-            async with again:
+            async with AsyncHold(self._acquire, interrupt=self._interrupt, drain=self._drain):
                 return await function(*args, **kwargs)
 
         return holding_it
+
+
+async def _ask(asking: conversations.Asking) -> AsyncLease | None:
+    engine, bell = asking.engine, LoopBell()
+    try:
+        first = asking.enter(bell)
+        in_time = first or await wait_in_line(engine, asking.key, bell, asking.gives_up_at)
+        script = asking.script(was_first=first, in_time=in_time)
+        outcome = await arun(script, engine, asking.limits, bell)
+        return asking.ended(outcome, AsyncLease)
+    except BaseException as error:
+        asking.failed(error)
+        raise
+    finally:
+        asking.leave(bell)
 
 
 async def _leave(lease: AsyncLease, error: BaseException | None, drain: Duration | None) -> None:

@@ -41,9 +41,10 @@ class Asking:
 
     def __init__(self, engine: Engine, key: str, settings: Settings, limit: float | None, *, reclaim: bool) -> None:
         engine.refuse_if_closed()
-        self._engine = engine
-        self._key = key
+        self.engine = engine
+        self.key = key
         self._settings = settings
+        self._contended = Contended(None)
         self._waits = limit != 0
         self._started_at = engine.clock.now()
         self._want = engine.want(Name(key), settings, reclaim=reclaim)
@@ -55,38 +56,42 @@ class Asking:
 
     def enter(self, bell: Waiter) -> bool:
         """Stand in line; True if it is our turn at once."""
-        return not self._waits or self._engine.lines.enter(self._key, bell)
+        return not self._waits or self.engine.lines.enter(self.key, bell)
 
     def leave(self, bell: Waiter) -> None:
         """Leave the line."""
         if self._waits:
-            self._engine.lines.leave(self._key, bell)
+            self.engine.lines.leave(self.key, bell)
 
     def script(self, *, was_first: bool, in_time: bool) -> Script[Grant | Contended]:
         """Ask the store. was_first: nobody of this process waited before us. in_time: our turn came before the end."""
         return acquire(
             self._want,
-            self._engine.terms(self._settings),
+            self.engine.terms(self._settings),
             gives_up_at=self.gives_up_at,
             tries_once=not self._waits or not in_time,
             look_first=not was_first,
         )
 
-    def lease(self, grant: Grant, kind: type[L]) -> L:
-        """Take a grant into the keeper's care."""
-        engine = self._engine
-        waited = max(0.0, grant.sent_at - self._started_at)
-        kept = engine.granted(grant, self._want, self._settings, waited)
+    def ended(self, outcome: Grant | Contended, kind: type[L]) -> L | None:
+        """Take a grant into the keeper's care; None, and nothing left behind, if others hold the lock."""
+        engine = self.engine
+        if isinstance(outcome, Contended):
+            self._contended = outcome
+            engine.given_up(self._want, self._settings)
+            return None
+        waited = max(0.0, outcome.sent_at - self._started_at)
+        kept = engine.granted(outcome, self._want, self._settings, waited)
         return kind(engine, kept, engine.took(kept))
 
-    def failed(self, error: BaseException | None = None) -> None:
-        """The acquisition ended without a lease: take back what it may have written."""
-        self._engine.given_up(self._want, self._settings, error)
+    def failed(self, error: BaseException) -> None:
+        """The acquisition ended without an answer: take back what it may have written."""
+        self.engine.given_up(self._want, self._settings, error)
 
-    def not_acquired(self, contended: Contended) -> NotAcquired:
-        """Give the error of a wait that ended."""
-        waited = self._engine.clock.now() - self._started_at
-        return self._engine.not_acquired(Name(self._key), contended, waited)
+    def not_acquired(self) -> NotAcquired:
+        """Give the error of a wait that ended because others hold the lock."""
+        waited = self.engine.clock.now() - self._started_at
+        return self.engine.not_acquired(Name(self.key), self._contended, waited)
 
 
 # --- a lease that is held -------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from lockstead.runtime import context
 
 if TYPE_CHECKING:
     from lockstead.aio import AsyncLease
-    from lockstead.lock import Lease
+    from lockstead.lease import Lease
 
 
 def current_lease() -> Lease | AsyncLease:

@@ -11,16 +11,17 @@ import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
-from lockstead.events import log
-from lockstead.protocol.record import Revocation
 from lockstead.runtime import fork
-from lockstead.runtime.engine import Engine
 from lockstead.settings import SETTING_NAMES, Settings
 from lockstead.stores import url as urls
-from lockstead.stores.port import Store, StoreUrl
 from lockstead.values import LeaseTicket, checked_key
+
+if TYPE_CHECKING:
+    from lockstead.protocol.record import Revocation
+    from lockstead.runtime.engine import Engine
+    from lockstead.stores.port import Store, StoreUrl
 
 Identity: TypeAlias = "tuple[str, int]"
 """A store's URL, and which client object of the caller's, if any."""
@@ -77,13 +78,15 @@ def open_store(url: str, client: object | None) -> Store:
 def shared_engine(target: Target, client: object | None) -> Engine:
     """Give the engine of a store, opening it if nobody in this process has; it lives as long as anybody uses it."""
     identity = (target.store.text, id(client) if client is not None else 0)
+    from lockstead.runtime.engine import Engine
+
     # opening may take its time, and other stores must not wait for it
     with _REGISTRY.lock:
         gate = _REGISTRY.gates.setdefault(identity, threading.Lock())
     with gate:
         engine = _REGISTRY.engines.get(identity)
         if engine is None or engine.is_closed:
-            engine = Engine(urls.open_store(target.store, client), log)
+            engine = Engine(urls.open_store(target.store, client))
             _REGISTRY.engines[identity] = engine
         return engine
 
@@ -143,6 +146,8 @@ def revocation(reason: str, by: str | None, settings: Settings) -> Revocation:
     """Say who breaks a lease, and why; ValueError without a reason."""
     if not reason or not reason.strip():
         raise ValueError("breaking a lease needs a reason; the holder and the audit are told it")
+    from lockstead.protocol.record import Revocation
+
     return Revocation(by or settings.owner or person(), reason)
 
 

@@ -5,6 +5,7 @@ Knows no store and no clock; reads no environment.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
@@ -63,7 +64,7 @@ class Settings:
         expected: Duration | None = None,
         alert_after: Duration | None = None,
         auto_unlock_after: Duration | None = None,
-        labels: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | str | None = None,
         backtrace: bool | str = False,
         assume_ttl: Duration | None = None,
     ) -> Self:
@@ -87,8 +88,8 @@ class Settings:
             expected=_optional(expected, "expected"),
             alert_after=_optional(alert_after, "alert_after"),
             auto_unlock_after=_optional(auto_unlock_after, "auto_unlock_after"),
-            labels=dict(labels or {}),
-            backtrace=backtrace in (True, "true", "1", "yes", "on"),
+            labels=_labels(labels),
+            backtrace=_truth(backtrace, "backtrace"),
             assume_ttl=_optional(assume_ttl, "assume_ttl"),
         )
         made.check()
@@ -126,9 +127,6 @@ class Settings:
             raise ValueError(f"lock_delay is {self.lock_delay:g} s; it may be at most {LOCK_DELAY_MAX:g} s")
         if self.assume_ttl is not None and self.assume_ttl < TTL_MIN:
             raise ValueError(f"assume_ttl is {self.assume_ttl:g} s; it must be at least {TTL_MIN:g} s")
-        for key, value in self.labels.items():
-            if not (isinstance(key, str) and isinstance(value, str)):
-                raise TypeError("labels must map text to text")
 
     @property
     def renews_late(self) -> bool:
@@ -173,9 +171,35 @@ def _number(value: float | str, what: str) -> float:
 
 def _whole(value: int | str, what: str) -> int:
     try:
-        return int(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{what} must be a whole number, not {value!r}") from None
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        number = None
+    if number is None or (isinstance(value, float) and value != number):
+        raise ValueError(f"{what} must be a whole number, not {value!r}")
+    return number
+
+
+_TRUTH: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
+
+
+def _truth(value: bool | str, what: str) -> bool:
+    said = value if isinstance(value, bool) else _TRUTH.get(str(value).lower())
+    if said is None:
+        raise ValueError(f"{what} must be true or false, not {value!r}")
+    return said
+
+
+def _labels(value: Mapping[str, str] | str | None) -> Mapping[str, str]:
+    """Read labels; in a URL they are a JSON object."""
+    said: object = value or {}
+    if isinstance(said, str):
+        try:
+            said = json.loads(said)
+        except ValueError:
+            raise ValueError(f"labels must be a JSON object, not {value!r}") from None
+    if not isinstance(said, Mapping) or not all(isinstance(k, str) and isinstance(v, str) for k, v in said.items()):
+        raise TypeError("labels must map text to text")
+    return dict(said)
 
 
 def _text(value: str | None, what: str) -> str | None:

@@ -24,7 +24,8 @@ from lockstead.cli.telling import Teller
 from lockstead.cli.terminal import Terminal
 from lockstead.cli.watchdog.words import now
 from lockstead.errors import NotAcquired, StoreError
-from lockstead.lock import Client, Lease
+from lockstead.lease import Lease
+from lockstead.lock import Client
 from lockstead.protocol.commands import TokenSource
 from lockstead.settings import Settings
 from lockstead.stores import url as urls

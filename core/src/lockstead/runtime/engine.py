@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Final
 
 from lockstead.errors import LocksteadError, NotAcquired, StoreRefused
-from lockstead.events import Acquired, Listener, LockEvent, Waiting, Warned
+from lockstead.events import Acquired, Listener, LockEvent, Waiting, Warned, log
 from lockstead.protocol.acquire import Acquisition, Contended, Grant
 from lockstead.protocol.commands import Traits
 from lockstead.protocol.lifecycle import State, Tenure
@@ -70,12 +70,12 @@ class Taker:
 class Engine:
     """An opened store and the keeper of all its leases. Closed by `close`, or when nobody refers to it any more."""
 
-    def __init__(self, store: Store, emit: Listener, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(self, store: Store, emit: Listener | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.store = store
         self.traits: Traits = store.traits
         self.clock = clock
         self.book = Book()
-        self._listener = emit
+        self._listener = emit or log
         self._warned: set[str] = set()
         self._renew_state()
         self._finalizer = weakref.finalize(self, _close, self._closing)

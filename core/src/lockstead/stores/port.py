@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from lockstead.protocol.commands import Command, Traits
-from lockstead.values import Name
+if TYPE_CHECKING:
+    from lockstead.protocol.commands import Command, Traits
+    from lockstead.values import Name
 
 A = TypeVar("A")
 

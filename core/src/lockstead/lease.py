@@ -1,0 +1,227 @@
+"""Decides what holding looks like, blocking: Lease, its Guard, and the Hold of a block or a function.
+
+Runs `conversations` and hands what they decide to the engine. Imported when a lock is first asked for, not when it is
+named: see `lock`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import TracebackType
+from typing import ParamSpec, Self, TypeVar
+
+from lockstead import conversations
+from lockstead.errors import StoreError
+from lockstead.events import ReleaseFailed
+from lockstead.protocol.commands import Script
+from lockstead.runtime import context
+from lockstead.runtime.engine import Engine, wait_in_line
+from lockstead.runtime.held import HeldLease
+from lockstead.runtime.interrupt import Interrupter, interrupter, leaves_quietly
+from lockstead.runtime.line import NO_BELL, ThreadBell
+from lockstead.runtime.run import Limits, run
+from lockstead.settings import Settings
+from lockstead.values import Duration, LeaseTicket, Sequencer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+def ask(asking: conversations.Asking) -> Lease | None:
+    """Carry an acquisition out, blocking; None if others hold the lock."""
+    engine, bell = asking.engine, ThreadBell()
+    try:
+        first = asking.enter(bell)
+        in_time = first or wait_in_line(engine, asking.key, bell, asking.gives_up_at)
+        script = asking.script(was_first=first, in_time=in_time)
+        outcome = run(script, engine.store, engine.clock, asking.limits, bell)
+        return asking.ended(outcome, Lease)
+    except BaseException as error:
+        asking.failed(error)
+        raise
+    finally:
+        asking.leave(bell)
+
+
+def converse(engine: Engine, settings: Settings, script: Script[T]) -> T:
+    """Carry any other conversation out, blocking."""
+    return run(script, engine.store, engine.clock, Limits(settings.request_timeout), NO_BELL)
+
+
+class Lease(HeldLease):
+    """A time-bounded right to a key. A context manager that releases; its block is not entered if it is lost."""
+
+    def sequencer(self) -> Sequencer:
+        """Give key, mode and fencing token, for the resource to check; draws the token when first asked.
+
+        LeaseLost if the lease is not ours any more, StoreRefused if the store has no tokens.
+        """
+        return self._converse(conversations.sequencer(self))
+
+    def detach(self) -> LeaseTicket:
+        """Stop keeping the lease without giving it back, and give the ticket to carry on with.
+
+        The belief of this process ends here; the record lives on for what is left of its ttl.
+        """
+        self._leave_to_others()
+        self._settle()
+        return self._converse(conversations.detach(self))
+
+    def share(self) -> LeaseTicket:
+        """Give a ticket and go on working: registers this process as a member first, so that a release waits for it.
+
+        LeaseLost if the lease is not ours any more.
+        """
+        return self._converse(conversations.share(self))
+
+    def release(self, drain: Duration | None = None) -> bool:
+        """Give the lease back: True if we removed it. A member only withdraws its registration.
+
+        If a ticket was ever made, waits (at most `drain` seconds) until no member is live, and leaves the lease to
+        expire if one still is. Never touches another holder's lease. Raises StoreUnavailable or OutcomeUnknown if
+        the store stays silent: the ttl frees the key.
+        """
+        engine = self._engine
+        now = engine.clock.now()
+        bound_at = now + conversations.drain_bound(self._kept.terms, drain)
+        if not self._may_leave(now):
+            return False
+        try:
+            self._settle()
+            return self._converse(conversations.give_back(self, bound_at))
+        except BaseException:
+            self._release_failed()
+            raise
+        finally:
+            self._gave_back()
+
+    def guard(self) -> Guard:
+        """Interrupt the `with` block it opens when the lease is lost; see `runtime.interrupt` for what can be."""
+        return Guard(self)
+
+    def _settle(self) -> None:
+        self._engine.keeper.settle(self._kept, 2 * self._tenure.settings.request_timeout)
+
+    def _converse(self, script: Script[T]) -> T:
+        return converse(self._engine, self._tenure.settings, script)
+
+    def __enter__(self) -> Self:
+        self.check()
+        context.enter(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        context.leave(self)
+        _leave(self, error, None)
+
+
+class Guard:
+    """A `with` block that is interrupted when its lease is lost, and then raises LeaseLost."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._interrupter: Interrupter | None = None
+
+    def __enter__(self) -> Lease:
+        return self._enter(self)
+
+    def _enter(self, *exits: object) -> Lease:
+        if self._interrupter is not None:
+            raise TypeError("this guard is entered already: call lease.guard() once for each block")
+        lease = self._lease
+        lease.check()
+        self._interrupter = interrupter()
+        self._interrupter.exits.extend((self, *exits))
+        try:
+            self._interrupter.arm()
+            lease._engine.keeper.on_lost(lease._kept, self._interrupter.fire, at_once=True)
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        # nothing may stand here: an interrupt from here on belongs to the block
+        return lease
+
+    @leaves_quietly
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        interrupter, lease = self._interrupter, self._lease
+        if interrupter is None:
+            return
+        was_fired = interrupter.disarm(error)
+        self._interrupter = None
+        lease._engine.keeper.not_on_lost(lease._kept, interrupter.fire)
+        if was_fired and (error is None or interrupter.threw(error)):
+            lost = lease._found_lost()
+            raise lost from lost.__cause__
+
+
+class Hold:
+    """What `lock.hold()` gives: a context manager with a lease of its own, and a decorator."""
+
+    def __init__(self, acquire: Callable[[], Lease], *, interrupt: bool, drain: Duration | None) -> None:
+        self._acquire = acquire
+        self._interrupt = interrupt
+        self._drain = drain
+        self._lease: Lease | None = None
+        self._guard: Guard | None = None
+
+    def __enter__(self) -> Lease:
+        if self._lease is not None:
+            raise TypeError("this hold is entered already: call lock.hold() once for each block")
+        lease = self._acquire()
+        try:
+            self._lease = lease
+            context.enter(lease)
+            if self._interrupt:
+                self._guard = Guard(lease)
+                self._guard._enter(self)
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return lease
+
+    @leaves_quietly
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease, guard = self._lease, self._guard
+        self._lease = self._guard = None
+        if lease is None:
+            return
+        context.leave(lease)
+        try:
+            if guard is not None:
+                guard.__exit__(kind, error, trace)
+        except BaseException as raised:
+            _leave(lease, raised, self._drain)
+            raise
+        _leave(lease, error, self._drain)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function.__qualname__} is async: decorate it with AsyncLock(...).hold()")
+        if inspect.isgeneratorfunction(function):
+            raise TypeError(f"{function.__qualname__} is a generator: use 'with lock.hold():' inside it")
+
+        @functools.wraps(function)
+        def holding_it(*args: P.args, **kwargs: P.kwargs) -> R:
+            with Hold(self._acquire, interrupt=self._interrupt, drain=self._drain):
+                return function(*args, **kwargs)
+
+        return holding_it
+
+
+def _leave(lease: Lease, error: BaseException | None, drain: Duration | None) -> None:
+    """Give a lease back at the end of its block, and raise LeaseLost if the block returned without holding it."""
+    lost = lease._loss_at_exit()
+    try:
+        lease.release(drain)
+    except StoreError as failed:
+        lease._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
+    lease._raise_at_exit(lost, error)
