@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lockstead.errors import StoreRefused
@@ -192,20 +192,31 @@ def stamped(command: Command[Any], wall_now: float) -> Command[Any]:
     a script has no wall clock. It is also why an Extend changes a value even when nothing else does.
     """
     match command:
-        case Create() | Replace() if command.lives:
-            times = {"acquired_at": number(wall_now), "expires_at": number(wall_now + command.lives)}
-            for field_name in ("alert_at", "auto_unlock_at"):
-                after = command.fields.get(field_name)
-                if after is not None:
-                    times[field_name] = number(wall_now + float(after))
-            return replace(command, fields={**command.fields, **times})
+        case Create() if command.lives:
+            return Create(command.name, _granted(command.fields, command.lives, wall_now), command.lives)
+        case Replace() if command.lives:
+            fields = _granted(command.fields, command.lives, wall_now)
+            return Replace(command.name, fields, command.incarnation, command.revision, command.lives)
         case Extend() if command.lives:
-            return replace(command, fields={**command.fields, "expires_at": number(wall_now + command.lives)})
+            fields = {**command.fields, "expires_at": number(wall_now + command.lives)}
+            return Extend(command.name, fields, command.incarnation, command.revision, command.lives)
         case _:
             return command
 
 
+def _granted(fields: Mapping[str, str], lives: float, wall_now: float) -> dict[str, str]:
+    times = {"acquired_at": number(wall_now), "expires_at": number(wall_now + lives)}
+    for field_name in ("alert_at", "auto_unlock_at"):
+        after = fields.get(field_name)
+        if after is not None:
+            times[field_name] = number(wall_now + float(after))
+    return {**fields, **times}
+
+
 def _fitted(fields: dict[str, str]) -> dict[str, str]:
+    # no character takes more than four bytes, so nearly every record is seen to fit without being encoded
+    if 4 * sum(len(key) + len(value) for key, value in fields.items()) <= FIELDS_BYTES_MAX - 256:
+        return fields
     over = _size(fields) - (FIELDS_BYTES_MAX - 256)  # room for what the driver and renewals add
     for name in ("backtrace", "labels", "progress", "purpose", "where"):
         if over <= 0:

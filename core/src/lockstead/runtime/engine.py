@@ -6,6 +6,7 @@ Runs no script itself but what the keeper's crew does afterwards (sweeps). One e
 from __future__ import annotations
 
 import os
+import random
 import sys
 import threading
 import weakref
@@ -49,9 +50,13 @@ def fresh_nonce() -> str:
     return os.urandom(8).hex()
 
 
+HOST: Final = os.uname().nodename
+"""The name of this machine. Asking for it anew costs as much as all the rest of an acquisition."""
+
+
 def default_owner() -> str:
     """Give `host/pid`."""
-    return f"{os.uname().nodename}/{os.getpid()}"
+    return f"{HOST}/{os.getpid()}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +120,7 @@ class Engine:
             alert_at=alert_after,  # the driver adds the wall clock
             auto_unlock_at=settings.auto_unlock_after,
             lock_delay=settings.lock_delay,
-            host=os.uname().nodename,
+            host=HOST,
             pid=os.getpid(),
             where=_where(caller),
             backtrace=_backtrace(caller) if settings.backtrace else None,
@@ -127,7 +132,7 @@ class Engine:
         """Give the record of a member's registration."""
         owner = settings.owner or default_owner()
         return encode(
-            Record(nonce, ttl, owner=owner, host=os.uname().nodename, pid=os.getpid(), where=_where(_user_frame()))
+            Record(nonce, ttl, owner=owner, host=HOST, pid=os.getpid(), where=_where(_user_frame()))
         )
 
     def warn_once(self, key: str, settings: Settings) -> None:
@@ -156,7 +161,7 @@ class Engine:
             settings=settings,
             deadline=grant.deadline,
             renewed_at=grant.sent_at,
-            jitter=int.from_bytes(os.urandom(2), "big") / 65536,
+            jitter=random.random(),
             unsettled=want.unsettled,
             token=grant.token,
             predecessor=grant.predecessor,
@@ -173,7 +178,7 @@ class Engine:
             settings=settings,
             deadline=min(joined.registration_deadline, joined.record_deadline),
             renewed_at=joined.sent_at,
-            jitter=int.from_bytes(os.urandom(2), "big") / 65536,
+            jitter=random.random(),
             is_owner=False,
             shared=True,
             registration=joined.registration,

@@ -76,6 +76,7 @@ class Keeper:
         self._workers = Workers("lockstead-renewal", WORKERS_MAX)
         self._tellers = Workers("lockstead-teller", TELLERS_MAX)
         self._dropped: deque[Kept] = deque()
+        self._sleeps_until = float("inf")
         self._closed = False
 
     def __len__(self) -> int:
@@ -92,10 +93,9 @@ class Keeper:
                 raise StoreRefused("the client was closed: open another one")
             self._kept[id(kept.tenure)] = kept
             self._by_holder[kept.tenure.lease.holder] = kept
-            first = self._rota.wake_at()
             self._rota.plan(kept.tenure)
             self._start()
-            if kept.tenure.wake_at() < first:
+            if kept.tenure.wake_at() < self._sleeps_until:
                 self._changed.notify_all()
 
     def keeps(self, holder: str) -> bool:
@@ -255,7 +255,8 @@ class Keeper:
             self._chores_under_way += 1
             self._workers.submit(partial(self._do, work))
         wake_at = min(self._rota.wake_at(), self._chores[0][0] if self._chores else float("inf"))
-        return max(0.0, min(wake_at - now, LONGEST_SLEEP))
+        self._sleeps_until = min(wake_at, now + LONGEST_SLEEP)
+        return max(0.0, self._sleeps_until - now)
 
     def _abandon_dropped(self) -> None:
         while self._dropped:
