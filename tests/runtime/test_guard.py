@@ -259,7 +259,7 @@ def test_a_loss_at_the_exit_of_the_block_is_raised_there_or_not_at_all(
             try:
                 with lease.guard():
                     go.release()
-                    for _ in range(turn % 400):
+                    for _ in range(turn * 7 % 9000):
                         pass
             except LeaseLost:
                 lost += 1
