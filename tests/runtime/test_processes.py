@@ -136,16 +136,16 @@ import multiprocessing
 lock = lockstead.Lock(URL + "#apt", ttl=5)
 
 def work(lease, answers):
-    answers.put((lease.is_held, lease.lost_reason.value))
+    answers.send((lease.is_held, lease.lost_reason.value))
     with lockstead.Lock(URL + "#deb", ttl=5).hold(timeout=30) as own:
-        answers.put(own.is_held)
+        answers.send(own.is_held)
 
 context = multiprocessing.get_context("fork")
-answers = context.Queue()
+heard, answers = context.Pipe(duplex=False)
 with lock.hold() as lease:
     process = context.Process(target=work, args=(lease, answers))
     process.start()
-    say(answers.get(timeout=60), answers.get(timeout=60))
+    say(heard.recv(), heard.recv())
     process.join()
     lease.check()
 say(lock.inspect())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.publishing import clients
 from examples.publishing.build import Recipe, build
 from examples.publishing.signing import generate_key
 from tests.examples.publishing.world import Shelf
@@ -29,21 +30,21 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     return Shelf(key, generate_key("Stranger <stranger@example.invalid>"), paths)
 
 
-def _client(*programs: str) -> None:
-    missing = [program for program in programs if shutil.which(program) is None]
-    if missing and os.environ.get("CI") == "true":
-        pytest.fail(f"not installed here: {', '.join(missing)}")
-    if missing:
-        pytest.skip(f"not installed here: {', '.join(missing)}")
+def _client(kind: str, *besides: str) -> None:
+    absent = [*clients.missing(kind), *(program for program in besides if shutil.which(program) is None)]
+    if absent and os.environ.get("CI") == "true":
+        pytest.fail(f"not here: {', '.join(absent)}")
+    if absent:
+        pytest.skip(f"not here: {', '.join(absent)}")
 
 
 @pytest.fixture
 def apt_get() -> None:
     """The real apt-get is here."""
-    _client("apt-get", "gpgv")
+    _client("apt")
 
 
 @pytest.fixture
 def dnf() -> None:
     """The real dnf and rpm are here."""
-    _client("dnf", "rpm", "rpmkeys")
+    _client("yum", "rpmkeys")
