@@ -154,13 +154,13 @@ def log(event: LockEvent) -> None:
             _log.debug("%r: waiting for %r%s", event.key, event.held_by, purpose)
         case Acquired():
             token = "" if event.token is None else f", token {event.token}"
-            _log.info("%r: acquired by %r after %.3g s%s", event.key, event.holder, event.waited, token)
+            _log.info("%r: acquired by %r after %.2f s%s", event.key, event.holder, event.waited, token)
         case Attached():
             _log.info("%r: attached to the lease of %r", event.key, event.holder)
         case Renewed():
             pass  # the usual course: ten thousand leases would fill the log with it
         case RenewalFailed():
-            _log.warning("%r: renewal failed, %.3g s left: %s", event.key, event.left, event.error)
+            _log.warning("%r: renewal failed, %.1f s left: %s", event.key, event.left, event.error)
         case Lost():
             detail = f" ({event.detail})" if event.detail else ""
             _log.error("%r: lease of %r lost: %s%s", event.key, event.holder, event.reason.value, detail)
