@@ -1,0 +1,1 @@
+"""The protocol in virtual time, from seeds; and engines broken on purpose, which must be caught."""

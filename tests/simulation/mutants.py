@@ -274,7 +274,7 @@ def sweep_takes_what_members_hold() -> list[Patch]:
     true = release.sweep
 
     def sweep(name: Any, holder: str, terms: Any, *, spare: str | None = None) -> Any:
-        return true(name, holder, terms)
+        return (yield from true(name, holder, terms))
 
     return _everywhere("sweep", sweep)
 
@@ -302,10 +302,10 @@ def released_lease_goes_on_believing() -> list[Patch]:
 
 
 def _everywhere(name: str, replacement: Any) -> list[Patch]:
-    from lockstead.testing.simulation import process, worker
-
-    modules = (acquire, fence, members, release, process, worker)
-    return [(module, name, replacement) for module in modules if hasattr(module, name)]
+    """Replace a script in every module that has it by name."""
+    owners = (acquire, fence, members, release)
+    true = next(getattr(module, name) for module in owners if hasattr(module, name))
+    return [(module, name, replacement) for module in list(sys.modules.values()) if getattr(module, name, None) is true]
 
 
 MUTANTS: dict[str, Callable[[], list[Patch]]] = {

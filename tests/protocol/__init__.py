@@ -1,0 +1,1 @@
+"""Directed scenarios of the protocol, one for each rule and hazard, and the arithmetic of its margins."""

@@ -1,0 +1,110 @@
+"""Every margin has its test: it fails if the margin is dropped, or its sign is flipped."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstead.protocol import expiry
+
+HAIR = 1e-6
+TTL, DRIFT = 100.0, 0.01
+
+
+def test_the_holders_deadline_counts_from_the_send_and_ends_a_drift_early() -> None:
+    assert expiry.holder_deadline(1000.0, TTL, DRIFT) == pytest.approx(1099.0)
+
+
+def test_a_records_life_is_the_ttl_a_drift_longer_and_the_lock_delay() -> None:
+    assert expiry.record_life(TTL, 0.0, DRIFT) == pytest.approx(101.0)
+    assert expiry.record_life(TTL, 7.0, DRIFT) == pytest.approx(108.0)
+
+
+@pytest.mark.parametrize(("lock_delay", "granularity"), [(0.0, 0.0), (7.0, 0.0), (0.0, 2.0), (7.0, 2.0)])
+def test_by_the_stores_clock_a_record_is_over_only_after_every_margin(lock_delay: float, granularity: float) -> None:
+    end = 5000.0 + TTL * 1.01 + lock_delay + granularity
+
+    def is_over(now: float) -> bool:
+        return expiry.expired_by_store_clock(now, 5000.0, TTL, lock_delay, DRIFT, granularity)
+
+    assert not is_over(end - HAIR)
+    assert is_over(end + HAIR)
+
+
+@pytest.mark.parametrize("lock_delay", [0.0, 7.0])
+def test_by_observation_a_record_is_over_only_after_every_margin(lock_delay: float) -> None:
+    end = 300.0 + TTL * 1.01 + lock_delay
+    assert not expiry.expired_by_observation(300.0, end - HAIR, TTL, lock_delay, DRIFT)
+    assert expiry.expired_by_observation(300.0, end + HAIR, TTL, lock_delay, DRIFT)
+
+
+def test_a_foreign_lock_is_over_only_after_the_allowance_for_its_writers_clock() -> None:
+    assert not expiry.foreign_expired(1060.0, 1000.0)
+    assert expiry.foreign_expired(1060.0 + HAIR, 1000.0)
+
+
+def test_calibration_fails_when_date_is_behind_by_more_than_the_granularity() -> None:
+    # `updated` says 100.0; an instant answer, a step of one second
+    assert expiry.calibrated(100.0, 98.0, 0.0, 0.0, 2.0, 1.0)
+    assert not expiry.calibrated(100.0, 98.0 - HAIR, 0.0, 0.0, 2.0, 1.0)
+
+
+def test_calibration_charges_the_time_of_the_round_trip_to_date() -> None:
+    assert expiry.calibrated(100.0, 98.5, 10.0, 10.5, 2.0, 1.0)
+    assert not expiry.calibrated(100.0, 98.5, 10.0, 10.5 + HAIR, 2.0, 1.0)
+
+
+def test_calibration_fails_when_date_and_its_step_are_ahead_by_more_than_the_granularity() -> None:
+    assert expiry.calibrated(100.0, 101.0, 0.0, 0.0, 2.0, 1.0)
+    assert not expiry.calibrated(100.0, 101.0 + HAIR, 0.0, 0.0, 2.0, 1.0)
+
+
+def test_a_members_deadline_by_a_read_takes_the_age_as_large_as_it_can_be() -> None:
+    # read at 50 on our clock; Date 1010, updated 1000: at most 10 + 1 + 2 seconds old
+    by_read = expiry.deadline_by_read(50.0, 1010.0, 1000.0, TTL, DRIFT, 2.0, 1.0)
+    assert by_read == pytest.approx(50.0 - 13.0 * 1.01 + 99.0)
+
+
+def test_a_members_deadline_by_a_read_is_never_later_than_that_of_a_renewal_at_the_read() -> None:
+    by_read = expiry.deadline_by_read(50.0, 900.0, 1000.0, TTL, DRIFT, 2.0, 1.0)
+    assert by_read == pytest.approx(expiry.holder_deadline(50.0, TTL, DRIFT))
+
+
+def test_a_removed_holder_may_believe_for_its_ttl_a_drift_and_the_granularity() -> None:
+    assert expiry.believed_until(1000.0, TTL, DRIFT, 2.0) == pytest.approx(1103.0)
+
+
+RATES = st.floats(-1, 1)
+
+
+@given(mine=RATES, theirs=RATES, ttl=st.floats(1, 1000), drift=st.floats(0, 0.2), sent=st.floats(0, 10))
+def test_no_contender_is_early_whatever_the_clocks_within_the_drift(
+    mine: float, theirs: float, ttl: float, drift: float, sent: float
+) -> None:
+    """The holder sends at 0 and is committed at `sent`; the contender's clock starts there."""
+    holder_rate, other_rate = 1 + drift * mine, 1 + drift * theirs
+    believes_until = expiry.holder_deadline(0.0, ttl, drift) / holder_rate
+    over_at = sent + expiry.record_life(ttl, 0.0, drift) / other_rate
+    assert believes_until <= over_at * (1 + 1e-12)
+
+
+@given(
+    mine=RATES,
+    stores=RATES,
+    ttl=st.floats(2, 500),
+    drift=st.floats(0, 0.1),
+    age=st.floats(0, 1),
+    skew=st.floats(-1.9, 0.9),
+    into=st.floats(0, 1),
+)
+def test_no_member_believes_a_read_for_longer_than_the_record_lives(
+    mine: float, stores: float, ttl: float, drift: float, age: float, skew: float, into: float
+) -> None:
+    """The record was written at true 0 (the store's clock says `into`), and read when it was `age` of a ttl old."""
+    rate, store_rate = 1 + drift * mine, 1 + drift * stores
+    read_at = age * ttl
+    date = float(int(1000 + into + read_at * store_rate + skew))
+    by_read = expiry.deadline_by_read(read_at * rate, date, 1000 + into, ttl, drift, 2.0, 1.0)
+    over_at = (ttl * (1 + drift)) / store_rate
+    assert by_read / rate <= over_at + 1e-9

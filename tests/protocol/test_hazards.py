@@ -1,0 +1,615 @@
+"""One directed scenario, or more, for every hazard that needs no particular server and no real process.
+
+H13, H19, H21 to H23, H25, H26 and H29 need a fork, a signal, a server or a driver: their scenarios stand with these.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
+from lockstead.protocol.acquire import Contended, Grant, OutOfTime
+from lockstead.protocol.commands import Create, Extend, Pause, Paused, Read, Remove, Replace, Traits
+from lockstead.protocol.fence import draw_token, verify
+from lockstead.protocol.lifecycle import Duty, State
+from lockstead.protocol.members import renew_member
+from lockstead.protocol.record import Revocation, stamped
+from lockstead.protocol.release import Outcome, break_lease, may_remove_after_loss, release, remove, sweep
+from lockstead.protocol.renew import Over, Renewed, renew
+from lockstead.testing.simulation.store import DATED, NONE, SHARED
+from lockstead.values import Sequencer
+from tests.protocol.bench import APT, Bench
+
+EVERY = pytest.mark.parametrize("traits", [SHARED, DATED, NONE], ids=lambda traits: traits.scheme)
+
+
+def overdue(bench: Bench) -> None:
+    settings = bench.settings
+    bench.now += settings.ttl * (1 + settings.drift) + bench.traits.granularity + settings.lock_delay + 0.001
+
+
+@EVERY
+def test_h01_a_crashed_holders_lock_is_had_within_the_promise(traits: Traits) -> None:
+    bench = Bench(traits, ttl=10)
+    crashed_at = bench.granted("a").sent_at
+    assert isinstance(bench.asking("b").run(2000), Grant)
+    settings = bench.settings
+    assert bench.now <= crashed_at + 10.1 + traits.granularity + settings.backoff_max + 2
+
+
+@pytest.mark.parametrize("traits", [SHARED, DATED], ids=lambda traits: traits.scheme)
+def test_h01_a_holder_dead_for_longer_is_overtaken_at_once_where_the_store_has_a_clock(traits: Traits) -> None:
+    bench = Bench(traits, ttl=10)
+    bench.granted("a")
+    bench.now += 3600
+    asked_at = bench.now
+    assert isinstance(bench.asking("b", tries_once=True).run(), Grant)
+    assert bench.now == asked_at
+
+
+@EVERY
+@pytest.mark.parametrize("late", ["delete", "refresh", "replace"])
+def test_h02_a_delayed_request_of_an_old_holder_does_not_hit_the_next(traits: Traits, late: str) -> None:
+    bench = Bench(traits, ttl=10)
+    old = bench.granted("a").lease
+    revision = bench.store.perform(Read(APT)).revision
+    command = {
+        "delete": Remove(APT, old.incarnation),
+        "refresh": Extend(APT, {"progress": "late"}, old.incarnation, lives=10.0),
+        "replace": Replace(APT, {"v": "1"}, old.incarnation, revision),
+    }[late]
+    bench.session(remove(old, bench.terms())).run()
+    bench.granted("b")
+    standing = bench.standing()
+    assert standing is not None
+    before = (standing.incarnation, standing.revision, dict(standing.fields))
+    bench.store.perform(command)  # the revision is 1 again, so only the incarnation tells them apart
+    after = bench.standing()
+    assert after is not None
+    assert (after.incarnation, after.revision, dict(after.fields)) == before
+
+
+@EVERY
+def test_h03_a_create_whose_answer_was_lost_is_adopted_without_waiting(traits: Traits) -> None:
+    bench = Bench(traits)
+    session = bench.asking("a").lose(after=1.0)
+    lost_at = bench.now
+    assert isinstance(session.run(), Grant)
+    assert bench.now == lost_at
+
+
+def test_h03_a_replace_whose_answer_was_lost_is_adopted_without_waiting() -> None:
+    bench = Bench()
+    bench.granted("a")
+    overdue(bench)
+    session = bench.asking("b").commit().commit()
+    session.expect(Replace)
+    session.lose()
+    lost_at = bench.now
+    assert isinstance(session.run(), Grant)
+    assert bench.now == lost_at
+
+
+def test_h04_a_renewal_whose_answer_was_lost_is_no_loss_and_the_next_one_counts() -> None:
+    bench = Bench()
+    grant = bench.granted("a")
+    tenure = bench.tenure(grant)
+    tenure.sending(bench.now)
+    bench.store.perform(Extend(APT, {}, grant.lease.incarnation, lives=10.0))
+    tenure.failed(bench.now, OutcomeUnknown("lost"))
+    assert tenure.state is State.HELD
+    assert tenure.deadline == grant.deadline
+    bench.now += 1
+    again = bench.session(renew(grant.lease, {}, bench.terms())).run()
+    tenure.renewed(again.sent_at, again.deadline, bench.now)
+    assert tenure.deadline > grant.deadline
+
+
+def test_h05_a_release_whose_answer_was_lost_is_asked_again_and_says_that_it_removed() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    session = bench.session(remove(lease, bench.terms())).lose()
+    session.wait()
+    assert session.commit().outcome is Outcome.REMOVED
+    assert bench.standing() is None
+
+
+def test_h05_a_release_that_was_never_applied_is_asked_again() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    session = bench.session(remove(lease, bench.terms()))
+    session.late()
+    session.wait()
+    assert session.commit().outcome is Outcome.REMOVED
+
+
+def test_h05_a_release_asked_again_touches_no_other_holders_lock() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    session = bench.session(remove(lease, bench.terms())).lose()
+    bench.granted("b")
+    session.wait()
+    assert session.commit().outcome is Outcome.NOT_OURS
+    assert bench.holder == "b"
+
+
+def test_h05_a_release_that_gets_no_answer_ends() -> None:
+    bench = Bench()
+    session = bench.session(remove(bench.granted("a").lease, bench.terms()))
+    with pytest.raises(OutcomeUnknown):
+        for _ in range(20):
+            session.wait() if isinstance(session.command, Pause) else session.late()
+
+
+def test_h06_a_process_paused_past_its_deadline_does_not_believe_and_removes_nothing() -> None:
+    bench = Bench()
+    tenure = bench.tenure(bench.granted("a"))
+    woken_at = tenure.deadline
+    assert tenure.believes(woken_at - 1e-6)
+    assert not tenure.believes(woken_at)
+    assert tenure.lose(LossReason.EXPIRED)
+    assert not may_remove_after_loss(tenure, woken_at)
+
+
+def test_h06_a_renewal_answered_during_the_pause_and_seen_after_it_revives_nothing() -> None:
+    bench = Bench(ttl=10)
+    grant = bench.granted("a")
+    tenure = bench.tenure(grant)
+    tenure.sending(bench.now + 5)
+    tenure.renewed(grant.sent_at + 5, grant.sent_at + 14.9, grant.deadline)
+    assert tenure.state is State.LOST
+    assert not tenure.believes(grant.deadline)
+
+
+def test_h06_h17_a_process_superseded_while_it_was_paused_gets_no_token() -> None:
+    for traits in (SHARED, DATED, NONE):
+        bench = Bench(traits)
+        lease = bench.granted("a").lease
+        bench.session(remove(lease, bench.terms())).run()
+        bench.granted("b")
+        assert bench.session(draw_token(lease, bench.terms(), salt="s")).run() is None
+
+
+@pytest.mark.parametrize("hours", [-30, 30])
+def test_h07_wall_clocks_that_are_hours_wrong_change_nothing_but_what_people_read(hours: int) -> None:
+    bench = Bench()
+    session = bench.asking("a")
+    skewed = stamped(session.expect(Create), 1.7e9 + 3600 * hours)
+    session.answer(bench.store.perform(skewed))
+    assert isinstance(bench.asking("b", tries_once=True).run(), Contended)
+    overdue(bench)
+    assert isinstance(bench.asking("b", tries_once=True).run(), Grant)
+
+
+def test_h08_h09_belief_ends_by_arithmetic_while_a_renewal_hangs_and_the_loss_is_told_before() -> None:
+    bench = Bench(ttl=10)
+    tenure = bench.tenure(bench.granted("a"))
+    tenure.sending(tenure.due_at)
+    assert tenure.duty(tenure.tell_at - 1e-6) is Duty.NOTHING
+    assert tenure.wake_at() <= tenure.tell_at
+    assert tenure.duty(tenure.tell_at) is Duty.TELL
+    assert tenure.reason is LossReason.EXPIRED
+    assert tenure.deadline - tenure.tell_at == pytest.approx(bench.settings.abort_margin)
+
+
+def test_h10_a_renewal_that_arrives_after_the_release_brings_nothing_back() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    renewal = bench.session(renew(lease, {}, bench.terms()))
+    bench.session(remove(lease, bench.terms())).run()
+    assert renewal.run() == Over(LossReason.GONE)
+    assert bench.standing() is None
+
+
+def test_h10_a_renewal_that_arrives_when_the_next_holder_has_it_touches_nothing() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    renewal = bench.session(renew(lease, {}, bench.terms()))
+    bench.session(remove(lease, bench.terms())).run()
+    bench.granted("b")
+    assert renewal.run().reason is LossReason.TAKEN
+    assert bench.store.perform(Read(APT)).revision == "1"
+
+
+@EVERY
+def test_h11_of_two_who_take_over_the_same_expired_lock_one_wins(traits: Traits) -> None:
+    bench = Bench(traits, ttl=10)
+    bench.granted("a")
+    books = [bench.terms(), bench.terms()]
+    for number, terms in enumerate(books):
+        bench.asking(f"early{number}", terms, tries_once=True).run()
+    overdue(bench)
+    contenders = [bench.asking(f"b{n}", terms, tries_once=True) for n, terms in enumerate(books)]
+    for session in contenders:
+        while not isinstance(session.command, Replace):
+            session.commit()
+    outcomes = [session.run() for session in contenders]
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Contended", "Grant"]
+
+
+def test_h11_a_takeover_loses_against_a_holder_that_renews_just_in_time() -> None:
+    bench = Bench(ttl=10)
+    grant = bench.granted("a")
+    overdue(bench)
+    session = bench.asking("b", tries_once=True).commit().commit()
+    session.expect(Replace)
+    assert isinstance(bench.session(renew(grant.lease, {}, bench.terms())).run(), Renewed)
+    assert isinstance(session.run(), Contended)
+    assert bench.holder == "a"
+
+
+def test_h12_a_deleted_lock_is_gone_for_its_holder_and_yields_no_later_token() -> None:
+    bench = Bench(DATED)
+    lease = bench.granted("a").lease
+    del bench.store.entries[APT]
+    assert bench.session(renew(lease, {}, bench.terms())).run() == Over(LossReason.GONE)
+    assert bench.session(draw_token(lease, bench.terms(), salt="s")).run() is None
+    assert bench.standing() is None
+
+
+def test_h12_a_revoked_lock_is_lost_at_the_next_renewal_and_nobody_renews_it() -> None:
+    bench = Bench(ttl=10)
+    grant = bench.granted("a")
+    script = break_lease(APT, Revocation("op", "stuck"), bench.terms(), now=False, incarnation=None, salt="s")
+    assert bench.session(script).run().revoked
+    assert isinstance(bench.asking("b", tries_once=True).run(), Contended)  # no overlap
+    lost = bench.session(renew(grant.lease, {}, bench.terms())).run()
+    assert lost.reason is LossReason.REVOKED
+    assert "op" in lost.detail
+    overdue(bench)
+    assert isinstance(bench.asking("b", tries_once=True).run(), Grant)
+
+
+def test_h12_breaking_at_once_says_until_when_the_old_holder_may_believe() -> None:
+    bench = Bench(DATED, ttl=10)
+    grant = bench.granted("a")
+    renewal = bench.session(renew(grant.lease, {}, bench.terms()))
+    renewed = renewal.run()
+    script = break_lease(APT, Revocation("op", "stuck"), bench.terms(), now=True, incarnation=None, salt="s")
+    broken = bench.session(script).run()
+    assert broken.removed
+    assert bench.now + broken.believed_for >= renewed.deadline
+    assert broken.believed_for == pytest.approx(10 * 1.01 + 2.0)
+
+
+def test_h12_breaking_expects_the_incarnation_and_not_the_revision() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    for at_once in (False, True):
+        script = break_lease(APT, Revocation("o", "w"), bench.terms(), now=at_once, incarnation=None, salt="s")
+        session = bench.session(script).commit()
+        bench.session(renew(lease, {}, bench.terms()))  # the holder renews under the operator's eyes
+        bench.store.perform(Extend(APT, {}, lease.incarnation))
+        assert session.run() is not None
+    script = break_lease(APT, Revocation("o", "w"), bench.terms(), now=True, incarnation="other", salt="s")
+    bench.granted("b")
+    assert bench.session(script).run() is None
+    assert bench.holder == "b"
+
+
+def test_h14_two_acquisitions_of_one_owner_are_two_holders_and_the_second_waits() -> None:
+    bench = Bench()
+    bench.granted("pub/1", owner="pub")
+    assert isinstance(bench.asking(bench.want("pub/2", owner="pub"), tries_once=True).run(), Contended)
+
+
+def test_h15_waiting_reads_and_never_writes_and_every_pause_is_bounded() -> None:
+    for traits in (SHARED, DATED, NONE):
+        bench = Bench(traits, ttl=300)
+        bench.granted("a")
+        session = bench.asking("b").commit()
+        settings = bench.settings
+        for _ in range(100):
+            if isinstance(session.command, Pause):
+                pause = session.command
+                assert settings.backoff_min <= pause.at_least <= pause.at_most <= settings.backoff_max
+                session.wait(pause.at_most)
+            else:
+                session.expect(Read)
+                session.commit()
+
+
+def test_h15_who_waited_in_line_reads_before_it_writes() -> None:
+    bench = Bench()
+    bench.granted("a")
+    session = bench.asking("b", look_first=True)
+    session.expect(Read)
+
+
+def test_h15_a_pause_that_ends_because_the_key_changed_starts_the_backoff_anew() -> None:
+    bench = Bench(ttl=300)
+    bench.granted("a")
+    session = bench.asking("b").commit().commit()
+    for _ in range(10):
+        session.wait(session.expect(Pause).at_most).commit()
+    assert session.expect(Pause).at_most == bench.settings.backoff_max
+    session.answer(Paused(5.0, changed=True)).commit()
+    assert session.expect(Pause).at_most == bench.settings.backoff_min
+
+
+def test_h16_after_a_long_outage_a_waiter_is_back_within_backoff_max() -> None:
+    bench = Bench()
+    session = bench.asking("a")
+    for _ in range(200):
+        if isinstance(session.command, Pause):
+            assert session.command.at_most <= bench.settings.backoff_max
+            session.wait(session.command.at_most)
+        else:
+            session.unsent(after=0.1)
+    recovered_at = bench.now
+    assert isinstance(session.run(), Grant)
+    assert bench.now <= recovered_at + bench.settings.backoff_max
+
+
+def test_h17_a_superseded_token_is_refused_by_verify() -> None:
+    bench = Bench()
+    old = bench.granted("a")
+    assert bench.session(verify(Sequencer("apt", old.token or 0), bench.terms())).run()
+    bench.session(remove(old.lease, bench.terms())).run()
+    assert not bench.session(verify(Sequencer("apt", old.token or 0), bench.terms())).run()
+    new = bench.granted("b")
+    assert (new.token or 0) > (old.token or 0)
+    assert not bench.session(verify(Sequencer("apt", old.token or 0), bench.terms())).run()
+    assert bench.session(verify(Sequencer("apt", new.token or 0), bench.terms())).run()
+    overdue(bench)
+    assert not bench.session(verify(Sequencer("apt", new.token or 0), bench.terms())).run()
+
+
+def test_h18_an_acquisition_cancelled_in_its_create_is_unsettled_and_swept() -> None:
+    bench = Bench()
+    want = bench.want("a")
+    session = bench.asking(want)
+    command = session.expect(Create)
+    session.script.close()
+    assert want.unsettled
+    bench.store.perform(command)
+    assert bench.session(sweep(APT, "a", bench.terms())).run() is True
+    assert bench.standing() is None
+
+
+def test_h18_an_acquisition_cancelled_in_its_replace_is_unsettled() -> None:
+    bench = Bench()
+    bench.granted("a")
+    overdue(bench)
+    want = bench.want("b")
+    session = bench.asking(want).commit().commit()
+    session.expect(Replace)
+    session.script.close()
+    assert want.unsettled
+
+
+def test_h18_what_was_never_sent_or_was_refused_leaves_nothing_to_sweep() -> None:
+    bench = Bench()
+    bench.granted("a")
+    want = bench.want("b")
+    session = bench.asking(want, tries_once=True)
+    assert isinstance(session.run(), Contended)
+    assert not want.unsettled
+    again = bench.want("c")
+    with pytest.raises(StoreUnavailable):
+        bench.asking(again, tries_once=True).unsent()
+    assert not again.unsettled
+
+
+def test_h18_out_of_time_after_an_unknown_create_says_that_the_outcome_is_unknown() -> None:
+    """StoreUnavailable would say: certainly not applied."""
+    bench = Bench()
+    want = bench.want("a")
+    session = bench.asking(want, tries_once=True)
+    session.late()
+    session.expect(Read)
+    with pytest.raises(OutcomeUnknown, match="apt"):
+        session.unsent(error=OutOfTime("the time to wait is over"))
+    assert want.unsettled
+
+
+def test_h18_a_store_that_is_down_at_the_end_after_an_unknown_create_says_so_too() -> None:
+    bench = Bench()
+    session = bench.asking("a", gives_up_at=bench.now + 3)
+    session.late()
+    session.unsent()
+    session.wait(4.0)
+    with pytest.raises(OutcomeUnknown):
+        session.unsent()
+
+
+def test_h18_out_of_time_after_silence_says_what_the_silence_was() -> None:
+    bench = Bench()
+    session = bench.asking("a", gives_up_at=bench.now + 3).unsent()
+    session.wait(4.0)
+    with pytest.raises(StoreUnavailable, match="refused"):
+        session.unsent(error=OutOfTime("the time to wait is over"))
+
+
+def test_h18_out_of_time_while_others_hold_it_is_contended() -> None:
+    bench = Bench()
+    bench.granted("a")
+    session = bench.asking("b", gives_up_at=bench.now + 3).commit().commit()
+    session.wait(4.0)
+    session.unsent(error=OutOfTime("the time to wait is over"))
+    assert isinstance(session.outcome, Contended)
+    assert session.outcome.record is not None
+    assert session.outcome.record.holder == "a"
+
+
+def test_h18_one_last_try_when_the_time_runs_out_during_a_pause() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    session = bench.asking("b", gives_up_at=bench.now + 3).commit().commit()
+    bench.session(remove(lease, bench.terms())).run()
+    session.wait(4.0)
+    assert isinstance(session.run(), Grant)
+
+
+def test_h20_doubled_and_overtaken_requests_of_a_whole_life_change_nothing_afterwards() -> None:
+    bench = Bench(ttl=10)
+    creating = bench.asking("a")
+    create = creating.expect(Create)
+    lease = creating.run().lease
+    extend = Extend(APT, {}, lease.incarnation, lives=10.0)
+    bench.store.perform(extend)
+    bench.session(remove(lease, bench.terms())).run()
+    bench.granted("b")
+    for late in (create, extend, Remove(APT, lease.incarnation), create):
+        bench.store.perform(late)
+    assert bench.holder == "b"
+    assert bench.store.perform(Read(APT)).revision == "1"
+
+
+def test_h20_a_doubled_create_that_lands_after_the_release_frees_itself_within_a_ttl() -> None:
+    bench = Bench(ttl=10)
+    creating = bench.asking("a")
+    create = creating.expect(Create)
+    bench.session(remove(creating.run().lease, bench.terms())).run()
+    bench.store.perform(create)
+    overdue(bench)
+    assert isinstance(bench.asking("b", tries_once=True).run(), Grant)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"v": "2", "identity": "x", "ttl": "10"},
+        {"v": "1", "ttl": "10"},
+        {"v": "1", "identity": "x"},
+        {"v": "1", "identity": "x", "ttl": "soon"},
+        {"v": "", "identity": "x", "ttl": "10"},
+        {"hello": "world"},
+        {},
+    ],
+)
+def test_h24_a_record_that_is_damaged_newer_or_not_ours_is_never_free(fields: dict[str, str]) -> None:
+    bench = Bench()
+    bench.store.perform(Create(APT, fields))
+    bench.now += 1e6
+    with pytest.raises(StoreRefused, match="apt"):
+        bench.asking("a").run()
+    with pytest.raises(StoreRefused, match="apt"):
+        bench.session(sweep(APT, "a", bench.terms())).run()
+    assert bench.standing().fields == fields  # type: ignore[union-attr]
+
+
+def test_h24_a_damaged_registration_counts_as_live() -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    joined = bench.joined(lease, "m")
+    bench.store.entries[joined.registration.name].fields = {"v": "1"}
+    outcome = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 20, salt="a")).run(2000)
+    assert outcome is Outcome.LEFT
+    assert bench.holder == "a"
+
+
+def test_h27_a_release_while_a_member_runs_does_not_let_the_next_one_in() -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    bench.joined(lease, "m")
+    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
+    owner.commit().commit()
+    owner.expect(Pause)
+    assert isinstance(bench.asking("b", tries_once=True).run(), Contended)
+
+
+def test_h27_a_member_believes_until_the_earlier_of_its_two_deadlines() -> None:
+    bench = Bench(ttl=10)
+    grant = bench.granted("a")
+    bench.now += 3
+    joined = bench.joined(grant.lease, "m")
+    tenure = bench.tenure(
+        grant,
+        is_owner=False,
+        registration=joined.registration,
+        record_deadline=joined.record_deadline,
+        registration_deadline=joined.registration_deadline,
+    )
+    tenure.registered(joined.registration_deadline + 5, bench.now)
+    assert tenure.deadline == joined.record_deadline
+    tenure.renewed(bench.now, joined.registration_deadline + 50, bench.now)
+    assert tenure.deadline == joined.registration_deadline + 5
+
+
+def test_h27_a_member_whose_registration_was_removed_is_lost() -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    joined = bench.joined(lease, "m")
+    bench.store.perform(Remove(joined.registration.name, joined.registration.incarnation))
+    outcome = bench.session(renew_member(lease, joined.registration, {}, bench.terms())).run()
+    assert isinstance(outcome, Over)
+
+
+def test_h27_a_member_extends_the_lease_only_if_nobody_has_lately() -> None:
+    bench = Bench(ttl=100)
+    lease = bench.granted("a").lease
+    joined = bench.joined(lease, "m")
+    revision = bench.store.perform(Read(APT)).revision
+    bench.now += 12
+    bench.session(renew_member(lease, joined.registration, {}, bench.terms())).run()
+    assert bench.store.perform(Read(APT)).revision == revision
+    bench.now += 12
+    bench.session(renew_member(lease, joined.registration, {}, bench.terms())).run()
+    assert bench.store.perform(Read(APT)).revision != revision
+
+
+def test_h28_a_create_that_commits_after_its_sender_gave_up_is_swept_by_the_second_look() -> None:
+    bench = Bench()
+    want = bench.want("a")
+    session = bench.asking(want, tries_once=True)
+    late = session.late()
+    with pytest.raises(OutcomeUnknown):
+        session.unsent()
+    assert bench.session(sweep(APT, "a", bench.terms())).run() is False
+    bench.store.perform(late)
+    assert bench.session(sweep(APT, "a", bench.terms())).run() is True
+    assert bench.standing() is None
+
+
+def test_h28_a_create_that_commits_while_its_sender_still_waits_is_adopted() -> None:
+    bench = Bench()
+    other = bench.granted("b").lease
+    session = bench.asking("a")
+    late = session.late()
+    session.commit()
+    session.expect(Pause)
+    bench.session(remove(other, bench.terms())).run()
+    bench.store.perform(late)
+    grant = session.run()
+    assert isinstance(grant, Grant)
+    assert bench.holder == "a"
+
+
+def test_h28_a_grant_after_an_unknown_outcome_stays_unsettled_for_its_release() -> None:
+    bench = Bench()
+    want = bench.want("a")
+    session = bench.asking(want)
+    late = session.late()
+    grant = session.run()
+    assert want.unsettled
+    bench.session(remove(grant.lease, bench.terms())).run()
+    bench.store.perform(late)
+    assert bench.session(sweep(APT, "a", bench.terms())).run() is True
+
+
+def test_h28_a_sweep_never_takes_another_holders_lock() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    session = bench.session(sweep(APT, "a", bench.terms())).commit()
+    session.expect(Remove)
+    bench.session(remove(lease, bench.terms())).run()
+    bench.granted("b")
+    assert session.run() is False
+    assert bench.holder == "b"
+
+
+def test_h30_fields_of_a_newer_minor_version_are_kept_by_renewals_and_respected_by_contenders() -> None:
+    bench = Bench(ttl=10)
+    bench.store.perform(Create(APT, {"v": "1.7", "identity": "new", "ttl": "10", "shiny": "yes"}))
+    assert isinstance(bench.asking("old", tries_once=True).run(), Contended)
+    bench.store.perform(Extend(APT, {"expires_at": "5"}, bench.standing().incarnation))  # type: ignore[union-attr]
+    assert bench.standing().fields["shiny"] == "yes"  # type: ignore[union-attr]
+
+
+def test_h30_a_newer_major_version_is_refused_and_nobody_is_overtaken() -> None:
+    bench = Bench(ttl=10)
+    bench.store.perform(Create(APT, {"v": "2", "identity": "new", "ttl": "10"}))
+    bench.now += 1e6
+    with pytest.raises(StoreRefused, match="upgrade"):
+        bench.asking("old", tries_once=True).run()

@@ -1,0 +1,193 @@
+"""The life of a lease is a table: every state, every event; and the arithmetic of rounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstead.errors import LossReason, OutcomeUnknown
+from lockstead.protocol.lifecycle import RETRIES_PER_TTL, TABLE, Duty, Event, State, Tenure
+from lockstead.protocol.terms import LeaseId
+from lockstead.settings import Settings
+from lockstead.values import Name
+
+LEASE = LeaseId(Name("apt"), "a", "1", 300.0)
+SETTINGS = Settings.make()
+
+BECOMES = {
+    State.HELD: {Event.RENEWED: State.HELD, Event.LOSE: State.LOST, Event.LEAVE: State.LEAVING, Event.LEFT: State.LEFT},
+    State.LEAVING: {
+        Event.RENEWED: State.LEAVING,
+        Event.LOSE: State.LEAVING,
+        Event.LEAVE: State.LEAVING,
+        Event.LEFT: State.LEFT,
+    },
+    State.LEFT: dict.fromkeys(Event, State.LEFT),
+    State.LOST: dict.fromkeys(Event, State.LOST),
+}
+
+
+def held(**fields: object) -> Tenure:
+    return Tenure(LEASE, SETTINGS, deadline=297.0, renewed_at=0.0, **fields)  # type: ignore[arg-type]
+
+
+def in_state(state: State) -> Tenure:
+    tenure = held()
+    match state:
+        case State.LEAVING:
+            tenure.leave()
+        case State.LEFT:
+            tenure.left()
+        case State.LOST:
+            tenure.lose(LossReason.TAKEN)
+        case State.HELD:
+            pass
+    return tenure
+
+
+def push(tenure: Tenure, event: Event) -> None:
+    match event:
+        case Event.RENEWED:
+            tenure.renewed(10.0, 307.0, 11.0)
+        case Event.LOSE:
+            tenure.lose(LossReason.GONE)
+        case Event.LEAVE:
+            tenure.leave()
+        case Event.LEFT:
+            tenure.left()
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", Event)
+def test_every_event_in_every_state_does_what_the_table_says(state: State, event: Event) -> None:
+    assert TABLE[state, event] is BECOMES[state][event]
+    tenure = in_state(state)
+    push(tenure, event)
+    assert tenure.state is BECOMES[state][event]
+
+
+def test_the_table_is_total() -> None:
+    assert set(TABLE) == {(state, event) for state in State for event in Event}
+
+
+@pytest.mark.parametrize("state", [State.LEAVING, State.LEFT, State.LOST])
+def test_only_a_held_lease_is_believed_or_owed_anything(state: State) -> None:
+    tenure = in_state(state)
+    assert not tenure.believes(0.0)
+    assert tenure.wake_at() == float("inf")
+    assert tenure.duty(1e9) is Duty.NOTHING
+
+
+def test_a_late_success_never_revives_a_lost_lease_nor_moves_its_deadline() -> None:
+    tenure = in_state(State.LOST)
+    tenure.renewed(100.0, 397.0, 101.0)
+    assert (tenure.state, tenure.deadline) == (State.LOST, 297.0)
+
+
+def test_a_loss_is_noted_exactly_once_and_keeps_its_first_reason() -> None:
+    tenure = held()
+    assert tenure.lose(LossReason.REVOKED, "why")
+    assert not tenure.lose(LossReason.GONE)
+    assert (tenure.reason, tenure.detail) == (LossReason.REVOKED, "why")
+
+
+def test_a_renewal_is_due_renew_every_after_the_send_of_the_last_success_less_the_jitter() -> None:
+    assert held().due_at == 37.5
+    assert held(jitter=1.0).due_at == pytest.approx(37.5 * 0.9)
+    tenure = held()
+    tenure.renewed(40.0, 337.0, 45.0)
+    assert tenure.due_at == 77.5
+
+
+def test_a_failed_renewal_is_tried_again_a_twenty_fourth_of_a_ttl_later_and_moves_nothing() -> None:
+    tenure = held()
+    tenure.sending(37.5)
+    tenure.failed(40.0, OutcomeUnknown("lost"))
+    assert tenure.due_at == 40.0 + 300 / RETRIES_PER_TTL
+    assert (tenure.state, tenure.deadline) == (State.HELD, 297.0)
+    assert tenure.duty(tenure.due_at) is Duty.RENEW
+
+
+def test_three_rounds_without_success_are_unreachable_at_half_the_ttl() -> None:
+    tenure, now = held(), 37.5
+    while True:
+        match tenure.duty(now):
+            case Duty.RENEW:
+                tenure.sending(now)
+                tenure.failed(now + 0.01, OutcomeUnknown("refused"))
+            case Duty.TELL:
+                break
+            case Duty.NOTHING:
+                now = tenure.wake_at()
+    assert tenure.reason is LossReason.UNREACHABLE
+    assert now == pytest.approx(150.0, abs=15)
+
+
+def test_quick_refusals_in_one_round_count_once() -> None:
+    tenure = held()
+    for attempt in range(20):
+        tenure.sending(37.5 + attempt)
+        tenure.failed(37.5 + attempt, OutcomeUnknown("refused"))
+    assert tenure.failures == 0
+    tenure.duty(75.0)
+    assert tenure.failures == 1
+
+
+def test_a_success_ends_the_count_of_failed_rounds() -> None:
+    tenure = held()
+    tenure.sending(37.5)
+    tenure.failed(38.0, OutcomeUnknown("lost"))
+    tenure.duty(75.0)
+    tenure.renewed(80.0, 377.0, 81.0)
+    assert (tenure.failures, tenure.round_started_at, tenure.last_error) == (0, None, None)
+
+
+def test_one_renewal_at_a_time() -> None:
+    tenure = held()
+    assert tenure.duty(37.5) is Duty.RENEW
+    tenure.sending(37.5)
+    assert tenure.duty(50.0) is Duty.NOTHING
+
+
+def test_the_loss_is_told_at_the_deadline_less_the_abort_margin() -> None:
+    tenure = held()
+    assert tenure.tell_at == 297.0 - 50.0
+    assert tenure.duty(tenure.tell_at - 1e-6) is not Duty.TELL
+    assert held().duty(tenure.tell_at) is Duty.TELL
+
+
+def test_an_answer_that_is_processed_at_the_deadline_is_ignored() -> None:
+    tenure = held()
+    tenure.renewed(250.0, 547.0, 297.0)
+    assert tenure.reason is LossReason.EXPIRED
+    early = held()
+    early.renewed(250.0, 547.0, 296.999)
+    assert early.believes(500.0)
+
+
+def test_a_deadline_never_moves_back() -> None:
+    tenure = held()
+    tenure.renewed(1.0, 200.0, 2.0)
+    assert tenure.deadline == 297.0
+
+
+def test_a_registration_that_is_renewed_after_the_deadline_lengthens_nothing() -> None:
+    registration = LeaseId(Name("apt"), "m", "2", 300.0)
+    tenure = held(is_owner=False, registration=registration, record_deadline=900.0, registration_deadline=297.0)
+    tenure.registered(500.0, 297.0)
+    assert tenure.deadline == 297.0
+    tenure.registered(500.0, 296.0)
+    assert tenure.deadline == 500.0
+
+
+def test_a_closing_lease_leaves_a_members_deadline_where_it_stands() -> None:
+    registration = LeaseId(Name("apt"), "m", "2", 300.0)
+    tenure = held(is_owner=False, registration=registration, registration_deadline=500.0)
+    tenure.renewed(50.0, None, 51.0)
+    assert (tenure.state, tenure.deadline) == (State.HELD, 297.0)
+
+
+def test_leave_says_whether_the_lease_was_held_until_then() -> None:
+    tenure = held()
+    assert tenure.leave()
+    assert not tenure.leave()
+    assert not in_state(State.LOST).leave()

@@ -1,0 +1,151 @@
+"""Records are flat maps of text: what is written is read, what is unknown is kept, what is damaged is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstead.errors import StoreRefused
+from lockstead.protocol.commands import FIELDS_BYTES_MAX, Create, Extend, Read, Remove, Replace
+from lockstead.protocol.record import Record, Revocation, decode, encode, number, stamped
+from lockstead.values import Name
+
+APT = Name("apt")
+FULL = Record(
+    holder="pub/1f",
+    ttl=300.0,
+    owner="pub",
+    acquired_at=1.5,
+    expires_at=301.5,
+    purpose="publish",
+    expected=60.0,
+    alert_at=90.0,
+    auto_unlock_at=120.0,
+    progress="3 of 5",
+    token=7,
+    closing=True,
+    revoked=Revocation("op", "stuck — really"),
+    lock_delay=2.5,
+    host="h1",
+    pid=42,
+    where="a.py:3",
+    backtrace="line",
+    labels={"team": "ö"},
+    tombstone=True,
+    unknown={"later": "kept"},
+)
+
+
+def test_what_is_written_is_read() -> None:
+    assert decode(APT, encode(FULL)) == FULL
+    assert decode(APT, encode(Record("a", 1.0))) == Record("a", 1.0)
+
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=30)
+
+
+@given(holder=TEXT, owner=TEXT, purpose=TEXT, ttl=st.integers(1, 10**6), labels=st.dictionaries(TEXT, TEXT, max_size=3))
+def test_any_text_survives_the_round_trip(
+    holder: str, owner: str, purpose: str, ttl: int, labels: dict[str, str]
+) -> None:
+    record = Record(holder, float(ttl), owner=owner, purpose=purpose, labels=labels)
+    assert decode(APT, encode(record)) == record
+
+
+@given(st.floats(0, 1e10))
+def test_numbers_keep_microseconds_and_need_no_exponent(value: float) -> None:
+    assert float(number(value)) == pytest.approx(value, abs=1e-6)
+    assert "e" not in number(value)
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("ttl", "soon"),
+        ("ttl", "nan"),
+        ("ttl", "-1"),
+        ("lock_delay", "-1"),
+        ("lock_delay", "inf"),
+        ("token", "x7"),
+        ("pid", "1.5"),
+        ("acquired_at", "yesterday"),
+        ("expires_at", "inf"),
+        ("revoked", "by me"),
+        ("revoked", "[]"),
+        ("revoked", '{"by":"op"}'),
+        ("labels", "a=b"),
+        ("labels", "[1]"),
+        ("v", "one"),
+        ("v", ""),
+    ],
+)
+def test_a_damaged_field_is_refused_with_the_key(field: str, text: str) -> None:
+    with pytest.raises(StoreRefused, match=r"'apt' is damaged"):
+        decode(APT, {**encode(Record("a", 10.0)), field: text})
+
+
+@pytest.mark.parametrize("missing", ["ttl", "identity"])
+def test_a_record_without_what_ownership_needs_is_refused(missing: str) -> None:
+    fields = encode(Record("a", 10.0))
+    del fields[missing]
+    with pytest.raises(StoreRefused, match=f"no {missing}"):
+        decode(APT, fields)
+
+
+def test_versions() -> None:
+    fields = encode(Record("a", 10.0))
+    assert decode(APT, {**fields, "v": "1.9", "new": "x"}).unknown == {"new": "x"}
+    with pytest.raises(StoreRefused, match="upgrade this process"):
+        decode(APT, {**fields, "v": "2"})
+    with pytest.raises(StoreRefused, match="not written by lockstead"):
+        decode(APT, {"identity": "gem", "expires_at": "5"})
+
+
+def test_a_foreign_record_is_respected_where_the_store_has_such() -> None:
+    foreign = decode(APT, {"identity": "gem", "expires_at": "5", "x": "y"}, foreign=True)
+    assert foreign.is_foreign
+    assert (foreign.holder, foreign.expires_at, foreign.ttl) == ("gem", 5.0, None)
+    with pytest.raises(StoreRefused, match="damaged"):
+        decode(APT, {"identity": "gem", "expires_at": "soon"}, foreign=True)
+
+
+def size(fields: dict[str, str]) -> int:
+    return sum(len(key.encode()) + len(value.encode()) for key, value in fields.items())
+
+
+def test_what_is_too_long_is_cut_and_the_backtrace_first() -> None:
+    fields = encode(replace(FULL, backtrace="b" * 20_000, where="w" * 100))
+    assert size(fields) <= FIELDS_BYTES_MAX - 256
+    assert fields["backtrace"].endswith("…")
+    assert fields["where"] == "w" * 100
+
+
+@given(st.integers(0, 30_000), st.integers(0, 30_000), st.integers(0, 30_000), st.sampled_from(["a", "ö", "😀"]))
+def test_a_record_never_outgrows_its_store(back: int, progress: int, purpose: int, letter: str) -> None:
+    record = Record("a", 10.0, backtrace=letter * back, progress=letter * progress, purpose=letter * purpose)
+    fields = encode(record)
+    assert size(fields) <= FIELDS_BYTES_MAX - 256
+    assert decode(APT, fields).holder == "a"
+
+
+def test_whoever_is_closing_or_revoked_is_ending() -> None:
+    assert Record("a", 1.0, closing=True).is_ending
+    assert Record("a", 1.0, revoked=Revocation("o", "w")).is_ending
+    assert not Record("a", 1.0).is_ending
+
+
+def test_stamps_are_put_on_what_writes_a_life_and_on_nothing_else() -> None:
+    made = stamped(Create(APT, {"v": "1", "alert_at": "5"}, lives=10.0), 1000.0)
+    assert isinstance(made, Create)
+    assert made.fields == {"v": "1", "acquired_at": "1000", "expires_at": "1010", "alert_at": "1005"}
+    replaced = stamped(Replace(APT, {}, "1", "1", lives=10.0), 1000.0)
+    assert isinstance(replaced, Replace)
+    assert replaced.fields == {"acquired_at": "1000", "expires_at": "1010"}
+    extended = stamped(Extend(APT, {}, "1", lives=10.0), 1000.0)
+    assert isinstance(extended, Extend)
+    assert extended.fields == {"expires_at": "1010"}
+    for plain in (Create(APT, {}), Extend(APT, {}, "1"), Read(APT), Remove(APT, "1")):
+        assert stamped(plain, 1000.0) is plain

@@ -1,0 +1,669 @@
+"""One directed scenario, or more, for every numbered rule of the protocol that concerns compare-and-swap stores.
+
+Rules 6, 15 and 16 are of stores with native leases and of ZooKeeper; 8 and 13 are of the statements of SQL stores.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstead.errors import LossReason
+from lockstead.protocol.acquire import Contended, Grant
+from lockstead.protocol.commands import Create, Extend, List, Pause, Read, Remove, Replace, Snapshot
+from lockstead.protocol.fence import draw_token
+from lockstead.protocol.members import Attached, drain, member_name, renew_member
+from lockstead.protocol.record import Revocation, revocation_text
+from lockstead.protocol.release import Outcome, break_lease, give_back, may_remove_after_loss, release, sweep
+from lockstead.protocol.renew import Over, renew
+from lockstead.protocol.terms import Book, LeaseId
+from lockstead.testing.simulation.store import DATED, NONE, SHARED
+from lockstead.values import Space
+from tests.protocol.bench import APT, Bench
+
+CLOSING = {"closing": "1"}
+
+
+def overdue(bench: Bench) -> None:
+    """Let a ttl with all margins go by."""
+    settings = bench.settings
+    bench.now += settings.ttl * (1 + settings.drift) + bench.traits.granularity + settings.lock_delay + 0.001
+
+
+# --- 1: the store counts revisions -----------------------------------------------------------------------------------
+
+
+def test_rule_01_a_renewal_that_changes_no_field_still_moves_the_revision() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    before = bench.store.perform(Read(APT)).revision
+    bench.session(renew(lease, {}, bench.terms())).run()
+    assert bench.store.perform(Read(APT)).revision != before
+
+
+def test_rule_01_no_command_ever_supplies_a_revision_to_be_stored() -> None:
+    bench = Bench()
+    session = bench.asking("a")
+    assert not {"revision", "incarnation"} & set(session.expect(Create).fields)
+
+
+# --- 2: an adopted record counts from the Extend ---------------------------------------------------------------------
+
+
+def test_rule_02_an_adopted_create_counts_from_the_extend_that_adopts_it() -> None:
+    bench = Bench(ttl=10)
+    session = bench.asking("a").lose(after=1.0)
+    session.expect(Read)
+    session.commit(after=0.5)
+    session.expect(Extend)
+    extended_at = bench.now
+    grant = session.commit(after=0.5).outcome
+    assert isinstance(grant, Grant)
+    assert grant.deadline == pytest.approx(extended_at + 10 * 0.99)
+
+
+def test_rule_02_an_adoption_whose_extend_is_unknown_grants_nothing_yet() -> None:
+    bench = Bench(ttl=10)
+    session = bench.asking("a").lose().commit()
+    session.expect(Extend)
+    session.lose()
+    session.expect(Pause)
+    session.wait()
+    assert isinstance(session.expect(Read), Read)
+    adopted_at = bench.now
+    grant = session.run()
+    assert grant.deadline == pytest.approx(adopted_at + 9.9)
+
+
+def test_rule_02_an_adoption_that_comes_too_late_adopts_nothing() -> None:
+    bench = Bench(ttl=10)
+    session = bench.asking("a").lose().commit()
+    session.expect(Extend)
+    overdue(bench)
+    other = bench.granted("b")
+    session.commit()
+    assert session.outcome is None
+    assert bench.standing().incarnation == other.lease.incarnation  # type: ignore[union-attr]
+    session.commit()
+    session.expect(Pause)
+
+
+# --- 3: the ttl belongs to the incarnation ---------------------------------------------------------------------------
+
+
+def test_rule_03_a_contender_judges_by_the_records_ttl_not_by_its_own() -> None:
+    bench = Bench(ttl=20)
+    bench.granted("a")
+    hasty = Bench(ttl=2).settings
+    bench.now += 10
+    assert isinstance(bench.asking("b", bench.terms(settings=hasty), tries_once=True).run(), Contended)
+
+
+def test_rule_03_no_renewal_writes_a_ttl_so_a_late_one_cannot_turn_it_back() -> None:
+    bench = Bench()
+    grant = bench.granted("a")
+    session = bench.session(renew(grant.lease, {"progress": "1 of 2"}, bench.terms()))
+    assert "ttl" not in session.expect(Extend).fields
+
+
+def test_rule_03_a_renewal_believes_no_longer_than_the_records_ttl() -> None:
+    bench = Bench(ttl=10)
+    grant = bench.granted("a")
+    forged = LeaseId(APT, "a", grant.lease.incarnation, 1000.0)
+    renewed = bench.session(renew(forged, {}, bench.terms())).run()
+    assert renewed.deadline == pytest.approx(bench.now + 9.9)
+
+
+def test_rule_03_a_member_with_a_forged_ttl_believes_no_longer_than_the_records() -> None:
+    bench = Bench(ttl=10)
+    grant = bench.granted("a")
+    forged = LeaseId(APT, "a", grant.lease.incarnation, 1000.0)
+    joined = bench.joined(forged, "m")
+    assert joined.record_deadline <= bench.now + 9.9
+    renewed = bench.session(renew_member(forged, joined.registration, {}, bench.terms())).run()
+    assert renewed.record_deadline <= bench.now + 9.9
+
+
+# --- 4: members ------------------------------------------------------------------------------------------------------
+
+
+def test_rule_04_a_member_reads_the_record_only_after_the_answer_that_proves_its_registration() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    session = bench.attaching(lease, "m")
+    assert session.expect(Create).name == member_name(lease, "m")
+    session.commit()
+    assert session.expect(Read).name == APT
+
+
+def test_rule_04_who_registers_anew_reads_anew() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    session = bench.attaching(lease, "m")
+    session.late()
+    assert session.expect(Read).name == member_name(lease, "m")
+    session.commit()
+    assert session.expect(Create).name == member_name(lease, "m")
+    session.commit()
+    assert session.expect(Read).name == APT
+
+
+def test_rule_04_a_registration_that_landed_unseen_counts_from_the_extend_that_adopts_it() -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    session = bench.attaching(lease, "m").lose(after=1.0).commit(after=1.0)
+    session.expect(Extend)
+    adopted_at = bench.now
+    joined = session.run()
+    assert joined.registration_deadline == pytest.approx(adopted_at + 9.9)
+
+
+@pytest.mark.parametrize("field", ["closing", "revoked"])
+def test_rule_04_a_member_withdraws_if_the_read_shows_an_ending(field: str) -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    text = "1" if field == "closing" else revocation_text(Revocation("op", "why"))
+    bench.store.perform(Extend(APT, {field: text}, lease.incarnation))
+    session = bench.attaching(lease, "m").commit().commit()
+    session.expect(Remove)
+    assert isinstance(session.run(), Over)
+    assert member_name(lease, "m") not in bench.store.entries
+
+
+def test_rule_04_a_member_withdraws_if_the_read_shows_another_incarnation() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    overdue(bench)
+    bench.granted("b")
+    outcome = bench.attaching(lease, "m").run()
+    assert isinstance(outcome, Over)
+    assert outcome.reason is LossReason.TAKEN
+    assert member_name(lease, "m") not in bench.store.entries
+
+
+def test_rule_04_a_withdrawal_that_fails_hides_nothing_of_why_the_member_cannot_be() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    bench.store.perform(Extend(APT, CLOSING, lease.incarnation))
+    session = bench.attaching(lease, "m").commit().commit()
+    session.expect(Remove)
+    session.unsent()
+    assert isinstance(session.outcome, Over)
+
+
+def test_rule_04_attach_that_registers_just_before_closing_is_waited_for() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    member = bench.attaching(lease, "m").commit()
+    member.expect(Read)
+    member.commit()
+    assert isinstance(member.outcome, Attached)
+    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
+    owner.commit().commit()
+    owner.expect(Pause)
+
+
+def test_rule_04_attach_that_registers_after_the_list_sees_closing_and_withdraws() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    member = bench.attaching(lease, "m")
+    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
+    owner.commit().commit()
+    owner.expect(Remove)
+    assert isinstance(member.run(), Over)
+    assert owner.run() is Outcome.REMOVED
+
+
+def test_rule_04_nobody_lists_before_an_answer_shows_closing() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
+    owner.expect(Extend)
+    owner.lose()
+    owner.expect(Pause)
+    owner.wait()
+    owner.expect(Extend)
+    owner.commit()
+    owner.expect(List)
+
+
+def test_rule_04_closing_that_is_never_acknowledged_leaves_the_record() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
+    while not owner.is_over:
+        owner.expect(Extend)
+        owner.late()
+        owner.wait(5.0)
+    assert owner.outcome is Outcome.LEFT
+    assert bench.holder == "a"
+
+
+def test_rule_04_a_live_member_at_the_bound_leaves_the_record() -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    joined = bench.joined(lease, "m")
+    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 12, salt="a"))
+    while not owner.is_over:
+        if isinstance(owner.command, Pause):
+            owner.wait(1.0)
+            bench.session(renew(joined.registration, {}, bench.terms())).run()
+        else:
+            owner.commit()
+    assert owner.outcome is Outcome.LEFT
+    assert bench.holder == "a"
+
+
+@pytest.mark.parametrize("traits", [SHARED, DATED, NONE])
+def test_rule_04_a_dead_registration_expires_within_the_bound_of_the_drain(traits: object) -> None:
+    bench = Bench(traits, ttl=10)  # type: ignore[arg-type]
+    terms = bench.terms()
+    lease = bench.granted("a", terms).lease
+    bench.joined(lease, "m")
+    bound_at = bench.now + terms.drain_bound()
+    assert bench.session(release(lease, terms, shared=True, bound_at=bound_at, salt="a")).run(2000) is Outcome.REMOVED
+
+
+def test_rule_04_the_last_look_of_a_drain_judges_as_well_as_counts() -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    bench.joined(lease, "m")
+    bound_at = bench.now + 10.2
+    session = bench.session(drain(lease, bench.terms(), bound_at=bound_at, salt="a")).commit()
+    session.wait(11.0)  # one long pause, beyond the bound: the registration is overdue by now
+    session.expect(List)
+    session.commit()
+    session.expect(Remove)
+    assert session.run() is True
+
+
+def test_rule_04_a_registration_judged_dead_is_removed_by_incarnation_and_revision() -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    joined = bench.joined(lease, "m")
+    bench.store.perform(Extend(APT, CLOSING, lease.incarnation))
+    overdue(bench)
+    owner = bench.session(drain(lease, bench.terms(), bound_at=bench.now + 30, salt="a")).commit()
+    assert owner.expect(Remove).revision is not None
+    bench.session(renew(joined.registration, {}, bench.terms())).run()  # just in time
+    owner.commit()
+    owner.expect(List)
+    owner.commit()
+    owner.expect(Pause)
+    assert joined.registration.name in bench.store.entries
+
+
+def test_rule_04_release_by_ticket_closes_lists_and_waits_without_attaching() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    session = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t"))
+    assert session.expect(Extend).fields == CLOSING
+    session.commit()
+    session.expect(List)
+    session.commit()
+    assert session.expect(Remove).incarnation == lease.incarnation
+    assert session.commit().outcome is Outcome.REMOVED
+
+
+def test_rule_04_a_member_gives_back_its_registration_alone() -> None:
+    bench = Bench()
+    grant = bench.granted("a")
+    joined = bench.joined(grant.lease, "m")
+    tenure = bench.tenure(grant, is_owner=False, registration=joined.registration, registration_deadline=1e9)
+    assert bench.session(give_back(tenure, bench.terms(), bound_at=bench.now + 30)).run() is Outcome.REMOVED
+    assert bench.holder == "a"
+
+
+def test_rule_04_a_withdrawal_whose_answer_is_lost_is_asked_again_before_the_drain() -> None:
+    bench = Bench()
+    grant = bench.granted("a")
+    joined = bench.joined(grant.lease, "a2")
+    tenure = bench.tenure(grant, shared=True, registration=joined.registration, registration_deadline=1e9)
+    session = bench.session(give_back(tenure, bench.terms(), bound_at=bench.now + 30))
+    session.late()
+    session.wait()
+    assert session.expect(Remove).name == joined.registration.name
+    session.commit()
+    session.expect(Extend)
+
+
+def test_rule_04_a_member_that_reads_closing_extends_nothing() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    joined = bench.joined(lease, "m")
+    bench.store.perform(Extend(APT, CLOSING, lease.incarnation))
+    session = bench.session(renew_member(lease, joined.registration, {}, bench.terms())).commit().commit()
+    assert session.outcome.closing
+    assert session.outcome.record_deadline is None
+
+
+def test_rule_04_a_renewal_that_meets_closing_lengthens_no_belief() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    bench.store.perform(Extend(APT, CLOSING, lease.incarnation))
+    assert bench.session(renew(lease, {}, bench.terms())).run().deadline is None
+
+
+def test_rule_04_a_sweep_spares_the_lease_that_members_still_work_under() -> None:
+    """An unsettled acquisition was shared; its owner's drain ended with a live member: the sweep must not remove it."""
+    bench = Bench()
+    lease = bench.granted("a").lease
+    bench.joined(lease, "m")
+    assert bench.session(sweep(APT, "a", bench.terms(), spare=lease.incarnation)).run() is False
+    assert bench.holder == "a"
+
+
+# --- 5: lock-delay ---------------------------------------------------------------------------------------------------
+
+
+def test_rule_05_a_lock_delay_lengthens_the_records_life_and_not_the_holders_deadline() -> None:
+    bench = Bench(ttl=10, lock_delay=5)
+    grant = bench.granted("a")
+    assert grant.deadline == pytest.approx(grant.sent_at + 9.9)
+    bench.now = grant.sent_at + 15.0
+    assert isinstance(bench.asking("b", tries_once=True).run(), Contended)
+    bench.now = grant.sent_at + 15.2
+    assert isinstance(bench.asking("b", tries_once=True).run(), Grant)
+
+
+@pytest.mark.parametrize(("lock_delay", "may"), [(0.0, True), (5.0, False)])
+def test_rule_05_after_a_loss_with_a_delay_the_loser_does_not_remove(lock_delay: float, may: bool) -> None:
+    bench = Bench(ttl=10, lock_delay=lock_delay)
+    tenure = bench.tenure(bench.granted("a"))
+    tenure.lose(LossReason.UNREACHABLE)
+    assert may_remove_after_loss(tenure, bench.now) is may
+
+
+def test_rule_05_breaking_at_once_leaves_a_tombstone_by_one_replace() -> None:
+    bench = Bench(ttl=10, lock_delay=5)
+    grant = bench.granted("a")
+    session = bench.session(
+        break_lease(APT, Revocation("op", "why"), bench.terms(), now=True, incarnation=None, salt="s")
+    ).commit()
+    session.expect(Replace)
+    session.commit()
+    assert session.outcome.removed
+    assert bench.session(renew(grant.lease, {}, bench.terms())).run().reason is LossReason.REVOKED
+    bench.now += 5.0
+    assert isinstance(bench.asking("b", tries_once=True).run(), Contended)
+    bench.now += 0.1
+    assert isinstance(bench.asking("b", tries_once=True).run(), Grant)
+
+
+def test_rule_05_a_tombstone_is_not_reclaimed_though_it_bears_its_victims_name() -> None:
+    bench = Bench(ttl=10, lock_delay=5)
+    bench.granted("a", owner="pub")
+    script = break_lease(APT, Revocation("op", "why"), bench.terms(), now=True, incarnation=None, salt="s")
+    bench.session(script).run()
+    want = bench.want("a2", owner="pub", reclaim=True)
+    assert isinstance(bench.asking(want, tries_once=True).run(), Contended)
+
+
+# --- 7: where Date and updated are two clocks ------------------------------------------------------------------------
+
+
+def test_rule_07_a_date_far_ahead_hints_but_the_companions_updated_decides() -> None:
+    bench = Bench(DATED, skew=3600.0, ttl=10)
+    bench.granted("a")
+    session = bench.asking("b", tries_once=True).commit().commit()
+    assert session.expect(Extend).name.space is Space.COMPANION
+    assert isinstance(session.run(), Contended)
+
+
+def test_rule_07_a_date_far_behind_is_made_up_for_by_observation() -> None:
+    bench = Bench(DATED, skew=-3600.0, ttl=10)
+    bench.granted("a")
+    terms = bench.terms()
+    assert isinstance(bench.asking("b", terms, tries_once=True).run(), Contended)
+    bench.now += 10.2
+    assert isinstance(bench.asking("b", terms, tries_once=True).run(), Grant)
+
+
+def test_rule_07_an_uncalibrated_member_extends_instead_of_counting_from_a_read() -> None:
+    bench = Bench(DATED, skew=-5.0, ttl=20)
+    lease = bench.granted("a").lease
+    bench.now += 5
+    session = bench.attaching(lease, "m").commit().commit()
+    assert session.expect(Extend).name == APT
+
+
+def test_rule_07_a_calibrated_member_counts_from_the_read() -> None:
+    bench = Bench(DATED, skew=0.0, ttl=300)
+    lease = bench.granted("a").lease
+    bench.now += 5
+    session = bench.attaching(lease, "m").commit().commit()
+    assert isinstance(session.outcome, Attached)
+    assert session.outcome.record_deadline < bench.now - 5 + 300 * 0.99
+
+
+def test_rule_07_a_registration_that_is_adopted_calibrates_too() -> None:
+    bench = Bench(DATED, skew=-5.0, ttl=20)
+    lease = bench.granted("a").lease
+    terms = bench.terms()
+    terms.book.is_calibrated = True  # by an answer of another server, say
+    session = bench.attaching(lease, "m", terms).lose().commit()
+    session.expect(Extend)
+    session.commit()
+    assert not terms.book.is_calibrated
+
+
+# --- 9, 14: observation ----------------------------------------------------------------------------------------------
+
+
+def test_rule_09_observation_counts_from_the_receipt_of_the_first_to_the_send_of_the_last() -> None:
+    bench = Bench(NONE, ttl=10)
+    bench.granted("a")
+    terms = bench.terms()
+    first = bench.asking("b", terms, tries_once=True).commit()
+    first.expect(Read)
+    first.commit(after=1.0)
+    seen_at = bench.now
+    bench.now = seen_at + 10.0
+    second = bench.asking("b", terms, tries_once=True, look_first=True)
+    assert isinstance(second.commit(after=5.0).outcome, Contended)  # sent too early, however late it came
+    third = bench.asking("b", terms, tries_once=True, look_first=True).commit()
+    third.expect(Replace)
+
+
+def test_rule_09_a_renewal_starts_the_observation_anew() -> None:
+    bench = Bench(NONE, ttl=10)
+    grant = bench.granted("a")
+    terms = bench.terms()
+    bench.asking("b", terms, tries_once=True).run()
+    bench.now += 10
+    bench.session(renew(grant.lease, {}, bench.terms())).run()
+    bench.now += 10
+    assert isinstance(bench.asking("b", terms, tries_once=True).run(), Contended)
+
+
+def test_rule_14_an_observation_outlives_one_acquisition() -> None:
+    """Contenders whose wait is shorter than the ttl get a dead holder's lock in the end."""
+    bench = Bench(NONE, ttl=10)
+    bench.granted("a")
+    book = Book()
+    for attempt in range(5):
+        outcome = bench.asking(f"b{attempt}", bench.terms(book), gives_up_at=bench.now + 3).run()
+        if isinstance(outcome, Grant):
+            break
+        bench.now += 0.5
+    assert isinstance(outcome, Grant)
+
+
+# --- 10: tokens ------------------------------------------------------------------------------------------------------
+
+
+def test_rule_10_a_token_counts_only_once_it_stands_in_the_record_that_was_read_before_the_draw() -> None:
+    bench = Bench(DATED)
+    lease = bench.granted("a").lease
+    session = bench.session(draw_token(lease, bench.terms(), salt="s"))
+    assert session.expect(Read).name == APT
+    session.commit()
+    assert session.expect(Extend).name.space is Space.COMPANION
+    session.commit()  # absent: it is made
+    session.commit()
+    published = session.expect(Extend)
+    assert (published.name, published.incarnation) == (APT, lease.incarnation)
+    assert published.revision == "1"
+    token = session.commit().outcome
+    assert bench.standing().fields["token"] == str(token)  # type: ignore[union-attr]
+
+
+def test_rule_10_who_was_superseded_between_draw_and_publication_gets_no_token() -> None:
+    bench = Bench(DATED, ttl=10)
+    lease = bench.granted("a").lease
+    session = bench.session(draw_token(lease, bench.terms(), salt="s")).commit().commit().commit()
+    assert session.expect(Extend).name == APT
+    overdue(bench)
+    successor = bench.granted("b")
+    assert session.run() is None
+    assert bench.session(draw_token(successor.lease, bench.terms(), salt="t")).run() is not None
+
+
+def test_rule_10_a_publication_that_lands_late_is_the_one_token_of_the_lease() -> None:
+    bench = Bench(DATED)
+    lease = bench.granted("a").lease
+    session = bench.session(draw_token(lease, bench.terms(), salt="s")).commit().commit().commit()
+    late = session.late()
+    session.commit()  # the read shows no token yet
+    session.commit()  # a second number is drawn
+    landed = bench.store.perform(late)
+    assert isinstance(landed, Snapshot)
+    token = session.run()
+    assert landed.fields["token"] == str(token) == bench.standing().fields["token"]  # type: ignore[union-attr]
+
+
+def test_rule_10_siblings_that_draw_at_once_share_one_token() -> None:
+    bench = Bench(DATED)
+    lease = bench.granted("a").lease
+    one = bench.session(draw_token(lease, bench.terms(), salt="1")).commit()
+    other = bench.session(draw_token(lease, bench.terms(), salt="2")).commit()
+    assert one.run() == other.run()
+
+
+def test_rule_10_tokens_grow_even_over_a_deletion_of_the_companion() -> None:
+    bench = Bench(DATED)
+    first = bench.session(draw_token(bench.granted("a").lease, bench.terms(), salt="1")).run()
+    for name in [name for name in bench.store.entries if name.space is Space.COMPANION]:
+        del bench.store.entries[name]
+    overdue(bench)
+    assert bench.session(draw_token(bench.granted("b").lease, bench.terms(), salt="2")).run() > first
+
+
+# --- 11: reserved names ----------------------------------------------------------------------------------------------
+
+
+def test_rule_11_members_live_under_a_name_that_contains_the_incarnation_in_a_space_of_their_own() -> None:
+    name = member_name(LeaseId(APT, "a", "77", 10.0), "m")
+    assert (name.space, name.key, name.part) == (Space.MEMBER, "apt", "77/m")
+
+
+# --- 12: reclaim -----------------------------------------------------------------------------------------------------
+
+
+def test_rule_12_reclaim_closes_lists_waits_and_only_then_replaces() -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a", owner="pub").lease
+    joined = bench.joined(lease, "m")
+    session = bench.asking(bench.want("a2", owner="pub", reclaim=True)).commit().commit()
+    assert session.expect(Extend).fields == CLOSING
+    session.commit()
+    session.expect(List)
+    session.commit()
+    session.expect(Pause)
+    bench.store.perform(Remove(joined.registration.name, joined.registration.incarnation))
+    session.wait()
+    session.commit()
+    session.expect(Read)
+    session.commit()
+    session.expect(Replace)
+    assert isinstance(session.run(), Grant)
+
+
+def test_rule_12_reclaim_with_a_live_member_is_contended_when_the_time_is_up() -> None:
+    """The wait for members is part of the wait for the lock: it neither outlasts it nor spins."""
+    bench = Bench(ttl=10)
+    lease = bench.granted("a", owner="pub").lease
+    bench.joined(lease, "m")
+    want = bench.want("a2", owner="pub", reclaim=True)
+    started_at = bench.now
+    outcome = bench.asking(want, gives_up_at=bench.now + 2).run()
+    assert isinstance(outcome, Contended)
+    assert bench.now <= started_at + 3 * bench.settings.backoff_max
+    assert bench.holder == "a"
+
+
+def test_rule_12_reclaim_tried_once_looks_at_the_members_once() -> None:
+    bench = Bench(ttl=10)
+    bench.joined(bench.granted("a", owner="pub").lease, "m")
+    want = bench.want("a2", owner="pub", reclaim=True)
+    session = bench.asking(want, tries_once=True, gives_up_at=bench.now)
+    pauses = 0
+    while not session.is_over:
+        if isinstance(session.command, Pause):
+            pauses += 1
+            session.wait(0.0)
+        else:
+            session.commit()
+    assert isinstance(session.outcome, Contended)
+    assert pauses <= 1
+
+
+def test_rule_12_reclaim_is_refused_for_a_holder_that_this_very_process_keeps() -> None:
+    bench = Bench()
+    bench.granted("a", owner="pub")
+    want = bench.want("a2", owner="pub", reclaim=True)
+    want.keeps = lambda holder: holder == "a"
+    assert isinstance(bench.asking(want, tries_once=True).run(), Contended)
+
+
+def test_rule_12_reclaim_is_refused_for_another_owner() -> None:
+    bench = Bench()
+    bench.granted("a", owner="pub")
+    want = bench.want("b", owner="other", reclaim=True)
+    assert isinstance(bench.asking(want, tries_once=True).run(), Contended)
+
+
+def test_rule_12_who_reclaims_has_its_token_before_it_holds() -> None:
+    bench = Bench(DATED)
+    bench.granted("a", owner="pub")
+    grant = bench.asking(bench.want("a2", owner="pub", reclaim=True)).run()
+    assert isinstance(grant, Grant)
+    assert grant.token is not None
+    assert bench.standing().fields["token"] == str(grant.token)  # type: ignore[union-attr]
+
+
+def test_rule_12_who_reclaims_and_could_not_draw_is_unsettled_and_draws_when_it_adopts() -> None:
+    bench = Bench(DATED)
+    bench.granted("a", owner="pub")
+    want = bench.want("a2", owner="pub", reclaim=True)
+    session = bench.asking(want)
+    while not (isinstance(session.command, Extend) and session.command.name.space is Space.COMPANION):
+        session.commit()
+    assert want.unsettled
+    session.late()
+    session.expect(Pause)
+    grant = session.run()
+    assert isinstance(grant, Grant)
+    assert grant.token is not None
+
+
+def test_rule_12_a_holder_wrongly_taken_for_dead_stops_at_its_next_renewal() -> None:
+    bench = Bench()
+    grant = bench.granted("a", owner="pub")
+    tenure = bench.tenure(grant)
+    bench.store.perform(Extend(APT, CLOSING, grant.lease.incarnation))
+    tenure.sending(bench.now)
+    renewed = bench.session(renew(grant.lease, {}, bench.terms())).run()
+    tenure.renewed(renewed.sent_at, renewed.deadline, bench.now)
+    assert tenure.reason is LossReason.REVOKED
+    assert tenure.wake_at() == float("inf")
+
+
+def test_rule_12_an_unknown_replace_is_looked_at_before_it_is_called_contended() -> None:
+    bench = Bench()
+    bench.granted("a", owner="pub")
+    session = bench.asking(bench.want("a2", owner="pub", reclaim=True), tries_once=True)
+    while not isinstance(session.command, Replace):
+        session.commit()
+    session.lose()
+    session.expect(Read)
+    assert isinstance(session.run(), Grant)
