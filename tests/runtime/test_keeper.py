@@ -95,6 +95,19 @@ def test_h09_the_loss_is_told_at_the_deadline_less_the_margin(stuck: Stuck) -> N
         until(lambda: lease.lost_reason is not None)
 
 
+def test_h10_a_renewal_that_comes_through_after_the_release_brings_nothing_back(stuck: Stuck) -> None:
+    with Client(stuck, listener=quiet) as client:
+        stuck.keys = {"apt"}
+        lease = client.lock("apt", ttl=1).acquire()
+        until(lambda: stuck.blocked)
+        # it waits for the renewal under way, but not for ever
+        assert lease.release() is True
+        stuck.go.set()
+        until(lambda: sum(isinstance(command, Extend) for command in stuck.seen))
+        assert client.lock("apt").inspect() is None
+        assert lease.lost_reason is None
+
+
 def test_h26_a_client_whose_store_hangs_leaves_other_clients_alone(stuck: Stuck) -> None:
     with Client(stuck, listener=quiet) as client, Client(Faulty(), listener=quiet) as other:
         stuck.keys = {f"{number}" for number in range(40)}

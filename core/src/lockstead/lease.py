@@ -155,6 +155,7 @@ class Guard:
             return
         was_fired = interrupter.disarm(error)
         self._interrupter = None
+        interrupter.exits.clear()  # a cycle would keep the lease alive
         lease._engine.keeper.not_on_lost(lease._kept, interrupter.fire)
         if was_fired and (error is None or interrupter.threw(error)):
             lost = lease._found_lost()
