@@ -3,8 +3,8 @@
 Main thread: a signal of our own (SIGURG, which harms nobody when it comes late). Other threads: an asynchronous
 exception. What can be interrupted is Python code and, in the main thread, system calls such as `sleep` and `read`; a
 C call that never comes back to the interpreter cannot be, in any thread: there only the fencing token protects.
-Outside the main thread an exception that falls between a C call at the very end of the block and its exit leaves as
-`LeaseLostInterrupt`. Tasks: see `runtime.cancel`.
+Outside the main thread an exception that falls between the very end of the block and its exit leaves as
+`LeaseLostInterrupt`: up to Python 3.12 after a C call alone, from 3.13 on after any line. Tasks: see `runtime.cancel`.
 
 The race that matters is a loss at the very exit of the block: nothing may be raised after it. Both sides therefore
 take one permit: who fires and who leaves cannot both have it, and no lock is held where an exception may fall.
