@@ -11,7 +11,7 @@ import lockstead
 from lockstead import AsyncClient, Client, Ending, LeaseLost, LossReason, NotAcquired
 from lockstead.events import LockEvent, Warned
 from lockstead.protocol.commands import Create, Extend, Remove
-from lockstead.values import Space
+from lockstead.values import Name, Space
 from tests.runtime.faulty import Faulty, quiet, refuse, until
 from tests.runtime.processes import Child
 
@@ -221,3 +221,17 @@ def test_the_awaiting_side_breaks_and_reclaims_alike() -> None:
             assert len(audit(store)) == 1
 
     asyncio.run(use())
+
+
+def test_h24_a_damaged_record_is_refused_until_an_operator_removes_it(client: Client, store: Faulty) -> None:
+    store.perform(Create(Name("apt"), {"v": "1", "identity": "x", "ttl": "not a number"}), 1.0)
+    lock = client.lock("apt")
+    with pytest.raises(lockstead.StoreRefused, match=r"'apt' is damaged.*break it with now=True"):
+        lock.try_acquire()
+    with pytest.raises(lockstead.StoreRefused, match="'apt' is damaged"):
+        lock.break_lease(reason="cannot be read")
+    broken = lock.break_lease(reason="cannot be read", by="ops", now=True)
+    assert broken is not None
+    assert broken.removed
+    with lock.hold(timeout=5) as lease:
+        lease.check()

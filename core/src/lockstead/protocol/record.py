@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -72,22 +72,6 @@ class Record:
 
 _TEXTS: Final = ("owner", "purpose", "progress", "host", "where", "backtrace")
 _NUMBERS: Final = ("acquired_at", "expires_at", "expected", "alert_at", "auto_unlock_at")
-_OURS: Final = frozenset(
-    (
-        *_TEXTS,
-        *_NUMBERS,
-        "v",
-        "identity",
-        "ttl",
-        "token",
-        "closing",
-        "revoked",
-        "lock_delay",
-        "pid",
-        "labels",
-        "tombstone",
-    )
-)
 
 
 def encode(record: Record) -> dict[str, str]:
@@ -139,38 +123,24 @@ def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> R
         raise StoreRefused(
             f"the record of {name.key!r} has version {version}, this lockstead reads {VERSION}: upgrade this process"
         )
-    ttl = _positive(name, fields, "ttl")
-    holder = fields.get("identity")
-    if ttl is None or not holder:
-        missing = "ttl" if ttl is None else "identity"
-        raise StoreRefused(f"the record of {name.key!r} is damaged: it has no {missing}; inspect it, then break it")
-    return Record(
-        holder=holder,
-        ttl=ttl,
-        owner=fields.get("owner", ""),
-        acquired_at=_number(name, fields, "acquired_at"),
-        expires_at=_number(name, fields, "expires_at"),
-        purpose=fields.get("purpose"),
-        expected=_number(name, fields, "expected"),
-        alert_at=_number(name, fields, "alert_at"),
-        auto_unlock_at=_number(name, fields, "auto_unlock_at"),
-        progress=fields.get("progress"),
-        token=_whole(name, fields, "token"),
-        closing=fields.get("closing") == "1",
-        revoked=_revocation(name, fields.get("revoked")),
-        lock_delay=_positive(name, fields, "lock_delay") or 0.0,
-        host=fields.get("host"),
-        pid=_whole(name, fields, "pid"),
-        where=fields.get("where"),
-        backtrace=fields.get("backtrace"),
-        labels=_labels(name, fields.get("labels")),
-        tombstone=fields.get("tombstone") == "1",
-        unknown={key: value for key, value in fields.items() if key not in _OURS},
-    )
+    # a waiter decodes with every poll, so only what is there is looked at
+    values: dict[str, Any] = {}
+    unknown: dict[str, str] = {}
+    for key, text in fields.items():
+        reader = _READERS.get(key)
+        if reader is not None:
+            values[_ATTRIBUTES.get(key, key)] = reader(name, key, text)
+        elif key != "v":
+            unknown[key] = text
+    if values.get("ttl") is None or not values.get("holder"):
+        missing = "ttl" if values.get("ttl") is None else "identity"
+        raise StoreRefused(f"the record of {name.key!r} is damaged: it has no {missing}; break it with now=True to remove it")
+    return Record(**values, unknown=unknown)
 
 
 def _decode_foreign(name: Name, fields: Mapping[str, str]) -> Record:
-    expires_at = _number(name, fields, "expires_at")
+    expires = fields.get("expires_at")
+    expires_at = None if expires is None else _number(name, "expires_at", expires)
     identity = fields.get("identity", "")
     return Record(holder=identity, ttl=None, owner=identity, expires_at=expires_at, unknown=dict(fields))
 
@@ -238,13 +208,18 @@ def _size(fields: Mapping[str, str]) -> int:
 
 
 def _damaged(name: Name, what: str, text: str) -> StoreRefused:
-    return StoreRefused(f"the record of {name.key!r} is damaged: {what} is {text[:40]!r}; inspect it, then break it")
+    return StoreRefused(f"the record of {name.key!r} is damaged: {what} is {text[:40]!r}; break it with now=True to remove it")
 
 
-def _number(name: Name, fields: Mapping[str, str], what: str) -> float | None:
-    text = fields.get(what)
-    if text is None:
-        return None
+def _text(_: Name, __: str, text: str) -> str:
+    return text
+
+
+def _flag(_: Name, __: str, text: str) -> bool:
+    return text == "1"
+
+
+def _number(name: Name, what: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -254,39 +229,46 @@ def _number(name: Name, fields: Mapping[str, str], what: str) -> float | None:
     return value
 
 
-def _positive(name: Name, fields: Mapping[str, str], what: str) -> float | None:
-    value = _number(name, fields, what)
-    if value is not None and value < 0:
-        raise _damaged(name, what, fields[what])
+def _positive(name: Name, what: str, text: str) -> float:
+    value = _number(name, what, text)
+    if value < 0:
+        raise _damaged(name, what, text)
     return value
 
 
-def _whole(name: Name, fields: Mapping[str, str], what: str) -> int | None:
-    text = fields.get(what)
-    if text is None:
-        return None
+def _whole(name: Name, what: str, text: str) -> int:
     if not text.isdigit():
         raise _damaged(name, what, text)
     return int(text)
 
 
-def _revocation(name: Name, text: str | None) -> Revocation | None:
-    if text is None:
-        return None
+def _revocation(name: Name, what: str, text: str) -> Revocation:
     try:
         said = json.loads(text)
         return Revocation(by=str(said["by"]), reason=str(said["reason"]))
     except (ValueError, KeyError, TypeError):
-        raise _damaged(name, "revoked", text) from None
+        raise _damaged(name, what, text) from None
 
 
-def _labels(name: Name, text: str | None) -> Mapping[str, str]:
-    if text is None:
-        return {}
+def _labels(name: Name, what: str, text: str) -> Mapping[str, str]:
     try:
         said = json.loads(text)
     except ValueError:
-        raise _damaged(name, "labels", text) from None
+        raise _damaged(name, what, text) from None
     if not isinstance(said, dict):
-        raise _damaged(name, "labels", text)
+        raise _damaged(name, what, text)
     return {str(key): str(value) for key, value in said.items()}
+
+
+_ATTRIBUTES: Final = {"identity": "holder"}
+"""Fields that are called otherwise in a `Record`."""
+
+_READERS: Final[dict[str, Callable[[Name, str, str], Any]]] = {
+    **dict.fromkeys(("identity", *_TEXTS), _text),
+    **dict.fromkeys(_NUMBERS, _number),
+    **dict.fromkeys(("ttl", "lock_delay"), _positive),
+    **dict.fromkeys(("token", "pid"), _whole),
+    **dict.fromkeys(("closing", "tombstone"), _flag),
+    "revoked": _revocation,
+    "labels": _labels,
+}

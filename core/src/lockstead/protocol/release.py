@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from lockstead.errors import LossReason, OutcomeUnknown, StoreUnavailable
+from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.protocol import expiry
 from lockstead.protocol.commands import (
     Absent,
@@ -198,12 +198,19 @@ def break_lease(
 
     Default: revoke, and the holder's next renewal finds out; there is no overlap. now: remove at once, or leave a
     tombstone of the record's lock-delay by one Replace (a Remove and a Create would leave a gap).
+    A damaged record can only be removed.
     """
     reply = yield from ask(Read(name))
     seen = reply.answer
     if isinstance(seen, Absent) or (incarnation is not None and seen.incarnation != incarnation):
         return None
-    record = terms.decode(name, seen)
+    try:
+        record = terms.decode(name, seen)
+    except StoreRefused:
+        if not now:
+            raise
+        # nobody can read it, so nobody can be told: removing it is all that an operator can do
+        record = Record(holder=seen.fields.get("identity", ""), ttl=None)
     if not now:
         said = yield from ask(Extend(name, {"revoked": revocation_text(revoked)}, seen.incarnation))
         done = isinstance(said.answer, Snapshot)
