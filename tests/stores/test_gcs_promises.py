@@ -143,3 +143,17 @@ def test_verify_knows_the_lease_that_holds_now_and_no_other(server: GcsServer, c
     with lock.hold() as lease:
         lease.sequencer()
         assert not client.verify(first)
+
+
+def test_a_try_waits_for_a_slow_store_and_a_wait_of_nothing_ends_within_a_second(
+    server: GcsServer, client: lockstead.Client
+) -> None:
+    lock = client.lock("apt", ttl=60)
+    server.faults.inject("stall_answer", kind="insert", name=LOCK_OBJECT, times=1, seconds=1.5)
+    lease = lock.try_acquire()
+    assert lease is not None
+    assert lease.release()
+    hang = server.faults.inject("hang", kind="insert", name=LOCK_OBJECT, times=1)
+    with pytest.raises(lockstead.OutcomeUnknown):
+        lock.acquire(timeout=0)
+    assert hang.hits == 1

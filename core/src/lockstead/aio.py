@@ -96,9 +96,9 @@ class AsyncLock(opening.NamedLock):
         return lease
 
     async def try_acquire(self, *, reclaim: bool = False) -> AsyncLease | None:
-        """Try once: the lease, or None if somebody else holds it. Waits for nobody, and for the store at most 1 s."""
+        """Try once: the lease, or None if somebody else holds it. Waits for nobody; as `Lock.try_acquire`."""
         engine = await self._ready()
-        asking = conversations.Asking(engine, self._key, self._settings, 0.0, reclaim=reclaim)
+        asking = conversations.Asking(engine, self._key, self._settings, 0.0, reclaim=reclaim, is_patient=True)
         return await _ask(asking)
 
     def hold(

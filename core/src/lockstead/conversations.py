@@ -36,10 +36,20 @@ PLAIN = Settings()
 class Asking:
     """One acquisition, from the wish to the lease: its place in line, its script, and what it leaves if it fails.
 
-    limit is the longest wait in seconds, None for ever, 0 for one try that stands in no line.
+    limit is the longest wait in seconds, None for ever, 0 for one try that stands in no line. is_patient: a try that
+    waits for nobody gives the store the time of its requests, and not just the second in which a wait has to end.
     """
 
-    def __init__(self, engine: Engine, key: str, settings: Settings, limit: float | None, *, reclaim: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        key: str,
+        settings: Settings,
+        limit: float | None,
+        *,
+        reclaim: bool,
+        is_patient: bool = False,
+    ) -> None:
         engine.refuse_if_closed()
         self.engine = engine
         self.key = key
@@ -49,7 +59,8 @@ class Asking:
         self._started_at = engine.clock.now()
         self._want = engine.want(Name(key), settings, reclaim=reclaim)
         self.gives_up_at = None if limit is None else self._started_at + limit
-        self.limits = Limits(settings.request_timeout, self.gives_up_at, lambda: engine.is_closed)
+        ends_at = None if is_patient else self.gives_up_at
+        self.limits = Limits(settings.request_timeout, ends_at, lambda: engine.is_closed)
         if self._waits:
             engine.refuse_self_wait(Name(key))
             self._want.on_wait = partial(engine.waiting, key, self._want.holder)

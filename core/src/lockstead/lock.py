@@ -97,14 +97,17 @@ class Lock(opening.NamedLock):
         return lease
 
     def try_acquire(self, *, reclaim: bool = False) -> Lease | None:
-        """Try once: the lease, or None if somebody else holds it. Waits for nobody, and for the store at most 1 s."""
-        return self._ask(0.0, reclaim=reclaim)[1]
+        """Try once: the lease, or None if somebody else holds it. Waits for nobody.
 
-    def _ask(self, limit: float | None, *, reclaim: bool) -> tuple[Asking, Lease | None]:
+        The store has `request_timeout` for each request; `acquire(timeout=0)` is a try that ends within a second.
+        """
+        return self._ask(0.0, reclaim=reclaim, is_patient=True)[1]
+
+    def _ask(self, limit: float | None, *, reclaim: bool, is_patient: bool = False) -> tuple[Asking, Lease | None]:
         from lockstead.conversations import Asking
         from lockstead.lease import ask
 
-        asking = Asking(self._open_now(), self._key, self._settings, limit, reclaim=reclaim)
+        asking = Asking(self._open_now(), self._key, self._settings, limit, reclaim=reclaim, is_patient=is_patient)
         return asking, ask(asking)
 
     def hold(
