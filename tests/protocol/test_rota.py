@@ -91,5 +91,6 @@ def test_a_rota_gives_out_exactly_what_is_due(steps: list[tuple[int, str, float]
         rota.plan(one)
         planned.add(number)
     due = {number for number in planned if all_of_them[number].wake_at() <= 100.0}
-    assert {all_of_them.index(one) for one in rota.due(100.0)} == due
+    given = {id(one) for one in rota.due(100.0)}
+    assert given == {id(all_of_them[number]) for number in due}
     assert len(rota) == len(planned - due)

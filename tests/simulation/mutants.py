@@ -293,7 +293,13 @@ def loss_is_never_told() -> list[Patch]:
             return lifecycle.Duty.NOTHING
         return lifecycle.Duty.RENEW
 
-    return [(Tenure, "believes", lambda self, now: self.state is State.HELD), (Tenure, "duty", duty)]
+    def wake_at(self: Any) -> float:
+        return self.due_at if self.state is State.HELD and not self.in_flight else float("inf")
+
+    def believes(self: Any, now: float) -> bool:
+        return self.state is State.HELD
+
+    return [(Tenure, "believes", believes), (Tenure, "duty", duty), (Tenure, "wake_at", wake_at)]
 
 
 def released_lease_goes_on_believing() -> list[Patch]:

@@ -263,6 +263,8 @@ class Process(Actor):
             self._tell_loss(kept)
         was_held = tenure.leave()
         self.drop(kept)
+        if tenure.believes(now):
+            self.watch.violated(f"{self.name} believes in {tenure.lease.incarnation} after it left")
         self.watch.ended(tenure)
         return was_held or (tenure.state is State.LOST and may_remove_after_loss(tenure, now))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from lockstead.errors import LossReason
 from lockstead.protocol.lifecycle import State, Tenure
 from lockstead.testing.simulation.store import SimulatedStore
-from lockstead.testing.simulation.world import World
+from lockstead.testing.simulation.world import Violation, World
 from lockstead.values import Name
 
 if TYPE_CHECKING:
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 
 HAIR: Final = 1e-6
 """Seconds by which floating-point instants may err."""
-
-
-class Violation(Exception):  # noqa: N818 - the field's word
-    """A property of the protocol did not hold."""
 
 
 class Watch:

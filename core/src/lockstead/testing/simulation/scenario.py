@@ -17,11 +17,11 @@ from lockstead.protocol.terms import Book, Terms
 from lockstead.settings import Settings
 from lockstead.testing.simulation.network import KINDS, Faults, Network
 from lockstead.testing.simulation.process import Process
-from lockstead.testing.simulation.properties import Violation, Watch
+from lockstead.testing.simulation.properties import Watch
 from lockstead.testing.simulation.store import PROFILES, SimulatedStore
 from lockstead.testing.simulation.talk import Talk
 from lockstead.testing.simulation.worker import Habits, Mailbox, Operator, Worker
-from lockstead.testing.simulation.world import BootClock, World
+from lockstead.testing.simulation.world import BootClock, Violation, World
 from lockstead.values import Name, Space
 
 KEY: Final = Name("apt")

@@ -8,9 +8,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
+
+EVENTS_MAX: Final = 200_000
+"""Events of one run; a few hundred are usual."""
 
 Call: TypeAlias = Callable[[Any], None]
+
+
+class Violation(Exception):  # noqa: N818 - the field's word
+    """A property of the protocol did not hold."""
 
 
 class BootClock:
@@ -84,5 +91,7 @@ class World:
                     continue
             self.now = when
             call(argument)
+            if self._number > EVENTS_MAX:
+                raise Violation(f"at {when:.4f}: somebody spins without end")
         if is_over is None or not is_over():
             self.now = max(self.now, until)
