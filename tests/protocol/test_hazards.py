@@ -5,11 +5,13 @@ H13, H19, H21 to H23, H25, H26 and H29 need a fork, a signal, a server or a driv
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.protocol.acquire import Contended, Grant, OutOfTime
-from lockstead.protocol.commands import Create, Extend, Pause, Paused, Read, Remove, Replace, Traits
+from lockstead.protocol.commands import Command, Create, Extend, Pause, Paused, Read, Remove, Replace, Traits
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.lifecycle import Duty, State
 from lockstead.protocol.members import renew_member
@@ -53,17 +55,17 @@ def test_h02_a_delayed_request_of_an_old_holder_does_not_hit_the_next(traits: Tr
     bench = Bench(traits, ttl=10)
     old = bench.granted("a").lease
     revision = bench.store.perform(Read(APT)).revision
-    command = {
+    commands: dict[str, Command[Any]] = {
         "delete": Remove(APT, old.incarnation),
         "refresh": Extend(APT, {"progress": "late"}, old.incarnation, lives=10.0),
         "replace": Replace(APT, {"v": "1"}, old.incarnation, revision),
-    }[late]
+    }
     bench.session(remove(old, bench.terms())).run()
     bench.granted("b")
     standing = bench.standing()
     assert standing is not None
     before = (standing.incarnation, standing.revision, dict(standing.fields))
-    bench.store.perform(command)  # the revision is 1 again, so only the incarnation tells them apart
+    bench.store.perform(commands[late])  # the revision is 1 again, so only the incarnation tells them apart
     after = bench.standing()
     assert after is not None
     assert (after.incarnation, after.revision, dict(after.fields)) == before

@@ -44,7 +44,7 @@ def test_what_is_written_is_read() -> None:
     assert decode(APT, encode(Record("a", 1.0))) == Record("a", 1.0)
 
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=30)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
 
 
 @given(holder=TEXT, owner=TEXT, purpose=TEXT, ttl=st.integers(1, 10**6), labels=st.dictionaries(TEXT, TEXT, max_size=3))

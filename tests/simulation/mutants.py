@@ -12,9 +12,11 @@ from typing import Any
 
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
 from lockstead.protocol import acquire, expiry, fence, lifecycle, members, release, renew, terms
-from lockstead.protocol.commands import Absent, Extend, Read, Remove, Reply, Snapshot, ask
+from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Reply, Snapshot, ask
 from lockstead.protocol.lifecycle import Event, State, Tenure
+from lockstead.protocol.terms import draw, loss
 from lockstead.testing.simulation import play
+from lockstead.values import Ending, Predecessor
 
 Patch = tuple[Any, str, Any]
 
@@ -68,12 +70,12 @@ def no_read_after_an_unknown_outcome() -> list[Patch]:
     def create(want: Any, terms: Any) -> Any:
         while True:
             try:
-                reply = yield from ask(acquire.Create(want.name, want.fields, lives=terms.settings.ttl))
+                reply = yield from ask(Create(want.name, want.fields, lives=terms.settings.ttl))
             except OutcomeUnknown:
                 continue
             if not isinstance(reply.answer, Snapshot):
                 return None
-            return acquire._granted(want, reply, reply.answer, acquire.Predecessor(acquire.Ending.CLEAN), terms)
+            return acquire._granted(want, reply, reply.answer, Predecessor(Ending.CLEAN), terms)
 
     def adopt(want: Any, seen: Any, record: Any, terms: Any) -> Any:
         yield from ()
@@ -86,7 +88,7 @@ def adopted_without_extending() -> list[Patch]:
         reply = yield from ask(Read(want.name))
         if isinstance(reply.answer, Absent) or reply.answer.incarnation != seen.incarnation:
             return None
-        return acquire._granted(want, reply, reply.answer, acquire.Predecessor(acquire.Ending.UNKNOWN), terms)
+        return acquire._granted(want, reply, reply.answer, Predecessor(Ending.UNKNOWN), terms)
 
     return [(acquire, "_adopt", adopt)]
 
@@ -117,7 +119,7 @@ def member_reads_before_registering() -> list[Patch]:
 
     def attach(lease: Any, nonce: str, fields: Mapping[str, str], terms: Any) -> Any:
         joined = yield from true_join(lease, terms)
-        if isinstance(joined, members.Over):
+        if isinstance(joined, renew.Over):
             return joined
         name = members.member_name(lease, nonce)
         registration, at = yield from members._register(name, nonce, lease.ttl, fields, terms)
@@ -215,11 +217,11 @@ def members_trust_any_date() -> list[Patch]:
 def token_drawn_but_not_published() -> list[Patch]:
     def draw_token(lease: Any, terms: Any, *, salt: str) -> Any:
         reply = yield from ask(Read(lease.name))
-        if isinstance(reply.answer, Absent) or fence.loss(lease, reply.answer, terms) is not None:
+        if isinstance(reply.answer, Absent) or loss(lease, reply.answer, terms) is not None:
             return None
         if reply.answer.token is not None:
             return reply.answer.token
-        drawn = yield from fence.draw(lease.name.key, salt, terms)
+        drawn = yield from draw(lease.name.key, salt, terms)
         return drawn.token
 
     return _everywhere("draw_token", draw_token)
@@ -240,7 +242,7 @@ def native_token_without_a_look() -> list[Patch]:
 
 
 def observation_from_the_send() -> list[Patch]:
-    true = expiry.expired_by_observation
+    true: Callable[..., bool] = expiry.expired_by_observation
 
     def early(first: float, last: float, ttl: float, lock_delay: float, drift: float) -> bool:
         return true(first - 0.05 * ttl, last, ttl, lock_delay, drift)
@@ -249,7 +251,7 @@ def observation_from_the_send() -> list[Patch]:
 
 
 def observation_ignores_the_revision() -> list[Patch]:
-    def see(self: Any, name: Any, seen: Any, received_at: float) -> float:
+    def see(self: Any, name: Any, seen: Any, received_at: float) -> Any:
         known = self.first_seen.get(name)
         if known is not None and known[0] == seen.incarnation:
             return known[2]
@@ -262,7 +264,7 @@ def observation_ignores_the_revision() -> list[Patch]:
 def contenders_judge_by_their_own_ttl() -> list[Patch]:
     from dataclasses import replace
 
-    true = acquire.is_over
+    true = terms.is_over
 
     def is_over(name: Any, record: Any, reply: Any, seen: Any, salt: str, terms: Any) -> Any:
         return (yield from true(name, replace(record, ttl=terms.settings.ttl), reply, seen, salt, terms))

@@ -41,7 +41,7 @@ def test_one_seed_replays_everything() -> None:
 def test_the_runs_are_worth_their_time() -> None:
     runs = [play(seed) for seed in range(60)]
     for what in ("delivered", "faulted", "grants", "losses", "tokens"):
-        assert sum(getattr(run, what) for run in runs) > 60, what
+        assert sum(getattr(run, what) for run in runs) > 20, what
 
 
 def test_the_command_line_prints_the_event_log_of_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
