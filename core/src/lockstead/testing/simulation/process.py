@@ -18,12 +18,13 @@ from lockstead.protocol.record import Record, encode
 from lockstead.protocol.release import Outcome, give_back, may_remove_after_loss, sweep
 from lockstead.protocol.renew import Over, renew
 from lockstead.protocol.rota import Rota
-from lockstead.protocol.terms import Book, Terms
+from lockstead.protocol.terms import Terms
 from lockstead.settings import Settings
+from lockstead.testing.simulation.machine import Machine
 from lockstead.testing.simulation.network import Network
 from lockstead.testing.simulation.properties import HAIR, Watch
-from lockstead.testing.simulation.talk import Talk, Then
-from lockstead.testing.simulation.world import Actor, BootClock, World
+from lockstead.testing.simulation.talk import Talk
+from lockstead.testing.simulation.world import BootClock, World
 from lockstead.values import Name
 
 EVER = float("inf")
@@ -40,38 +41,13 @@ class Kept:
         self.settled: Callable[[], None] | None = None
 
 
-class Process(Actor):
-    """A process on its own machine, with its own clocks, client and keeper.
+class Process(Machine):
+    """A process with its own client and keeper, on a machine of its own."""
 
-    cut_until: a true instant until which nothing it sends arrives. is_watching: its store wakes waiters.
-    """
-
-    __slots__ = (
-        "_keeps_at",
-        "_kept",
-        "_nonces",
-        "_rota",
-        "_wall_ahead",
-        "cut_until",
-        "is_watching",
-        "network",
-        "settings",
-        "terms",
-        "watch",
-        "world",
-    )
+    __slots__ = ("_keeps_at", "_kept", "_rota")
 
     def __init__(self, name: str, clock: BootClock, world: World, network: Network, watch: Watch, terms: Terms) -> None:
-        super().__init__(name, clock)
-        self.world = world
-        self.network = network
-        self.watch = watch
-        self.settings: Settings = terms.settings
-        self.terms = terms
-        self.cut_until = 0.0
-        self.is_watching = False
-        self._wall_ahead = 0.0
-        self._nonces = 0
+        super().__init__(name, clock, world, network, watch, terms)
         self._renew_state()
 
     def _renew_state(self) -> None:
@@ -79,34 +55,7 @@ class Process(Actor):
         self._kept: dict[int, Kept] = {}
         self._keeps_at = EVER
 
-    # --- clocks and conversations --------------------------------------------------------------------------------
-
-    def now(self) -> float:
-        """Give this process's boot clock."""
-        return self.clock.at(self.world.now)
-
-    def wall(self) -> float:
-        """Give this process's wall clock: for people only."""
-        return 1.7e9 + self.world.now + self._wall_ahead
-
-    def jump(self, seconds: float) -> None:
-        """Set the wall clock forward or back."""
-        self._wall_ahead += seconds
-
-    def after(self, seconds: float, call: Callable[[Any], None], argument: Any = None) -> None:
-        """Do something later, unless this process dies before."""
-        self.world.at(self.world.now + seconds, self, call, argument)
-
-    def converse(self, script: Script[Any], then: Then, gives_up_at: float | None = None) -> Talk:
-        """Start a conversation with the store."""
-        talk = Talk(self, script, self.settings.request_timeout, then, gives_up_at)
-        talk.start()
-        return talk
-
-    def nonce(self) -> str:
-        """Give a name that nobody else has."""
-        self._nonces += 1
-        return f"{self.name}/{self.epoch}.{self._nonces}"
+    # --- asking --------------------------------------------------------------------------------------------------
 
     def wish(self, name: Name, *, reclaim: bool = False) -> Acquisition:
         """Make one wish for one lock, with a holder of its own."""
@@ -339,22 +288,7 @@ class Process(Actor):
 
         self.converse(draw_token(tenure.lease, self.terms, salt=self.nonce()), drawn)
 
-    # --- accidents -----------------------------------------------------------------------------------------------
-
-    def stop(self, seconds: float) -> None:
-        """Stand still, as SIGSTOP, a long collection of garbage or a suspended machine does; the boot clock runs on."""
-        self.stopped_until = max(self.stopped_until, self.world.now + seconds)
-        self.tell(f"stands still for {seconds:.3f} s")
-
-    def stumble(self, is_fatal: bool) -> None:
-        """Stand still for about a ttl, at the worst of moments; or die, for those who can."""
-        del is_fatal
-        self.stop(self.settings.ttl * (0.7 + 0.5 * self.world.dice.random()))
-
-    def cut(self, seconds: float) -> None:
-        """Nothing that is sent from here arrives, and no answer comes, for a while."""
-        self.cut_until = max(self.cut_until, self.world.now + seconds)
-        self.tell(f"is cut off for {seconds:.3f} s")
+    # --- the end -------------------------------------------------------------------------------------------------
 
     def check_quiet(self) -> None:
         """At the very end nothing may be kept any more."""
@@ -363,18 +297,10 @@ class Process(Actor):
 
     def die(self) -> None:
         """End here and now; what was sent is on its way."""
-        self.epoch += 1
-        self.stopped_until = self.world.now
         for kept in self._kept.values():
             self.watch.ended(kept.tenure)
         self._renew_state()
-        self.terms = Terms(self.terms.traits, self.settings, Book())
-        self.tell("died")
-
-    def tell(self, what: str) -> None:
-        """Write a line of the log, if somebody reads along."""
-        if self.world.is_told:
-            self.world.tell(self.name, what)
+        super().die()
 
 
 def _no_talk(_: Talk) -> None:

@@ -6,16 +6,13 @@ lengthened only at a grant, an attachment and a renewal, so a check at each of t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lockstead.errors import LossReason
 from lockstead.protocol.lifecycle import State, Tenure
 from lockstead.testing.simulation.store import SimulatedStore
-from lockstead.testing.simulation.world import Violation, World
+from lockstead.testing.simulation.world import Actor, Violation, World
 from lockstead.values import Name
-
-if TYPE_CHECKING:
-    from lockstead.testing.simulation.process import Process
 
 HAIR: Final = 1e-6
 """Seconds by which floating-point instants may err."""
@@ -29,7 +26,7 @@ class Watch:
     def __init__(self, world: World, store: SimulatedStore) -> None:
         self._world = world
         self._store = store
-        self._beliefs: dict[int, tuple[Process, Tenure]] = {}
+        self._beliefs: dict[int, tuple[Actor, Tenure]] = {}
         self._forsaken: dict[str, float] = {}
         self._lost: dict[int, Tenure] = {}
         self._tokens: dict[int, int] = {}
@@ -43,13 +40,13 @@ class Watch:
 
     # --- belief --------------------------------------------------------------------------------------------------
 
-    def began(self, process: Process, tenure: Tenure) -> None:
+    def began(self, process: Actor, tenure: Tenure) -> None:
         """A process believes from now on."""
         self.grants += 1
         self._beliefs[id(tenure)] = (process, tenure)
         self.moved(process, tenure)
 
-    def moved(self, process: Process, tenure: Tenure) -> None:
+    def moved(self, process: Actor, tenure: Tenure) -> None:
         """A belief began or was lengthened: nobody outside the lease may believe at this instant."""
         true = self._world.now
         mine = tenure.lease
@@ -87,7 +84,7 @@ class Watch:
         for process, tenure in self._beliefs.values():
             self._check_forsaken(process, tenure)
 
-    def _check_forsaken(self, process: Process, tenure: Tenure) -> None:
+    def _check_forsaken(self, process: Actor, tenure: Tenure) -> None:
         until = self._forsaken.get(tenure.lease.incarnation)
         if until is None or tenure.state is not State.HELD:
             return
@@ -116,7 +113,7 @@ class Watch:
 
     # --- endings -------------------------------------------------------------------------------------------------
 
-    def lost(self, process: Process, tenure: Tenure) -> None:
+    def lost(self, process: Actor, tenure: Tenure) -> None:
         """A loss was told: what it says of the store must be true."""
         self.losses += 1
         if id(tenure) in self._lost:

@@ -14,7 +14,7 @@ from lockstead.protocol.commands import Pause, Paused, Reply, Script
 from lockstead.protocol.record import stamped
 
 if TYPE_CHECKING:
-    from lockstead.testing.simulation.process import Process
+    from lockstead.testing.simulation.machine import Machine
 
 OVERTIME: Final = 0.9
 """Seconds after the end of a wait in which its last try must be over; as the real drivers have it."""
@@ -42,7 +42,7 @@ class Talk:
     )
 
     def __init__(
-        self, process: Process, script: Script[Any], limit: float, then: Then, gives_up_at: float | None = None
+        self, process: Machine, script: Script[Any], limit: float, then: Then, gives_up_at: float | None = None
     ) -> None:
         self.process = process
         self.limit = limit

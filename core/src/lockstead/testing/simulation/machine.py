@@ -1,0 +1,92 @@
+"""Decides what a simulated machine is: two clocks, a way to the store, and the accidents that befall it.
+
+Must not know leases. Its boot clock runs on while it stands still; its wall clock jumps as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lockstead.protocol.commands import Script
+from lockstead.protocol.terms import Book, Terms
+from lockstead.settings import Settings
+from lockstead.testing.simulation.network import Network
+from lockstead.testing.simulation.properties import Watch
+from lockstead.testing.simulation.talk import Talk, Then
+from lockstead.testing.simulation.world import Actor, BootClock, World
+
+
+class Machine(Actor):
+    """A machine with one process on it, which holds conversations with the store.
+
+    cut_until: a true instant until which nothing it sends arrives. is_watching: its store wakes waiters.
+    """
+
+    __slots__ = ("_nonces", "_wall_ahead", "cut_until", "is_watching", "network", "settings", "terms", "watch", "world")
+
+    def __init__(self, name: str, clock: BootClock, world: World, network: Network, watch: Watch, terms: Terms) -> None:
+        super().__init__(name, clock)
+        self.world = world
+        self.network = network
+        self.watch = watch
+        self.settings: Settings = terms.settings
+        self.terms = terms
+        self.cut_until = 0.0
+        self.is_watching = False
+        self._wall_ahead = 0.0
+        self._nonces = 0
+
+    def now(self) -> float:
+        """Give this process's boot clock."""
+        return self.clock.at(self.world.now)
+
+    def wall(self) -> float:
+        """Give this process's wall clock: for people only."""
+        return 1.7e9 + self.world.now + self._wall_ahead
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forward or back."""
+        self._wall_ahead += seconds
+
+    def after(self, seconds: float, call: Callable[[Any], None], argument: Any = None) -> None:
+        """Do something later, unless this process dies before."""
+        self.world.at(self.world.now + seconds, self, call, argument)
+
+    def converse(self, script: Script[Any], then: Then, gives_up_at: float | None = None) -> Talk:
+        """Start a conversation with the store."""
+        talk = Talk(self, script, self.settings.request_timeout, then, gives_up_at)
+        talk.start()
+        return talk
+
+    def nonce(self) -> str:
+        """Give a name that nobody else has."""
+        self._nonces += 1
+        return f"{self.name}/{self.epoch}.{self._nonces}"
+
+    def stop(self, seconds: float) -> None:
+        """Stand still, as SIGSTOP, a long collection of garbage or a suspended machine does; the boot clock runs on."""
+        self.stopped_until = max(self.stopped_until, self.world.now + seconds)
+        self.tell(f"stands still for {seconds:.3f} s")
+
+    def stumble(self, is_fatal: bool) -> None:
+        """Stand still for about a ttl, at the worst of moments; or die, for those who can."""
+        del is_fatal
+        self.stop(self.settings.ttl * (0.7 + 0.5 * self.world.dice.random()))
+
+    def cut(self, seconds: float) -> None:
+        """Nothing that is sent from here arrives, and no answer comes, for a while."""
+        self.cut_until = max(self.cut_until, self.world.now + seconds)
+        self.tell(f"is cut off for {seconds:.3f} s")
+
+    def die(self) -> None:
+        """End here and now, and forget everything; what was sent is on its way."""
+        self.epoch += 1
+        self.stopped_until = self.world.now
+        self.terms = Terms(self.terms.traits, self.settings, Book())
+        self.tell("died")
+
+    def tell(self, what: str) -> None:
+        """Write a line of the log, if somebody reads along."""
+        if self.world.is_told:
+            self.world.tell(self.name, what)
