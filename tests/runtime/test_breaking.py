@@ -235,3 +235,12 @@ def test_h24_a_damaged_record_is_refused_until_an_operator_removes_it(client: Cl
     assert broken.removed
     with lock.hold(timeout=5) as lease:
         lease.check()
+
+
+@pytest.mark.parametrize("fields", [{"v": "2", "identity": "x", "ttl": "60"}, {"owner": "somebody else"}])
+def test_h24_h30_what_is_newer_or_not_ours_is_not_even_removed(
+    client: Client, store: Faulty, fields: dict[str, str]
+) -> None:
+    store.perform(Create(Name("apt"), fields, lives=0.0), 1.0)
+    with pytest.raises(lockstead.StoreRefused, match="'apt'"):
+        client.lock("apt").break_lease(reason="in the way", now=True)

@@ -145,6 +145,12 @@ def _decode_foreign(name: Name, fields: Mapping[str, str]) -> Record:
     return Record(holder=identity, ttl=None, owner=identity, expires_at=expires_at, unknown=dict(fields))
 
 
+def is_ours(fields: Mapping[str, str]) -> bool:
+    """Tell whether lockstead wrote a record, in a version that this one reads, however damaged it is."""
+    major = fields.get("v", "").split(".", 1)[0]
+    return major.isdigit() and int(major) <= VERSION
+
+
 def revocation_text(revoked: Revocation) -> str:
     """Write who broke a lease and why as one field."""
     return json.dumps({"by": revoked.by, "reason": revoked.reason}, ensure_ascii=False, separators=(",", ":"))

@@ -27,7 +27,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.lifecycle import Tenure
 from lockstead.protocol.members import drain
-from lockstead.protocol.record import Record, Revocation, encode, number, revocation_text
+from lockstead.protocol.record import Record, Revocation, encode, is_ours, number, revocation_text
 from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.values import Name, Space
 
@@ -198,7 +198,7 @@ def break_lease(
 
     Default: revoke, and the holder's next renewal finds out; there is no overlap. now: remove at once, or leave a
     tombstone of the record's lock-delay by one Replace (a Remove and a Create would leave a gap).
-    A damaged record can only be removed.
+    A damaged record can only be removed; what is not ours, or newer, is refused.
     """
     reply = yield from ask(Read(name))
     seen = reply.answer
@@ -207,7 +207,7 @@ def break_lease(
     try:
         record = terms.decode(name, seen)
     except StoreRefused:
-        if not now:
+        if not now or not is_ours(seen.fields):
             raise
         # nobody can read it, so nobody can be told: removing it is all that an operator can do
         record = Record(holder=seen.fields.get("identity", ""), ttl=None)
