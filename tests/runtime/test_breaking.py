@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import lockstead
 from lockstead import AsyncClient, Client, Ending, LeaseLost, LossReason, NotAcquired
 from lockstead.events import LockEvent, Warned
-from lockstead.protocol.commands import Create, Extend, Remove
+from lockstead.protocol.commands import Command, Create, Extend, Remove
 from lockstead.values import Name, Space
 from tests.runtime.faulty import Faulty, quiet, refuse, until
 from tests.runtime.processes import Child
@@ -244,3 +246,29 @@ def test_h24_h30_what_is_newer_or_not_ours_is_not_even_removed(
     store.perform(Create(Name("apt"), fields, lives=0.0), 1.0)
     with pytest.raises(lockstead.StoreRefused, match="'apt'"):
         client.lock("apt").break_lease(reason="in the way", now=True)
+
+
+def test_rule_12_reclaim_spares_what_a_sibling_was_granted_and_has_not_got_yet(client: Client, store: Faulty) -> None:
+    """The sibling's Create has landed and its answer is on the way: the keeper does not know of the lease yet."""
+    landed, may_answer = threading.Event(), threading.Event()
+
+    def slow(command: Command[Any]) -> None:
+        if isinstance(command, Create) and command.name == Name("apt") and not landed.is_set():
+            landed.set()
+            assert may_answer.wait(20)
+
+    store.after = slow
+    got: list[lockstead.Lease | None] = []
+    sibling = threading.Thread(target=lambda: got.append(client.lock("apt", owner="nightly", ttl=300).try_acquire()))
+    sibling.start()
+    try:
+        assert landed.wait(20)
+        assert client.lock("apt", owner="nightly", ttl=300).try_acquire(reclaim=True) is None
+    finally:
+        may_answer.set()
+        sibling.join(20)
+    (lease,) = got
+    assert lease is not None
+    lease.check()
+    assert lease.release()
+    assert not client._engine.wishes

@@ -64,6 +64,8 @@ class Asking:
         if self._waits:
             engine.refuse_self_wait(Name(key))
             self._want.on_wait = partial(engine.waiting, key, self._want.holder)
+        # until it is kept or given up, a sibling of the same owner must not take it for a dead process's
+        engine.wishes.add(self._want.holder)
 
     def enter(self, bell: Waiter) -> bool:
         """Stand in line; True if it is our turn at once."""
@@ -89,14 +91,17 @@ class Asking:
         engine = self.engine
         if isinstance(outcome, Contended):
             self._contended = outcome
+            engine.wishes.discard(self._want.holder)
             engine.given_up(self._want, self._settings)
             return None
         waited = max(0.0, outcome.sent_at - self._started_at)
         kept = engine.granted(outcome, self._want, self._settings, waited)
+        engine.wishes.discard(self._want.holder)
         return kind(engine, kept, engine.took(kept))
 
     def failed(self, error: BaseException) -> None:
         """The acquisition ended without an answer: take back what it may have written."""
+        self.engine.wishes.discard(self._want.holder)
         self.engine.given_up(self._want, self._settings, error)
 
     def not_acquired(self) -> NotAcquired:

@@ -89,6 +89,8 @@ class Engine:
     def _renew_state(self) -> None:
         self.keeper = Keeper(self.store, self.clock, self._listener)
         self.lines = Lines()
+        # holders that were asked for and are not in the keeper's care yet: set operations are atomic
+        self.wishes: set[str] = set()
         self.calls = Workers("lockstead-call", CALLS_MAX)
         self.watches = Workers("lockstead-watch", WATCHES_MAX)
         self._lock = threading.Lock()
@@ -126,7 +128,7 @@ class Engine:
             backtrace=_backtrace(caller) if settings.backtrace else None,
             labels=settings.labels,
         )
-        return Acquisition(name, holder, owner, encode(record), reclaim=reclaim, keeps=self.keeper.keeps)
+        return Acquisition(name, holder, owner, encode(record), reclaim=reclaim, keeps=self.keeps)
 
     def registration_fields(self, nonce: str, ttl: float, settings: Settings) -> Mapping[str, str]:
         """Give the record of a member's registration."""
@@ -186,6 +188,10 @@ class Engine:
         kept = Kept(tenure, self.terms(settings))
         self.keeper.keep(kept)
         return kept
+
+    def keeps(self, holder: str) -> bool:
+        """Tell whether this very process keeps a lease of this holder, or is about to."""
+        return holder in self.wishes or self.keeper.keeps(holder)
 
     def given_up(self, want: Acquisition, settings: Settings, error: BaseException | None = None) -> None:
         """Take back what an acquisition that ended without a lease may have written: now, and once more later.
