@@ -30,7 +30,7 @@ from lockstead.values import Ending, LeaseTicket, Predecessor, Sequencer
 if TYPE_CHECKING:
     from lockstead.aio import AsyncClient, AsyncLease, AsyncLock, connect_async
     from lockstead.fencing import FenceGuard
-    from lockstead.holding import Breaking, Holding
+    from lockstead.holding import AuditEntry, Breaking, Holding
     from lockstead.lease import Lease
 
 __version__ = "0.1.0"
@@ -39,6 +39,7 @@ __all__ = [
     "AsyncClient",
     "AsyncLease",
     "AsyncLock",
+    "AuditEntry",
     "Breaking",
     "Client",
     "Ending",
@@ -68,6 +69,7 @@ _WHEN_NAMED = {
     "AsyncClient": "aio",
     "AsyncLease": "aio",
     "AsyncLock": "aio",
+    "AuditEntry": "holding",
     "Breaking": "holding",
     "FenceGuard": "fencing",
     "Holding": "holding",

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, ParamSpec, Self, TypeVar
 from lockstead import conversations, opening
 from lockstead.errors import LeaseLost, StoreError
 from lockstead.events import Listener, ReleaseFailed
-from lockstead.holding import Breaking, Holding
+from lockstead.holding import AuditEntry, Breaking, Holding
 from lockstead.protocol.commands import Script
 from lockstead.runtime import context
 from lockstead.runtime.awaiting import LoopBell, arun, aside, in_thread, wait_in_line
@@ -42,8 +42,12 @@ class AsyncClient:
         """Name a lock of this store; asks nothing. Settings as in `Settings.make`."""
         return AsyncLock._of(self._engine, key, settings)
 
+    async def history(self, key: str | None = None) -> list[AuditEntry]:
+        """Show the leases that were broken, of one key or of all, the oldest first. Entries are never removed."""
+        return await _converse(self._engine, conversations.PLAIN, conversations.history(self._engine, key))
+
     async def list(self) -> list[Holding]:
-        """Show every key that is held, by name."""
+        """Show every key that has a record, by name; one that cannot be read is shown with its `problem`."""
         return await _converse(self._engine, conversations.PLAIN, conversations.listed(self._engine))
 
     async def verify(self, sequencer: Sequencer | str) -> bool:
@@ -148,6 +152,11 @@ class AsyncLock(opening.NamedLock):
         """Show who holds the lock, since when, why, until when, with which token; None if nobody does."""
         engine = await self._ready()
         return await _converse(engine, self._settings, conversations.inspected(engine, self._key, self._settings))
+
+    async def history(self) -> list[AuditEntry]:
+        """Show the leases of this lock that were broken, the oldest first. Entries are never removed."""
+        engine = await self._ready()
+        return await _converse(engine, self._settings, conversations.history(engine, self._key))
 
     async def break_lease(
         self, *, reason: str, by: str | None = None, now: bool = False, incarnation: str | None = None

@@ -11,7 +11,7 @@ from typing import NoReturn, TypeVar
 from lockstead import opening
 from lockstead.errors import NotAcquired, StoreError, StoreRefused
 from lockstead.events import Attached, Detached, Released, ReleaseFailed, Warned
-from lockstead.holding import Breaking, Holding, breaking, holding
+from lockstead.holding import AuditEntry, Breaking, Holding, audited, breaking, holding, listing
 from lockstead.protocol import release as leaving
 from lockstead.protocol.acquire import Contended, Grant, acquire
 from lockstead.protocol.commands import List, Script, TokenSource, ask
@@ -233,11 +233,17 @@ def inspected(engine: Engine, key: str, settings: Settings) -> Script[Holding | 
 
 
 def listed(engine: Engine) -> Script[list[Holding]]:
-    """Show every key that is held, by name."""
+    """Show every key that has a record, by name."""
     terms = engine.terms(PLAIN)
     said = yield from ask(List(Space.LOCK))
-    held = [holding(name.key, leaving.sight(name, seen, terms), terms) for name, seen in said.answer.entries]
-    return sorted(held, key=lambda one: one.key)
+    return sorted((listing(name, seen, terms) for name, seen in said.answer.entries), key=lambda one: one.key)
+
+
+def history(engine: Engine, key: str | None) -> Script[list[AuditEntry]]:
+    """Show the leases of one key, or of all, that were broken, the oldest first."""
+    engine.refuse_if_closed()
+    said = yield from ask(List(Space.AUDIT, key))
+    return sorted((audited(name, seen) for name, seen in said.answer.entries), key=lambda one: one.at_epoch or 0.0)
 
 
 def verified(engine: Engine, sequencer: Sequencer | str) -> Script[bool]:

@@ -1,16 +1,20 @@
-"""Decides how a record is shown to a person: who holds what, since when, why, and until when.
+"""Decides how a record is shown to a person: who holds what, since when, why, until when, and what was broken.
 
 Instants are of the *writer's* wall clock, for reading only; nothing here decides anything.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lockstead.protocol.release import Broken, Sight
+from lockstead.errors import StoreRefused
+from lockstead.protocol.commands import Snapshot
+from lockstead.protocol.release import Broken, Sight, sight
 from lockstead.protocol.terms import Terms, token_of
+from lockstead.values import Name
 
 if TYPE_CHECKING:
     import pendulum
@@ -23,6 +27,8 @@ class Holding:
     holder is owner plus nonce. ttl, age, expected are seconds; age is the time since the last renewal by the store's
     clock, None where it does not tell. is_expired: its time is up as far as one read can tell, so the next who asks
     may take it. acquired_at, expires_at, alert_at are `pendulum` datetimes in UTC, by the writer's wall clock.
+    problem: why the record cannot be read (damaged, not ours, of a newer version), in one line. Nobody gets such a
+    key, and all that is known of it is its name. Only a listing shows one; everything else raises StoreRefused.
     """
 
     key: str
@@ -47,6 +53,7 @@ class Holding:
     acquired_epoch: float | None
     expires_epoch: float | None
     alert_epoch: float | None
+    problem: str | None = None
 
     @property
     def acquired_at(self) -> pendulum.DateTime | None:
@@ -80,6 +87,30 @@ class Breaking:
     def believed_until(self) -> pendulum.DateTime | None:
         """Until when the old holder may still believe, by this machine's wall clock."""
         return instant(self.believed_until_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One lease that was broken: who did it, when, why, whose lease it was, and its token if it had drawn one.
+
+    what: "revoked" (its holder found out at its next renewal) or "removed" (at once). at is a `pendulum` datetime in
+    UTC, by the wall clock of who broke it. Text that a damaged entry does not say is empty.
+    """
+
+    key: str
+    at_epoch: float | None
+    by: str
+    reason: str
+    what: str
+    holder: str
+    owner: str
+    incarnation: str
+    token: int | None
+
+    @property
+    def at(self) -> pendulum.DateTime | None:
+        """When it was broken."""
+        return instant(self.at_epoch)
 
 
 def instant(epoch: float | None) -> pendulum.DateTime | None:
@@ -118,6 +149,70 @@ def holding(key: str, sight: Sight, terms: Terms) -> Holding:
         expires_epoch=record.expires_at,
         alert_epoch=record.alert_at,
     )
+
+
+def listing(name: Name, seen: Snapshot, terms: Terms) -> Holding:
+    """Show one entry of a listing: a record that cannot be read hides no other."""
+    try:
+        return holding(name.key, sight(name, seen, terms), terms)
+    except StoreRefused as refused:
+        return _unreadable(name.key, seen, str(refused))
+
+
+def _unreadable(key: str, seen: Snapshot, problem: str) -> Holding:
+    identity = seen.fields.get("identity", "")
+    return Holding(
+        key=key,
+        holder=identity,
+        owner=seen.fields.get("owner", identity),
+        purpose=None,
+        ttl=None,
+        token=None,
+        progress=None,
+        expected=None,
+        age=None,
+        is_expired=False,
+        closing=False,
+        revoked_by=None,
+        revoked_because=None,
+        host=None,
+        pid=None,
+        where=None,
+        backtrace=None,
+        labels={},
+        incarnation=seen.incarnation,
+        acquired_epoch=None,
+        expires_epoch=None,
+        alert_epoch=None,
+        problem=problem,
+    )
+
+
+def audited(name: Name, seen: Snapshot) -> AuditEntry:
+    """Show an audit entry; whatever it says is shown, and what it does not say is left out."""
+    said = seen.fields
+    token = said.get("token", "")
+    return AuditEntry(
+        key=name.key,
+        at_epoch=_epoch(said.get("at", ""), name.part),
+        by=said.get("by", ""),
+        reason=said.get("reason", ""),
+        what=said.get("what", ""),
+        holder=said.get("holder", ""),
+        owner=said.get("owner", ""),
+        incarnation=said.get("incarnation", ""),
+        token=int(token) if token.isdigit() else None,
+    )
+
+
+def _epoch(text: str, part: str) -> float | None:
+    """Read the instant of an audit entry: its field, or else its name, which begins with milliseconds."""
+    try:
+        at = float(text)
+    except ValueError:
+        stamp = part.partition("-")[0]
+        return int(stamp) / 1000 if stamp.isdigit() else None
+    return at if math.isfinite(at) else None
 
 
 def breaking(key: str, broken: Broken, terms: Terms, wall_now: float) -> Breaking:

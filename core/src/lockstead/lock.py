@@ -15,7 +15,7 @@ from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 if TYPE_CHECKING:
     from lockstead.conversations import Asking
     from lockstead.events import Listener
-    from lockstead.holding import Breaking, Holding
+    from lockstead.holding import AuditEntry, Breaking, Holding
     from lockstead.lease import Hold, Lease
     from lockstead.stores.port import Store
 
@@ -35,8 +35,15 @@ class Client:
         """Name a lock of this store; asks nothing. Settings as in `Settings.make`."""
         return Lock._of(self._engine, key, settings)
 
+    def history(self, key: str | None = None) -> list[AuditEntry]:
+        """Show the leases that were broken, of one key or of all, the oldest first. Entries are never removed."""
+        from lockstead import conversations
+        from lockstead.lease import converse
+
+        return converse(self._engine, conversations.PLAIN, conversations.history(self._engine, key))
+
     def list(self) -> list[Holding]:
-        """Show every key that is held, by name."""
+        """Show every key that has a record, by name; one that cannot be read is shown with its `problem`."""
         from lockstead import conversations
         from lockstead.lease import converse
 
@@ -168,6 +175,14 @@ class Lock(opening.NamedLock):
 
         engine = self._open_now()
         return converse(engine, self._settings, conversations.inspected(engine, self._key, self._settings))
+
+    def history(self) -> list[AuditEntry]:
+        """Show the leases of this lock that were broken, the oldest first. Entries are never removed."""
+        from lockstead import conversations
+        from lockstead.lease import converse
+
+        engine = self._open_now()
+        return converse(engine, self._settings, conversations.history(engine, self._key))
 
     def break_lease(
         self, *, reason: str, by: str | None = None, now: bool = False, incarnation: str | None = None
