@@ -59,6 +59,11 @@ class AsyncClient:
         said = LeaseTicket.parse(ticket)
         return await self.lock(said.key, ttl=said.ttl).release(said, drain=drain)
 
+    async def renew(self, ticket: LeaseTicket | str, *, progress: str | None = None) -> float:
+        """Extend a lease from its ticket, as its owner; as `Lock.renew`."""
+        said = LeaseTicket.parse(ticket)
+        return await self.lock(said.key, ttl=said.ttl).renew(said, progress=progress)
+
     async def close(self) -> None:
         """Close the keeper and the store. Idempotent."""
         await aside(self._engine.close)
@@ -145,6 +150,12 @@ class AsyncLock(opening.NamedLock):
         engine = await self._ready()
         releasing = conversations.released(engine, self._key, self._settings, ticket, drain)
         return await _converse(engine, self._settings, releasing)
+
+    async def renew(self, ticket: LeaseTicket | str, *, progress: str | None = None) -> float:
+        """Extend a lease from its ticket, as its owner; the seconds for which it may be believed from now on."""
+        engine = await self._ready()
+        renewing = conversations.renewed(engine, self._key, self._settings, ticket, progress)
+        return await _converse(engine, self._settings, renewing)
 
     # --- looking and breaking ------------------------------------------------------------------------------------
 

@@ -6,21 +6,22 @@ Every function here gives a script; `lock` runs it blocking, `aio` awaiting. Mus
 from __future__ import annotations
 
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 from lockstead import opening
-from lockstead.errors import NotAcquired, StoreError, StoreRefused
-from lockstead.events import Attached, Detached, Released, ReleaseFailed, Warned
+from lockstead.errors import LossReason, NotAcquired, StoreError, StoreRefused
+from lockstead.events import Attached, Detached, Released, ReleaseFailed, Renewed, Warned
 from lockstead.holding import AuditEntry, Breaking, Holding, audited, breaking, holding, listing
 from lockstead.protocol import release as leaving
 from lockstead.protocol.acquire import Contended, Grant, acquire
 from lockstead.protocol.commands import List, Script, TokenSource, ask
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.members import attach, withdraw
-from lockstead.protocol.renew import Over, renew
+from lockstead.protocol.record import number
+from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, renew
 from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.runtime.engine import Engine, fresh_nonce
-from lockstead.runtime.held import HeldLease, lost_on_attach
+from lockstead.runtime.held import HeldLease, lost_by_ticket
 from lockstead.runtime.keeper import Kept
 from lockstead.runtime.line import Waiter
 from lockstead.runtime.run import Limits
@@ -28,6 +29,9 @@ from lockstead.settings import Settings
 from lockstead.values import Duration, LeaseTicket, Name, Sequencer, Space, seconds
 
 L = TypeVar("L", bound=HeldLease)
+
+PROGRESS_MAX: Final = 1000
+"""Characters of a word on how far the work is."""
 
 PLAIN = Settings()
 """What a conversation is held under that belongs to no lock."""
@@ -195,7 +199,7 @@ def attached(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket |
     fields = engine.registration_fields(nonce, said.ttl, scaled)
     joined = yield from attach(lease, nonce, fields, engine.terms(scaled))
     if isinstance(joined, Over):
-        raise lost_on_attach(said, joined)
+        raise lost_by_ticket(said, joined, "attach to")
     kept = engine.attached(joined, scaled)
     engine.emit(Attached(key, said.holder))
     return kept
@@ -213,6 +217,32 @@ def released(
     engine.emit(Released(key, lease.holder, removed, outcome.value))
     engine.lines.ring(key)
     return removed
+
+
+def renewed(
+    engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str, progress: str | None
+) -> Script[float]:
+    """Extend, as its owner, the lease that a ticket names; the seconds for which it may be believed from now on."""
+    said, lease, scaled = _of_ticket(engine, key, settings, ticket)
+    terms = engine.terms(scaled)
+    record = yield from extensible(lease, terms)
+    if isinstance(record, Over):
+        raise lost_by_ticket(said, record, "renew")
+    fields: dict[str, str] = {}
+    if progress is not None:
+        fields["progress"] = progress[:PROGRESS_MAX]
+        if record.expected is not None:
+            fields["alert_at"] = number(engine.clock.wall() + record.expected)
+    verdict = yield from renew(lease, fields, terms)
+    if isinstance(verdict, Over):
+        raise lost_by_ticket(said, verdict, "renew")
+    if verdict.deadline is None:
+        raise lost_by_ticket(said, Over(LossReason.GONE, BEING_RELEASED), "renew")
+    left = verdict.deadline - engine.clock.now()
+    if left <= 0:
+        raise lost_by_ticket(said, Over(LossReason.EXPIRED, "the answer came too late"), "renew")
+    engine.emit(Renewed(key, lease.holder, verdict.deadline))
+    return left
 
 
 def _of_ticket(

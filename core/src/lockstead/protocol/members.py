@@ -28,7 +28,7 @@ from lockstead.protocol.commands import (
     Snapshot,
     ask,
 )
-from lockstead.protocol.renew import Over, believable_ttl, over, renew
+from lockstead.protocol.renew import BEING_RELEASED, Over, believable_ttl, over, renew
 from lockstead.protocol.terms import LeaseId, Terms, is_over
 from lockstead.values import Name, Space
 
@@ -116,7 +116,7 @@ def _join(lease: LeaseId, terms: Terms) -> Script[float | Over]:
         return lost
     record = terms.decode(lease.name, reply.answer)
     if record.closing:
-        return Over(LossReason.GONE, "it is being released")
+        return Over(LossReason.GONE, BEING_RELEASED)
     by_read = terms.deadline_by_read(reply, reply.answer, believable_ttl(lease, record))
     if by_read is not None and _is_ample(by_read - reply.received_at, terms):
         return by_read
@@ -124,7 +124,7 @@ def _join(lease: LeaseId, terms: Terms) -> Script[float | Over]:
     if isinstance(renewed, Over):
         return renewed
     if renewed.deadline is None:
-        return Over(LossReason.GONE, "it is being released")
+        return Over(LossReason.GONE, BEING_RELEASED)
     return renewed.deadline
 
 

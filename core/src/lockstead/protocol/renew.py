@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from lockstead.errors import LossReason, OutcomeUnknown
 from lockstead.protocol.commands import Absent, Conflict, Extend, Read, Script, Snapshot, ask
 from lockstead.protocol.record import Record
 from lockstead.protocol.terms import LeaseId, Terms, loss
+
+BEING_RELEASED: Final = "it is being released"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,22 @@ def renew(lease: LeaseId, fields: Mapping[str, str], terms: Terms) -> Script[Ren
         return lost
     terms.book.wrote(terms, reply)
     return Renewed(_deadline(lease, answer, reply.sent_at, terms), reply.sent_at, answer.revision)
+
+
+def extensible(lease: LeaseId, terms: Terms) -> Script[Record | Over]:
+    """Look whether a lease may still be extended: its record if it is ours, neither revoked nor closing.
+
+    For who renews now and then and remembers no loss: each Extend of a revoked record would keep the key blocked for
+    another ttl, for as long as somebody's loop goes on renewing.
+    """
+    reply = yield from ask(Read(lease.name))
+    if isinstance(reply.answer, Absent):
+        return Over(LossReason.GONE)
+    refused = over(lease, reply.answer, terms)
+    if refused is not None:
+        return refused
+    record = terms.decode(lease.name, reply.answer)
+    return Over(LossReason.GONE, BEING_RELEASED) if record.closing else record
 
 
 def believable_ttl(lease: LeaseId, record: Record) -> float:

@@ -207,11 +207,11 @@ class HeldLease:
         return f"<{type(self).__name__} {self.key!r} of {self.holder!r}: {self._tenure.state.name}>"
 
 
-def lost_on_attach(ticket: LeaseTicket, over: Over) -> LeaseLost:
-    """Give the error of an attach that came too late."""
+def lost_by_ticket(ticket: LeaseTicket, over: Over, verb: str) -> LeaseLost:
+    """Give the error of what came too late; verb is what cannot be done to the lease."""
     detail = f" ({over.detail})" if over.detail else ""
     return LeaseLost(
-        f"cannot attach to the lease of {ticket.holder!r} on {ticket.key!r}, {over.reason.value}: "
+        f"cannot {verb} the lease of {ticket.holder!r} on {ticket.key!r}, {over.reason.value}: "
         f"{_WHY[over.reason]}{detail}",
         reason=over.reason,
         key=ticket.key,
