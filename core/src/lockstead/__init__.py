@@ -28,7 +28,10 @@ from lockstead.settings import Settings
 from lockstead.values import Ending, LeaseTicket, Predecessor, Sequencer
 
 if TYPE_CHECKING:
-    from lockstead.aio import AsyncClient, AsyncLease, AsyncLock, connect_async
+    from lockstead.aio import AsyncClient, AsyncLock, connect_async
+    from lockstead.aio_batch import AsyncBatch
+    from lockstead.aio_lease import AsyncLease
+    from lockstead.batch import Batch
     from lockstead.fencing import FenceGuard
     from lockstead.holding import AuditEntry, Breaking, Holding
     from lockstead.lease import Lease
@@ -36,10 +39,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncBatch",
     "AsyncClient",
     "AsyncLease",
     "AsyncLock",
     "AuditEntry",
+    "Batch",
     "Breaking",
     "Client",
     "Ending",
@@ -66,10 +71,12 @@ __all__ = [
 
 
 _WHEN_NAMED = {
+    "AsyncBatch": "aio_batch",
     "AsyncClient": "aio",
-    "AsyncLease": "aio",
+    "AsyncLease": "aio_lease",
     "AsyncLock": "aio",
     "AuditEntry": "holding",
+    "Batch": "batch",
     "Breaking": "holding",
     "FenceGuard": "fencing",
     "Holding": "holding",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lockstead.runtime import context
 
 if TYPE_CHECKING:
-    from lockstead.aio import AsyncLease
+    from lockstead.aio_lease import AsyncLease
     from lockstead.lease import Lease
 
 

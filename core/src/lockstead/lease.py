@@ -117,7 +117,7 @@ class Lease(HeldLease):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         context.leave(self)
-        _leave(self, error, None)
+        leave(self, error, None)
 
 
 class Guard:
@@ -200,9 +200,9 @@ class Hold:
             if guard is not None:
                 guard.__exit__(kind, error, trace)
         except BaseException as raised:
-            _leave(lease, raised, self._drain)
+            leave(lease, raised, self._drain)
             raise
-        _leave(lease, error, self._drain)
+        leave(lease, error, self._drain)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
@@ -218,7 +218,7 @@ class Hold:
         return holding_it
 
 
-def _leave(lease: Lease, error: BaseException | None, drain: Duration | None) -> None:
+def leave(lease: Lease, error: BaseException | None, drain: Duration | None) -> None:
     """Give a lease back at the end of its block, and raise LeaseLost if the block returned without holding it."""
     lost = lease._loss_at_exit()
     try:

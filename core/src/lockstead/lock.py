@@ -10,9 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from lockstead import opening
+from lockstead.settings import Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lockstead.batch import Batch
     from lockstead.conversations import Asking
     from lockstead.events import Listener
     from lockstead.holding import AuditEntry, Breaking, Holding
@@ -34,6 +38,28 @@ class Client:
     def lock(self, key: str, **settings: Any) -> Lock:
         """Name a lock of this store; asks nothing. Settings as in `Settings.make`."""
         return Lock._of(self._engine, key, settings)
+
+    def try_many(self, keys: Iterable[str], **settings: Any) -> Batch:
+        """Take as many locks as are free now, without waiting: a Batch, which knows what it has and what it waits for.
+
+        Come back for the rest with `batch.try_more()`, or go through all with `batch.each()`. Settings as in
+        `Settings.make`, the same for all. Raises StoreRefused for a key that was refused, and StoreUnavailable or
+        OutcomeUnknown if the store was silent about all; nothing is held then.
+        """
+        from lockstead import batch
+
+        return batch.try_many(self._engine, Settings.make(**settings), keys)
+
+    def acquire_all(self, keys: Iterable[str], timeout: Duration | None = None, **settings: Any) -> Batch:
+        """Take all locks or none: one after the other, in the order of their names' UTF-8 bytes.
+
+        Whoever takes several locks takes them like this, and no two wait for each other. It waits while it holds, so
+        it must not be called by who holds other locks. NotAcquired after `timeout` seconds in all, for ever by
+        default; nothing is held then.
+        """
+        from lockstead import batch
+
+        return batch.acquire_all(self._engine, Settings.make(**settings), keys, timeout)
 
     def history(self, key: str | None = None) -> list[AuditEntry]:
         """Show the leases that were broken, of one key or of all, the oldest first. Entries are never removed."""

@@ -1,0 +1,163 @@
+"""Decides how several locks are taken as one wish, awaiting: the twin of `batch`.
+
+The rules of waiting stand in `gathering`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from types import TracebackType
+from typing import Self
+
+from lockstead.aio_lease import AsyncLease, ask, leave
+from lockstead.conversations import Asking
+from lockstead.errors import LeaseLost, OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.events import ReleaseFailed
+from lockstead.gathering import AT_ONCE, Ask, HeldBatch, in_order
+from lockstead.runtime.awaiting import LoopBell, arun
+from lockstead.runtime.engine import Engine
+from lockstead.settings import Settings
+from lockstead.values import Duration, seconds
+
+
+class AsyncBatch(HeldBatch[AsyncLease]):
+    """Several locks that were asked for together; the awaiting twin of `Batch`."""
+
+    async def try_more(self) -> list[AsyncLease]:
+        """Ask once for every key that was not had yet, without waiting; give the new leases."""
+        asks = self._asks()
+        await _round(self._engine, asks)
+        return self._settled(asks, AsyncLease)
+
+    async def more(self, timeout: Duration | None = None) -> list[AsyncLease]:  # noqa: ASYNC109
+        """Wait until at least one more lease is ours, with random pauses; as `Batch.more`."""
+        clock = self._engine.clock
+        started_at = clock.now()
+        gives_up_at = None if timeout is None else started_at + seconds(timeout, "timeout")
+        silence: StoreError | None = None
+        while self._wanted:
+            try:
+                got = await self.try_more()
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                silence, got = error, []
+            else:
+                silence = None
+            if got:
+                return got
+            self._refuse_to_wait()
+            pause = self._pause(gives_up_at)
+            if pause is None:
+                raise self._wait_is_over(started_at, silence)
+            await asyncio.sleep(pause)
+        return []
+
+    async def each(self, timeout: Duration | None = None) -> AsyncIterator[AsyncLease]:  # noqa: ASYNC109
+        """Go through all keys, in the order in which they become free; give back each lease before the next.
+
+        As `Batch.each`.
+        """
+        while True:
+            for lease in list(self):
+                if self._wants_again(lease):
+                    await self._give_back(lease)
+                elif not lease._is_ended:
+                    async with lease:
+                        yield lease
+            if not self._wanted:
+                return
+            if not self.leases:
+                await self.more(timeout)
+
+    async def release(self, drain: Duration | None = None) -> int:
+        """Give back every lease that is still held; how many we removed. The first failure is raised at the end."""
+        removed, failure = 0, None
+        for lease in reversed(list(self)):
+            try:
+                removed += await lease.release(drain)
+            except StoreError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return removed
+
+    async def _give_up(self) -> None:
+        """Give everything back after a failure, which is the one that counts."""
+        for lease in reversed(list(self)):
+            await self._give_back(lease)
+
+    async def _give_back(self, lease: AsyncLease) -> None:
+        try:
+            await lease.release()
+        except StoreError as failed:
+            self._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lost: LeaseLost | None = None
+        for lease in reversed(list(self)):
+            try:
+                await leave(lease, error, None)
+            except LeaseLost as raised:
+                lost = lost or raised
+        if lost is not None:
+            raise lost from lost.__cause__
+
+
+async def try_many(engine: Engine, settings: Settings, keys: Iterable[str]) -> AsyncBatch:
+    """Take as many of the keys as are free now, without waiting."""
+    batch = AsyncBatch(engine, settings, keys)
+    try:
+        await batch.try_more()
+    except BaseException:
+        await batch._give_up()
+        raise
+    return batch
+
+
+async def acquire_all(
+    engine: Engine,
+    settings: Settings,
+    keys: Iterable[str],
+    timeout: Duration | None,  # noqa: ASYNC109
+) -> AsyncBatch:
+    """Take all keys, one after the other in the one order that everybody takes them in, or none."""
+    batch = AsyncBatch(engine, settings, keys)
+    gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
+    try:
+        for key in in_order(batch.waiting):
+            left = None if gives_up_at is None else max(0.0, gives_up_at - engine.clock.now())
+            asking = Asking(engine, key, settings, left, reclaim=False)
+            lease = await ask(asking)
+            if lease is None:
+                raise asking.not_acquired()
+            batch._add(lease)
+    except BaseException:
+        await batch._give_up()
+        raise
+    return batch
+
+
+async def _round(engine: Engine, asks: list[Ask]) -> None:
+    """Ask several keys, a few at a time; cancelled, leave nothing behind."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def look(one: Ask) -> None:
+        async with turns:
+            try:
+                one.outcome = await arun(one.script, engine, one.asking.limits, LoopBell())
+            except Exception as error:  # noqa: BLE001 - it belongs to this key, and is raised when all have answered
+                one.error = error
+
+    try:
+        async with asyncio.TaskGroup() as looks:
+            for one in asks:
+                looks.create_task(look(one))
+    except BaseException as error:
+        for one in asks:
+            one.asking.failed(error)
+        raise

@@ -1,0 +1,208 @@
+"""Decides what holding looks like, awaiting: AsyncLease, its AsyncGuard, and the AsyncHold of a block or a function.
+
+The twin of `lease`: runs the same `conversations` and hands what they decide to the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from lockstead import conversations
+from lockstead.errors import LeaseLost, StoreError
+from lockstead.events import ReleaseFailed
+from lockstead.protocol.commands import Script
+from lockstead.runtime import context
+from lockstead.runtime.awaiting import LoopBell, arun, in_thread, wait_in_line
+from lockstead.runtime.cancel import TaskInterrupter
+from lockstead.runtime.engine import Engine
+from lockstead.runtime.held import HeldLease
+from lockstead.runtime.run import Limits
+from lockstead.settings import Settings
+from lockstead.values import Duration, LeaseTicket, Sequencer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+async def ask(asking: conversations.Asking) -> AsyncLease | None:
+    """Carry an acquisition out, awaiting; None if others hold the lock."""
+    engine, bell = asking.engine, LoopBell()
+    try:
+        first = asking.enter(bell)
+        in_time = first or await wait_in_line(engine, asking.key, bell, asking.gives_up_at)
+        script = asking.script(was_first=first, in_time=in_time)
+        outcome = await arun(script, engine, asking.limits, bell)
+        return asking.ended(outcome, AsyncLease)
+    except BaseException as error:
+        asking.failed(error)
+        raise
+    finally:
+        asking.leave(bell)
+
+
+async def converse(engine: Engine, settings: Settings, script: Script[T]) -> T:
+    """Carry any other conversation out, awaiting."""
+    return await arun(script, engine, Limits(settings.request_timeout), LoopBell())
+
+
+class AsyncLease(HeldLease):
+    """A time-bounded right to a key, awaiting. An async context manager that releases."""
+
+    async def sequencer(self) -> Sequencer:
+        """Give key, mode and fencing token, for the resource to check; draws the token when first asked."""
+        return await self._converse(conversations.sequencer(self))
+
+    async def detach(self) -> LeaseTicket:
+        """Stop keeping the lease without giving it back, and give the ticket to carry on with."""
+        self._leave_to_others()
+        await self._settle()
+        return await self._converse(conversations.detach(self))
+
+    async def share(self) -> LeaseTicket:
+        """Give a ticket and go on working: registers as a member first, so that a release waits for it."""
+        return await self._converse(conversations.share(self))
+
+    async def release(self, drain: Duration | None = None) -> bool:
+        """Give the lease back: True if we removed it; as `Lease.release`."""
+        engine = self._engine
+        now = engine.clock.now()
+        bound_at = now + conversations.drain_bound(self._kept.terms, drain)
+        if not self._may_leave(now):
+            return False
+        try:
+            await self._settle()
+            return await self._converse(conversations.give_back(self, bound_at))
+        except BaseException:
+            self._release_failed()
+            raise
+        finally:
+            self._gave_back()
+
+    def guard(self) -> AsyncGuard:
+        """Cancel the `async with` block it opens when the lease is lost; the block leaves as LeaseLost."""
+        return AsyncGuard(self)
+
+    async def _settle(self) -> None:
+        if self._tenure.in_flight:
+            limit = 2 * self._tenure.settings.request_timeout
+            await in_thread(self._engine.calls, functools.partial(self._engine.keeper.settle, self._kept, limit))
+
+    async def _converse(self, script: Script[T]) -> T:
+        return await converse(self._engine, self._tenure.settings, script)
+
+    async def __aenter__(self) -> Self:
+        self.check()
+        context.enter(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        context.leave(self)
+        await leave(self, error, None)
+
+
+class AsyncGuard:
+    """An `async with` block that is cancelled when its lease is lost, and then raises LeaseLost.
+
+    Somebody else's cancellation at the same instant stays a cancellation.
+    """
+
+    def __init__(self, lease: AsyncLease) -> None:
+        self._lease = lease
+        self._interrupter: TaskInterrupter | None = None
+
+    async def __aenter__(self) -> AsyncLease:
+        if self._interrupter is not None:
+            raise TypeError("this guard is entered already: call lease.guard() once for each block")
+        self._lease.check()
+        self._interrupter = TaskInterrupter()
+        self._lease._engine.keeper.on_lost(self._lease._kept, self._interrupter.fire, at_once=True)
+        return self._lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        interrupter, lease = self._interrupter, self._lease
+        if interrupter is None:
+            return
+        self._interrupter = None
+        lease._engine.keeper.not_on_lost(lease._kept, interrupter.fire)
+        was_fired, cancelled_too = await interrupter.disarm(error)
+        if was_fired and cancelled_too and error is None:
+            raise asyncio.CancelledError
+        if was_fired and not cancelled_too and (error is None or isinstance(error, asyncio.CancelledError)):
+            lost = lease._found_lost()
+            raise lost from lost.__cause__
+
+
+class AsyncHold:
+    """What `lock.hold()` gives: an async context manager with a lease of its own, and a decorator."""
+
+    def __init__(
+        self, acquire: Callable[[], Awaitable[AsyncLease]], *, interrupt: bool, drain: Duration | None
+    ) -> None:
+        self._acquire = acquire
+        self._interrupt = interrupt
+        self._drain = drain
+        self._lease: AsyncLease | None = None
+        self._guard: AsyncGuard | None = None
+
+    async def __aenter__(self) -> AsyncLease:
+        if self._lease is not None:
+            raise TypeError("this hold is entered already: call lock.hold() once for each block")
+        lease = await self._acquire()
+        self._lease = lease
+        context.enter(lease)
+        if self._interrupt:
+            guard = lease.guard()
+            try:
+                await guard.__aenter__()
+            except LeaseLost as lost:
+                await self.__aexit__(LeaseLost, lost, None)
+                raise
+            self._guard = guard
+        return lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        lease, guard = self._lease, self._guard
+        self._lease = self._guard = None
+        if lease is None:
+            return
+        context.leave(lease)
+        try:
+            if guard is not None:
+                await guard.__aexit__(kind, error, trace)
+        except BaseException as raised:
+            await leave(lease, raised, self._drain)
+            raise
+        await leave(lease, error, self._drain)
+
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function.__qualname__} is not a coroutine function: decorate it with Lock(...).hold()")
+
+        @functools.wraps(function)
+        async def holding_it(*args: P.args, **kwargs: P.kwargs) -> R:
+            async with AsyncHold(self._acquire, interrupt=self._interrupt, drain=self._drain):
+                return await function(*args, **kwargs)
+
+        return holding_it
+
+
+async def leave(lease: AsyncLease, error: BaseException | None, drain: Duration | None) -> None:
+    """Give a lease back at the end of its block, and raise LeaseLost if the block returned without holding it."""
+    lost = lease._loss_at_exit()
+    try:
+        await lease.release(drain)
+    except StoreError as failed:
+        lease._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
+    lease._raise_at_exit(lost, error)
