@@ -360,15 +360,14 @@ def test_h18_a_cancelled_round_leaves_nothing_behind(store: Faulty) -> None:
             go_on = threading.Event()
             store.after = lambda command: isinstance(command, Create) and go_on.wait(60) and None
             task = asyncio.create_task(client.try_many([f"k{number}" for number in range(20)], **QUICK))
-            while store.count(Create) < AT_ONCE:
-                await asyncio.sleep(0.005)
+            await asyncio.to_thread(until, lambda: store.count(Create) >= AT_ONCE)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             go_on.set()
             store.after = lambda _command: None
-            while await client.list():
-                await asyncio.sleep(0.01)
+            with Client(store.beside(), listener=quiet) as looking:
+                await asyncio.to_thread(until, lambda: held(looking) == [])
             assert client._engine.wishes == set()
 
     asyncio.run(main())

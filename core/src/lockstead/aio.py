@@ -158,7 +158,7 @@ class AsyncLock(opening.NamedLock):
         """Extend a lease from its ticket, as its owner; the seconds for which it may be believed from now on."""
         engine = await self._ready()
         renewing = conversations.renewed(engine, self._key, self._settings, ticket, progress)
-        return await _converse(engine, self._settings, renewing)
+        return await converse(engine, self._settings, renewing)
 
     # --- looking and breaking ------------------------------------------------------------------------------------
 
