@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lockstead.aio_batch import AsyncBatch
     from lockstead.aio_lease import AsyncLease
     from lockstead.batch import Batch
-    from lockstead.fencing import FenceGuard
+    from lockstead.fencing import FenceGuard, ObjectFloor, RowFloor
     from lockstead.holding import AuditEntry, Breaking, Holding
     from lockstead.lease import Lease
 
@@ -57,8 +57,10 @@ __all__ = [
     "LocksteadError",
     "LossReason",
     "NotAcquired",
+    "ObjectFloor",
     "OutcomeUnknown",
     "Predecessor",
+    "RowFloor",
     "Sequencer",
     "Settings",
     "StoreRefused",
@@ -81,6 +83,8 @@ _WHEN_NAMED = {
     "FenceGuard": "fencing",
     "Holding": "holding",
     "Lease": "lease",
+    "ObjectFloor": "fencing",
+    "RowFloor": "fencing",
     "connect_async": "aio",
 }
 """What naming a lock does not need, and where it stands: asyncio alone takes longer to import than all the rest."""

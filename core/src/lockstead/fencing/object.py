@@ -1,0 +1,171 @@
+"""Decides how a Cloud Storage object carries the highest token in its metadata, and is rewritten under it.
+
+Admission and write are two requests. What makes them one step is the object's own metageneration: an admission moves
+it, and a write expects the one that its admission left. Must not know any lock store; the caller's own
+`google.cloud.storage` blob does the talking.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lockstead.errors import LeaseLost, LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
+
+if TYPE_CHECKING:
+    from google.cloud.storage import Blob
+
+FENCE: Final = "lockstead-fence"
+"""The metadata field: token, a colon, and the lock's key."""
+
+TURNS_MAX: Final = 16
+TIMEOUT: Final = 60.0
+_CARRIED: Final = ("cache_control", "content_disposition", "content_encoding", "content_language")
+
+
+class ObjectFloor:
+    """The highest token of one lock, in the metadata of the object that the lock protects.
+
+    Admit first, before you read what you will overwrite; then `rewrite`. A rewrite after a later holder was admitted
+    is refused by the service itself. An object that does not exist is created empty, so that there is something to
+    carry the token. Of one lock: ValueError for the token of another. For one thread at a time.
+    """
+
+    def __init__(self, blob: Blob) -> None:
+        self._blob = blob
+        self._key = ""
+        self._token = 0
+        self._metadata: dict[str, str] = {}
+        self._conditions: dict[str, int] = {}
+
+    @property
+    def conditions(self) -> dict[str, int]:
+        """What a write of the object must expect, as arguments for the blob's own methods; empty before admission."""
+        return dict(self._conditions)
+
+    def raise_to(self, key: str, token: int) -> int:
+        """Set the floor to `token` unless it is higher; give the floor that now stands.
+
+        StoreRefused without permission, StoreUnavailable or OutcomeUnknown if the service is silent.
+        """
+        for _ in range(TURNS_MAX):
+            seen = self._seen()
+            if seen is None:
+                continue
+            said, floor = _fence(seen.metadata or {})
+            if said and said != key:
+                raise ValueError(f"{seen.name!r} is fenced by the lock {said!r}, not by {key!r}: two locks, no order")
+            if floor > token:
+                return floor
+            if floor == token or self._patched(seen, key, token):
+                self._admitted(seen, key, token)
+                return token
+        raise StoreUnavailable(f"{self._blob.name!r} changes too fast to be fenced; ask again")
+
+    def rewrite(self, data: bytes | str, content_type: str = "application/octet-stream") -> None:
+        """Write the object anew under the token that was admitted last; its other metadata is kept.
+
+        LeaseLost (TAKEN) if a later holder was admitted meanwhile, StoreRefused if somebody else wrote without a
+        token, OutcomeUnknown if no answer came: read before you write again.
+        """
+        if not self._conditions:
+            raise ValueError("nothing was admitted yet: call FenceGuard.admit first")
+        fresh = self._fresh()
+        fresh.metadata = {**self._metadata, FENCE: f"{self._token}:{self._key}"}
+        for name in _CARRIED:
+            setattr(fresh, name, getattr(self._blob, name))
+        written = _asked(
+            lambda: fresh.upload_from_string(data, content_type=content_type, **self._conditions, **_ONCE),
+            "the object may have been written; read it before you write again",
+        )
+        if written is _REFUSED:
+            raise self._overtaken()
+        self._admitted(fresh, self._key, self._token)
+
+    # --- requests ------------------------------------------------------------------------------------------------
+
+    def _fresh(self) -> Blob:
+        return self._blob.bucket.blob(self._blob.name)
+
+    def _seen(self) -> Blob | None:
+        """Give the object as it stands, created if there is none; None if it changed hands meanwhile."""
+        fresh = self._fresh()
+        if _asked(lambda: fresh.reload(**_ONCE), "") is not _ABSENT:
+            return fresh
+        created = _asked(lambda: fresh.upload_from_string(b"", if_generation_match=0, **_ONCE), "", is_doubt_fine=True)
+        if created is _ABSENT:
+            raise StoreRefused(f"there is no bucket {self._blob.bucket.name!r}, or it may not be seen")
+        return None
+
+    def _patched(self, seen: Blob, key: str, token: int) -> bool:
+        seen.metadata = {**(seen.metadata or {}), FENCE: f"{token}:{key}"}
+        expected = {"if_generation_match": seen.generation, "if_metageneration_match": seen.metageneration}
+        return _asked(lambda: seen.patch(**expected, **_ONCE), "", is_doubt_fine=True) is _DONE
+
+    def _admitted(self, seen: Blob, key: str, token: int) -> None:
+        self._key, self._token = key, token
+        self._metadata = dict(seen.metadata or {})
+        self._conditions = {
+            "if_generation_match": int(seen.generation),
+            "if_metageneration_match": int(seen.metageneration),
+        }
+
+    def _overtaken(self) -> Exception:
+        seen = self._seen()
+        floor = self._token if seen is None else _fence(seen.metadata or {})[1]
+        if floor > self._token:
+            return LeaseLost(
+                f"token {self._token} of {self._key!r} is superseded: {floor} was here already",
+                reason=LossReason.TAKEN,
+                key=self._key,
+                token=self._token,
+            )
+        return StoreRefused(
+            f"{self._blob.name!r} was changed since token {self._token} was admitted, not by a later holder: "
+            "whoever writes it must present a token too; admit again, and read before you write"
+        )
+
+
+class _Answer:
+    pass
+
+
+_DONE: Final = _Answer()
+_REFUSED: Final = _Answer()
+_ABSENT: Final = _Answer()
+_DOUBT: Final = _Answer()
+
+# the library's own retries turn our own success into a conflict
+_ONCE: Final[dict[str, Any]] = {"retry": None, "timeout": TIMEOUT}
+
+
+def _asked(request: Any, doubt: str, *, is_doubt_fine: bool = False) -> _Answer:
+    """Send one request and put its answer into one of four."""
+    import requests
+    from google.api_core import exceptions as api
+
+    try:
+        request()
+    except (api.PreconditionFailed, api.Conflict):
+        return _REFUSED
+    except api.NotFound:
+        return _ABSENT
+    except (api.Forbidden, api.Unauthorized, api.BadRequest) as error:
+        raise StoreRefused(f"the service refused: {error.message}") from error
+    except (api.GoogleAPIError, requests.RequestException, OSError) as error:
+        if is_doubt_fine:
+            return _DOUBT  # the next look tells
+        raise (OutcomeUnknown if doubt else StoreUnavailable)(
+            doubt or f"the service did not answer: {error}"
+        ) from error
+    return _DONE
+
+
+def _fence(metadata: dict[str, str]) -> tuple[str, int]:
+    """Give (key, token) of an object's metadata; ("", 0) without any. StoreRefused for what is neither."""
+    text = metadata.get(FENCE)
+    if text is None:
+        return "", 0
+    token, colon, key = text.partition(":")
+    if not (token.isdigit() and colon and key):
+        raise StoreRefused(f"the object's metadata {FENCE} is damaged: {text[:40]!r}; expected token:key")
+    return key, int(token)

@@ -1,0 +1,112 @@
+"""Decides how the highest token of a key is kept in a row of a SQL table, within the transaction of the data itself.
+
+Must not know any driver: it speaks through a DB-API connection of the caller's, and neither begins nor commits.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+PLACES: Final = {"qmark": ("?", "?"), "numeric": (":1", ":2"), "format": ("%s", "%s"), "pyformat": ("%s", "%s")}
+"""How a statement names its two parameters, by the paramstyle of the driver (PEP 249)."""
+
+_IDLE: Final = 0
+"""What psycopg's `transaction_status` says of a connection in no transaction."""
+
+
+class Cursor(Protocol):
+    """The part of a DB-API cursor that is used."""
+
+    def execute(self, statement: str, parameters: Sequence[object] = ..., /) -> object:
+        """Run one statement."""
+        ...
+
+    def fetchone(self) -> Sequence[Any] | None:
+        """Give the next row."""
+        ...
+
+    def close(self) -> object:
+        """Free it."""
+        ...
+
+
+class Connection(Protocol):
+    """The part of a DB-API connection that is used."""
+
+    def cursor(self) -> Cursor:
+        """Open a cursor."""
+        ...
+
+
+class RowFloor:
+    """The highest token of each key, as rows of a table beside the data. SQLite (3.35 and later) and PostgreSQL.
+
+    Admit first in a transaction, before you read what you will overwrite; then write and commit. The row stays locked
+    until the commit, so a later holder waits for it, and an earlier one finds the later token. Neither begins nor
+    commits: a rollback takes the admission back with the data. Of a connection that commits each statement by itself
+    there is no one step; where the driver tells (sqlite3, psycopg), that is a ValueError.
+    """
+
+    def __init__(
+        self, connection: Connection, table: str = "lockstead_fence", *, paramstyle: str | None = None
+    ) -> None:
+        if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", table, re.ASCII):
+            raise ValueError(f"the table of a fence is a plain name, or schema.name, not {table!r}")
+        self._connection = connection
+        self._table = table
+        self._places = PLACES[_paramstyle(connection, paramstyle)]
+
+    def create_table(self) -> None:
+        """Create the table if there is none."""
+        self._run(
+            f"CREATE TABLE IF NOT EXISTS {self._table} (lock_key TEXT PRIMARY KEY, token BIGINT NOT NULL)", (), False
+        )
+
+    def raise_to(self, key: str, token: int) -> int:
+        """Set the floor of a key to `token` unless it is higher, in one statement; give the floor that now stands."""
+        bare = self._table.rpartition(".")[2]
+        first, second = self._places
+        row = self._run(
+            f"INSERT INTO {self._table} (lock_key, token) VALUES ({first}, {second}) "  # noqa: S608 - a checked name
+            f"ON CONFLICT (lock_key) DO UPDATE SET token = CASE WHEN excluded.token > {bare}.token "
+            f"THEN excluded.token ELSE {bare}.token END RETURNING token",
+            (key, token),
+            True,
+        )
+        if _is_in_no_transaction(self._connection):
+            raise ValueError(
+                "the connection commits each statement by itself: begin a transaction, admit, write and commit, "
+                "or an earlier holder may write after a later one was admitted"
+            )
+        return int(row[0]) if row is not None else token
+
+    def _run(self, statement: str, parameters: Sequence[object], answers: bool) -> Sequence[Any] | None:
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute(statement, parameters)
+            return cursor.fetchone() if answers else None
+        finally:
+            cursor.close()
+
+
+def _paramstyle(connection: Connection, given: str | None) -> str:
+    module = sys.modules.get(type(connection).__module__.partition(".")[0])
+    found = given or getattr(module, "paramstyle", None)
+    if found not in PLACES:
+        raise TypeError(
+            f"{type(connection).__module__}.{type(connection).__qualname__} is no DB-API connection that names its "
+            f"paramstyle; give the driver's own connection, or paramstyle= one of {', '.join(PLACES)}"
+        )
+    return found
+
+
+def _is_in_no_transaction(connection: Connection) -> bool:
+    """Tell whether the driver says that no transaction is open; False where it does not say."""
+    in_transaction = getattr(connection, "in_transaction", None)
+    if isinstance(in_transaction, bool):
+        return not in_transaction
+    status = getattr(getattr(connection, "info", None), "transaction_status", None)
+    return status is not None and int(status) == _IDLE

@@ -1,0 +1,145 @@
+"""A Cloud Storage object as the floor of fencing tokens: admission moves the metageneration, a write expects it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import storage
+
+from lockstead import FenceGuard, LeaseLost, ObjectFloor, OutcomeUnknown, Sequencer, StoreRefused
+from lockstead.fencing.object import FENCE
+from lockstead.testing.gcs_server import GcsServer
+
+
+@pytest.fixture
+def server() -> Iterator[GcsServer]:
+    with GcsServer(buckets=["b"]) as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(server: GcsServer) -> Iterator[storage.Bucket]:
+    client = storage.Client(
+        project="p", credentials=AnonymousCredentials(), client_options={"api_endpoint": server.url}
+    )
+    yield client.bucket("b")
+    client.close()
+
+
+def admitted(bucket: storage.Bucket, token: int) -> ObjectFloor:
+    floor = ObjectFloor(bucket.blob("index"))
+    FenceGuard(floor).admit(Sequencer("apt", token))
+    return floor
+
+
+def test_h17_a_holder_that_was_superseded_cannot_write_even_if_it_was_admitted_before(bucket: storage.Bucket) -> None:
+    early = admitted(bucket, 7)
+    early.rewrite("one", "text/plain")
+    late = admitted(bucket, 9)
+    with pytest.raises(LeaseLost, match="token 7 of 'apt' is superseded: 9"):
+        early.rewrite("two")
+    late.rewrite("three")
+    with pytest.raises(LeaseLost, match="superseded: 9"):
+        admitted(bucket, 8)
+    assert bucket.blob("index").download_as_bytes() == b"three"
+
+
+def test_the_later_holder_needs_to_write_nothing_to_stop_the_earlier_one(bucket: storage.Bucket) -> None:
+    early = admitted(bucket, 7)
+    admitted(bucket, 9)
+    with pytest.raises(LeaseLost):
+        early.rewrite("one")
+    assert bucket.blob("index").download_as_bytes() == b""
+
+
+def test_who_holds_may_rewrite_again_and_again_and_its_siblings_are_admitted(bucket: storage.Bucket) -> None:
+    floor = admitted(bucket, 7)
+    for text in ("one", "two", "three"):
+        floor.rewrite(text)
+    sibling = admitted(bucket, 7)
+    sibling.rewrite("four")
+    assert bucket.blob("index").download_as_bytes() == b"four"
+
+
+def test_a_rewrite_keeps_the_metadata_and_what_the_blob_says_of_its_content(bucket: storage.Bucket) -> None:
+    blob = bucket.blob("index")
+    blob.metadata = {"team": "web"}
+    blob.upload_from_string("{}", content_type="application/json")
+    blob.cache_control = "no-store"
+    floor = ObjectFloor(blob)
+    FenceGuard(floor).admit(Sequencer("apt", 7))
+    floor.rewrite('{"a": 1}', "application/json")
+    seen = bucket.get_blob("index")
+    assert seen.metadata == {"team": "web", FENCE: "7:apt"}
+    assert (seen.content_type, seen.cache_control) == ("application/json", "no-store")
+
+
+def test_the_conditions_serve_any_write_of_the_blob(bucket: storage.Bucket) -> None:
+    early = admitted(bucket, 7)
+    stale = early.conditions
+    assert set(stale) == {"if_generation_match", "if_metageneration_match"}
+    admitted(bucket, 9)
+    from google.api_core.exceptions import PreconditionFailed
+
+    with pytest.raises(PreconditionFailed):
+        bucket.blob("index").delete(**stale, retry=None)
+
+
+def test_two_locks_for_one_object_have_no_order(bucket: storage.Bucket) -> None:
+    admitted(bucket, 7)
+    with pytest.raises(ValueError, match="fenced by the lock 'apt', not by 'yum'"):
+        FenceGuard(ObjectFloor(bucket.blob("index"))).admit(Sequencer("yum", 9))
+
+
+def test_who_writes_without_a_token_is_found_out(bucket: storage.Bucket) -> None:
+    floor = admitted(bucket, 7)
+    bucket.blob("index").upload_from_string("by hand")
+    with pytest.raises(StoreRefused, match="not by a later holder: whoever writes it must present a token too"):
+        floor.rewrite("two")
+    assert bucket.blob("index").download_as_bytes() == b"by hand"
+
+
+def test_a_write_before_admission_is_a_mistake(bucket: storage.Bucket) -> None:
+    floor = ObjectFloor(bucket.blob("index"))
+    assert floor.conditions == {}
+    with pytest.raises(ValueError, match=r"FenceGuard\.admit first"):
+        floor.rewrite("one")
+
+
+def test_damaged_fence_metadata_is_refused_and_left_alone(bucket: storage.Bucket) -> None:
+    blob = bucket.blob("index")
+    blob.metadata = {FENCE: "many"}
+    blob.upload_from_string("x")
+    with pytest.raises(StoreRefused, match="is damaged: 'many'; expected token:key"):
+        admitted(bucket, 7)
+    assert bucket.get_blob("index").metadata == {FENCE: "many"}
+
+
+def test_a_missing_bucket_is_told(bucket: storage.Bucket) -> None:
+    with pytest.raises(StoreRefused, match="no bucket 'nowhere'"):
+        FenceGuard(ObjectFloor(bucket.client.bucket("nowhere").blob("index"))).admit(Sequencer("apt", 1))
+
+
+def test_a_lost_answer_to_an_admission_is_settled_by_looking(server: GcsServer, bucket: storage.Bucket) -> None:
+    admitted(bucket, 7).rewrite("one")
+    server.faults.inject("lose_answer", kind="patch", times=1)
+    late = admitted(bucket, 9)
+    late.rewrite("two")
+    with pytest.raises(LeaseLost):
+        admitted(bucket, 8)
+
+
+def test_a_lost_answer_to_a_write_is_an_unknown_outcome_and_is_not_sent_again(
+    server: GcsServer, bucket: storage.Bucket
+) -> None:
+    floor = admitted(bucket, 7)
+    sent = server.requests.count("insert")
+    server.faults.inject("lose_answer", kind="insert", times=1)
+    with pytest.raises(OutcomeUnknown, match="read it before you write again"):
+        floor.rewrite("one")
+    assert server.requests.count("insert") == sent + 1
+    assert bucket.blob("index").download_as_bytes() == b"one"
+    again = admitted(bucket, 7)
+    again.rewrite("two")
