@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,11 +16,14 @@ from google.auth.credentials import AnonymousCredentials, Credentials
 from google.auth.exceptions import RefreshError, TransportError
 from google.cloud import storage
 
-from lockstead.errors import StoreRefused, StoreUnavailable
+from lockstead.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
+from lockstead.protocol.commands import Read
 from lockstead.stores import url
 from lockstead.stores.gcs import GcsStore
 from lockstead.stores.gcs_access import ENDPOINT, Access, access_of, default_access
+from lockstead.stores.gcs_wire import Place
 from lockstead.testing.conformance.base import in_threads
+from lockstead.values import Name
 
 SECRET = "ya29.s3cret"
 
@@ -188,3 +194,66 @@ def test_no_credentials_at_all_is_told_with_what_to_do(monkeypatch: pytest.Monke
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nosuch/file.json")
     with pytest.raises(StoreRefused, match="gcloud auth application-default login"):
         default_access()
+
+
+@pytest.mark.parametrize(
+    ("environment", "proxy"),
+    [
+        ({}, None),
+        ({"HTTPS_PROXY": "http://proxy.example:3128"}, "http://proxy.example:3128"),
+        ({"https_proxy": "proxy.example:3128"}, "http://proxy.example:3128"),
+        ({"ALL_PROXY": "socks5://proxy.example"}, "socks5://proxy.example"),
+        ({"HTTP_PROXY": "http://proxy.example"}, None),
+        ({"HTTPS_PROXY": "http://proxy.example", "NO_PROXY": "other.example,.googleapis.com"}, None),
+        ({"HTTPS_PROXY": "http://proxy.example", "NO_PROXY": "other.example"}, "http://proxy.example"),
+        ({"HTTPS_PROXY": "http://proxy.example", "no_proxy": "*"}, None),
+    ],
+)
+def test_the_environments_proxies_are_heeded_on_the_way_to_the_service_only(
+    environment: dict[str, str], proxy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert Access(ENDPOINT).proxy == proxy
+    assert Access("http://storage.googleapis.com").proxy is None
+
+
+def test_requests_go_through_the_proxy_that_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("no_proxy", "")
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        for name in ("HTTPS_PROXY", "https_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        store = GcsStore(Place("bucket", "locks"), Access(ENDPOINT))
+
+        def ask() -> None:
+            with pytest.raises(StoreUnavailable, match="nothing was sent"):
+                store.perform(Read(Name("apt")), 20.0)
+
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(ask)
+            connection, _ = proxy.accept()
+            with connection:
+                asks_for = connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+            asked.result(30.0)
+        store.close()
+    assert asks_for.startswith(b"CONNECT storage.googleapis.com:443 ")
+
+
+def test_an_endpoint_may_be_below_a_path() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}/below/"
+        store = GcsStore(Place("bucket", "locks"), Access(endpoint))
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(store.perform, Read(Name("apt ü")), 20.0)
+            connection, _ = server.accept()
+            with connection:
+                asks_for = connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 500 Sorry\r\nContent-Length: 0\r\n\r\n")
+            assert isinstance(asked.exception(30.0), OutcomeUnknown)
+        store.close()
+    assert asks_for.startswith(b"GET /below/storage/v1/b/bucket/o/locks%2Fapt%2520%C3%BC?prettyPrint=false HTTP/1.1")

@@ -1,7 +1,9 @@
 """Decides how commands reach Google Cloud Storage: our own requests, one a command, never repeated.
 
 `google-cloud-storage` is asked for credentials and endpoint only: its client repeats requests, asks for the bucket
-behind one's back, and hides response headers. Must not know what a request says nor what the fields of a record mean.
+behind one's back, and hides response headers. The requests go out through the transports of httpx, below its client:
+nothing there follows a redirect, keeps a cookie or parses an address anew. Must not know what a request says nor what
+the fields of a record mean.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, cast
 from urllib.parse import unquote
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
@@ -50,6 +52,18 @@ CLEANUP_LIMIT: Final = 1.0
 """Seconds that `close` waits for an event loop to close its connections."""
 
 
+_HEADERS: Final = {"Accept": "application/json", "User-Agent": "lockstead"}
+
+
+class _Ways(TypedDict):
+    """How a transport makes its connections, blocking or awaiting."""
+
+    limits: httpx.Limits
+    verify: ssl.SSLContext | bool
+    trust_env: bool
+    proxy: str | None
+
+
 class _Remaining(dict[str, float]):
     """The time-outs of one request, by phase: each may take what its predecessors left of the whole limit."""
 
@@ -63,9 +77,9 @@ class _Remaining(dict[str, float]):
 
 @dataclass(frozen=True, slots=True)
 class _Looped:
-    """An awaiting client and the generator that closes it when its event loop ends."""
+    """An awaiting transport and the generator that closes it when its event loop ends."""
 
-    client: httpx.AsyncClient
+    transport: httpx.AsyncHTTPTransport
     life: AsyncGenerator[None, None]
 
 
@@ -79,8 +93,9 @@ class GcsStore:
         self._place = place
         self._access = access
         self._lock = threading.Lock()
-        self._client: httpx.Client | None = None
-        self._aclients: dict[asyncio.AbstractEventLoop, _Looped] = {}
+        self._transport: httpx.HTTPTransport | None = None
+        self._looped: dict[asyncio.AbstractEventLoop, _Looped] = {}
+        self._base: httpx.URL | None = None
         self._tls: ssl.SSLContext | None = None
         self._inherited: list[object] = []
         self._is_open = True
@@ -103,107 +118,139 @@ class GcsStore:
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds: one request, but for a listing of several pages."""
         ends_at = time.monotonic() + limit
-        client = self._blocking()
+        transport = self._blocking()
         steps = exchange(command, self._place)
         request = next(steps)
         while True:
-            response = self._send(client, request, ends_at - time.monotonic(), limit)
+            response = self._send(transport, request, ends_at - time.monotonic(), limit)
             try:
                 request = steps.send(response)
             except StopIteration as stop:
                 return cast(A, stop.value)
 
-    def _send(self, client: httpx.Client, request: Request, left: float, limit: float) -> Response:
-        ready = self._built(client, request, self._access.signed(request.headers, max(0.0, left)), left)
+    def _send(self, transport: httpx.HTTPTransport, request: Request, left: float, limit: float) -> Response:
+        headers = self._access.signed(request.headers, max(0.0, left))
         try:
-            answer = client.send(ready)
+            answer = transport.handle_request(self._built(request, headers, left))
+            try:
+                body = answer.read()
+            finally:
+                answer.close()
         except Exception as error:
             raise _translated(error, request, limit) from error
-        return self._received(answer)
+        finally:
+            if not self._is_open:
+                transport.close()  # closed meanwhile, and it may have connected anew since
+        return self._received(answer, body)
 
-    def _blocking(self) -> httpx.Client:
+    def _blocking(self) -> httpx.HTTPTransport:
         with self._lock:
             self._check_open()
-            if self._client is None:
+            if self._transport is None:
                 import httpx
 
-                self._client = httpx.Client(
-                    limits=_limits(), trust_env=self._access.uses_proxies, verify=self._verification()
-                )
-            return self._client
+                self._transport = httpx.HTTPTransport(**self._ways())
+            return self._transport
 
     # --- awaiting ------------------------------------------------------------------------------------------------
 
     async def aperform(self, command: Command[Any], limit: float) -> Any:
         """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
         ends_at = time.monotonic() + limit
-        client = await self._awaiting()
+        transport = await self._awaiting()
         steps = exchange(command, self._place)
         request = next(steps)
         while True:
-            response = await self._asend(client, request, ends_at - time.monotonic(), limit)
+            response = await self._asend(transport, request, ends_at - time.monotonic(), limit)
             try:
                 request = steps.send(response)
             except StopIteration as stop:
                 return stop.value
 
-    async def _asend(self, client: httpx.AsyncClient, request: Request, left: float, limit: float) -> Response:
+    async def _asend(
+        self, transport: httpx.AsyncHTTPTransport, request: Request, left: float, limit: float
+    ) -> Response:
         headers = await self._access.asigned(request.headers, max(0.0, left))
-        ready = self._built(client, request, headers, left)
         try:
             # the phases are limited too, and know better what was never sent: they come first
             async with asyncio.timeout(left + 0.1):
-                answer = await client.send(ready)
+                answer = await transport.handle_async_request(self._built(request, headers, left))
+                try:
+                    body = await answer.aread()
+                finally:
+                    await answer.aclose()
         except Exception as error:
             raise _translated(error, request, limit) from error
-        return self._received(answer)
+        finally:
+            if not self._is_open:
+                await transport.aclose()
+        return self._received(answer, body)
 
-    async def _awaiting(self) -> httpx.AsyncClient:
+    async def _awaiting(self) -> httpx.AsyncHTTPTransport:
         loop = asyncio.get_running_loop()
         with self._lock:
             self._check_open()
-            looped = self._aclients.get(loop)
+            looped = self._looped.get(loop)
             if looped is not None:
-                return looped.client
+                return looped.transport
             import httpx
 
-            client = httpx.AsyncClient(
-                limits=_limits(), trust_env=self._access.uses_proxies, verify=self._verification()
-            )
-            looped = _Looped(client, self._until_closed(loop, client))
-            self._aclients = {old: kept for old, kept in self._aclients.items() if not old.is_closed()}
-            self._aclients[loop] = looped
+            transport = httpx.AsyncHTTPTransport(**self._ways())
+            looped = _Looped(transport, self._until_closed(loop, transport))
+            self._looped = {old: kept for old, kept in self._looped.items() if not old.is_closed()}
+            self._looped[loop] = looped
         # a loop that ends closes its asynchronous generators: so the connections end with the loop they belong to
         await anext(looped.life)
-        return client
+        return transport
 
     async def _until_closed(
-        self, loop: asyncio.AbstractEventLoop, client: httpx.AsyncClient
+        self, loop: asyncio.AbstractEventLoop, transport: httpx.AsyncHTTPTransport
     ) -> AsyncGenerator[None, None]:
         try:
             yield
         finally:
             with self._lock:
-                self._aclients.pop(loop, None)
-            await client.aclose()
+                self._looped.pop(loop, None)
+            await transport.aclose()
 
     # --- both ----------------------------------------------------------------------------------------------------
 
-    def _built(
-        self, client: httpx.Client | httpx.AsyncClient, request: Request, headers: dict[str, str], left: float
-    ) -> httpx.Request:
-        return client.build_request(
-            request.method,
-            self._access.endpoint + request.target,
-            headers=headers,
-            content=request.content,
-            extensions={"timeout": _Remaining(left)},
+    def _built(self, request: Request, headers: dict[str, str], left: float) -> httpx.Request:
+        import httpx
+
+        if self._base is None:
+            self._base = httpx.URL(self._access.endpoint)
+        base, target = self._base, request.target.encode("ascii")
+        path = base.raw_path.rstrip(b"/") + target
+        extensions: dict[str, object] = {"timeout": _Remaining(left)}
+        if self._access.proxy is None:
+            # what differs from request to request goes as it is: to parse it takes as long as all the rest
+            extensions["target"] = path
+        else:
+            # a tunnel through a proxy would be asked for by that very target
+            base = base.copy_with(raw_path=path)
+        return httpx.Request(
+            request.method, base, headers={**_HEADERS, **headers}, content=request.content, extensions=extensions
         )
 
-    def _received(self, answer: httpx.Response) -> Response:
+    def _received(self, answer: httpx.Response, body: bytes) -> Response:
         if answer.status_code == 401:
             self._access.rejected()
-        return Response(answer.status_code, answer.headers.get("Date"), answer.content)
+        return Response(answer.status_code, answer.headers.get("Date"), body)
+
+    def _ways(self) -> _Ways:
+        """Say how connections are made. Called with the lock held."""
+        import httpx
+
+        limits = httpx.Limits(
+            max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX, keepalive_expiry=KEEPALIVE
+        )
+        return {
+            "limits": limits,
+            "verify": self._verification(),
+            "trust_env": self._access.uses_proxies,
+            "proxy": self._access.proxy,
+        }
 
     def _verification(self) -> ssl.SSLContext | bool:
         if not self._access.uses_proxies:
@@ -220,10 +267,10 @@ class GcsStore:
 
     def after_fork(self) -> None:
         """Forget every inherited connection, without closing it: its bytes belong to the parent."""
-        self._inherited += [self._client, *self._aclients.values(), self._tls]
+        self._inherited += [self._transport, *self._looped.values(), self._tls]
         self._lock = threading.Lock()
-        self._client = None
-        self._aclients = {}
+        self._transport = None
+        self._looped = {}
         self._tls = None
         self._access.forget()
 
@@ -231,17 +278,17 @@ class GcsStore:
         """Close every connection. Idempotent. Those of other event loops are closed in these, which may take 1 s."""
         with self._lock:
             self._is_open = False
-            client, self._client = self._client, None
-            awaiting = list(self._aclients.items())
-            self._aclients.clear()
-        if client is not None:
-            client.close()
+            transport, self._transport = self._transport, None
+            awaiting = list(self._looped.items())
+            self._looped.clear()
+        if transport is not None:
+            transport.close()
         for loop, looped in awaiting:
             _close_in(loop, looped)
 
 
 def _close_in(loop: asyncio.AbstractEventLoop, looped: _Looped) -> None:
-    """Close an awaiting client in the loop that its connections belong to, if that still runs."""
+    """Close an awaiting transport in the loop that its connections belong to, if that still runs."""
     if not loop.is_running():
         return
     closing = asyncio.run_coroutine_threadsafe(looped.life.aclose(), loop)
@@ -254,14 +301,6 @@ def _close_in(loop: asyncio.AbstractEventLoop, looped: _Looped) -> None:
             closing.result(timeout=CLEANUP_LIMIT)
         except TimeoutError:
             closing.cancel()
-
-
-def _limits() -> httpx.Limits:
-    import httpx
-
-    return httpx.Limits(
-        max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX, keepalive_expiry=KEEPALIVE
-    )
 
 
 def _translated(error: Exception, request: Request, limit: float) -> StoreError:

@@ -34,6 +34,7 @@ class Access:
 
     def __init__(self, endpoint: str, credentials: Any = None) -> None:
         self.endpoint = endpoint.rstrip("/")
+        self.proxy = _proxy(self.endpoint) if self.uses_proxies else None
         self._credentials = credentials
         self._lock = threading.Lock()
         self._refreshing: Future[None] | None = None
@@ -123,6 +124,20 @@ class Access:
             refreshing.set_result(None)
         else:
             refreshing.set_exception(outcome)
+
+
+def _proxy(endpoint: str) -> str | None:
+    """Give the address of the proxy that the environment asks for on the way there; None for none."""
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies, proxy_bypass
+
+    if proxy_bypass(urlsplit(endpoint).netloc):
+        return None
+    proxies = getproxies()
+    found = proxies.get("https") or proxies.get("all")
+    if not found:
+        return None
+    return found if "://" in found else f"http://{found}"
 
 
 def _retrieved(awaited: asyncio.Future[None]) -> None:

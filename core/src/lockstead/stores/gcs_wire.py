@@ -13,6 +13,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from typing import Any, Final, Self
 from urllib.parse import quote, unquote, urlencode
 
@@ -303,6 +304,7 @@ def _instant(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+@lru_cache(maxsize=16)  # the same for every answer of one second
 def _date(text: str | None) -> float | None:
     if text is None:
         return None

@@ -59,7 +59,9 @@ _AT: Final = "WHERE space = ? AND key = ? AND part = ?"
 _COLUMNS: Final = "granted, revision, updated, boot, namespace, fields"
 _SELECT: Final = f"SELECT {_COLUMNS} FROM record {_AT}"  # noqa: S608 - constants only, here and below
 _STATE: Final = f"SELECT granted, revision FROM record {_AT}"  # noqa: S608
-_COUNT: Final = "UPDATE meta SET granted = max(granted + 1, ?) RETURNING granted"
+# two statements, for RETURNING fills a table of its own first: that took as long as all the rest of a grant
+_COUNTED: Final = "SELECT granted FROM meta"
+_COUNT: Final = "UPDATE meta SET granted = ?"
 _INSERT: Final = "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _DELETE: Final = f"DELETE FROM record {_AT}"  # noqa: S608
 _UPDATE: Final = f"UPDATE record SET granted = ?, revision = ?, updated = ?, boot = ?, namespace = ?, fields = ? {_AT}"  # noqa: S608
@@ -210,7 +212,10 @@ class SqliteStore:
         return self._snapshot(made, fields)
 
     def _count(self, connection: sqlite3.Connection) -> int:
-        return int(connection.execute(_COUNT, (int(self._wall() * 1000),)).fetchone()[0])
+        counted = int(connection.execute(_COUNTED).fetchone()[0])
+        granted = max(counted + 1, int(self._wall() * 1000))
+        connection.execute(_COUNT, (granted,))
+        return granted
 
     def _later(self, row: _Row, now: float) -> float:
         return max(row.updated, now) if self._is_here(row) else now

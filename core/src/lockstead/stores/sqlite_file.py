@@ -17,7 +17,7 @@ from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnav
 APPLICATION_ID: Final = 0x4C6F636B
 SCHEMA_VERSION: Final = 1
 SQLITE_OLDEST: Final = (3, 35, 0)
-"""The first SQLite with RETURNING."""
+"""The oldest that is promised to work."""
 
 _NEW: Final = (0, 0, 0)
 """What `_identify` gives of a file that nobody has used."""
