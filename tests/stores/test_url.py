@@ -161,7 +161,7 @@ def test_a_client_is_refused_by_stores_that_take_none() -> None:
 def test_stores_of_others_are_found_by_their_entry_point(tmp_path: Path) -> None:
     """In a process of its own, for what is installed is looked at once a process."""
     (tmp_path / "theirs.py").write_text(
-        "from lockstead.stores.memory import _Opener, MemoryStore\n"
+        "from lockstead.stores.memory_url import _Opener\nfrom lockstead.stores.memory import MemoryStore\n"
         "class Theirs(_Opener):\n"
         "    def open(self, store_url, client):\n"
         "        return MemoryStore(name='theirs')\n"

@@ -15,11 +15,10 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, cast
-from urllib.parse import unquote
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
-from lockstead.stores.gcs_access import MISSING, Access, access_of, default_access
+from lockstead.stores.gcs_access import Access
 from lockstead.stores.gcs_wire import Place, Request, Response, exchange
 
 if TYPE_CHECKING:
@@ -315,46 +314,3 @@ def _translated(error: Exception, request: Request, limit: float) -> StoreError:
     if isinstance(error, httpx.TimeoutException | TimeoutError):
         return OutcomeUnknown(f"no answer to {request.what} within {limit:.3g} s")
     return OutcomeUnknown(f"no clear answer to {request.what} ({told})")
-
-
-class _Opener:
-    """Opens `gs://bucket/prefix`; with a key wanted, `gs://bucket/prefix/key` is short for `gs://bucket/prefix#key`."""
-
-    traits = TRAITS
-
-    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Give (store, key): the last piece of the path is the key where no fragment names one."""
-        if fragment is not None:
-            return rest, fragment
-        store, slash, key = rest.removeprefix("gs://").rpartition("/")
-        return (f"gs://{store}", key or None) if slash else (rest, None)
-
-    def printable(self, store_url: str) -> str:
-        """Give the URL in its one form; there are no credentials in it."""
-        return _place(store_url).url
-
-    def open(self, store_url: str, client: object | None) -> GcsStore:
-        """Open the store; asks the service nothing yet. client is a `google.cloud.storage.Client` of the caller's own.
-
-        Raises StoreRefused when the client library or any credentials are missing, ValueError for a URL that names
-        no bucket, TypeError for another client.
-        """
-        place = _place(store_url)
-        try:
-            import httpx  # noqa: F401 - found missing here, not in the middle of a renewal
-        except ImportError as error:
-            raise StoreRefused(MISSING) from error
-        return GcsStore(place, default_access() if client is None else access_of(client))
-
-
-def _place(store_url: str) -> Place:
-    bucket, _, prefix = store_url.removeprefix("gs://").partition("/")
-    if not store_url.startswith("gs://") or not bucket or "@" in bucket:
-        raise ValueError("not the URL of a bucket; write 'gs://bucket/prefix', without credentials")
-    try:
-        return Place.at(unquote(bucket, errors="strict"), unquote(prefix, errors="strict").strip("/"))
-    except UnicodeDecodeError:
-        raise ValueError("the prefix in the URL is not UTF-8 once percent-decoded") from None
-
-
-OPENER: Final = _Opener()

@@ -5,7 +5,6 @@ Must not know what the fields of a record mean. Memories of the same URL are one
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -227,35 +226,8 @@ class MemoryStore:
 _MEMORIES: Final[dict[str, Memory]] = {}
 """The memories of this process by name. They live as long as it does: a detached lease may have no open store."""
 
-_NAME: Final = re.compile(r"memory:([A-Za-z0-9._-]*)")
 
-
-class _Opener:
-    """Opens `memory:` and `memory:name`."""
-
-    traits = TRAITS
-
-    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Give (store, key); only a fragment names a key."""
-        return rest, fragment
-
-    def printable(self, store_url: str) -> str:
-        """Give the URL back: there are no credentials in it."""
-        return store_url
-
-    def open(self, store_url: str, client: object | None) -> MemoryStore:
-        """Open the memory of this name. ValueError for a URL that is none, TypeError for a client."""
-        if client is not None:
-            raise TypeError("a memory store takes no client")
-        found = _NAME.fullmatch(store_url)
-        if found is None:
-            raise ValueError(
-                f"not the URL of a memory store: {store_url!r}; write 'memory:', or 'memory:name' with letters, "
-                "digits, '.', '_' and '-'"
-            )
-        name = found[1]
-        # setdefault is one step: two threads that open the same name get the same memory
-        return MemoryStore(_MEMORIES.setdefault(name, Memory()), name=name)
-
-
-OPENER: Final = _Opener()
+def named(name: str) -> MemoryStore:
+    """Open the memory of this name, which every store of the same name in this process shares."""
+    # setdefault is one step: two threads that open the same name get the same memory
+    return MemoryStore(_MEMORIES.setdefault(name, Memory()), name=name)

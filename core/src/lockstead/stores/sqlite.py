@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
-from urllib.parse import quote, unquote
 
 from lockstead.errors import StoreError, StoreRefused
 from lockstead.protocol.commands import (
@@ -35,8 +34,9 @@ from lockstead.protocol.commands import (
     Traits,
 )
 from lockstead.stores.bootclock import Place, boot_now
-from lockstead.stores.sqlite_file import check_place, failure
+from lockstead.stores.sqlite_file import failure
 from lockstead.stores.sqlite_pool import Pool
+from lockstead.stores.sqlite_url import url_of
 from lockstead.values import Name
 
 A = TypeVar("A")
@@ -124,7 +124,7 @@ class SqliteStore:
     @property
     def url(self) -> str:
         """The URL of the file, absolute, so that a process in another folder finds it too."""
-        return _url(self._path)
+        return url_of(self._path)
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds.
@@ -289,44 +289,3 @@ def _at(name: Name) -> _At:
 def _find(connection: sqlite3.Connection, at: _At) -> _Row | None:
     row = connection.execute(_SELECT, at).fetchone()
     return None if row is None else _Row(*row)
-
-
-def _url(path: Path) -> str:
-    return "sqlite:///" + quote(str(path), safe="/:@!$&*+,;=")
-
-
-class _Opener:
-    """Opens `sqlite:///relative.db` and `sqlite:////absolute.db`."""
-
-    traits = TRAITS
-
-    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Give (store, key); only a fragment names a key."""
-        return rest, fragment
-
-    def printable(self, store_url: str) -> str:
-        """Give the absolute URL: there are no credentials in it."""
-        return _url(Path(os.path.abspath(_path(store_url))))  # noqa: PTH100 - as the store does
-
-    def open(self, store_url: str, client: object | None) -> SqliteStore:
-        """Open the file, which is made when first used. ValueError for a URL that names none.
-
-        StoreRefused if there cannot be such a file there, TypeError for a client.
-        """
-        if client is not None:
-            raise TypeError("a SQLite store takes no client; give the file in the URL")
-        path = _path(store_url)
-        check_place(Path(os.path.abspath(path)))  # noqa: PTH100 - as the store does
-        return SqliteStore(path)
-
-
-def _path(store_url: str) -> str:
-    path = unquote(store_url.removeprefix("sqlite:///"), errors="strict") if store_url.startswith("sqlite:///") else ""
-    if not path or path.endswith("/") or "\0" in path:
-        raise ValueError("not the URL of a SQLite store; write 'sqlite:///relative.db' or 'sqlite:////absolute.db'")
-    if path == ":memory:":
-        raise ValueError("SQLite's ':memory:' is seen by one connection only; use the store 'memory:'")
-    return path
-
-
-OPENER: Final = _Opener()

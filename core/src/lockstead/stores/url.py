@@ -21,11 +21,11 @@ from lockstead.values import checked_key
 GROUP: Final = "lockstead.stores"
 
 OURS: Final = {
-    "gs": "lockstead.stores.gcs",
-    "memory": "lockstead.stores.memory",
-    "sqlite": "lockstead.stores.sqlite",
+    "gs": "lockstead.stores.gcs_url",
+    "memory": "lockstead.stores.memory_url",
+    "sqlite": "lockstead.stores.sqlite_url",
 }
-"""Scheme to the module with its OPENER; importing one imports no client library."""
+"""Scheme to the module with its OPENER; importing one imports neither the store nor a client library."""
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
