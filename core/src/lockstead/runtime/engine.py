@@ -11,7 +11,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -312,12 +311,11 @@ def _close(closing: dict[str, Any]) -> None:
 
 def _caller() -> Any:
     """Give the running task, or else the thread: the object, since an identifier comes back when its owner is gone."""
-    if "asyncio" in sys.modules:
-        with suppress(RuntimeError):
-            task = sys.modules["asyncio"].current_task()
-            if task is not None:
-                return task
-    return threading.current_thread()
+    asyncio = sys.modules.get("asyncio")
+    # None outside of a loop, where current_task would raise
+    loop = None if asyncio is None else asyncio._get_running_loop()
+    task = None if asyncio is None or loop is None else asyncio.current_task(loop)
+    return threading.current_thread() if task is None else task
 
 
 def _user_frame() -> FrameType:

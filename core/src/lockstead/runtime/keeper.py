@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -125,7 +124,9 @@ class Keeper:
         return was_held
 
     def settle(self, kept: Kept, seconds: float) -> None:
-        """Wait for the renewal that is in flight, at most so long."""
+        """Wait for the renewal that is in flight, at most so long. Called once nothing new is sent any more."""
+        if not kept.tenure.in_flight:
+            return
         with self._changed:
             self._changed.wait_for(lambda: not kept.tenure.in_flight, seconds)
 
@@ -180,8 +181,10 @@ class Keeper:
 
     def emit(self, event: LockEvent) -> None:
         """Tell the listener; its failure is its own."""
-        with suppress(Exception):  # a listener must never harm a lease
+        try:
             self._emit_to(event)
+        except Exception:  # noqa: BLE001, S110, SIM105 - a listener must never harm a lease, nor slow it down
+            pass
 
     def close(self, patience: float = 1.0) -> None:
         """Stop: leases still held are left to expire; chores are done now, waited for at most `patience` seconds."""
