@@ -91,7 +91,7 @@ def test_a_listing_shows_a_record_that_cannot_be_read_beside_the_others(client: 
         store.perform(Create(Name("d"), {"v": "2", "identity": "y/1", "owner": "y"}), 5)
         shown = {one.key: one for one in client.list()}
     assert [shown[key].problem for key in "ac"] == [None, None]
-    assert shown["b"].problem == "the record of 'b' is damaged: ttl is 'soon'; break it with now=True"
+    assert shown["b"].problem == "the record of 'b' is damaged: ttl is 'soon'; break it with now=True (--now)"
     assert shown["d"].problem is not None
     assert "upgrade" in shown["d"].problem
     assert (shown["b"].holder, shown["b"].ttl, shown["b"].is_expired) == ("x/1", None, False)

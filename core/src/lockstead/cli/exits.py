@@ -22,6 +22,7 @@ class Exit(IntEnum):
     USAGE = 64
     STORE = 69
     UNSURE = 70
+    OUTPUT = 74
     NOT_ACQUIRED = 75
     LOST = 76
     NOT_EXECUTABLE = 126
@@ -79,9 +80,13 @@ def _place(error: BaseException) -> str:
 
 def say(line: str) -> None:
     """Write one line to standard error; whoever reads it may be gone."""
-    text = "".join(character if character.isprintable() else " " for character in line)
     try:
-        sys.stderr.write(f"lockstead: {text}\n")
+        sys.stderr.write(f"lockstead: {plain(line)}\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         return
+
+
+def plain(text: str) -> str:
+    """Give a text without what a terminal would obey, and in one line."""
+    return "".join(character if character.isprintable() else " " for character in text)

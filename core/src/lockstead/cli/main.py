@@ -1,33 +1,81 @@
 """Decides what the command `lockstead` is made of, and turns whatever happens into one line and an exit code.
 
-A subcommand is a `click.Command` in a file of its own, which returns its exit code or raises.
+A subcommand is a `click.Command` in a file of its own, which returns its exit code or raises. It is imported when it is
+called: what `lockstead --help` says of it stands here.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
 
 import click
 
 import lockstead
 from lockstead.cli.exits import Exit, judged, say
-from lockstead.cli.run import run
+
+COMMANDS: Final = {
+    "acquire": ("acquire:acquire", "Take a lock for several steps; print its ticket."),
+    "break": (
+        "breaking:break_lease",
+        "Revoke whoever holds a lock, or remove it at once.",
+    ),
+    "completion": ("completion:completion", "Print what makes a shell complete `lockstead`."),
+    "history": ("history:history", "Show who broke which lease, when and why."),
+    "inspect": ("inspect:inspect", "Show who holds a lock, since when, why, until when."),
+    "list": ("listing:list_locks", "Show every lock of a store, overdue ones first."),
+    "release": ("release:release", "Give back the lease that a ticket names."),
+    "renew": ("renew:renew", "Extend the lease that a ticket names by its ttl."),
+    "run": ("run:run", "Hold a lock while a command runs."),
+    "wait": ("wait:wait", "Wait until a lock is free; never takes it."),
+}
+"""The subcommands: where each stands below `lockstead.cli` (module:name), and its line in the help."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Later(click.Command):
+    """Stands for a subcommand that is not imported yet."""
+
+    def __init__(self, name: str, place: str, line: str) -> None:
+        super().__init__(name, help=line)
+        self.place = place
+
+    def load(self) -> click.Command:
+        """Import the command itself."""
+        module, _, name = self.place.partition(":")
+        command: click.Command = getattr(import_module(f"lockstead.cli.{module}"), name)
+        return command
+
+
+class Commands(click.Group):
+    """Imports the one subcommand that is called."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the subcommand that is called, as it is."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found.load() if isinstance(found, Later) else found, rest
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(lockstead.__version__, prog_name="lockstead")
 def cli() -> None:
     """Distributed locks for work that runs in many places at once."""
 
 
-cli.add_command(run)
+for _name, (_place, _line) in COMMANDS.items():
+    cli.add_command(Later(_name, _place, _line))
 
 
 def call(arguments: Sequence[str]) -> int:
     """Carry out one command line; give its exit code. No failure leaves as a traceback."""
     try:
         code = cli.main(list(arguments), prog_name="lockstead", standalone_mode=False)
+    except SystemExit as ended:  # of the words that a shell's completion asks for
+        code = ended.code
     except BaseException as error:  # noqa: BLE001 - the last place that can put a failure into one line
         code, line = judged(error)
         if line:
@@ -37,6 +85,8 @@ def call(arguments: Sequence[str]) -> int:
 
 def main() -> None:
     """Run the command `lockstead`."""
+    if getattr(sys, "stderr", None) is None:  # started with none, and whatever is said there must not be a failure
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - open to the end
     sys.exit(call(sys.argv[1:]))
 
 

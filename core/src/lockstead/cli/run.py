@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from errno import ENOENT
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from lockstead import opening
 from lockstead.cli.exits import Exit, Failed, of_status, say
+from lockstead.cli.options import lock_at, settings_of
 from lockstead.cli.section import Ended, Limits, Section
 from lockstead.cli.signals import ENDING, Interrupted, Signals
 from lockstead.cli.telling import Teller
@@ -41,7 +41,7 @@ EXPORTED: Final = ("LOCKSTEAD_KEY", "LOCKSTEAD_STORE", "LOCKSTEAD_TOKEN", "LOCKS
 EPILOG: Final = """\b
 Examples:
   lockstead run --timeout 10m gs://my-bucket/locks/apt -- ./publish.sh
-  lockstead run --timeout 0 sqlite:////var/lock/jobs.db#nightly -- make nightly
+  lockstead run --timeout 0 sqlite:///locks.db#nightly -- make nightly
   lockstead run --ttl 1m --purpose "reindex" gs://my-bucket/locks/index -- sh -c './reindex "$LOCKSTEAD_TOKEN"'
 
 \b
@@ -82,13 +82,8 @@ def run(
 
     CMD gets LOCKSTEAD_KEY, LOCKSTEAD_STORE, LOCKSTEAD_TOKEN, LOCKSTEAD_SEQUENCER and LOCKSTEAD_TICKET.
     """
-    target = opening.target(url)
-    if target.store.scheme == "memory":
-        raise click.UsageError(
-            "a memory: store lives in one process, it keeps nobody else out; take sqlite: or another"
-        )
-    given = {"ttl": ttl, "purpose": purpose, "owner": owner, "labels": _labelled(labels)}
-    wanted: dict[str, Any] = {**target.settings, **{name: value for name, value in given.items() if value}}
+    target = lock_at(url)
+    wanted = settings_of(target, {"ttl": ttl, "purpose": purpose, "owner": owner}, labels)
     # the arguments may hold a secret, so only the name of the command is shown to others
     wanted.setdefault("purpose", f"run {Path(command[0]).name}")
     settings = Settings.make(**wanted)
@@ -199,13 +194,3 @@ def stop_limits(settings: Settings, grace: str | None) -> Limits:
             f"?abort_margin={wanted / GRACE_SHARE:g} to the URL"
         )
     return Limits(wanted, reserve)
-
-
-def _labelled(labels: Sequence[str]) -> dict[str, str]:
-    named = {}
-    for label in labels:
-        name, equals, value = label.partition("=")
-        if not (name and equals):
-            raise click.UsageError(f"a label is written K=V, not {label!r}")
-        named[name] = value
-    return named

@@ -1,4 +1,4 @@
-"""Decides what becomes of a signal that reaches `lockstead run`: an end of the wait, or a message to the command.
+"""Decides what becomes of a signal that reaches `lockstead`: an end of the wait, or a message to the command it runs.
 
 While the lock is waited for, a signal that would end the process ends the wait, in good order. From the grant on no
 signal ends anything here: each is noted, and passed on once the command runs. A signal that was ignored when we were
@@ -11,8 +11,11 @@ import os
 import signal
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Final
+
+from lockstead.cli.exits import Exit, Failed
 
 ENDING: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 PASSED_ON: Final = (*ENDING, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
@@ -72,6 +75,18 @@ class Signals:
             self._waiting = False
             raise Interrupted(number)
         self._pending.append(number)
+
+
+@contextmanager
+def waiting_for(key: str) -> Iterator[Signals]:
+    """Catch what would end the process while it waits for a lock: it ends as Failed, in one line."""
+    signals = Signals()
+    signals.install()
+    try:
+        yield signals
+    except Interrupted as interrupted:
+        line = f"{signal.Signals(interrupted.number).name} ended the wait for {key!r}"
+        raise Failed(Exit.SIGNALLED + interrupted.number, line) from None
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:

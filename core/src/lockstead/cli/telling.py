@@ -31,7 +31,13 @@ class Teller:
     on_granted is called in the thread that acquired, before it has the lease; on_renewed with each new deadline.
     """
 
-    def __init__(self, *, verbose: bool, on_granted: Callable[[], None], on_renewed: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        *,
+        verbose: bool = False,
+        on_granted: Callable[[], None] = lambda: None,
+        on_renewed: Callable[[float], None] = lambda _deadline: None,
+    ) -> None:
         self._talks = verbose or sys.stderr.isatty()
         self._verbose = verbose
         self._on_granted = on_granted

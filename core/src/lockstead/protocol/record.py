@@ -134,7 +134,9 @@ def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> R
             unknown[key] = text
     if values.get("ttl") is None or not values.get("holder"):
         missing = "ttl" if values.get("ttl") is None else "identity"
-        raise StoreRefused(f"the record of {name.key!r} is damaged: it has no {missing}; break it with now=True")
+        raise StoreRefused(
+            f"the record of {name.key!r} is damaged: it has no {missing}; break it with now=True (--now)"
+        )
     return Record(**values, unknown=unknown)
 
 
@@ -214,7 +216,9 @@ def _size(fields: Mapping[str, str]) -> int:
 
 
 def _damaged(name: Name, what: str, text: str) -> StoreRefused:
-    return StoreRefused(f"the record of {name.key!r} is damaged: {what} is {text[:40]!r}; break it with now=True")
+    return StoreRefused(
+        f"the record of {name.key!r} is damaged: {what} is {text[:40]!r}; break it with now=True (--now)"
+    )
 
 
 def _text(_: Name, __: str, text: str) -> str:

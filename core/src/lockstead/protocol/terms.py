@@ -150,10 +150,19 @@ def is_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, salt:
     Where the store's `Date` and `updated` are two clocks, `Date` only hints when to look closer: the verdict comes
     from the `updated` of a companion write of our own, which is the very clock that stamped the record.
     """
+    verdict = seems_over(name, record, reply, seen, terms)
+    if verdict is not None:
+        return verdict
+    # another value each time: a write that changes nothing need not move `updated`
+    drawn = yield from draw(name.key, f"{salt}:{reply.received_at:.6f}", terms)
+    return drawn.updated_at is not None and _is_over_by(drawn.updated_at, record, seen, terms)
+
+
+def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, terms: Terms) -> bool | None:
+    """Judge by a read alone whether a record's time is up; None if it seems so and only a write could prove it."""
     if seen.dead:
         return True
     first_received_at = terms.book.see(name, seen, reply.received_at)
-    drift, traits = terms.settings.drift, terms.traits
     ttl = record.ttl
     if ttl is None:
         if record.expires_at is not None:
@@ -161,20 +170,21 @@ def is_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, salt:
         ttl = terms.settings.assume_ttl
         if ttl is None:
             return False
-    if expiry.expired_by_observation(first_received_at, reply.sent_at, ttl, record.lock_delay, drift):
+    if expiry.expired_by_observation(first_received_at, reply.sent_at, ttl, record.lock_delay, terms.settings.drift):
         return True
-    if traits.clock is StoreClock.NONE or seen.updated_at is None or seen.store_now is None:
+    if terms.traits.clock is StoreClock.NONE or seen.store_now is None:
         return False
-    if not expiry.expired_by_store_clock(
-        seen.store_now, seen.updated_at, ttl, record.lock_delay, drift, traits.granularity
-    ):
+    if not _is_over_by(seen.store_now, record, seen, terms):
         return False
-    if traits.clock is StoreClock.SHARED:
-        return True
-    # another value each time: a write that changes nothing need not move `updated`
-    drawn = yield from draw(name.key, f"{salt}:{reply.received_at:.6f}", terms)
-    return drawn.updated_at is not None and expiry.expired_by_store_clock(
-        drawn.updated_at, seen.updated_at, ttl, record.lock_delay, drift, traits.granularity
+    return True if terms.traits.clock is StoreClock.SHARED else None
+
+
+def _is_over_by(store_now: float, record: Record, seen: Snapshot, terms: Terms) -> bool:
+    ttl = terms.settings.assume_ttl if record.ttl is None else record.ttl
+    if seen.updated_at is None or ttl is None:
+        return False
+    return expiry.expired_by_store_clock(
+        store_now, seen.updated_at, ttl, record.lock_delay, terms.settings.drift, terms.traits.granularity
     )
 
 

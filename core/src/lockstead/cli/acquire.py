@@ -1,0 +1,128 @@
+"""Decides what `lockstead acquire` does: take a lock, stop keeping it, hand out its ticket, or leave nothing.
+
+Whoever gets the exit code 0 has the ticket of a lock that is held; on every other way out it is given back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from lockstead.cli.exits import Exit, Failed, say
+from lockstead.cli.options import as_json, lock_at, settings_of, shown_to_waiters
+from lockstead.cli.output import instant, out, out_json
+from lockstead.cli.signals import ENDING, Signals, waiting_for
+from lockstead.errors import StoreError
+from lockstead.settings import Settings
+from lockstead.stores import url as urls
+from lockstead.values import seconds
+
+if TYPE_CHECKING:
+    from lockstead.lease import Lease
+    from lockstead.lock import Client
+
+TTL: Final = "30m"
+
+EPILOG: Final = """\b
+Examples:
+  ticket=$(lockstead acquire gs://my-bucket/locks/apt --ttl 30m --timeout 1h)
+  lockstead acquire sqlite:///locks.db#nightly --owner "ci:$USER" --label run=7 > ticket
+  lockstead acquire --json --timeout 0 sqlite:///locks.db#nightly
+
+\b
+Nobody renews the lease: 'lockstead renew' does so once, within the ttl; 'lockstead release' gives it back.
+
+\b
+Exit codes: 0 the lock is held and its ticket was printed, or
+  64 wrong usage      69 the store failed         74 the ticket could not be printed
+  75 not acquired     76 the lease was lost       128 + n signal n ended the wait
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("url")
+@click.option("--ttl", metavar="TIME", help=f"How long the lease lives without 'renew'. Default: {TTL}.")
+@click.option("--timeout", metavar="TIME", help="Wait at most so long for the lock (0: one try). Default: for ever.")
+@shown_to_waiters
+@click.option("-v", "--verbose", is_flag=True, help="Tell of waiting where standard error is no terminal, too.")
+@as_json()
+def acquire(
+    url: str,
+    ttl: str | None,
+    timeout: str | None,
+    purpose: str | None,
+    owner: str | None,
+    labels: Sequence[str],
+    verbose: bool,
+    json: bool,
+) -> int:
+    """Take the lock at URL for several steps; print the ticket that names the lease."""
+    named = lock_at(url)
+    wanted = settings_of(named, {"ttl": ttl, "purpose": purpose, "owner": owner}, labels)
+    wanted.setdefault("ttl", TTL)
+    Settings.make(**wanted)
+    limit = None if timeout is None else seconds(timeout, "timeout")
+    from lockstead.cli.telling import Teller
+    from lockstead.lock import Client
+
+    with waiting_for(named.key) as signals:
+        teller = Teller(verbose=verbose, on_granted=signals.granted)
+        with Client(urls.open_store(named.store), listener=teller) as client:
+            lease = client.lock(named.key, **wanted).acquire(limit)
+            _hand_out(client, lease, signals, json=json)
+    return Exit.OK
+
+
+def _hand_out(client: Client, lease: Lease, signals: Signals, *, json: bool) -> None:
+    from lockstead.protocol.commands import TokenSource
+
+    try:
+        # drawn now, so that whoever looks sees it, and the steps have it
+        sequencer = lease.sequencer() if client._engine.traits.tokens is not TokenSource.NONE else None
+        time_left = lease.time_left
+        renew_before = instant(time.time() + time_left)
+        ticket = lease.detach()
+    except BaseException:
+        _give_back(lease.release, lease.key)
+        raise
+    told: dict[str, Any] = {
+        "ticket": str(ticket),
+        "key": ticket.key,
+        "store": ticket.store,
+        "holder": ticket.holder,
+        "ttl": ticket.ttl,
+        "time_left": round(time_left, 3),
+        "renew_before": renew_before,
+        "token": None if sequencer is None else sequencer.token,
+        "sequencer": None if sequencer is None else str(sequencer),
+        "incarnation": ticket.incarnation,
+    }
+    try:
+        _unless_ended(signals)
+        if json:
+            out_json(told)
+        else:
+            out(told["ticket"])
+            say(f"{ticket.key!r} is held; renew it before {renew_before}, or release it")
+        # whoever is told that a signal ended this takes the lock for not held, ticket or not
+        _unless_ended(signals)
+    except BaseException:
+        _give_back(partial(client.release, ticket, drain=0), ticket.key)
+        raise
+
+
+def _unless_ended(signals: Signals) -> None:
+    for number in signals.taken():
+        if number in ENDING:
+            raise Failed(Exit.SIGNALLED + number, "a signal came in; the lock is given back")
+
+
+def _give_back(release: Callable[[], bool], key: str) -> None:
+    try:
+        release()
+    except StoreError as error:
+        say(f"{key!r} was not given back, the ttl frees it: {error}")

@@ -1,0 +1,122 @@
+"""Decides what `lockstead break` does: show who holds a lock, ask, and break exactly that lease and no later one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from lockstead import opening
+from lockstead.cli.exits import Exit, Failed, say
+from lockstead.cli.inspect import in_full
+from lockstead.cli.options import as_json, lock_at, opened
+from lockstead.cli.output import instant, out, out_json, wants_colours
+from lockstead.errors import StoreRefused
+
+if TYPE_CHECKING:
+    from lockstead.holding import Breaking, Holding
+    from lockstead.lock import Client, Lock
+
+EPILOG: Final = """\b
+Examples:
+  lockstead break gs://my-bucket/locks/apt --reason "stuck since noon" --yes
+  lockstead break sqlite:///locks.db#nightly --reason "its host is gone" --by anna --now --yes
+  lockstead break sqlite:///locks.db#nightly --reason "stuck" --yes --json
+
+\b
+Exit codes: 0 broken, or free already, or
+  64 wrong usage      69 the store failed, or refuses to break what is not ours
+  75 still held: the answer was no, or somebody else has taken it meanwhile
+"""
+
+
+@click.command("break", epilog=EPILOG)
+@click.argument("url")
+@click.option("--reason", metavar="TEXT", required=True, help="Why; the holder and the history are told.")
+@click.option("--by", metavar="TEXT", help="Who breaks it. Default: user@host.")
+@click.option("--now", is_flag=True, help="Remove it at once, though its holder may go on believing for a while.")
+@click.option("--yes", is_flag=True, help="Do not ask. Needed where standard input is no terminal.")
+@as_json()
+def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, json: bool) -> int:
+    """Revoke whoever holds the lock at URL, or remove it at once; leaves an audit entry.
+
+    The holder finds out at its next renewal, and stops. With --now the lock is free at once; the answer says until when
+    the old holder may still believe that it holds it.
+    """
+    named = lock_at(url)
+    if not reason.strip():
+        raise click.UsageError("breaking a lease needs a reason; the holder and the history are told it")
+    if not yes and not sys.stdin.isatty():
+        raise click.UsageError("standard input is no terminal, so nobody can be asked: add --yes")
+    with opened(named.store) as client:
+        lock = client.lock(named.key, **named.settings)
+        held = _looked_at(client, lock, now=now)
+        if held is not None and not (yes and json):
+            click.echo(in_full(lock.key, held, time.time(), colours=wants_colours(sys.stderr)), err=True)
+        if held is not None and not yes:
+            _ask(now=now)
+        by = by or opening.person()
+        broken = None
+        if held is not None:
+            broken = lock.break_lease(reason=reason, by=by, now=now, incarnation=held.incarnation)
+            if broken is None:
+                _refuse_other(lock)
+    _tell(lock.key, broken, reason, by, json=json)
+    return Exit.OK
+
+
+def _looked_at(client: Client, lock: Lock, *, now: bool) -> Holding | None:
+    """Look who holds it. A damaged record shows nobody, but can be removed."""
+    try:
+        return lock.inspect()
+    except StoreRefused:
+        if not now:
+            raise
+        found = [held for held in client.list() if held.key == lock.key]
+        if not found:
+            raise
+        return found[0]
+
+
+def _ask(*, now: bool) -> None:
+    question = "Remove this lease at once?" if now else "Revoke this lease?"
+    if not click.confirm(question, err=True):
+        raise Failed(Exit.NOT_ACQUIRED, "nothing was broken")
+
+
+def _refuse_other(lock: Lock) -> None:
+    """Raise if the key is somebody else's by now: nobody was shown that lease."""
+    held = lock.inspect()
+    if held is not None:
+        raise Failed(Exit.NOT_ACQUIRED, f"{lock.key!r} has passed to {held.owner!r} meanwhile; nothing was broken")
+
+
+def _tell(key: str, broken: Breaking | None, reason: str, by: str, *, json: bool) -> None:
+    if json:
+        from lockstead.cli.showing import facts
+
+        told = {
+            "key": key,
+            "broken": broken is not None,
+            "removed": broken is not None and broken.removed,
+            "by": by,
+            "reason": reason,
+            "believed_for": None if broken is None else broken.believed_for,
+            "believed_until": None if broken is None else instant(broken.believed_until_epoch),
+            "was": None if broken is None else facts(key, broken.was, time.time()),
+        }
+        out_json(told)
+    elif broken is None:
+        say(f"{key!r} is free: nothing to break")
+    else:
+        out(_in_words(key, broken))
+
+
+def _in_words(key: str, broken: Breaking) -> str:
+    until = instant(broken.believed_until_epoch)
+    believes = "for an unknown time (its record names no ttl)" if until is None else f"until {until} at the latest"
+    if broken.removed:
+        return f"{key} is removed. If its holder lives, it may go on believing {believes}: make sure that it has stopped"
+    return f"{key} is revoked. Its holder finds out at its next renewal; it may go on believing {believes}"

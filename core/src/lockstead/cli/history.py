@@ -1,0 +1,45 @@
+"""Decides what `lockstead history` shows: who broke which lease, the newest last."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from lockstead.cli.exits import Exit, say
+from lockstead.cli.options import as_json, opened, store_at
+from lockstead.cli.output import out_json
+
+EPILOG: Final = """\b
+Examples:
+  lockstead history gs://my-bucket/locks
+  lockstead history sqlite:///locks.db#nightly
+  lockstead history --json sqlite:///locks.db
+
+\b
+Exit codes: 0 shown, or
+  64 wrong usage      69 the store failed
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("url")
+@as_json("a JSON array of objects")
+def history(url: str, json: bool) -> int:
+    """Show who broke which lease, when and why.
+
+    URL is a store's; with '#key' behind it, only what befell that lock is shown.
+    """
+    place = store_at(url)
+    with opened(place.store) as client:
+        entries = client.history(place.key)
+    from lockstead.cli.showing import ENTRY_HEADS, entry_facts, entry_row
+    from lockstead.cli.table import out_table
+
+    if json:
+        out_json([entry_facts(entry) for entry in entries])
+        return Exit.OK
+    if not entries:
+        say("nothing was ever broken there")
+    out_table(ENTRY_HEADS, [entry_row(entry) for entry in entries])
+    return Exit.OK

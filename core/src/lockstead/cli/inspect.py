@@ -1,0 +1,63 @@
+"""Decides what `lockstead inspect` shows of one lock."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from lockstead.cli.exits import Exit
+from lockstead.cli.options import as_json, lock_at, opened
+from lockstead.cli.output import out, out_json, wants_colours
+
+if TYPE_CHECKING:
+    from lockstead.holding import Holding
+
+EPILOG: Final = """\b
+Examples:
+  lockstead inspect gs://my-bucket/locks/apt
+  lockstead inspect --json sqlite:///locks.db#nightly
+  lockstead inspect --exit-code sqlite:///locks.db#nightly || echo "somebody is at it"
+
+\b
+Exit codes: 0 shown, whether it is held or free, or
+  64 wrong usage      69 the store failed, or the record cannot be read
+  75 it is held (with --exit-code only)
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("url")
+@click.option("--exit-code", is_flag=True, help="Exit with 75 if somebody holds it.")
+@as_json()
+def inspect(url: str, exit_code: bool, json: bool) -> int:
+    """Show who holds the lock at URL, since when, why, until when."""
+    named = lock_at(url)
+    with opened(named.store) as client:
+        held = client.lock(named.key, **named.settings).inspect()
+    from lockstead.cli.showing import TAKEABLE, facts, state_of
+
+    now = time.time()
+    if json:
+        out_json(facts(named.key, held, now))
+    else:
+        out(in_full(named.key, held, now, colours=wants_colours(sys.stdout)))
+    return Exit.NOT_ACQUIRED if exit_code and state_of(held, now) not in TAKEABLE else Exit.OK
+
+
+def in_full(key: str, held: Holding | None, now: float, *, colours: bool) -> str:
+    """Give all that is known of a lock, in lines for people."""
+    from lockstead.cli.showing import URGENT, details, headline, state_of
+
+    first = headline(key, held, now)
+    if colours:
+        first = click.style(first, bold=True, fg="red" if state_of(held, now) in URGENT else None)
+    lines = [first]
+    before = ""
+    for name, text in details(held, now) if held is not None else ():
+        shown = "" if name == before else name
+        before = name
+        lines.append(f"  {click.style(f'{shown:<9}', dim=True) if colours else f'{shown:<9}'}  {text}")
+    return "\n".join(lines)

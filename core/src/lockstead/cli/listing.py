@@ -1,0 +1,51 @@
+"""Decides what `lockstead list` shows of a store: what somebody should look at first, then by name."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import click
+
+from lockstead.cli.exits import Exit, say
+from lockstead.cli.options import as_json, opened, store_at
+from lockstead.cli.output import out_json
+
+EPILOG: Final = """\b
+Examples:
+  lockstead list gs://my-bucket/locks
+  lockstead list sqlite:///locks.db
+  lockstead list --json sqlite:///locks.db
+
+\b
+Exit codes: 0 shown, or
+  64 wrong usage      69 the store failed
+"""
+
+
+@click.command("list", epilog=EPILOG)
+@click.argument("url")
+@as_json("a JSON array of objects")
+def list_locks(url: str, json: bool) -> int:
+    """Show every lock of the store at URL, overdue ones first.
+
+    A record that cannot be read (damaged, not ours, of a newer version) is shown as such.
+    """
+    place = store_at(url)
+    if place.key is not None:
+        raise click.UsageError("the URL names one lock; leave out what is behind '#', or take 'lockstead inspect'")
+    with opened(place.store) as client:
+        found = client.list()
+    from lockstead.cli.showing import LOCK_HEADS, URGENT, facts, lock_row, state_of
+    from lockstead.cli.table import out_table
+
+    now = time.time()
+    rank = {state: number for number, state in enumerate(URGENT)}
+    found.sort(key=lambda held: (rank.get(state_of(held, now), len(rank)), held.key))
+    if json:
+        out_json([facts(held.key, held, now) for held in found])
+        return Exit.OK
+    if not found:
+        say("no lock is held there")
+    out_table(LOCK_HEADS, [lock_row(held, now) for held in found])
+    return Exit.OK

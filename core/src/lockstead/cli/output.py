@@ -1,0 +1,82 @@
+"""Decides how something reaches standard output: whole or with an exit code that says so, and in colour only for eyes.
+
+Must not know what is written. `exits.say` is the way to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TextIO
+
+from lockstead.cli.exits import Exit, Failed
+
+
+def out(text: str) -> None:
+    """Write a text and a line's end, at once; Failed if it could not be written.
+
+    Whoever reads it may have had enough, as `head` has: that ends the command like other programs, without a word.
+    """
+    try:
+        stream = _open_output()
+        stream.write(_writable(text, stream) + "\n")
+        stream.flush()
+    except BrokenPipeError:
+        _forget_output()
+        raise Failed(Exit.SIGNALLED + 13) from None
+    except (OSError, ValueError) as error:
+        _forget_output()
+        why = getattr(error, "strerror", None) or str(error)
+        raise Failed(Exit.OUTPUT, f"cannot write to standard output: {why}") from None
+
+
+def out_json(value: object) -> None:
+    """Write a value as JSON in ASCII, so that no text of a record can speak to a terminal."""
+    out(json.dumps(value, indent=2 if is_terminal(getattr(sys, "stdout", None)) else None))
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream is there and leads to a terminal."""
+    return stream is not None and stream.isatty()
+
+
+def wants_colours(stream: TextIO | None) -> bool:
+    """Whether somebody looks at a terminal there who did not ask for plain text."""
+    return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def instant(epoch: float | None) -> str | None:
+    """Give seconds since the epoch as ISO 8601 in UTC, to the millisecond; None for none, or one beyond a calendar.
+
+    Not by pendulum, whose import takes longer than all the rest of `lockstead inspect`.
+    """
+    if epoch is None:
+        return None
+    try:
+        return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, OSError, ValueError):
+        return None
+
+
+def _open_output() -> TextIO:
+    # the interpreter has none where it was started with none; its type does not say so
+    stream: TextIO | None = getattr(sys, "stdout", None)
+    if stream is None:
+        raise ValueError("it is closed")
+    return stream
+
+
+def _writable(text: str, stream: TextIO) -> str:
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _forget_output() -> None:
+    """Let the interpreter not try again at its end, which would write a traceback."""
+    with suppress(OSError, ValueError, AttributeError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)

@@ -1,0 +1,68 @@
+"""Decides what `lockstead release` does: give back exactly the lease that a ticket names, and say so if it was lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from lockstead.cli.exits import Exit, Failed
+from lockstead.cli.options import as_json, opened, ticket_argument, ticket_of
+from lockstead.cli.output import out, out_json
+from lockstead.errors import LeaseLost, LossReason
+
+if TYPE_CHECKING:
+    from lockstead.lock import Client
+    from lockstead.values import LeaseTicket
+
+EPILOG: Final = """\b
+Examples:
+  lockstead release "$ticket"
+  lockstead release --drain 5m - < ticket
+  LOCKSTEAD_TICKET=$ticket lockstead release || test $? = 76
+
+\b
+Exit codes: 0 given back by this very call, or
+  64 wrong usage      69 the store failed; it may be asked again, and the ttl frees the lock
+  75 still held: somebody works under the lease; nobody can renew it any more, so it ends with its ttl
+  76 the lease was over before: what was done under it may have overlapped with others
+"""
+
+
+@click.command(epilog=EPILOG)
+@ticket_argument
+@click.option("--drain", metavar="TIME", help="Wait so long for who works under the lease. Default: about its ttl.")
+@as_json()
+def release(ticket: str | None, drain: str | None, json: bool) -> int:
+    """Give back the lease that a ticket names.
+
+    TICKET is what 'lockstead acquire' printed; '-' reads it from standard input; without one, LOCKSTEAD_TICKET counts.
+    Waits for processes that have attached to the lease.
+    """
+    said = ticket_of(ticket)
+    with opened(said.store) as client:
+        if not client.release(said, drain=drain):
+            _say_why_not(client, said)
+    if json:
+        out_json({"key": said.key, "holder": said.holder, "released": True})
+    else:
+        out(f"{said.key} is given back")
+    return Exit.OK
+
+
+def _say_why_not(client: Client, said: LeaseTicket) -> None:
+    """Raise what is the case: somebody works under the lease still, or it was over before."""
+    held = client.lock(said.key).inspect()
+    if held is not None and held.incarnation == said.incarnation:
+        raise Failed(
+            Exit.NOT_ACQUIRED,
+            f"{said.key!r} is still held: somebody works under the lease; it ends with its ttl of {said.ttl:g} s",
+        )
+    reason = LossReason.GONE if held is None else LossReason.TAKEN
+    then = "its record is gone" if held is None else f"{held.owner!r} holds it now"
+    raise LeaseLost(
+        f"the lease of {said.holder!r} on {said.key!r} was over before it was given back, {reason.value}: {then}",
+        reason=reason,
+        key=said.key,
+        holder=said.holder,
+    )

@@ -1,0 +1,52 @@
+"""Decides what `lockstead renew` does: extend exactly the lease that a ticket names, once."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import click
+
+from lockstead.cli.exits import Exit
+from lockstead.cli.options import as_json, opened, ticket_argument, ticket_of
+from lockstead.cli.output import instant, out, out_json
+
+EPILOG: Final = """\b
+Examples:
+  lockstead renew "$ticket"
+  lockstead renew --progress "3 of 5" - < ticket
+  LOCKSTEAD_TICKET=$ticket lockstead renew --json
+
+\b
+Exit codes: 0 renewed, or
+  64 wrong usage      69 the store failed; it may be asked again
+  76 the lease is lost: taken, removed, revoked, or being released
+"""
+
+
+@click.command(epilog=EPILOG)
+@ticket_argument
+@click.option("--progress", metavar="TEXT", help="How far the work is, for everyone who looks.")
+@as_json()
+def renew(ticket: str | None, progress: str | None, json: bool) -> int:
+    """Extend the lease that a ticket names by its ttl.
+
+    TICKET is what 'lockstead acquire' printed; '-' reads it from standard input; without one, LOCKSTEAD_TICKET counts.
+    A lease whose time is up is extended if nobody has taken the lock since.
+    """
+    said = ticket_of(ticket)
+    with opened(said.store) as client:
+        time_left = client.renew(said, progress=progress)
+    renew_before = instant(time.time() + time_left)
+    if json:
+        told = {
+            "key": said.key,
+            "holder": said.holder,
+            "ttl": said.ttl,
+            "time_left": round(time_left, 3),
+            "renew_before": renew_before,
+        }
+        out_json(told)
+    else:
+        out(f"{said.key} is renewed; renew it again before {renew_before}")
+    return Exit.OK

@@ -1,0 +1,212 @@
+"""Decides how a lock and an audit entry are shown: the keys of the JSON, and the words for people.
+
+The keys are promised in docs/command-line.md. Every word of a record is somebody else's, and is written so that no
+terminal obeys it. Instants are of the writers' wall clocks, compared with this machine's for people only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from lockstead.cli.exits import plain
+from lockstead.cli.output import instant
+from lockstead.runtime.engine import in_words
+from lockstead.values import Sequencer
+
+if TYPE_CHECKING:
+    from lockstead.holding import AuditEntry, Holding
+
+TAKEABLE: Final = ("free", "expired")
+"""States in which who asks next gets the lock."""
+
+URGENT: Final = ("overdue", "unreadable")
+"""States that somebody should look at; a list begins with them."""
+
+FACTS: Final = (
+    *("key", "state", "owner", "holder", "purpose", "progress", "labels"),
+    *("acquired_at", "held_for", "expires_at", "time_left", "ttl", "age"),
+    *("expected", "alert_at", "overdue_for", "token", "sequencer", "incarnation"),
+    *("host", "pid", "where", "backtrace", "revoked_by", "revoked_because", "problem"),
+)
+
+
+def state_of(held: Holding | None, now: float) -> str:
+    """Give the one word for a lock. now is seconds since the epoch."""
+    if held is None:
+        return "free"
+    if held.problem is not None:
+        return "unreadable"
+    if held.is_expired:
+        return "expired"
+    if held.revoked_by is not None:
+        return "revoked"
+    if held.closing:
+        return "closing"
+    return "overdue" if overdue_for(held, now) is not None else "held"
+
+
+def held_for(held: Holding, now: float) -> float | None:
+    """Give the seconds since it was acquired."""
+    return None if held.acquired_epoch is None else max(0.0, now - held.acquired_epoch)
+
+
+def time_left(held: Holding, now: float) -> float | None:
+    """Give the seconds until its time is up if nobody renews it: by the store's clock where that tells."""
+    if held.ttl is not None and held.age is not None:
+        return max(0.0, held.ttl - held.age)
+    return None if held.expires_epoch is None else max(0.0, held.expires_epoch - now)
+
+
+def overdue_for(held: Holding, now: float) -> float | None:
+    """Give for how many seconds the work has been overdue; None if it is not, or its holder did not say."""
+    return None if held.alert_epoch is None or now < held.alert_epoch else now - held.alert_epoch
+
+
+def facts(key: str, held: Holding | None, now: float) -> dict[str, Any]:
+    """Give a lock for JSON: always the same keys, null for what is not known or does not apply. Durations: seconds."""
+    said: dict[str, Any] = {**dict.fromkeys(FACTS), "key": key, "state": state_of(held, now), "labels": {}}
+    if held is None:
+        return said
+    return said | {
+        "owner": held.owner,
+        "holder": held.holder,
+        "purpose": held.purpose,
+        "progress": held.progress,
+        "labels": dict(held.labels),
+        "acquired_at": instant(held.acquired_epoch),
+        "held_for": _rounded(held_for(held, now)),
+        "expires_at": instant(held.expires_epoch),
+        "time_left": _rounded(time_left(held, now)),
+        "ttl": held.ttl,
+        "age": _rounded(held.age),
+        "expected": held.expected,
+        "alert_at": instant(held.alert_epoch),
+        "overdue_for": _rounded(overdue_for(held, now)),
+        "token": held.token,
+        "sequencer": None if held.token is None else str(Sequencer(held.key, held.token)),
+        "incarnation": held.incarnation,
+        "host": held.host,
+        "pid": held.pid,
+        "where": held.where,
+        "backtrace": held.backtrace,
+        "revoked_by": held.revoked_by,
+        "revoked_because": held.revoked_because,
+        "problem": held.problem,
+    }
+
+
+def _rounded(duration: float | None) -> float | None:
+    return None if duration is None else round(duration, 3)
+
+
+def entry_facts(entry: AuditEntry) -> dict[str, Any]:
+    """Give an audit entry for JSON."""
+    return {
+        "key": entry.key,
+        "at": instant(entry.at_epoch),
+        "what": entry.what,
+        "by": entry.by,
+        "reason": entry.reason,
+        "owner": entry.owner,
+        "holder": entry.holder,
+        "incarnation": entry.incarnation,
+        "token": entry.token,
+    }
+
+
+# --- for people -----------------------------------------------------------------------------------------------------
+
+
+def headline(key: str, held: Holding | None, now: float) -> str:
+    """Say in one line how it stands."""
+    owner = "" if held is None else plain(held.owner or held.holder) or "somebody unknown"
+    match state_of(held, now):
+        case "free":
+            return f"{plain(key)} is free"
+        case "unreadable":
+            return f"{plain(key)} has a record that cannot be read; nobody gets it"
+        case "expired":
+            return f"{plain(key)} is free to take: the time of {owner} is up"
+        case "revoked":
+            return f"{plain(key)} is held by {owner}, but was revoked"
+        case "closing":
+            return f"{plain(key)} is being released by {owner}"
+        case "overdue":
+            return f"{plain(key)} is held by {owner}, OVERDUE"
+        case _:
+            return f"{plain(key)} is held by {owner}"
+
+
+def details(held: Holding, now: float) -> Iterator[tuple[str, str]]:
+    """Yield what else is to be said, as names and values of one line each."""
+    overdue, left = overdue_for(held, now), time_left(held, now)
+    revoked = None if held.revoked_by is None else f"by {held.revoked_by}: {held.revoked_because}"
+    until = _with(held.expires_epoch, f"{_short(left)} left unless it is renewed" if left else None)
+    said = {
+        "problem": held.problem,
+        "purpose": held.purpose,
+        "progress": held.progress,
+        "since": _with(held.acquired_epoch, _ago(held_for(held, now))),
+        "until": until,
+        "expected": None if held.expected is None else f"to take {in_words(held.expected)}",
+        "overdue": None if overdue is None else _with(held.alert_epoch, f"for {in_words(overdue)}"),
+        "revoked": revoked,
+        "token": None if held.token is None else str(held.token),
+        "labels": " ".join(f"{name}={value}" for name, value in held.labels.items()),
+        "host": f"{held.host or 'unknown'}, process {held.pid or 'unknown'}" if held.host or held.pid else None,
+        "where": held.where,
+        "holder": held.holder,
+    }
+    for name, text in said.items():
+        if text:
+            yield name, plain(text)
+    for line in (held.backtrace or "").splitlines():
+        yield "backtrace", plain(line)
+
+
+def _ago(duration: float | None) -> str | None:
+    return None if duration is None else f"{in_words(duration)} ago"
+
+
+def _with(epoch: float | None, words: str | None) -> str | None:
+    """Put an instant and what it means beside each other; either may be unknown."""
+    at = second(epoch)
+    return f"{at} ({words})" if at and words else at or words
+
+
+def second(epoch: float | None) -> str | None:
+    """Give an instant to the second, for people."""
+    exact = instant(epoch)
+    return None if exact is None else f"{exact[:10]} {exact[11:19]} UTC"
+
+
+def _short(duration: float) -> str:
+    return in_words(round(duration)) if duration >= 1 else "less than 1 s"
+
+
+def lock_row(held: Holding, now: float) -> list[str]:
+    """Give a lock as a row of the list."""
+    age, left = held_for(held, now), time_left(held, now)
+    what = " ".join(text for text in (held.purpose, f"[{held.progress}]" if held.progress else None) if text)
+    return [
+        plain(held.key),
+        state_of(held, now),
+        plain(held.owner or held.holder),
+        "" if age is None else in_words(round(age)),
+        _short(left) if left else "",
+        "" if held.token is None else str(held.token),
+        plain(held.problem or what),
+    ]
+
+
+LOCK_HEADS: Final = ("KEY", "STATE", "OWNER", "HELD FOR", "LEFT", "TOKEN", "PURPOSE")
+
+
+def entry_row(entry: AuditEntry) -> list[str]:
+    """Give an audit entry as a row of the history."""
+    said = [second(entry.at_epoch) or "", entry.key, entry.what, entry.by, entry.reason, entry.owner]
+    return [*(plain(text) for text in said), "" if entry.token is None else str(entry.token)]
+
+
+ENTRY_HEADS: Final = ("AT", "KEY", "WHAT", "BY", "REASON", "OWNER", "TOKEN")

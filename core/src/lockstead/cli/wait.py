@@ -1,0 +1,97 @@
+"""Decides what `lockstead wait` does: look until a lock is free, writing nothing."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from lockstead.cli.exits import Exit
+from lockstead.cli.options import as_json, lock_at, opened
+from lockstead.cli.output import out_json
+from lockstead.cli.signals import waiting_for
+from lockstead.settings import Settings
+from lockstead.values import Name, seconds
+
+if TYPE_CHECKING:
+    from lockstead.protocol.release import Sight
+    from lockstead.protocol.waiting import Found
+    from lockstead.runtime.engine import Engine
+
+EPILOG: Final = """\b
+Examples:
+  lockstead wait --timeout 10m gs://my-bucket/locks/apt
+  lockstead wait --timeout 0 sqlite:///locks.db#nightly && echo "free, for now"
+
+\b
+Exit codes: 0 it is free, or was a moment ago, or
+  64 wrong usage      69 the store failed         75 still held when the time was up
+  128 + n signal n ended the wait
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("url")
+@click.option("--timeout", metavar="TIME", help="Wait at most so long (0: one look). Default: for ever.")
+@click.option("-v", "--verbose", is_flag=True, help="Tell of waiting where standard error is no terminal, too.")
+@as_json()
+def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:
+    """Wait until the lock at URL is free; never takes it.
+
+    Free is a hint: whoever needs the lock must ask for it ('acquire', 'run'), and may find it taken again.
+    """
+    named = lock_at(url)
+    settings = Settings.make(**named.settings)
+    limit = None if timeout is None else seconds(timeout, "timeout")
+    with waiting_for(named.key), opened(named.store, verbose=verbose) as client:
+        engine = client._engine
+        began_at = engine.clock.now()
+        found = _until_free(engine, named.key, settings, limit)
+        waited = engine.clock.now() - began_at
+    if json:
+        out_json({**_seen(engine, named.key, settings, found), "waited": round(waited, 3)})
+    if found.is_free:
+        return Exit.OK
+    if json:
+        return Exit.NOT_ACQUIRED
+    from lockstead.protocol.acquire import Contended
+
+    raise engine.not_acquired(Name(named.key), Contended(found.sight.record if found.sight else None), waited)
+
+
+def _until_free(engine: Engine, key: str, settings: Settings, limit: float | None) -> Found:
+    from lockstead.protocol.waiting import until_free
+    from lockstead.runtime.line import ThreadBell
+    from lockstead.runtime.run import Limits, run
+
+    gives_up_at = None if limit is None else engine.clock.now() + limit
+    tries_once = limit == 0
+    script = until_free(
+        Name(key),
+        engine.terms(settings),
+        gives_up_at=gives_up_at,
+        tries_once=tries_once,
+        on_wait=partial(_tell, engine, key),
+    )
+    # one look waits for nobody, so it may give the store the time of its request
+    limits = Limits(settings.request_timeout, None if tries_once else gives_up_at)
+    return run(script, engine.store, engine.clock, limits, ThreadBell())
+
+
+def _tell(engine: Engine, key: str, seen: Sight) -> None:
+    from lockstead.protocol.acquire import Contended
+
+    engine.waiting(key, "", Contended(seen.record))
+
+
+def _seen(engine: Engine, key: str, settings: Settings, found: Found) -> dict[str, object]:
+    from lockstead.cli.showing import facts
+    from lockstead.holding import holding
+
+    held = None if found.sight is None else holding(key, found.sight, engine.terms(settings))
+    said = facts(key, held, time.time())
+    if found.is_free and held is not None:
+        said["state"] = "expired"
+    return said

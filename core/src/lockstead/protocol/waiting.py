@@ -1,0 +1,70 @@
+"""Decides how one waits until a key is free without asking for it: reads and pauses, and never a write.
+
+What it finds is a hint, as every look is: whoever acts on it must ask for the lock, and may find it taken again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.protocol.commands import Absent, OutOfTime, Pause, Read, Reply, Script, Snapshot, ask
+from lockstead.protocol.release import Sight, sight
+from lockstead.protocol.terms import Terms, seems_over
+from lockstead.values import Name
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How a wait ended. sight is what stands under the key: None if nothing does."""
+
+    sight: Sight | None
+    is_free: bool
+
+
+def until_free(
+    name: Name,
+    terms: Terms,
+    *,
+    gives_up_at: float | None,
+    tries_once: bool,
+    on_wait: Callable[[Sight], None],
+) -> Script[Found]:
+    """Look until the key is free, or the time of its record is up. gives_up_at is on the boot clock, None for ever.
+
+    on_wait is told once, before the first pause. A store that is down is waited out like a holder; its error is raised
+    only if it is still down at the end. StoreRefused, for a record that cannot be read, ends the wait at once.
+    """
+    settings = terms.settings
+    latest: Found | None = None
+    silence: StoreError | None = None
+    told = False
+    longest = settings.backoff_min
+    is_last = tries_once
+    while True:
+        try:
+            latest = _found(name, (yield from ask(Read(name))), terms)
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            if not isinstance(error, OutOfTime):
+                latest, silence = None, error
+            if is_last and latest is None:
+                raise (silence or error) from None
+        if latest is not None and (latest.is_free or is_last):
+            return latest
+        if latest is not None and latest.sight is not None and not told:
+            told = True
+            on_wait(latest.sight)
+        pause = yield from ask(Pause(name, settings.backoff_min, max(settings.backoff_min, longest)))
+        if gives_up_at is not None and pause.received_at >= gives_up_at:
+            is_last = True
+        # decorrelated jitter, as who waits to acquire
+        longest = settings.backoff_min if pause.answer.changed else min(settings.backoff_max, pause.answer.seconds * 3)
+
+
+def _found(name: Name, reply: Reply[Snapshot | Absent], terms: Terms) -> Found:
+    if isinstance(reply.answer, Absent):
+        terms.book.forget(name)
+        return Found(None, is_free=True)
+    seen = sight(name, reply.answer, terms)
+    return Found(seen, is_free=seems_over(name, seen.record, reply, reply.answer, terms) is not False)
