@@ -13,9 +13,15 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+
+from lockstead.testing.gcs_server import GcsServer
+
+if TYPE_CHECKING:
+    from tests.cli.shell import Shell
 
 PATIENCE = 20.0
 
@@ -170,3 +176,39 @@ STUBBORN = """
     time.sleep(1000)
 """
 """A command that no SIGTERM ends, with a child in its group and an orphan outside of it."""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[Shell]:
+    """A shell whose locks are in a file."""
+    from tests.cli.shell import Shell
+
+    shell = Shell(tmp_path, f"sqlite:///{tmp_path}/locks.db")
+    yield shell
+    shell.close()
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, server: GcsServer) -> Iterator[Shell]:
+    """A shell whose locks are in a bucket of `server`."""
+    from tests.cli.shell import Shell
+
+    shell = Shell(tmp_path, "gs://b/locks")
+    yield shell
+    shell.close()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    """A storage server with a bucket `b`, which child processes find as well."""
+    with GcsServer(buckets=["b", "my-bucket"]) as running:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
+        monkeypatch.setenv("no_proxy", "*")
+        yield running
+
+
+@pytest.fixture(params=["files", "bucket"])
+def shell(request: pytest.FixtureRequest) -> Shell:
+    """A shell for each store in turn."""
+    found: Shell = request.getfixturevalue(request.param)
+    return found

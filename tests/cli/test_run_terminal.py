@@ -2,68 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
-import subprocess
 import sys
-import termios
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Runs, at_default, until
+from tests.cli.conftest import Runs, until
+from tests.cli.screen import Screen
 
 LOCKSTEAD = f"{sys.executable} -m lockstead.cli.main"
-
-
-def _at_the_terminal() -> None:
-    at_default()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-def _terminal() -> tuple[int, int]:
-    try:
-        return pty.openpty()
-    except OSError as error:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(f"no terminals to be had here: {error}")
-
-
-class Screen:
-    """A shell script at a terminal of its own."""
-
-    def __init__(self, where: Path, script: str) -> None:
-        self.master, slave = _terminal()
-        os.set_blocking(self.master, False)
-        self.seen = ""
-        self.process = subprocess.Popen(
-            ["sh", "-c", script],
-            cwd=where,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            preexec_fn=_at_the_terminal,  # noqa: PLW1509 - no thread runs here
-        )
-        os.close(slave)
-
-    def shows(self, text: str) -> None:
-        """Wait until the screen shows this."""
-        until(lambda: text in self.read(), f"{text!r}")
-
-    def read(self) -> str:
-        """Give all that was shown so far."""
-        with suppress(OSError):
-            self.seen += os.read(self.master, 65536).decode()
-        return self.seen
-
-    def type(self, keys: bytes) -> None:
-        """Press some keys."""
-        os.write(self.master, keys)
 
 
 @pytest.fixture
@@ -74,10 +21,7 @@ def screens(runs: Runs) -> Iterator[list[Screen]]:
         yield opened
     finally:
         for screen in opened:
-            if screen.process.poll() is None:
-                screen.process.kill()
-            screen.process.wait()
-            os.close(screen.master)
+            screen.close()
 
 
 FOREGROUND = f"{sys.executable} -S -c 'import os; print(\"in front:\", os.tcgetpgrp(0) == os.getpgrp())'"

@@ -118,5 +118,7 @@ def _in_words(key: str, broken: Breaking) -> str:
     until = instant(broken.believed_until_epoch)
     believes = "for an unknown time (its record names no ttl)" if until is None else f"until {until} at the latest"
     if broken.removed:
-        return f"{key} is removed. If its holder lives, it may go on believing {believes}: make sure that it has stopped"
+        return (
+            f"{key} is removed. If its holder lives, it may go on believing {believes}: make sure that it has stopped"
+        )
     return f"{key} is revoked. Its holder finds out at its next renewal; it may go on believing {believes}"

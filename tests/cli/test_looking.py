@@ -1,0 +1,255 @@
+"""`lockstead inspect`, `list` and `wait`: what they show, and that they only look."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sqlite3
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from lockstead.cli.showing import FACTS
+from lockstead.testing.gcs_server import GcsServer
+from lockstead.testing.gcs_server.objects import draft_of
+from tests.cli.conftest import until
+from tests.cli.shell import Shell
+
+INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
+
+
+def writes(server: GcsServer) -> int:
+    return server.requests.count("mutation")
+
+
+# --- inspect --------------------------------------------------------------------------------------------------------
+
+
+def test_inspect_says_that_a_lock_is_free(files: Shell) -> None:
+    done = files.run("inspect", files.url())
+    assert (done.code, done.out, done.err) == (0, "apt is free\n", "")
+    said = files.run("inspect", "--json", files.url()).said
+    assert said == {**dict.fromkeys(FACTS), "key": "apt", "state": "free", "labels": {}}
+    assert files.run("inspect", "--exit-code", files.url()).code == 0
+
+
+def test_inspect_tells_who_holds_it_since_when_why_and_until_when(shell: Shell) -> None:
+    before = datetime.now(UTC)
+    ticket = shell.acquire("--ttl", "30m", "--owner", "ci/7", "--purpose", "publish", "--label", "team=deb")
+    shell.run("renew", ticket, "--progress", "3 of 5")
+    done = shell.run("inspect", shell.url())
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0] == "apt is held by ci/7"
+    told = {line[2:11].strip(): line[13:] for line in lines[1:]}
+    assert told["purpose"] == "publish"
+    assert told["progress"] == "3 of 5"
+    assert told["labels"] == "team=deb"
+    assert " left unless it is renewed)" in told["until"]
+    assert told["since"].endswith(" ago)")
+    said = shell.run("inspect", "--json", shell.url()).said
+    assert tuple(said) == FACTS
+    shown = {name: said[name] for name in ("key", "state", "owner", "purpose", "progress", "labels", "ttl")}
+    assert shown == {
+        "key": "apt",
+        "state": "held",
+        "owner": "ci/7",
+        "purpose": "publish",
+        "progress": "3 of 5",
+        "labels": {"team": "deb"},
+        "ttl": 1800.0,
+    }
+    assert said["sequencer"] == f"{said['token']}:exclusive:apt"
+    assert told["token"] == str(said["token"])
+    assert INSTANT.fullmatch(said["acquired_at"])
+    assert INSTANT.fullmatch(said["expires_at"])
+    since = datetime.fromisoformat(said["acquired_at"])
+    # to the millisecond downwards
+    assert before.timestamp() - 0.001 <= since.timestamp() <= time.time()
+    assert 0 <= said["held_for"] <= time.time() - before.timestamp() + 0.001
+    assert 0 < said["time_left"] <= 1800
+    assert said["problem"] is None
+
+
+def test_inspect_exits_with_75_only_if_asked_to(files: Shell) -> None:
+    files.acquire()
+    assert files.run("inspect", files.url()).code == 0
+    assert files.run("inspect", "--exit-code", files.url()).code == 75
+
+
+def test_a_lease_whose_time_is_up_is_free_to_take(files: Shell) -> None:
+    files.acquire("--ttl", "1", "--owner", "ci/7")
+    with files.client() as client:
+        until(lambda: (held := client.lock("apt").inspect()) is not None and held.is_expired)
+    done = files.run("inspect", "--exit-code", files.url())
+    assert (done.code, done.out.splitlines()[0]) == (0, "apt is free to take: the time of ci/7 is up")
+    assert files.run("inspect", "--json", files.url()).said["state"] == "expired"
+    assert files.run("wait", "--timeout", "0", files.url()).code == 0
+
+
+def test_no_text_of_a_record_reaches_the_terminal_unwritten(files: Shell) -> None:
+    nasty = "ok\x1b[2J\x9b31m [red]\u202e"
+    with files.client() as client:
+        lease = client.lock("apt", labels={"x": nasty}).acquire(0)
+        lease.detach()
+    for words in (["inspect", files.url()], ["list", files.store], ["inspect", "--json", files.url()]):
+        done = files.run(*words)
+        assert done.code == 0
+        assert all(character.isprintable() or character == "\n" for character in done.out), done.out
+        assert words[0] == "list" or "[red]" in done.out
+    assert files.run("inspect", "--json", files.url()).said["labels"] == {"x": nasty}
+
+
+# --- list -----------------------------------------------------------------------------------------------------------
+
+
+def test_list_of_nothing_is_an_empty_array_and_a_word(files: Shell) -> None:
+    done = files.run("list", files.store)
+    assert (done.code, done.out, done.err) == (0, "", "lockstead: no lock is held there\n")
+    assert files.run("list", "--json", files.store).said == []
+
+
+def test_list_shows_what_is_overdue_first_and_then_by_name(files: Shell) -> None:
+    with files.client() as client:
+        for key in ("b", "a"):
+            client.lock(key, owner="ci", purpose=f"for {key}").acquire(0).detach()
+        client.lock("z", owner="ci", alert_after=0.001, expected=60).acquire(0).detach()
+    until(lambda: files.run("list", "--json", files.store).said[0]["state"] == "overdue")
+    said = files.run("list", "--json", files.store).said
+    assert [one["key"] for one in said] == ["z", "a", "b"]
+    assert all(tuple(one) == FACTS for one in said)
+    assert said[0]["overdue_for"] > 0
+    done = files.run("list", files.store)
+    lines = done.out.splitlines()
+    assert lines[0].split() == ["KEY", "STATE", "OWNER", "HELD", "FOR", "LEFT", "TOKEN", "PURPOSE"]
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["z", "overdue", "ci"],
+        ["a", "held", "ci"],
+        ["b", "held", "ci"],
+    ]
+    assert lines[2].endswith("for a")
+    overdue = files.run("inspect", files.url("z"))
+    assert overdue.out.splitlines()[0] == "z is held by ci, OVERDUE"
+    assert re.search(r"^  overdue .* \(for .*\)$", overdue.out, re.MULTILINE)
+
+
+def test_a_damaged_record_is_shown_as_such_and_hides_no_other(files: Shell) -> None:
+    files.acquire(key="good")
+    files.acquire(key="bad")
+    with sqlite3.connect(files.where / "locks.db") as database:
+        fields = '{"v": "1", "identity": "x/1", "ttl": "soon"}'
+        assert database.execute("UPDATE record SET fields = ? WHERE key = 'bad'", (fields,)).rowcount == 1
+    database.close()
+    done = files.run("list", files.store)
+    lines = done.out.splitlines()
+    assert done.code == 0
+    assert lines[1].split()[:2] == ["bad", "unreadable"]
+    assert "is damaged: ttl is 'soon'" in lines[1]
+    assert lines[2].split()[:2] == ["good", "held"]
+    said = files.run("list", "--json", files.store).said
+    assert "is damaged" in said[0]["problem"]
+    files.run("inspect", files.url("bad")).fails(69, "is damaged")
+    files.run("wait", "--timeout", "0", files.url("bad")).fails(69, "is damaged")
+
+
+def test_locks_of_other_programs_are_shown(bucket: Shell, server: GcsServer) -> None:
+    bucket.acquire()
+    server.store.insert("b", "locks/deb", draft_of(b"", {}, {"identity": "gem/1", "expires_at": "17"}))
+    said = bucket.run("list", "--json", bucket.store).said
+    assert [(one["key"], one["owner"]) for one in said] == [("apt", said[0]["owner"]), ("deb", "gem/1")]
+    assert (said[1]["ttl"], said[1]["expires_at"]) == (None, "1970-01-01T00:00:17.000Z")
+
+
+# --- wait -----------------------------------------------------------------------------------------------------------
+
+
+def test_h15_wait_only_reads_and_is_bounded_by_its_timeout(bucket: Shell, server: GcsServer) -> None:
+    bucket.acquire("--owner", "ci/7", "--purpose", "publish")
+    server.requests.clear()
+    bucket.run("wait", "--timeout", "2", bucket.url()).fails(75, "'apt' is held by 'ci/7' since")
+    assert writes(server) == 0
+    assert set(server.requests.counts()) == {"get"}
+    # from 0.1 s on each pause is drawn from a longer span: in 2 s there are a handful of looks, not hundreds
+    assert 2 <= server.requests.count("get") <= 25
+
+
+def test_wait_ends_when_the_lock_is_given_back_and_does_not_take_it(shell: Shell) -> None:
+    ticket = shell.acquire("--owner", "ci/7")
+    waiting = shell.start("wait", "-v", shell.url())
+    assert waiting.stderr is not None
+    assert waiting.stderr.readline().startswith("lockstead: waiting for 'apt', held by 'ci/7' since ")
+    assert waiting.poll() is None
+    assert shell.run("release", ticket).code == 0
+    done = shell.ended(waiting)
+    assert (done.code, done.out) == (0, "")
+    with shell.client() as client:
+        assert client.list() == []
+
+
+def test_h1_wait_ends_when_the_time_of_a_dead_holder_is_up_and_leaves_its_record(
+    bucket: Shell, server: GcsServer
+) -> None:
+    bucket.acquire("--ttl", "2")
+    waiting = bucket.start("wait", "--json", bucket.url() + "?backoff_max=0.5")
+    server.requests.wait_for(2, "get")
+    server.requests.clear()
+    done = bucket.ended(waiting)
+    assert (done.code, done.said["state"], done.said["key"]) == (0, "expired", "apt")
+    assert done.said["waited"] > 0
+    assert writes(server) == 0
+    assert "locks/apt" in server.objects("b")
+
+
+def test_wait_that_looks_once_says_at_once_who_holds_it(files: Shell) -> None:
+    assert files.run("wait", "--timeout", "0", files.url()).code == 0
+    files.acquire("--owner", "ci/7")
+    files.run("wait", "--timeout", "0", files.url()).fails(75, "'apt' is held by 'ci/7'")
+    done = files.run("wait", "--timeout", "0", "--json", files.url())
+    assert (done.code, done.said["state"], done.said["owner"]) == (75, "held", "ci/7")
+    assert tuple(done.said) == (*FACTS, "waited")
+
+
+def test_wait_waits_out_a_store_that_is_down(bucket: Shell, server: GcsServer) -> None:
+    bucket.acquire()
+    server.pause()
+    waiting = bucket.start("wait", bucket.url())
+    bucket.run("wait", "--timeout", "300ms", bucket.url()).fails(69, "")
+    assert waiting.poll() is None
+    server.store.delete("b", "locks/apt")
+    server.resume()
+    assert bucket.ended(waiting).code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_h18_a_signal_ends_the_wait_at_once(files: Shell, number: signal.Signals) -> None:
+    ticket = files.acquire("--owner", "ci/7")
+    waiting = files.start("wait", "-v", files.url() + "?backoff_min=30&backoff_max=60")
+    assert waiting.stderr is not None
+    waiting.stderr.readline()
+    sent_at = time.monotonic()
+    waiting.send_signal(number)
+    done = files.ended(waiting)
+    # long before the pause of half a minute was over
+    assert time.monotonic() - sent_at < 20
+    assert (done.code, done.out) == (128 + number, "")
+    assert done.err == f"lockstead: {number.name} ended the wait for 'apt'\n"
+    assert files.run("release", ticket).code == 0
+
+
+def test_a_signal_ends_a_wait_on_a_store_that_hangs(bucket: Shell, server: GcsServer) -> None:
+    server.pause("hang")
+    waiting = bucket.start("wait", bucket.url() + "?ttl=1h")
+    assert server.requests.wait_for(1, timeout=60)
+    waiting.send_signal(signal.SIGTERM)
+    assert bucket.ended(waiting).code == 143
+
+
+def test_several_who_wait_all_end(files: Shell) -> None:
+    ticket = files.acquire()
+    all_of_them = [files.start("wait", "-v", files.url()) for _ in range(3)]
+    for waiting in all_of_them:
+        assert waiting.stderr is not None
+        waiting.stderr.readline()
+    assert files.run("release", ticket).code == 0
+    assert [files.ended(waiting).code for waiting in all_of_them] == [0, 0, 0]

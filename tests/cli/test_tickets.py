@@ -1,0 +1,294 @@
+"""`lockstead acquire`, `renew`, `release`: one lease through several steps, with no keeper in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import lockstead
+from lockstead.testing.gcs_server import GcsServer
+from tests.cli.conftest import until
+from tests.cli.shell import PROGRAM, Shell
+from tests.cli.test_looking import INSTANT
+
+GIVEN = ("ticket", "key", "store", "holder", "ttl", "time_left", "renew_before", "token", "sequencer", "incarnation")
+
+
+# --- acquire --------------------------------------------------------------------------------------------------------
+
+
+def test_acquire_prints_the_ticket_and_nothing_else_and_the_lock_stays_held(shell: Shell) -> None:
+    done = shell.run(
+        *("acquire", shell.url(), "--ttl", "10m", "--owner", "ci/7", "--purpose", "publish"),
+        *("--label", "team=deb", "--label", "run=7"),
+    )
+    ticket = lockstead.LeaseTicket.parse(done.out.removesuffix("\n"))
+    assert (done.code, ticket.key, ticket.ttl) == (0, "apt", 600.0)
+    assert done.err.startswith("lockstead: 'apt' is held; renew it before ")
+    with shell.client() as client:
+        held = client.lock("apt").inspect()
+        assert held is not None
+        assert (held.holder, held.incarnation) == (ticket.holder, ticket.incarnation)
+        assert (held.owner, held.purpose, dict(held.labels)) == ("ci/7", "publish", {"team": "deb", "run": "7"})
+        # the token was drawn, so that whoever looks sees it
+        assert held.token is not None
+        assert client.lock("apt").try_acquire() is None
+
+
+def test_acquire_gives_what_the_steps_need_as_json(files: Shell) -> None:
+    done = files.run("acquire", "--json", files.url())
+    said = done.said
+    assert (done.code, done.err, tuple(said)) == (0, "", GIVEN)
+    # half an hour, as nobody renews it in between
+    assert (said["key"], said["store"], said["ttl"]) == ("apt", files.store, 1800.0)
+    assert said["sequencer"] == f"{said['token']}:exclusive:apt"
+    assert 1700 < said["time_left"] < 1800
+    assert INSTANT.fullmatch(said["renew_before"])
+    with files.client() as client:
+        assert client.verify(said["sequencer"])
+        assert client.release(said["ticket"]) is True
+
+
+def test_settings_come_from_the_url_and_options_outdo_it(files: Shell) -> None:
+    url = files.url() + "?ttl=5m&owner=url&purpose=url"
+    ticket = files.run("acquire", url, "--owner", "option").out.strip()
+    with files.client() as client:
+        held = client.lock("apt").inspect()
+        assert held is not None
+        assert (held.ttl, held.owner, held.purpose) == (300.0, "option", "url")
+        assert client.release(ticket) is True
+
+
+def test_75_acquire_tells_who_holds_it_and_prints_no_ticket(files: Shell) -> None:
+    files.acquire("--owner", "ci/7", "--purpose", "publish")
+    for timeout in ("0", "200ms"):
+        done = files.run("acquire", files.url(), "--timeout", timeout)
+        done.fails(75, "'apt' is held by 'ci/7' since")
+    files.run("acquire", files.url(), "--timeout", "0", "--json").fails(75, "(purpose: publish)")
+
+
+def test_acquire_waits_for_its_turn(files: Shell) -> None:
+    ticket = files.acquire("--owner", "ci/7")
+    waiting = files.start("acquire", files.url(), "-v", "--timeout", "60")
+    assert waiting.stderr is not None
+    assert waiting.stderr.readline().startswith("lockstead: waiting for 'apt', held by 'ci/7'")
+    assert files.run("release", ticket).code == 0
+    done = files.ended(waiting)
+    assert done.code == 0
+    assert files.run("release", done.out.strip()).code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_h18_a_signal_while_waiting_leaves_nothing_behind(files: Shell, number: signal.Signals) -> None:
+    ticket = files.acquire()
+    waiting = files.start("acquire", "-v", files.url() + "?backoff_min=30&backoff_max=60")
+    assert waiting.stderr is not None
+    waiting.stderr.readline()
+    waiting.send_signal(number)
+    done = files.ended(waiting)
+    assert (done.code, done.out, done.err) == (128 + number, "", f"lockstead: {number.name} ended the wait for 'apt'\n")
+    assert files.run("release", ticket).code == 0
+    with files.client() as client:
+        assert client.list() == []
+
+
+@pytest.mark.parametrize("kind", ["insert", "patch"], ids=["before the grant", "after it"])
+def test_h18_a_signal_while_the_store_is_asked_leaves_nothing_behind(
+    bucket: Shell, server: GcsServer, kind: str
+) -> None:
+    # the answer of the grant itself, or of a later request, comes after the signal
+    server.faults.inject("stall_answer", kind=kind, seconds=3)
+    asking = bucket.start("acquire", bucket.url())
+    assert server.requests.wait_for(1, kind, timeout=60)
+    until(lambda: "locks/apt" in server.objects("b"))
+    asking.send_signal(signal.SIGTERM)
+    done = bucket.ended(asking)
+    assert (done.code, done.out) == (143, "")
+    assert "locks/apt" not in server.objects("b")
+
+
+@pytest.mark.parametrize(
+    ("to", "code", "words"), [("full", 74, "No space left"), ("closed", 74, "it is closed"), ("gone", 141, "")]
+)
+def test_a_ticket_that_cannot_be_printed_leaves_no_lock_behind(files: Shell, to: str, code: int, words: str) -> None:
+    if to == "gone":
+        reads, writes = os.pipe()
+        os.close(reads)
+        stdout = writes
+    else:
+        stdout = os.open("/dev/full", os.O_WRONLY)
+    closes = "exec 1>&-; " if to == "closed" else ""
+    command = ["sh", "-c", f'{closes}exec "$0" "$@"', str(PROGRAM), "acquire", files.url()]
+    done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(stdout)
+    assert done.returncode == code, done
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    with files.client() as client:
+        assert client.list() == []
+
+
+# --- renew ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_lease_through_several_steps(shell: Shell) -> None:
+    ticket = shell.acquire("--ttl", "10m")
+    with shell.client() as client:
+        first = client.lock("apt").inspect()
+        done = shell.run("renew", ticket)
+        assert (done.code, done.err) == (0, "")
+        assert done.out.startswith("apt is renewed; renew it again before ")
+        second = client.lock("apt").inspect()
+        assert first is not None
+        assert second is not None
+        assert second.incarnation == first.incarnation
+        assert (second.expires_epoch or 0) > (first.expires_epoch or 0)
+        assert client.lock("apt").try_acquire() is None
+        done = shell.run("release", ticket)
+        assert (done.code, done.out, done.err) == (0, "apt is given back\n", "")
+        assert client.lock("apt").inspect() is None
+
+
+def test_renew_is_one_look_and_one_extension_of_that_incarnation(bucket: Shell, server: GcsServer) -> None:
+    ticket = bucket.acquire()
+    server.requests.clear()
+    said = bucket.run("renew", "--json", "--progress", "3 of 5", ticket).said
+    assert tuple(said) == ("key", "holder", "ttl", "time_left", "renew_before")
+    assert 1700 < said["time_left"] < 1800
+    assert INSTANT.fullmatch(said["renew_before"])
+    assert server.requests.counts() == {"get": 1, "patch": 1}
+    (patch,) = [line for line in server.requests if line.kind == "patch"]
+    assert patch.query["ifGenerationMatch"] == lockstead.LeaseTicket.parse(ticket).incarnation
+    assert bucket.run("inspect", "--json", bucket.url()).said["progress"] == "3 of 5"
+
+
+def test_the_ticket_may_come_as_an_argument_from_standard_input_or_from_the_environment(files: Shell) -> None:
+    ticket = files.acquire()
+    assert files.run("renew", "-", given=f"{ticket}\n").code == 0
+    assert files.run("renew", "-", given=f"  {ticket}").code == 0
+    files.environment = {"LOCKSTEAD_TICKET": ticket}
+    assert files.run("renew").code == 0
+    files.environment = {"LOCKSTEAD_TICKET": "of another lock"}
+    assert files.run("renew", ticket).code == 0
+    assert files.run("release", "-", given=ticket).code == 0
+
+
+def test_inside_run_the_ticket_is_the_one_of_that_run(files: Shell) -> None:
+    command = f"{PROGRAM} renew --progress half && {PROGRAM} inspect --json '{files.url()}'"
+    done = files.run("run", "--owner", "outer", files.url(), "--", "sh", "-c", f"{command} | tail -n 1")
+    assert done.code == 0, done
+    assert '"owner": "outer"' in done.out
+    assert '"progress": "half"' in done.out
+
+
+@pytest.mark.parametrize("now", [False, True], ids=["REVOKED", "GONE"])
+def test_h12_76_a_broken_lease_is_neither_renewed_nor_brought_back(shell: Shell, now: bool) -> None:
+    ticket = shell.acquire()
+    with shell.client() as client:
+        client.lock("apt").break_lease(reason="stuck", by="anna", now=now)
+        shell.run("renew", ticket).fails(
+            76, "GONE: its record is gone" if now else "REVOKED: it was revoked (by anna: stuck)"
+        )
+        held = client.lock("apt").inspect()
+    assert (held is None) is now
+
+
+def test_h2_76_a_lease_that_somebody_else_took_is_not_touched(files: Shell) -> None:
+    ticket = files.acquire()
+    with files.client() as client:
+        client.lock("apt").break_lease(reason="stuck", now=True)
+        with client.lock("apt", owner="next").acquire(0) as lease:
+            files.run("renew", ticket).fails(76, "TAKEN: somebody else holds it now (next)")
+            files.run("release", ticket).fails(76, "was over before it was given back, TAKEN: 'next' holds it now")
+            assert lease.release() is True
+
+
+# --- release --------------------------------------------------------------------------------------------------------
+
+
+def test_76_a_lease_that_is_gone_is_not_given_back_and_that_is_said(shell: Shell) -> None:
+    ticket = shell.acquire()
+    done = shell.run("release", "--json", ticket)
+    said = done.said
+    assert (done.code, tuple(said), said["key"], said["released"]) == (0, ("key", "holder", "released"), "apt", True)
+    shell.run("release", ticket).fails(76, "was over before it was given back, GONE: its record is gone")
+
+
+def test_h27_75_release_waits_for_who_works_under_the_lease_and_leaves_it_to_expire(files: Shell) -> None:
+    ticket = files.acquire()
+    with files.client() as client:
+        member = client.lock("apt").attach(ticket)
+        files.run("release", "--drain", "300ms", ticket).fails(75, "somebody works under the lease")
+        assert member.is_held
+        files.run("renew", ticket).fails(76, "it is being released")
+        releasing = files.start("release", "--drain", "60", ticket)
+        assert releasing.poll() is None
+        member.release()
+        assert files.ended(releasing).code == 0
+        assert client.list() == []
+
+
+# --- what can go wrong ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["renew", "release"])
+@pytest.mark.parametrize(
+    ("ticket", "words"),
+    [
+        ([], "no ticket: give it as an argument, on standard input ('-'), or in LOCKSTEAD_TICKET"),
+        ([""], "no ticket"),
+        (["lockstead1.x"], "not a lease ticket"),
+        ([str(lockstead.LeaseTicket("memory:", "apt", "a/1", "1", 60.0))], "a memory: store lives in one process"),
+        ([str(lockstead.LeaseTicket("nowhere://x", "apt", "a/1", "1", 60.0))], "no store has the scheme 'nowhere'"),
+    ],
+    ids=["none", "empty", "damaged", "memory", "unknown store"],
+)
+def test_64_what_is_no_ticket(
+    command: str, ticket: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lockstead.cli.main import call
+
+    monkeypatch.delenv("LOCKSTEAD_TICKET", raising=False)
+    assert call([command, *ticket]) == 64
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert words in said.err
+
+
+def test_69_the_store_does_not_answer(bucket: Shell, server: GcsServer) -> None:
+    ticket = bucket.acquire()
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    bucket.environment = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}"}
+    bucket.run("renew", ticket).fails(69, "")
+    bucket.run("acquire", "--timeout", "0", bucket.url()).fails(69, "")
+
+
+def test_a_ticket_is_good_in_another_folder(files: Shell, tmp_path: Path) -> None:
+    files.store = "sqlite:///locks.db"
+    ticket = files.acquire()
+    files.where = tmp_path / "elsewhere"
+    files.where.mkdir()
+    assert files.run("release", ticket).code == 0
+
+
+def test_no_process_is_left_to_keep_the_lease(files: Shell) -> None:
+    ticket = lockstead.LeaseTicket.parse(files.acquire("--ttl", "1"))
+    with files.client() as client:
+        began_at = time.monotonic()
+        until(lambda: client.lock("apt").try_acquire() is not None)
+        assert time.monotonic() - began_at < 20
+    files.run("renew", str(ticket)).fails(76, "TAKEN")
+
+
+def test_the_command_is_the_installed_one() -> None:
+    assert PROGRAM.is_file(), f"{PROGRAM} is missing: pip install the package for {sys.executable}"
