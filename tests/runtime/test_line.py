@@ -11,6 +11,7 @@ import pytest
 from lockstead import AsyncClient, Client, NotAcquired
 from lockstead.events import LockEvent, Waiting
 from lockstead.protocol.commands import Create, Extend, Read, Replace
+from lockstead.runtime.line import ThreadBell
 from tests.runtime.faulty import Faulty, Watching, quiet, until
 
 
@@ -192,3 +193,29 @@ def test_who_waits_is_told_of_once() -> None:
             client.lock("apt", backoff_min=0.01, backoff_max=0.02).acquire(timeout=0.3)
         lease.release()
     assert [(event.key, event.purpose) for event in told if isinstance(event, Waiting)] == [("apt", "publish")]
+
+
+def test_a_bell_is_heard_until_it_is_silenced() -> None:
+    bell = ThreadBell()
+    assert not bell.wait(-1.0)
+    assert not bell.wait(0.01)
+    assert not bell.take()
+    bell.ring()
+    bell.ring()
+    assert bell.wait(60.0)
+    assert bell.wait(float("inf"))
+    assert bell.take()
+    assert not bell.take()
+    assert not bell.wait(0.0)
+
+
+def test_a_bell_rung_by_many_threads_wakes_who_sleeps() -> None:
+    bell = ThreadBell()
+    for _ in range(50):
+        ringers = [threading.Thread(target=bell.ring) for _ in range(4)]
+        for ringer in ringers:
+            ringer.start()
+        assert bell.wait(60.0)
+        for ringer in ringers:
+            ringer.join(60.0)
+        assert bell.take()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.frozen import frozen
 from lockstead.protocol.commands import (
     Absent,
     Create,
@@ -55,7 +56,7 @@ class Acquisition:
     on_wait: Callable[[Contended], None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grant:
     """The lock is ours, from `sent_at` until `deadline` (seconds, the caller's boot clock), unless it is renewed."""
 
@@ -67,7 +68,7 @@ class Grant:
     predecessor: Predecessor
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contended:
     """Somebody else holds it: an answer, not an error. record is None when it kept changing under our eyes."""
 

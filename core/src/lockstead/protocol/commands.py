@@ -14,12 +14,13 @@ from enum import Enum
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from lockstead.errors import StoreUnavailable
+from lockstead.frozen import frozen
 from lockstead.values import Name, Space
 
 # --- answers -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Snapshot:
     """One record as the store showed it in one answer.
 
@@ -39,33 +40,33 @@ class Snapshot:
     dead: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Conflict:
     """The expectation did not hold; nothing was changed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Absent:
     """There is no such record; nothing was changed."""
 
     store_now: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Removed:
     """The record is gone by this very command. store_now is the store's time of the answer, where it says it."""
 
     store_now: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Listing:
     """The records under a prefix, strongly consistent, in no promised order."""
 
     entries: tuple[tuple[Name, Snapshot], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Paused:
     """The pause is over. seconds is how long it was meant to be; changed: the store saw the key change."""
 
@@ -84,7 +85,7 @@ class Command(Generic[A]):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Create(Command["Snapshot | Conflict"]):
     """Write the record if there is none. lives: seconds; the driver adds what people read (`expires_at`)."""
 
@@ -93,14 +94,14 @@ class Create(Command["Snapshot | Conflict"]):
     lives: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Read(Command["Snapshot | Absent"]):
     """Give the record as it stands."""
 
     name: Name
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Replace(Command["Snapshot | Conflict | Absent"]):
     """Write a new record, of a new incarnation, if the one there has exactly this incarnation and revision."""
 
@@ -111,7 +112,7 @@ class Replace(Command["Snapshot | Conflict | Absent"]):
     lives: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Extend(Command["Snapshot | Conflict | Absent"]):
     """Merge fields into the record and renew its life, if it has this incarnation (and revision, where given).
 
@@ -126,7 +127,7 @@ class Extend(Command["Snapshot | Conflict | Absent"]):
     lives: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Remove(Command["Removed | Conflict | Absent"]):
     """Delete the record if it has this incarnation (and revision, where given)."""
 
@@ -135,7 +136,7 @@ class Remove(Command["Removed | Conflict | Absent"]):
     revision: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class List(Command[Listing]):
     """Give every record of a space; of one key and below one part, where these are given."""
 
@@ -144,7 +145,7 @@ class List(Command[Listing]):
     part_prefix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pause(Command[Paused]):
     """Come back after a time that the driver draws between the two bounds (seconds), or when the key changes.
 
@@ -162,7 +163,7 @@ StoreCommand: TypeAlias = Create | Read | Replace | Extend | Remove | List
 # --- scripts -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reply(Generic[A]):
     """An answer with the only two instants a script ever sees, both in seconds on the caller's boot clock."""
 

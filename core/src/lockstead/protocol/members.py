@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
+from lockstead.frozen import frozen
 from lockstead.protocol.commands import (
     Absent,
     Conflict,
@@ -39,7 +39,7 @@ class _Drain(Enum):
     LIVE = "somebody is live, or nothing is known"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Attached:
     """This process is a member. Both deadlines are instants of its boot clock; its belief lasts until the earlier."""
 
@@ -50,7 +50,7 @@ class Attached:
     sent_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MemberRenewed:
     """A member's renewal: either deadline is None where it did not move. closing: no more renewals of the record."""
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from lockstead.errors import StoreRefused
+from lockstead.frozen import frozen
 from lockstead.protocol.commands import FIELDS_BYTES_MAX, Command, Create, Extend, Replace
 from lockstead.values import Name
 
@@ -20,7 +21,7 @@ VERSION: Final = 1
 _CUT: Final = "…"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Revocation:
     """Who broke a lease, and why."""
 
@@ -28,7 +29,7 @@ class Revocation:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Record:
     """What a lock's record says while it is held.
 

@@ -6,11 +6,11 @@ delete must never hit the next holder.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
+from lockstead.frozen import frozen
 from lockstead.protocol import expiry
 from lockstead.protocol.commands import (
     Absent,
@@ -139,7 +139,7 @@ def sweep(name: Name, holder: str, terms: Terms, *, spare: str | None = None) ->
     return isinstance(removed.answer, Removed)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sight:
     """What stands under a key. age is seconds since its last change by the store's clock, if that is known."""
 
@@ -177,7 +177,7 @@ def sight(name: Name, seen: Snapshot, terms: Terms) -> Sight:
     return Sight(record, seen, age, expired)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Broken:
     """What breaking did. believed_for: seconds, from the answer on, for which the old holder may still believe.
 

@@ -6,10 +6,10 @@ One Extend that expects the incarnation alone: idempotent, so lost answers and s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from lockstead.errors import LossReason, OutcomeUnknown
+from lockstead.frozen import frozen
 from lockstead.protocol.commands import Absent, Conflict, Extend, Read, Script, Snapshot, ask
 from lockstead.protocol.record import Record
 from lockstead.protocol.terms import LeaseId, Terms, loss
@@ -17,7 +17,7 @@ from lockstead.protocol.terms import LeaseId, Terms, loss
 BEING_RELEASED: Final = "it is being released"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Renewed:
     """The record's life was renewed. deadline is None where the lease is closing and must not be believed longer."""
 
@@ -26,7 +26,7 @@ class Renewed:
     revision: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Over:
     """The lease is lost, for this reason."""
 

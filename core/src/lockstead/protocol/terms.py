@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lockstead.errors import LossReason
+from lockstead.frozen import frozen
 from lockstead.protocol import expiry
 from lockstead.protocol.commands import Absent, Reply, Script, Snapshot, StoreClock, TokenSource, Traits, ask
 from lockstead.protocol.commands import Create as _Create
@@ -20,7 +21,7 @@ from lockstead.values import Name, Space
 BOOK_ENTRIES_MAX: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeaseId:
     """Which lease: ownership is compared by holder and incarnation, never by token or revision.
 
@@ -75,7 +76,7 @@ class Book:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Terms:
     """The store's traits, the lock's settings and the client's book, for one conversation."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Final, Protocol
 
 
@@ -20,26 +21,33 @@ class Waiter(Protocol):
 
 
 class ThreadBell:
-    """A blocking waiter's bell."""
+    """A blocking waiter's bell: a lock that is held while the bell is silent. Every try has one, and few ever wait.
 
-    __slots__ = ("_event",)
+    Safe to ring from any thread; waited for by one.
+    """
+
+    __slots__ = ("_silence",)
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._silence = threading.Lock()
+        self._silence.acquire()
 
     def ring(self) -> None:
         """Wake the waiter."""
-        self._event.set()
+        with suppress(RuntimeError):  # it was rung already
+            self._silence.release()
 
     def wait(self, seconds: float) -> bool:
         """Sleep up to `seconds`; True as soon as it was rung."""
-        return self._event.wait(seconds)
+        # a negative time-out would be for ever
+        was = self._silence.acquire(timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX))
+        if was:
+            self.ring()
+        return was
 
     def take(self) -> bool:
         """Tell whether it was rung, and silence it."""
-        was = self._event.is_set()
-        self._event.clear()
-        return was
+        return self._silence.acquire(blocking=False)
 
 
 class NoBell:

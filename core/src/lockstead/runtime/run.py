@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from lockstead.errors import LocksteadError, OutcomeUnknown, StoreError, StoreRefused
+from lockstead.frozen import frozen
 from lockstead.protocol.acquire import OutOfTime
 from lockstead.protocol.commands import Pause, Paused, Reply, Script
 from lockstead.protocol.record import stamped
@@ -28,7 +28,7 @@ def _never() -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """How long a request may take (seconds), and when a whole wait ends.
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 from urllib.parse import quote, unquote, urlencode
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused
+from lockstead.frozen import frozen
 from lockstead.protocol.commands import (
     Absent,
     Command,
@@ -132,7 +133,7 @@ def _unescaped(text: str) -> str | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Request:
     """One HTTP request: target is path and query below the endpoint, what says in words what is asked."""
 
@@ -236,7 +237,7 @@ def _list(place: Place, command: List, page: str | None) -> Request:
 # --- answers -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Response:
     """What came back: the status, the `Date` header, the body."""
 
