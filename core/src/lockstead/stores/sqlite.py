@@ -62,8 +62,10 @@ _STATE: Final = f"SELECT granted, revision FROM record {_AT}"  # noqa: S608
 # two statements, for RETURNING fills a table of its own first: that took as long as all the rest of a grant
 _COUNTED: Final = "SELECT granted FROM meta"
 _COUNT: Final = "UPDATE meta SET granted = ?"
-_INSERT: Final = "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_DELETE: Final = f"DELETE FROM record {_AT}"  # noqa: S608
+_INSERT: Final = "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_DELETE: Final = (
+    f"DELETE FROM record {_AT} AND CAST(granted AS TEXT) = ? AND CAST(revision AS TEXT) = coalesce(?, revision)"  # noqa: S608
+)
 _UPDATE: Final = f"UPDATE record SET granted = ?, revision = ?, updated = ?, boot = ?, namespace = ?, fields = ? {_AT}"  # noqa: S608
 _LIST: Final = (
     f"SELECT key, part, {_COLUMNS} FROM record WHERE space = ?1 AND (?2 IS NULL OR key = ?2) "  # noqa: S608
@@ -184,41 +186,46 @@ class SqliteStore:
             return answer
 
     def _change(self, connection: sqlite3.Connection, command: _Written) -> Snapshot | Conflict | Absent | Removed:
-        at = _at(command.name)
-        row = _find(connection, at)
-        # read inside the write lock: a write that was stalled before it must not turn `updated` back
-        now = self._now()
-        fields = {} if isinstance(command, Remove) else dict(command.fields)
+        # the clock is read inside the write lock: a write that was stalled before it must not turn `updated` back
         match command:
             case Create():
-                if row is not None:
-                    return Conflict()
-                made = self._row(self._count(connection), 1, now, fields)
-                connection.execute(_INSERT, (*at, *made))
-            case _ if row is None:
-                return Absent(now)
-            case _ if not row.is_at(command.incarnation, command.revision):
-                return Conflict()
+                return self._create(connection, command)
             case Remove():
-                connection.execute(_DELETE, at)
-                return Removed(now)
-            case Replace():
-                made = self._row(self._count(connection), 1, self._later(row, now), fields)
-                connection.execute(_UPDATE, (*made, *at))
-            case Extend():
-                fields = {**self._fields(command.name, row), **fields}
-                made = self._row(row.granted, row.revision + 1, self._later(row, now), fields)
-                connection.execute(_UPDATE, (*made, *at))
+                return self._remove(connection, command)
+        row = _find(connection, _at(command.name))
+        now = self._now()
+        if row is None:
+            return Absent(now)
+        if not row.is_at(command.incarnation, command.revision):
+            return Conflict()
+        updated = max(row.updated, now) if self._is_here(row) else now
+        if isinstance(command, Replace):
+            fields = dict(command.fields)
+            made = self._row(self._count(connection), 1, updated, fields)
+        else:
+            fields = {**self._fields(command.name, row), **command.fields}
+            made = self._row(row.granted, row.revision + 1, updated, fields)
+        connection.execute(_UPDATE, (*made, *_at(command.name)))
         return self._snapshot(made, fields)
+
+    def _create(self, connection: sqlite3.Connection, command: Create) -> Snapshot | Conflict:
+        fields = dict(command.fields)
+        made = self._row(self._count(connection), 1, self._now(), fields)
+        if connection.execute(_INSERT, (*_at(command.name), *made)).rowcount == 0:
+            return Conflict()  # the counter is taken back with the rest
+        return self._snapshot(made, fields)
+
+    def _remove(self, connection: sqlite3.Connection, command: Remove) -> Removed | Conflict | Absent:
+        at = _at(command.name)
+        if connection.execute(_DELETE, (*at, command.incarnation, command.revision)).rowcount == 0:
+            return Absent(self._now()) if _find(connection, at) is None else Conflict()
+        return Removed(self._now())
 
     def _count(self, connection: sqlite3.Connection) -> int:
         counted = int(connection.execute(_COUNTED).fetchone()[0])
         granted = max(counted + 1, int(self._wall() * 1000))
         connection.execute(_COUNT, (granted,))
         return granted
-
-    def _later(self, row: _Row, now: float) -> float:
-        return max(row.updated, now) if self._is_here(row) else now
 
     def _row(self, granted: int, revision: int, updated: float, fields: dict[str, str]) -> _Row:
         return _Row(granted, revision, updated, self._boot, self._namespace, _encode(fields))

@@ -19,6 +19,11 @@ SCHEMA_VERSION: Final = 1
 SQLITE_OLDEST: Final = (3, 35, 0)
 """The oldest that is promised to work."""
 
+CHECKPOINT_PAGES: Final = 4000
+"""Pages in the write-ahead log at which whoever commits brings them home. That syncs twice, some milliseconds, so it
+should be rare; but the log's index has room for 4,062 pages in its first block, and readers search every block.
+"""
+
 _NEW: Final = (0, 0, 0)
 """What `_identify` gives of a file that nobody has used."""
 
@@ -138,6 +143,7 @@ def _plain(escaped: str) -> str:
 
 def _prepare(connection: sqlite3.Connection, path: Path, ends_at: float) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     found = _identify(connection)
     if found != _NEW:
         _check_schema(path, found)
