@@ -213,3 +213,22 @@ def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monk
     )
     assert done[0] == "built"
     assert str(done[1]).endswith(":exclusive:apt")
+
+
+def test_what_is_frozen_inside_the_engine_is_frozen_for_the_type_checker(tmp_path: Path) -> None:
+    """`lockstead.frozen` leaves it to mypy, so mypy must see it."""
+    from mypy import api
+
+    script = tmp_path / "changes.py"
+    script.write_text(
+        "from lockstead.protocol.commands import Absent, Reply\n"
+        "from lockstead.protocol.record import Record\n"
+        "reply = Reply(Absent(), 1.0, 2.0)\n"
+        "reply.sent_at = 3.0\n"
+        "record = Record(holder='me', ttl=300.0)\n"
+        "record.closing = True\n"
+    )
+    told, errors, _code = api.run([str(script), "--strict", "--no-incremental", "--cache-dir", str(tmp_path / "cache")])
+    assert errors == ""
+    found = [line.split(":")[1] for line in told.splitlines() if "read-only" in line]
+    assert found == ["4", "6"], told

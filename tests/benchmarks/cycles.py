@@ -1,0 +1,153 @@
+"""What one uncontended acquire and release costs, store by store, against the nearest thing that does without us."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import filelock
+import httpx
+
+import lockstead
+from lockstead.stores.memory import MemoryStore
+from tests.benchmarks.figures import Row, Size, Work, alone, compared, in_turn, middle
+
+
+def silent(_event: object) -> None:
+    """Hear nothing: what is measured is the lock, not the log."""
+
+
+def cycle(lock: lockstead.Lock) -> Callable[[], None]:
+    """Give one uncontended acquire and release."""
+
+    def once() -> None:
+        lease = lock.try_acquire()
+        if lease is None:
+            raise RuntimeError("the lock of the benchmark is held by somebody else")
+        lease.release()
+
+    return once
+
+
+# --- in memory ------------------------------------------------------------------------------------------------------
+
+
+def memory(size: Size) -> Iterator[Row]:
+    """Measure the engine without a store worth the name, and what a look at a lease costs."""
+    with lockstead.Client(MemoryStore(), listener=silent) as client:
+        took = alone(cycle(client.lock("bench")), size)
+        yield Row("memory: acquire and release (the engine's own cost)", took * 1e6, "µs", 60)
+        with client.lock("held").hold() as lease:
+            checked = alone(lambda: [lease.check() for _ in range(100)], size) / 100
+        yield Row("`lease.check()`", checked * 1e6, "µs", 1)
+
+
+# --- SQLite ---------------------------------------------------------------------------------------------------------
+
+
+def sqlite(size: Size) -> Iterator[Row]:
+    """Measure a cycle against the file lock most in use, and against two transactions with nothing around them."""
+    with tempfile.TemporaryDirectory() as folder:
+        theirs = filelock.FileLock(f"{folder}/theirs.lock", thread_local=False)
+
+        def file_lock() -> None:
+            theirs.acquire()
+            theirs.release()
+
+        with (
+            lockstead.connect(f"sqlite:///{folder}/locks.db", listener=silent) as client,
+            two_transactions(Path(folder, "floor.db")) as floor,
+        ):
+            ours = cycle(client.lock("bench"))
+            what = "SQLite: acquire and release"
+            yield compared(what, in_turn(ours, file_lock, size), "filelock: acquire and release", 2)
+            yield compared(what, in_turn(ours, floor, size), "two bare transactions, same settings", 3)
+
+
+@contextmanager
+def two_transactions(path: Path) -> Iterator[Work]:
+    """Give the two transactions of a cycle: one that inserts, one that deletes."""
+    raw = sqlite3.connect(path, isolation_level=None)
+    raw.execute("PRAGMA journal_mode=WAL")
+    raw.execute("PRAGMA synchronous=NORMAL")
+    raw.execute("CREATE TABLE t (k TEXT PRIMARY KEY, v TEXT)")
+
+    def once() -> None:
+        for statement in ("INSERT INTO t VALUES ('k', 'v')", "DELETE FROM t"):
+            raw.execute("BEGIN IMMEDIATE")
+            raw.execute(statement)
+            raw.execute("COMMIT")
+
+    yield once
+    raw.close()
+
+
+# --- Cloud Storage --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def emulator() -> Iterator[str]:
+    """Run the server of our own as a process of its own, so that it costs this one nothing; give its address."""
+    command = [sys.executable, "-m", "lockstead.testing.gcs_server", "--bucket", "bench"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip()
+            with patch.dict(os.environ, {"STORAGE_EMULATOR_HOST": url}):
+                yield url
+        finally:
+            server.terminate()
+
+
+def gcs(size: Size) -> Iterator[Row]:
+    """Count the requests of a cycle, and measure it against the very same requests without us."""
+    with emulator() as url, httpx.Client() as http:
+        with lockstead.connect("gs://bench/locks", listener=silent) as client:
+            ours = cycle(client.lock("bench"))
+            ours()
+            http.delete(f"{url}/_requests")
+            ours()
+            asked = http.get(f"{url}/_requests").json()["requests"]
+            cycle_requests = [line for line in asked if line["bucket"] == "bench"]
+            yield Row("GCS: requests of an acquire and release", len(cycle_requests), "requests", 2)
+            pair = in_turn(ours, two_requests(http, url), size, middle)
+            yield compared("GCS (our emulator): acquire and release, p50", pair, "the same two requests by httpx", 1.15)
+
+
+RECORD = {
+    "v": "1",
+    "identity": "machine/4711/0123456789abcdef",
+    "ttl": "300",
+    "owner": "machine/4711",
+    "host": "machine",
+    "where": "/srv/pipeline/publish.py:33",
+    "pid": "4711",
+    "acquired_at": "1795245562.475979",
+    "expires_at": "1795245862.475979",
+}
+
+
+def two_requests(http: httpx.Client, url: str) -> Work:
+    """Give the two requests of a cycle as anybody would send them: insert a record of that size, delete it."""
+    metadata = {"name": "raw/bench", "metadata": RECORD, "cacheControl": "no-store"}
+    head = "--b\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n"
+    body = (
+        f"{head}{json.dumps(metadata)}\r\n--b\r\nContent-Type: application/octet-stream\r\n\r\n\r\n--b--\r\n".encode()
+    )
+    insert = f"{url}/upload/storage/v1/b/bench/o?uploadType=multipart&ifGenerationMatch=0&prettyPrint=false"
+    where = f"{url}/storage/v1/b/bench/o/raw%2Fbench?prettyPrint=false&ifGenerationMatch="
+    headers = {"Content-Type": "multipart/related; boundary=b"}
+
+    def once() -> None:
+        made = http.post(insert, headers=headers, content=body).raise_for_status()
+        http.delete(where + made.json()["generation"]).raise_for_status()
+
+    return once

@@ -1,0 +1,181 @@
+"""Decides how a figure is taken, against what, and how the one table of `make bench` looks. Must not know any store.
+
+Ours and theirs are measured in turn, in rounds, after one that does not count; the order changes with every round. So a
+machine that gets slower or busier does so for both, and the ratio of a round means something even when the times do
+not. Medians of the rounds are shown.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.table import Table
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured. rounds of `times` repetitions, short enough to fall between what else the machine does."""
+
+    rounds: int = 101
+    times: int = 40
+    samples: int = 40
+    waiters: int = 1000
+    waiting: float = 10.0
+    leases: int = 10_000
+    keeping: float = 75.0
+
+
+TINY = Size(rounds=1, times=2, samples=1, waiters=5, waiting=1.2, leases=20, keeping=0.2)
+"""For the test that every benchmark runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Ours and theirs in seconds and their ratio, medians of the rounds; nine ratios of ten are in low to high."""
+
+    ours: float
+    theirs: float
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table. unit is that of ours and theirs; limit is what ours, or the ratio, may be at most."""
+
+    what: str
+    ours: float
+    unit: str
+    limit: float
+    against: str = ""
+    theirs: float | None = None
+    ratio: float | None = None
+    spread: str = ""
+    of_ratio: bool = False
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the figure is within its limit."""
+        judged = self.ratio if self.of_ratio else self.ours
+        return judged is not None and judged <= self.limit
+
+    @property
+    def to_reach(self) -> str:
+        """Say the limit."""
+        return f"≤ {self.limit:g} ×" if self.of_ratio else f"≤ {self.limit:g} {self.unit}"
+
+
+def each(work: Work, times: int) -> float:
+    """Give seconds per call, the mean of `times` calls in a row."""
+    began = time.perf_counter()
+    for _ in range(times):
+        work()
+    return (time.perf_counter() - began) / times
+
+
+def middle(work: Work, times: int) -> float:
+    """Give the median of the seconds that single calls take."""
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def in_turn(ours: Work, theirs: Work, size: Size, how: Callable[[Work, int], float] = each) -> Pair:
+    """Measure two things in turn."""
+    for work in (ours, theirs):
+        how(work, size.times)
+    mine: list[float] = []
+    other: list[float] = []
+    for number in range(size.rounds):
+        pairs = [(mine, ours), (other, theirs)]
+        for taken, work in pairs if number % 2 == 0 else reversed(pairs):
+            taken.append(how(work, size.times))
+    return paired(mine, other)
+
+
+def paired(mine: list[float], other: list[float]) -> Pair:
+    """Summarise what was measured in turn."""
+    ratios = sorted(a / b for a, b in zip(mine, other, strict=True))
+    edge = len(ratios) // 20
+    low, high = ratios[edge], ratios[-1 - edge]
+    return Pair(statistics.median(mine), statistics.median(other), statistics.median(ratios), low, high)
+
+
+def alone(work: Work, size: Size) -> float:
+    """Give the median over the rounds of the seconds per call."""
+    each(work, size.times)
+    return statistics.median(each(work, size.times) for _ in range(size.rounds))
+
+
+def compared(what: str, pair: Pair, against: str, limit: float, unit: str = "µs", *, of_ratio: bool = True) -> Row:
+    """Make the row of a pair."""
+    scale = {"µs": 1e6, "ms": 1e3}[unit]
+    spread = f"{pair.low:.2f} to {pair.high:.2f}"
+    return Row(what, pair.ours * scale, unit, limit, against, pair.theirs * scale, pair.ratio, spread, of_ratio)
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+HEADINGS = ("what", "ours", "measured against", "theirs", "ratio", "90 % of them", "to reach", "")
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Write one row."""
+    theirs = "" if row.theirs is None else f"{_figure(row.theirs)} {row.unit}"
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+    reached = "yes" if row.is_reached else "NO"
+    return row.what, f"{_figure(row.ours)} {row.unit}", row.against, theirs, ratio, row.spread, row.to_reach, reached
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 or value == int(value) else f"{value:.3g}"
+
+
+def table(rows: Iterable[Row], about: str) -> Table:
+    """Lay the rows out for a terminal."""
+    laid = Table(title=about, caption="ours and theirs in turn; medians of the rounds")
+    for heading in HEADINGS:
+        laid.add_column(heading, justify="right" if heading in {"ours", "theirs", "ratio"} else "left")
+    for row in rows:
+        laid.add_row(*cells(row))
+    return laid
+
+
+def markdown(rows: Iterable[Row], about: str) -> str:
+    """Write the rows as they are kept in docs/benchmarks.md."""
+    lines = [about, "", "| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
+    lines += ["| " + " | ".join(cells(row)) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def machine(load_before: tuple[float, float, float]) -> str:
+    """Say where and when this was measured, and what else the machine did."""
+    before, after = load_before[0], os.getloadavg()[0]
+    versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d}, {_processor()}, {os.cpu_count()} cores, {platform.system()}, {versions}; "
+        f"load {before:.1f} at the beginning, {after:.1f} at the end"
+    )
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        text = ""
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return f"{names[0]} ({platform.machine()})" if names else platform.machine()

@@ -1,0 +1,55 @@
+"""Every benchmark measures what it says, and gives its rows. Says nothing of how fast anything is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.benchmarks.__main__ import BENCHMARKS
+from tests.benchmarks.figures import TINY, Row, cells, in_turn, machine, markdown, paired
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_benchmark_runs_and_gives_its_figures(name: str) -> None:
+    rows = list(BENCHMARKS[name](TINY))
+    assert rows
+    for row in rows:
+        assert math.isfinite(row.ours)
+        assert row.what
+        assert len(cells(row)) == 8
+        if row.ratio is not None:
+            assert row.ratio > 0
+            assert row.against
+
+
+def test_what_is_counted_does_not_depend_on_the_machine() -> None:
+    counted = {row.what: row for name in ("gcs", "waiters") for row in BENCHMARKS[name](TINY) if "µs" not in row.unit}
+    assert [row.ours for what, row in counted.items() if "requests" in what] == [2]
+    assert [row.ours for what, row in counted.items() if "writes" in what] == [0]
+    assert [row.is_reached for what, row in counted.items() if "reads" in what] == [True]
+
+
+def test_ours_and_theirs_are_measured_in_turn_and_change_places() -> None:
+    calls: list[str] = []
+    size = TINY.__class__(rounds=2, times=1)
+    in_turn(lambda: calls.append("ours"), lambda: calls.append("theirs"), size)
+    assert calls == ["ours", "theirs", "ours", "theirs", "theirs", "ours"]
+
+
+def test_a_ratio_is_that_of_the_rounds_and_not_of_the_medians() -> None:
+    pair = paired([1.0, 10.0, 100.0], [1.0, 5.0, 25.0])
+    assert (pair.ours, pair.theirs, pair.ratio, pair.low, pair.high) == (10.0, 5.0, 2.0, 1.0, 4.0)
+
+
+def test_a_row_says_whether_it_is_within_its_limit() -> None:
+    assert Row("a", 5.0, "ms", 5.0).is_reached
+    assert not Row("a", 5.1, "ms", 5.0).is_reached
+    assert Row("a", 99.0, "µs", 2.0, "b", 50.0, 1.98, of_ratio=True).is_reached
+    assert not Row("a", 99.0, "µs", 2.0, "b", 40.0, 2.5, of_ratio=True).is_reached
+
+
+def test_the_table_says_where_it_was_measured() -> None:
+    written = markdown([Row("a", 5.0, "ms", 5.0)], machine((0.0, 0.0, 0.0)))
+    assert "cores" in written
+    assert "| a | 5 ms |  |  |  |  | ≤ 5 ms | yes |" in written
