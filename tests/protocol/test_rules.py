@@ -141,7 +141,7 @@ def test_rule_04_who_registers_anew_reads_anew() -> None:
     session = bench.attaching(lease, "m")
     session.late()
     assert session.expect(Read).name == member_name(lease, "m")
-    session.commit()
+    session.commit().wait()
     assert session.expect(Create).name == member_name(lease, "m")
     session.commit()
     assert session.expect(Read).name == APT
@@ -185,8 +185,11 @@ def test_rule_04_a_withdrawal_that_fails_hides_nothing_of_why_the_member_cannot_
     lease = bench.granted("a").lease
     bench.store.perform(Extend(APT, CLOSING, lease.incarnation))
     session = bench.attaching(lease, "m").commit().commit()
-    session.expect(Remove)
-    session.unsent()
+    while not session.is_over:
+        session.expect(Remove)
+        session.unsent()
+        if not session.is_over:
+            session.wait()
     assert isinstance(session.outcome, Over)
 
 
@@ -523,7 +526,7 @@ def test_rule_10_a_publication_that_lands_late_is_the_one_token_of_the_lease() -
     lease = bench.granted("a").lease
     session = bench.session(draw_token(lease, bench.terms(), salt="s")).commit().commit().commit()
     late = session.late()
-    session.commit()  # the read shows no token yet
+    session.commit().wait()  # the read shows no token yet
     session.commit()  # a second number is drawn
     landed = bench.store.perform(late)
     assert isinstance(landed, Snapshot)
@@ -639,7 +642,7 @@ def test_rule_12_who_reclaims_and_could_not_draw_is_unsettled_and_draws_when_it_
     while not (isinstance(session.command, Extend) and session.command.name.space is Space.COMPANION):
         session.commit()
     assert want.unsettled
-    session.late()
+    session.unsent()
     session.expect(Pause)
     grant = session.run()
     assert isinstance(grant, Grant)

@@ -5,7 +5,6 @@ Every function here gives a script; `lock` runs it blocking, `aio` awaiting. Mus
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final, NoReturn, TypeVar
 
 from lockstead import opening
@@ -17,7 +16,7 @@ from lockstead.protocol.acquire import Contended, Grant, acquire
 from lockstead.protocol.commands import List, Script, TokenSource, ask
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.members import attach, withdraw
-from lockstead.protocol.record import number
+from lockstead.protocol.record import decode, number
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, renew
 from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.runtime.engine import Engine, fresh_nonce
@@ -60,6 +59,7 @@ class Asking:
         self._settings = settings
         self._contended = Contended(None)
         self._waits = limit != 0
+        self._is_told = self._has_asked = False
         self._started_at = engine.clock.now()
         self._want = engine.want(Name(key), settings, reclaim=reclaim)
         self.gives_up_at = None if limit is None else self._started_at + limit
@@ -67,7 +67,7 @@ class Asking:
         self.limits = Limits(settings.request_timeout, ends_at, lambda: engine.is_closed)
         if self._waits:
             engine.refuse_self_wait(Name(key))
-            self._want.on_wait = partial(engine.waiting, key, self._want.holder)
+            self._want.on_wait = self._waiting
         # until it is kept or given up, a sibling of the same owner must not take it for a dead process's
         engine.wishes.add(self._want.holder)
 
@@ -80,8 +80,22 @@ class Asking:
         if self._waits:
             self.engine.lines.leave(self.key, bell)
 
+    def _waiting(self, seen: Contended | StoreError) -> None:
+        self.engine.lines.note(self.key, seen)
+        if isinstance(seen, Contended) and not self._is_told:
+            self._is_told = True
+            self.engine.waiting(self.key, self._want.holder, seen)
+
     def script(self, *, was_first: bool, in_time: bool) -> Script[Grant | Contended]:
-        """Ask the store. was_first: nobody of this process waited before us. in_time: our turn came before the end."""
+        """Ask the store. was_first: nobody of this process waited before us. in_time: our turn came before the end.
+
+        Who ran out of time behind others asks nothing: a moment ago the first in line saw what there is to see, and a
+        thousand who run out together would otherwise ask at once.
+        """
+        seen = None if in_time or self._want.reclaim else self.engine.lines.noted(self.key)
+        if isinstance(seen, Contended | StoreError):
+            return _seen_by_another(seen)
+        self._has_asked = True
         return acquire(
             self._want,
             self.engine.terms(self._settings),
@@ -98,20 +112,31 @@ class Asking:
             engine.wishes.discard(self._want.holder)
             engine.given_up(self._want, self._settings)
             return None
+        if engine.lines.is_followed(self.key):
+            engine.lines.note(self.key, Contended(decode(self._want.name, self._want.fields)))
         waited = max(0.0, outcome.sent_at - self._started_at)
         kept = engine.granted(outcome, self._want, self._settings, waited)
         engine.wishes.discard(self._want.holder)
         return kind(engine, kept, engine.took(kept))
 
     def failed(self, error: BaseException) -> None:
-        """The acquisition ended without an answer: take back what it may have written."""
+        """The acquisition ended without an answer: take back what it may have written, if it came to that."""
         self.engine.wishes.discard(self._want.holder)
-        self.engine.given_up(self._want, self._settings, error)
+        if self._has_asked:
+            self.engine.given_up(self._want, self._settings, error)
 
     def not_acquired(self) -> NotAcquired:
         """Give the error of a wait that ended because others hold the lock."""
         waited = self.engine.clock.now() - self._started_at
         return self.engine.not_acquired(Name(self.key), self._contended, waited)
+
+
+def _seen_by_another(seen: Contended | StoreError) -> Script[Contended]:
+    yield from ()  # a script, though it asks nothing
+    if isinstance(seen, StoreError):
+        # an error of one's own: a traceback belongs to one caller
+        raise type(seen)(str(seen)) from seen
+    return seen
 
 
 # --- a lease that is held -------------------------------------------------------------------------------------------
@@ -165,7 +190,7 @@ def detach(lease: HeldLease) -> Script[LeaseTicket]:
     engine, tenure = lease._engine, lease._tenure
     if tenure.registration is not None:
         try:
-            yield from withdraw(tenure.registration)
+            yield from withdraw(tenure.registration, lease._kept.terms)
         except StoreError as error:
             engine.emit(ReleaseFailed(lease.key, lease.holder, error))
     engine.keeper.left(lease._kept)

@@ -35,15 +35,18 @@ from lockstead.values import Ending, Name, Predecessor
 TURNS_MAX: Final = 16
 """Turns of one attempt. Each but the first is caused by a change that somebody else made."""
 
+DOUBTS_MAX: Final = 2
+"""Writes of one attempt with an unknown outcome, until it pauses: who is asked too fast must not be asked faster."""
+
 
 @dataclass(slots=True)
 class Acquisition:
     """One wish for one lock: the same holder through all its attempts.
 
     fields is the record to write. unsettled: some write of ours has an unknown outcome and may still land, so
-    whoever gives up, and whoever releases, must look once more. reclaim: take the lock from an earlier process of
-    the same owner. keeps tells whether this very process keeps a lease of a holder. on_wait is told once, before the
-    first pause.
+    whoever gives up, and whoever releases, must look once more. doubts: how many such writes there were. reclaim:
+    take the lock from an earlier process of the same owner. keeps tells whether this very process keeps a lease of a
+    holder. on_wait is told, before each pause, what it is that is waited out.
     """
 
     name: Name
@@ -53,7 +56,8 @@ class Acquisition:
     reclaim: bool = False
     keeps: Callable[[str], bool] = lambda _holder: False
     unsettled: bool = False
-    on_wait: Callable[[Contended], None] | None = None
+    doubts: int = 0
+    on_wait: Callable[[Contended | StoreError], None] | None = None
 
 
 @frozen
@@ -88,7 +92,6 @@ def acquire(
     settings = terms.settings
     contended: Contended | None = None
     silence: StoreError | None = None
-    told = False
     longest = settings.backoff_min
     is_last = tries_once
     while True:
@@ -104,10 +107,10 @@ def acquire(
         else:
             if isinstance(outcome, Grant) or is_last:
                 return outcome
-            if not told and want.on_wait is not None:
-                told = True
-                want.on_wait(outcome)
             contended = outcome
+        waited_out = contended or silence
+        if want.on_wait is not None and waited_out is not None:
+            want.on_wait(waited_out)
         pause = yield from ask(Pause(want.name, settings.backoff_min, max(settings.backoff_min, longest)))
         if gives_up_at is not None and pause.received_at >= gives_up_at:
             is_last = True
@@ -127,7 +130,7 @@ def attempt(
     want: Acquisition, terms: Terms, *, look_first: bool, gives_up_at: float | None = None
 ) -> Script[Grant | Contended]:
     """Try once, without waiting for anybody but, to reclaim, for members. look_first: read before writing."""
-    write_first = not look_first
+    write_first, doubts = not look_first, want.doubts
     for _turn in range(TURNS_MAX):
         if write_first:
             granted = yield from _create(want, terms)
@@ -138,6 +141,8 @@ def attempt(
         seen = reply.answer
         if isinstance(seen, Absent):
             terms.book.forget(want.name)
+            if want.doubts - doubts >= DOUBTS_MAX:
+                return Contended(None)
             write_first = True
             continue
         record = terms.decode(want.name, seen)
@@ -166,6 +171,7 @@ def _create(want: Acquisition, terms: Terms) -> Script[Grant | None]:
         want.unsettled = was_unsettled
         raise
     except OutcomeUnknown:
+        want.doubts += 1
         return None
     want.unsettled = was_unsettled
     if not isinstance(reply.answer, Snapshot):
@@ -197,6 +203,7 @@ def _take_over(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) 
         want.unsettled = was_unsettled
         raise
     except OutcomeUnknown:
+        want.doubts += 1
         return None
     want.unsettled = was_unsettled
     if not isinstance(reply.answer, Snapshot):

@@ -212,7 +212,8 @@ class Traits:
 
     granularity: the greatest error of store_now against updated_at that is tolerated. date_step: the resolution of
     store_now. ttl_recommended: a shorter ttl draws a warning. foreign: records of other implementations are
-    respected as locks; elsewhere a record without our version is refused.
+    respected as locks; elsewhere a record without our version is refused. pace: how far two changes of one record
+    have to be apart, or the second may be turned away with an unknown outcome.
     """
 
     scheme: str
@@ -223,6 +224,7 @@ class Traits:
     date_step: float = 0.0
     ttl_recommended: float = 1.0
     foreign: bool = False
+    pace: float = 0.0
 
 
 FIELDS_BYTES_MAX: Final = 8192

@@ -23,6 +23,7 @@ def draw_token(lease: LeaseId, terms: Terms, *, salt: str) -> Script[int | None]
     Reads the record, draws a number, publishes it expecting the state read. A sibling's token that got there first
     is the token.
     """
+    doubts = 0
     for turn in range(TURNS_MAX):
         reply = yield from ask(Read(lease.name))
         seen = reply.answer
@@ -31,15 +32,20 @@ def draw_token(lease: LeaseId, terms: Terms, *, salt: str) -> Script[int | None]
         shown = token_of(terms.decode(lease.name, seen), seen, terms)
         if shown is not None or terms.traits.tokens is not TokenSource.DRAWN:
             return shown
-        drawn = yield from draw(lease.name.key, f"{salt}:{turn}", terms)
-        if drawn.token is None:
-            return None
+        if doubts:
+            yield from ask(terms.again(lease.name, doubts - 1))
         try:
+            drawn = yield from draw(lease.name.key, f"{salt}:{turn}", terms)
+            if drawn.token is None:
+                return None
             published = yield from ask(
                 Extend(lease.name, {"token": str(drawn.token)}, lease.incarnation, seen.revision)
             )
         except OutcomeUnknown:
-            continue  # the next read shows whether it landed
+            if turn == TURNS_MAX - 1:
+                raise
+            doubts += 1  # the next read shows whether it landed
+            continue
         answer = published.answer
         if isinstance(answer, Snapshot) and loss(lease, answer, terms) is None:
             return drawn.token

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
+from typing import Final
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.frozen import frozen
 from lockstead.protocol.commands import (
     Absent,
-    Conflict,
     Create,
     Extend,
     List,
@@ -23,6 +23,7 @@ from lockstead.protocol.commands import (
     Pause,
     Read,
     Remove,
+    Removed,
     Reply,
     Script,
     Snapshot,
@@ -31,6 +32,10 @@ from lockstead.protocol.commands import (
 from lockstead.protocol.renew import BEING_RELEASED, Over, believable_ttl, over, renew
 from lockstead.protocol.terms import LeaseId, Terms, is_over
 from lockstead.values import Name, Space
+
+REMOVALS_MAX: Final = 4
+REGISTRATIONS_MAX: Final = 8
+JOINS_MAX: Final = 8
 
 
 class _Drain(Enum):
@@ -72,10 +77,16 @@ def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], terms: Terms) 
     """
     name = member_name(lease, nonce)
     registration, registered_at = yield from _register(name, nonce, lease.ttl, fields, terms)
-    joined = yield from _join(lease, terms)
+    try:
+        joined = yield from _join(lease, terms)
+    except StoreRefused:
+        # of a record that nobody can read nobody is a member, and whoever drains must not wait for one
+        with suppress(StoreUnavailable, OutcomeUnknown):
+            yield from withdraw(registration, terms)
+        raise
     if isinstance(joined, Over):
         with suppress(StoreUnavailable, OutcomeUnknown):  # else it expires, and whoever drains waits for that
-            yield from withdraw(registration)
+            yield from withdraw(registration, terms)
         return joined
     return Attached(
         lease=lease,
@@ -89,6 +100,7 @@ def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], terms: Terms) 
 def _register(
     name: Name, nonce: str, ttl: float, fields: Mapping[str, str], terms: Terms
 ) -> Script[tuple[LeaseId, float]]:
+    turn = 0
     while True:
         try:
             reply = yield from ask(Create(name, fields, lives=ttl))
@@ -96,10 +108,14 @@ def _register(
                 terms.book.wrote(terms, reply)
                 return LeaseId(name, nonce, reply.answer.incarnation, ttl), reply.sent_at
         except OutcomeUnknown:
-            pass
+            # a store that reads and does not write would otherwise be asked for ever, without a pause
+            if turn == REGISTRATIONS_MAX - 1:
+                raise
         # an earlier attempt of ours landed: its age is unknown, so only an Extend of it counts
         seen = yield from ask(Read(name))
         if isinstance(seen.answer, Absent):
+            yield from ask(terms.again(name, turn))
+            turn += 1
             continue
         renewed = yield from ask(Extend(name, {}, seen.answer.incarnation, lives=ttl))
         if isinstance(renewed.answer, Snapshot):
@@ -108,24 +124,41 @@ def _register(
 
 
 def _join(lease: LeaseId, terms: Terms) -> Script[float | Over]:
-    reply = yield from ask(Read(lease.name))
-    if isinstance(reply.answer, Absent):
-        return Over(LossReason.GONE)
-    lost = over(lease, reply.answer, terms)
-    if lost is not None:
-        return lost
-    record = terms.decode(lease.name, reply.answer)
-    if record.closing:
-        return Over(LossReason.GONE, BEING_RELEASED)
-    by_read = terms.deadline_by_read(reply, reply.answer, believable_ttl(lease, record))
-    if by_read is not None and _is_ample(by_read - reply.received_at, terms):
-        return by_read
-    renewed = yield from renew(lease, {}, terms)
-    if isinstance(renewed, Over):
-        return renewed
-    if renewed.deadline is None:
-        return Over(LossReason.GONE, BEING_RELEASED)
-    return renewed.deadline
+    first: tuple[str, float] | None = None
+    turn = 0
+    while True:
+        reply = yield from ask(Read(lease.name))
+        seen = reply.answer
+        if isinstance(seen, Absent):
+            return Over(LossReason.GONE)
+        lost = over(lease, seen, terms)
+        if lost is not None:
+            return lost
+        record = terms.decode(lease.name, seen)
+        if record.closing:
+            return Over(LossReason.GONE, BEING_RELEASED)
+        ttl = believable_ttl(lease, record)
+        by_read = terms.deadline_by_read(reply, seen, ttl)
+        if first is not None and first[0] != seen.revision:
+            # whatever changed it came after the first read was sent, and renewed its life
+            by_read = max(by_read or 0.0, terms.deadline(first[1], ttl))
+        if by_read is not None and _is_ample(by_read - reply.received_at, terms):
+            return by_read
+        first = first or (seen.revision, reply.sent_at)
+        try:
+            renewed = yield from renew(lease, {}, terms)
+        except OutcomeUnknown:
+            # where many attach at once and one change a second is taken, one of them renews it for all
+            if turn == JOINS_MAX - 1:
+                raise
+            yield from ask(terms.again(lease.name, turn))
+            turn += 1
+            continue
+        if isinstance(renewed, Over):
+            return renewed
+        if renewed.deadline is None:
+            return Over(LossReason.GONE, BEING_RELEASED)
+        return renewed.deadline
 
 
 def _is_ample(left: float, terms: Terms) -> bool:
@@ -163,10 +196,28 @@ def renew_member(
     return MemberRenewed(own.deadline, extended.deadline, own.sent_at, closing=extended.deadline is None)
 
 
-def withdraw(registration: LeaseId) -> Script[bool]:
-    """Take a registration back. The member's belief must have ended before this is sent."""
-    reply = yield from ask(Remove(registration.name, registration.incarnation))
-    return not isinstance(reply.answer, Conflict | Absent)
+def withdraw(registration: LeaseId, terms: Terms) -> Script[bool]:
+    """Take a registration back; True if we removed it. The member's belief must have ended before this is sent.
+
+    Raises StoreUnavailable or OutcomeUnknown if the store stays silent: it expires, and whoever drains waits for that.
+    """
+    return (yield from take_back(registration, terms))
+
+
+def take_back(lease: LeaseId, terms: Terms) -> Script[bool]:
+    """Remove exactly this incarnation, asking again after an unknown outcome, a bounded number of times."""
+    was_unknown, turn = False, 0
+    while True:
+        try:
+            reply = yield from ask(Remove(lease.name, lease.incarnation))
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            was_unknown = was_unknown or isinstance(error, OutcomeUnknown)
+            if turn == REMOVALS_MAX - 1:
+                raise
+            yield from ask(terms.again(lease.name, turn))
+            turn += 1
+        else:
+            return isinstance(reply.answer, Removed) or (was_unknown and isinstance(reply.answer, Absent))
 
 
 def drain(lease: LeaseId, terms: Terms, *, bound_at: float, salt: str) -> Script[bool]:
@@ -214,4 +265,4 @@ def _sift(listed: Reply[Listing], terms: Terms, salt: str) -> Script[_Drain]:
     return verdict
 
 
-__all__ = ["Attached", "MemberRenewed", "attach", "drain", "member_name", "renew_member", "withdraw"]
+__all__ = ["Attached", "MemberRenewed", "attach", "drain", "member_name", "renew_member", "take_back", "withdraw"]

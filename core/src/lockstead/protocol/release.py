@@ -7,7 +7,6 @@ delete must never hit the next holder.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.frozen import frozen
@@ -26,12 +25,10 @@ from lockstead.protocol.commands import (
     ask,
 )
 from lockstead.protocol.lifecycle import Tenure
-from lockstead.protocol.members import drain
+from lockstead.protocol.members import drain, take_back
 from lockstead.protocol.record import Record, Revocation, encode, is_ours, number, revocation_text
 from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.values import Name, Space
-
-REMOVALS_MAX: Final = 4
 
 
 class Outcome(Enum):
@@ -107,21 +104,7 @@ def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | No
 
 def remove(lease: LeaseId, terms: Terms) -> Script[Outcome]:
     """Remove exactly this incarnation, asking again after an unknown outcome, a bounded number of times."""
-    backoff = terms.settings.backoff_min
-    was_unknown = False
-    for turn in range(REMOVALS_MAX):
-        try:
-            reply = yield from ask(Remove(lease.name, lease.incarnation))
-        except (StoreUnavailable, OutcomeUnknown) as error:
-            was_unknown = was_unknown or isinstance(error, OutcomeUnknown)
-            if turn == REMOVALS_MAX - 1:
-                raise
-            yield from ask(Pause(lease.name, backoff, backoff * 2**turn))
-            continue
-        if isinstance(reply.answer, Removed) or (was_unknown and isinstance(reply.answer, Absent)):
-            return Outcome.REMOVED
-        return Outcome.NOT_OURS
-    return Outcome.NOT_OURS
+    return Outcome.REMOVED if (yield from take_back(lease, terms)) else Outcome.NOT_OURS
 
 
 def sweep(name: Name, holder: str, terms: Terms, *, spare: str | None = None) -> Script[bool]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from lockstead.errors import LossReason
 from lockstead.frozen import frozen
 from lockstead.protocol import expiry
-from lockstead.protocol.commands import Absent, Reply, Script, Snapshot, StoreClock, TokenSource, Traits, ask
+from lockstead.protocol.commands import Absent, Pause, Reply, Script, Snapshot, StoreClock, TokenSource, Traits, ask
 from lockstead.protocol.commands import Create as _Create
 from lockstead.protocol.commands import Extend as _Extend
 from lockstead.protocol.record import Record, decode
@@ -93,6 +93,14 @@ class Terms:
         clock = self.traits.clock
         observing = clock is StoreClock.NONE or (clock is StoreClock.DATED and not self.book.is_calibrated)
         return self.settings.drain_bound(self.traits.granularity, observing=observing)
+
+    def again(self, name: Name, turn: int) -> Pause:
+        """Give the pause before a change is asked for again whose outcome is unknown; turn counts from 0.
+
+        The third one is as long as the store's pace: asked for in quick succession, all of them would be turned away.
+        """
+        at_least = max(self.settings.backoff_min, self.traits.pace * min(turn, 2) / 2)
+        return Pause(name, at_least, at_least * 2)
 
     def decode(self, name: Name, seen: Snapshot) -> Record:
         """Read a record; StoreRefused if it is damaged, not ours, or newer."""

@@ -355,10 +355,12 @@ def in_words(duration: float) -> str:
 
 def wait_in_line(engine: Engine, key: str, bell: ThreadBell, gives_up_at: float | None) -> bool:
     """Block until it is this waiter's turn to ask the store; False if the time ran out before."""
-    while not engine.lines.is_first(key, bell) and not engine.is_closed:
+    while not engine.is_closed:
         left = 60.0 if gives_up_at is None else gives_up_at - engine.clock.now()
         if left <= 0:
             return False
+        if engine.lines.is_first(key, bell):
+            return True
         bell.wait(min(left, 60.0))
         bell.take()
     return True

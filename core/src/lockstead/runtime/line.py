@@ -69,13 +69,14 @@ NO_BELL: Final = NoBell()
 
 
 class Lines:
-    """The waiters of one client, a line for each key."""
+    """The waiters of one client, a line for each key, and what the first in line saw last."""
 
-    __slots__ = ("_lines", "_lock")
+    __slots__ = ("_lines", "_lock", "_noted")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lines: dict[str, deque[Waiter]] = {}
+        self._noted: dict[str, object] = {}
 
     def enter(self, key: str, waiter: Waiter) -> bool:
         """Stand in line; True if first. Who is first asks the store, the others wait until they are rung."""
@@ -101,14 +102,30 @@ class Lines:
             line.remove(waiter)
             if not line:
                 del self._lines[key]
+                self._noted.pop(key, None)
             elif was_first:
                 following = line[0]
         if following is not None:
             following.ring()
 
+    def note(self, key: str, seen: object) -> None:
+        """Keep what the first in line saw of the key, for those behind it, until the line ends or the key moves."""
+        with self._lock:
+            if key in self._lines:
+                self._noted[key] = seen
+
+    def is_followed(self, key: str) -> bool:
+        """Tell whether anybody stands behind the first."""
+        return len(self._lines.get(key, ())) > 1
+
+    def noted(self, key: str) -> object | None:
+        """Give what was noted last; None if nothing is known."""
+        return self._noted.get(key)
+
     def ring(self, key: str) -> None:
         """Wake the first in line: the key may just have become free."""
         with self._lock:
+            self._noted.pop(key, None)
             line = self._lines.get(key)
             first = line[0] if line else None
         if first is not None:

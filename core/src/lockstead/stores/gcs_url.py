@@ -51,7 +51,9 @@ class _Opener:
             import httpx  # noqa: F401 - found missing here, not in the middle of a renewal
         except ImportError as error:
             raise StoreRefused(MISSING) from error
-        return GcsStore(place, default_access() if client is None else access_of(client))
+        store = GcsStore(place, default_access() if client is None else access_of(client))
+        store.prepare()
+        return store
 
 
 def _place(store_url: str) -> Place:

@@ -174,7 +174,7 @@ class Worker(Process):
 
         def settled() -> None:
             if tenure.registration is not None:
-                self.converse(withdraw(tenure.registration), _ignored)
+                self.converse(withdraw(tenure.registration, self.terms), _ignored)
             tenure.left()
             if is_last:
                 self.mailbox.detached.append(tenure.lease)

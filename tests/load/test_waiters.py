@@ -1,0 +1,229 @@
+"""Crowds that wait for one key: they ask the store like one, write nothing while it is held, and all come in (H15)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+import lockstead
+from lockstead import AsyncClient, AsyncLease, NotAcquired
+from lockstead.testing.gcs_server import GcsServer, LoggedRequest
+from tests.load.crowd import crowd, said
+from tests.runtime.faulty import quiet, until
+
+WAITERS = 1000
+THREADS = 200
+PROCESSES = 8
+POLL = 0.25
+"""Seconds: the shortest pause between two looks of one waiter."""
+SETTINGS = {"ttl": 300, "backoff_min": POLL, "backoff_max": POLL}
+
+
+@pytest.fixture
+def holder(gcs: GcsServer) -> Iterator[lockstead.Lease]:
+    """Somebody in another client holds the key."""
+    with lockstead.connect("gs://b/locks", listener=quiet) as client:
+        lease = client.lock("apt", ttl=300, owner="nightly").acquire(0)
+        gcs.requests.clear()
+        yield lease
+
+
+def assert_polled_like_one(lines: list[LoggedRequest]) -> None:
+    """One look at a time, each at least a pause after the last; no write but the first one's first attempt."""
+    assert {line.kind for line in lines} <= {"insert", "get"}
+    writes = [line for line in lines if line.kind == "insert"]
+    assert [line.status for line in writes] == [412]
+    looks = [line.at for line in lines if line.kind == "get"]
+    # the pause starts when the answer has come, so a slow machine makes these gaps longer and never shorter
+    gaps = [later - earlier for earlier, later in pairwise(looks)]
+    assert len(looks) >= 5
+    assert min(gaps) >= POLL * 0.98, sorted(gaps)[:3]
+
+
+async def settled(client: AsyncClient, count: int) -> None:
+    """Wait until so many stand in line."""
+    lines = client._engine.lines
+    await asyncio.to_thread(until, lambda: len(lines._lines.get("apt", ())) == count, 60)
+
+
+@pytest.mark.slow
+def test_h15_a_thousand_tasks_read_like_one_and_come_in_one_after_another(
+    gcs: GcsServer, holder: lockstead.Lease
+) -> None:
+    order: list[int] = []
+    inside: list[int] = []
+
+    async def wait(client: AsyncClient, number: int) -> None:
+        async with client.lock("apt", **SETTINGS).hold() as lease:
+            inside.append(number)
+            assert inside == [number], "two hold it at once"
+            lease.check()
+            order.append(number)
+            inside.clear()
+
+    async def use() -> None:
+        async with await lockstead.connect_async("gs://b/locks", listener=quiet) as client:
+            waiting = [asyncio.create_task(wait(client, number)) for number in range(WAITERS)]
+            await settled(client, WAITERS)
+            await asyncio.to_thread(gcs.requests.wait_for, 8, "get", timeout=60)
+            assert_polled_like_one(gcs.requests.all())
+            gcs.requests.clear()
+            await asyncio.to_thread(holder.release)
+            await asyncio.gather(*waiting)
+
+    asyncio.run(use())
+    assert order == list(range(WAITERS))
+    # each looked, took it and gave it back; nobody asked for what another of the same process held
+    counts = gcs.requests.counts()
+    assert counts["insert"] == WAITERS
+    assert counts["delete"] == WAITERS + 1
+    assert counts["get"] <= 2 * WAITERS + 2, counts
+    assert "locks/apt" not in gcs.objects("b")
+
+
+@pytest.mark.slow
+def test_h15_two_hundred_threads_read_like_one_and_come_in_one_after_another(
+    gcs: GcsServer, holder: lockstead.Lease
+) -> None:
+    order: list[int] = []
+    inside: list[int] = []
+    with lockstead.connect("gs://b/locks", listener=quiet) as client:
+
+        def wait(number: int) -> None:
+            with client.lock("apt", **SETTINGS).hold() as lease:
+                inside.append(number)
+                if inside == [number] and lease.is_held:
+                    order.append(number)
+                inside.clear()
+
+        threads = [threading.Thread(target=wait, args=(number,)) for number in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(client._engine.lines._lines.get("apt", ())) == THREADS, 60)
+        assert gcs.requests.wait_for(8, "get", timeout=60)
+        assert_polled_like_one(gcs.requests.all())
+        gcs.requests.clear()
+        holder.release()
+        for thread in threads:
+            thread.join(60)
+    assert sorted(order) == list(range(THREADS))
+    counts = gcs.requests.counts()
+    assert counts["insert"] == THREADS
+    assert counts["delete"] == THREADS + 1
+    assert "locks/apt" not in gcs.objects("b")
+
+
+def test_h15_h18_waiters_that_are_cancelled_ask_nothing_and_leave_nothing(
+    gcs: GcsServer, holder: lockstead.Lease
+) -> None:
+    async def use() -> None:
+        async with await lockstead.connect_async("gs://b/locks", listener=quiet) as client:
+            lock = client.lock("apt", **SETTINGS)
+            waiting: list[asyncio.Task[AsyncLease]] = [asyncio.create_task(lock.acquire()) for _ in range(WAITERS)]
+            await settled(client, WAITERS)
+            await asyncio.to_thread(gcs.requests.wait_for, 1, "get", timeout=60)
+            gcs.requests.clear()
+            for task in waiting[: WAITERS // 2] + waiting[WAITERS // 2 + 1 :]:
+                task.cancel()
+            await asyncio.gather(*waiting[: WAITERS // 2], *waiting[WAITERS // 2 + 1 :], return_exceptions=True)
+            # the one that is left stands first now, and polls
+            await asyncio.to_thread(gcs.requests.wait_for, 3, "get", timeout=60)
+            # who had asked looks once whether anything of it landed; who only stood in line had asked nothing
+            assert gcs.requests.count("get") <= 3 + 4
+            assert gcs.requests.count("mutation") == 0
+            await asyncio.to_thread(holder.release)
+            await (await waiting[WAITERS // 2]).release()
+            assert not client._engine.lines._lines
+            assert not client._engine.wishes
+        assert not [name for name in gcs.objects("b") if "/companion/" not in name]
+
+    asyncio.run(use())
+
+
+def test_h15_waiters_that_run_out_of_time_together_do_not_all_ask_once_more(
+    gcs: GcsServer, holder: lockstead.Lease
+) -> None:
+    async def use() -> list[object]:
+        async with await lockstead.connect_async("gs://b/locks", listener=quiet) as client:
+            lock = client.lock("apt", **SETTINGS)
+            asked = [asyncio.create_task(lock.acquire(timeout=3)) for _ in range(WAITERS)]
+            return list(await asyncio.gather(*asked, return_exceptions=True))
+
+    began_at = time.monotonic()
+    answers = asyncio.run(use())
+    took = time.monotonic() - began_at
+    assert all(isinstance(answer, NotAcquired) for answer in answers), answers[:3]
+    # and each of them can say who holds it
+    assert {answer.holder for answer in answers if isinstance(answer, NotAcquired)} == {"nightly"}
+    assert gcs.requests.count("mutation") == 1
+    # whoever stood first for a moment of that time looked, and nobody else
+    assert gcs.requests.count("get") <= took / POLL + WAITERS / 10
+
+
+WAITER = """
+import threading
+from lockstead.stores.url import open_store
+
+lines = []
+
+class Noting:
+    def __init__(self, inner):
+        self.inner, self.traits, self.url, self.close = inner, inner.traits, inner.url, inner.close
+        self.after_fork = inner.after_fork
+
+    def perform(self, command, limit):
+        answer = self.inner.perform(command, limit)
+        lines.append(f"{time.monotonic():.6f} {type(command).__name__} {type(answer).__name__}")
+        return answer
+
+client = lockstead.Client(Noting(open_store(URL)))
+lock = client.lock("apt", ttl=300, backoff_min=0.1, backoff_max=1.0)
+
+def wait():
+    with lock.hold():
+        told("in", number)
+
+threads = [threading.Thread(target=wait) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+with open(os.path.join(os.environ["NOTES"], str(number)), "w") as notes:
+    notes.write("\\n".join(lines))
+"""
+
+
+def test_h15_eight_processes_look_at_random_intervals_and_write_only_what_is_free(
+    gcs: GcsServer, holder: lockstead.Lease, tmp_path: Path
+) -> None:
+    with crowd(WAITER, "gs://b/locks", PROCESSES, PROCESSES, NOTES=str(tmp_path)) as waiters:
+        assert gcs.requests.wait_for(PROCESSES * 12, "get", timeout=120)
+        while_held = gcs.requests.all()
+        assert gcs.requests.count("delete") == 0
+        assert sum(line.kind == "insert" for line in while_held) <= PROCESSES
+        assert holder.release() is True
+        lines = said(waiters)
+    assert sorted(line for line in lines if line.startswith("in ")) == sorted(
+        f"in {number}" for number in range(PROCESSES) for _ in range(3)
+    )
+    gaps: list[float] = []
+    for number in range(PROCESSES):
+        asked = [line.split() for line in (tmp_path / str(number)).read_text().splitlines()]
+        # the first attempt is a write; every later one comes straight after a look that found the key free
+        writes = [place for place, one in enumerate(asked) if one[1] == "Create"]
+        assert writes[0] == 0
+        assert {tuple(asked[place - 1][1:]) for place in writes[1:]} == {("Read", "Absent")}
+        pairs = pairwise(asked)
+        gaps += [float(b[0]) - float(a[0]) for a, b in pairs if a[1:] == b[1:] == ["Read", "Snapshot"]]
+    assert len(gaps) >= PROCESSES * 10
+    assert min(gaps) >= 0.1 * 0.98
+    # drawn at random: of so many some are short and some long
+    assert min(gaps) < 0.4
+    assert max(gaps) > 0.5
+    assert "locks/apt" not in gcs.objects("b")

@@ -1,0 +1,164 @@
+"""A store takes so many changes of one record: what was turned away is asked for again, later and not for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockstead.errors import OutcomeUnknown, StoreRefused
+from lockstead.protocol.acquire import Contended
+from lockstead.protocol.commands import Create, Extend, Pause, Read, Remove
+from lockstead.protocol.fence import draw_token
+from lockstead.protocol.members import Attached, member_name
+from lockstead.protocol.release import Outcome, remove
+from lockstead.testing.simulation.store import DATED
+from lockstead.values import Space
+from tests.protocol.bench import APT, Bench, Session
+
+PACED = replace(DATED, pace=1.0)
+
+
+def turned_away(session: Session) -> Session:
+    """The store answers 429: not applied, which nobody can know."""
+    session.late(0.01)
+    return session
+
+
+def pauses_until_it_raises(session: Session) -> list[float]:
+    """Turn every change away and wait the shortest of every pause; give the pauses."""
+    pauses: list[float] = []
+    with pytest.raises(OutcomeUnknown):
+        while True:
+            match session.command:
+                case Pause():
+                    pauses.append(session.command.at_least)
+                    session.wait()
+                case Read():
+                    session.commit()
+                case _:
+                    turned_away(session)
+    return pauses
+
+
+def test_a_removal_is_asked_for_until_the_store_must_have_taken_it() -> None:
+    bench = Bench(PACED)
+    session = bench.session(remove(bench.granted("a").lease, bench.terms()))
+    assert pauses_until_it_raises(session) == [0.1, 0.5, 1.0]
+
+
+def test_where_a_store_names_no_pace_a_removal_is_asked_again_as_fast_as_the_settings_say() -> None:
+    bench = Bench()
+    session = bench.session(remove(bench.granted("a").lease, bench.terms()))
+    assert pauses_until_it_raises(session) == [0.1, 0.1, 0.1]
+
+
+def test_a_removal_that_was_turned_away_twice_is_carried_out() -> None:
+    bench = Bench(PACED)
+    session = bench.session(remove(bench.granted("a").lease, bench.terms()))
+    turned_away(turned_away(session).wait()).wait()
+    session.expect(Remove)
+    assert session.run() is Outcome.REMOVED
+
+
+def test_a_registration_is_not_asked_for_in_a_volley_nor_for_ever() -> None:
+    bench = Bench(PACED)
+    pauses = pauses_until_it_raises(bench.attaching(bench.granted("a").lease, "m"))
+    assert pauses == [0.1, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_a_token_is_drawn_at_the_stores_pace_and_a_siblings_is_taken_meanwhile() -> None:
+    bench = Bench(PACED)
+    lease = bench.granted("a").lease
+    session = bench.session(draw_token(lease, bench.terms(), salt="s")).commit()
+    assert session.expect(Extend).name.space is Space.COMPANION
+    turned_away(session)
+    session.expect(Read)
+    session.commit().wait()
+    turned_away(session)
+    bench.store.perform(Extend(APT, {"token": "7"}, lease.incarnation))
+    session.expect(Read)
+    assert session.run() == 7
+
+
+def test_a_token_that_is_always_turned_away_ends_in_doubt_and_not_in_a_token() -> None:
+    bench = Bench(PACED)
+    session = bench.session(draw_token(bench.granted("a").lease, bench.terms(), salt="s"))
+    pauses = pauses_until_it_raises(session)
+    assert len(pauses) == 15
+    assert all(pause >= 1.0 for pause in pauses[2:])
+
+
+def test_a_free_key_that_turns_writes_away_is_waited_for_and_not_asked_in_a_volley() -> None:
+    bench = Bench(PACED)
+    session = bench.asking(bench.want("a"))
+    for _ in range(2):
+        session.expect(Create)
+        turned_away(session).expect(Read)
+        session.commit()
+    session.expect(Pause)
+    session.wait()
+    session.expect(Read)
+    assert session.run().lease.name == APT
+
+
+def test_one_try_for_a_key_that_turns_writes_away_says_contended() -> None:
+    bench = Bench(PACED)
+    session = bench.asking(bench.want("a"), tries_once=True)
+    for _ in range(2):
+        turned_away(session).commit()
+    assert session.outcome == Contended(None)
+
+
+# --- attaching where the record itself takes no more changes ---------------------------------------------------------
+
+
+def uncalibrated(bench: Bench, **settings: Any) -> Session:
+    """Attach with a registration whose answer was too slow to calibrate the clocks; the record has been read."""
+    session = bench.attaching(bench.granted("a").lease, "m")
+    session.expect(Create)
+    session.commit(after=2.5).expect(Read)
+    session.commit().expect(Extend)
+    return session
+
+
+def test_rule_04_who_may_not_renew_counts_from_the_first_of_two_reads_that_differ() -> None:
+    bench = Bench(PACED, ttl=100)
+    session = uncalibrated(bench)
+    first_read_at = bench.now
+    turned_away(session)
+    session.wait()
+    # another member was let through
+    standing = bench.standing()
+    assert standing is not None
+    bench.store.perform(Extend(APT, {}, standing.incarnation, lives=100.0))
+    session.expect(Read)
+    joined = session.commit(after=0.5).outcome
+    assert isinstance(joined, Attached)
+    assert joined.record_deadline == pytest.approx(first_read_at + 99.0)
+
+
+def test_rule_04_a_record_that_stands_still_gives_nobody_a_deadline() -> None:
+    bench = Bench(PACED, ttl=100)
+    session = uncalibrated(bench)
+    turned_away(session)
+    session.wait()
+    session.commit().expect(Extend)  # nobody was let through, so it has to renew after all
+
+
+def test_rule_04_an_attach_whose_renewal_is_always_turned_away_ends() -> None:
+    bench = Bench(PACED, ttl=100)
+    assert len(pauses_until_it_raises(uncalibrated(bench))) == 7
+
+
+@pytest.mark.parametrize("damage", [{"ttl": "soon"}, {"v": "9"}])
+def test_h24_who_attaches_to_what_it_cannot_read_leaves_no_registration(damage: dict[str, str]) -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    bench.store.perform(Extend(APT, damage, lease.incarnation))
+    session = bench.attaching(lease, "m").commit().commit()
+    session.expect(Remove)
+    with pytest.raises(StoreRefused):
+        session.run()
+    assert member_name(lease, "m") not in bench.store.entries
