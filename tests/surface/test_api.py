@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from datetime import timedelta
 from pathlib import Path
 
@@ -267,6 +268,22 @@ def test_locks_of_one_url_share_one_engine_that_closes_with_the_last() -> None:
     with pytest.raises(lockstead.StoreUnavailable, match="closed"):
         store.perform(lockstead.protocol.commands.Read(lockstead.values.Name("a")), 1.0)
     assert Lock("memory:shared#a").inspect() is None
+
+
+def test_an_engine_ends_with_its_last_user_and_not_with_the_next_garbage_collection() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        lock = Lock("memory:ends#a")
+        engine = weakref.ref(lock._open_now())
+        lock.acquire(timeout=5).release()
+        assert lock.try_acquire() is not None
+        with pytest.raises(lockstead.NotAcquired):
+            lock.acquire(timeout=0)
+        del lock
+        assert engine() is None
+    finally:
+        gc.enable()
 
 
 def test_clients_are_not_shared() -> None:

@@ -77,6 +77,8 @@ class Asking:
 
     def leave(self, bell: Waiter) -> None:
         """Leave the line."""
+        # the wish must not refer to who makes it: the two would keep each other alive, and the engine with them
+        self._want.on_wait = None
         if self._waits:
             self.engine.lines.leave(self.key, bell)
 
@@ -237,7 +239,9 @@ def released(
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     terms = engine.terms(scaled)
     bound_at = engine.clock.now() + drain_bound(terms, drain)
-    outcome = yield from leaving.release(lease, terms, shared=True, bound_at=bound_at, salt=lease.holder)
+    outcome = yield from leaving.release(
+        lease, terms, shared=True, bound_at=bound_at, salt=lease.holder, by_ticket=True
+    )
     removed = outcome is leaving.Outcome.REMOVED
     engine.emit(Released(key, lease.holder, removed, outcome.value))
     engine.lines.ring(key)

@@ -9,6 +9,7 @@ import base64
 import json
 import math
 import re
+import zlib
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -18,6 +19,7 @@ Duration: TypeAlias = "float | int | str | timedelta"
 """Seconds, a `timedelta`, or text: "300", "5m", "1h30m", "250ms", or ISO 8601 ("PT5M")."""
 
 KEY_BYTES_MAX: Final = 512
+DURATION_MAX: Final = 100 * 365.25 * 86400.0
 
 
 class Space(Enum):
@@ -60,12 +62,16 @@ class Sequencer:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what `str` wrote; ValueError if it is no sequencer."""
-        token, mode, key = (*text.split(":", 2), "", "")[:3]
-        if not (token.isdigit() and mode and key):
-            raise ValueError(f"not a sequencer: {text!r}; expected token:mode:key, as in '7:exclusive:apt'")
-        return cls(key=key, token=int(token), mode=mode)
+        """Read what `str` wrote; ValueError if it is no sequencer, TypeError if it is no text."""
+        if not isinstance(text, str):
+            raise TypeError(f"a sequencer is text, not {type(text).__name__}; pass what lease.sequencer() gave")
+        found = _SEQUENCER.fullmatch(text)
+        if found is None:
+            raise ValueError(f"not a sequencer: {_shown(text)}; expected token:mode:key, as in '7:exclusive:apt'")
+        return cls(key=checked_key(found["key"]), token=int(found["token"]), mode=found["mode"])
 
+
+_SEQUENCER: Final = re.compile(r"(?P<token>[0-9]{1,40}):(?P<mode>[a-z]+):(?P<key>.+)", re.DOTALL)
 
 TICKET_PREFIX: Final = "lockstead1."
 
@@ -86,24 +92,48 @@ class LeaseTicket:
 
     def __str__(self) -> str:
         fields = [self.store, self.key, self.holder, self.incarnation, self.ttl]
-        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
-        return TICKET_PREFIX + base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+        body = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+        return TICKET_PREFIX + base64.urlsafe_b64encode(_sum(body) + body).decode().rstrip("=")
 
     @classmethod
     def parse(cls, text: str | LeaseTicket) -> LeaseTicket:
-        """Read what `str` wrote; ValueError if it is no ticket."""
+        """Read what `str` wrote; ValueError if it is no ticket or damaged, TypeError if it is no text."""
         if isinstance(text, LeaseTicket):
             return text
-        try:
-            if not text.startswith(TICKET_PREFIX):
-                raise ValueError
-            body = text.removeprefix(TICKET_PREFIX)
-            raw = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
-            store, key, holder, incarnation, ttl = json.loads(raw)
-            return cls(str(store), str(key), str(holder), str(incarnation), seconds(ttl, "ttl"))
-        except (ValueError, TypeError):
-            shown = text if len(text) <= 24 else text[:24] + "…"
-            raise ValueError(f"not a lease ticket: {shown!r}; expected what detach() returned, whole") from None
+        if not isinstance(text, str):
+            raise TypeError(f"a lease ticket is text, not {type(text).__name__}; pass what detach() returned")
+        said = _ticket_fields(text)
+        if said is None:
+            raise ValueError(f"not a lease ticket: {_shown(text)}; expected what detach() returned, whole")
+        return cls(*said)
+
+
+def _ticket_fields(text: str) -> tuple[str, str, str, str, float] | None:
+    """Take a ticket's text apart; None if a character of it is missing or another one."""
+    if not text.startswith(TICKET_PREFIX):
+        return None
+    encoded = text.removeprefix(TICKET_PREFIX)
+    try:
+        raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
+        if raw[:4] != _sum(raw[4:]):
+            return None
+        fields = json.loads(raw[4:])
+    except (ValueError, RecursionError):
+        return None
+    match fields:
+        case [str(store), str(key), str(holder), str(incarnation), int() | float() as ttl]:
+            # an empty expectation would be none at all, and whatever stands there would be removed
+            if store and key and holder and incarnation and math.isfinite(ttl) and ttl > 0:
+                return store, key, holder, incarnation, float(ttl)
+    return None
+
+
+def _sum(body: bytes) -> bytes:
+    return zlib.crc32(body).to_bytes(4, "big")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 24 else text[:24] + "…")
 
 
 class Ending(Enum):
@@ -134,7 +164,7 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 def seconds(value: Duration, what: str) -> float:
     """Give a duration in seconds; ValueError or TypeError with a line that names `what`, if it is none.
 
-    Durations are finite and not negative.
+    Durations are finite, not negative, and at most 100 years: threads and sockets cannot wait for longer.
     """
     if isinstance(value, timedelta):
         number = value.total_seconds()
@@ -146,6 +176,8 @@ def seconds(value: Duration, what: str) -> float:
         raise TypeError(f"{what} must be seconds, a timedelta or text like '5m', not {type(value).__name__}")
     if not math.isfinite(number) or number < 0:
         raise ValueError(f"{what} must be a finite duration of at least 0, not {value!r}")
+    if number > DURATION_MAX:
+        raise ValueError(f"{what} must be at most 100 years, not {value!r}")
     return number
 
 
@@ -176,7 +208,7 @@ def checked_key(key: str) -> str:
     if not key:
         raise ValueError("the key is empty; name the lock, as in 'gs://bucket/prefix#apt'")
     if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
-        raise ValueError(f"the key {key[:24]!r}… is longer than {KEY_BYTES_MAX} bytes")
+        raise ValueError(f"the key {key[:24]!r}… is longer than {KEY_BYTES_MAX} bytes; take a shorter one, or a digest")
     if not all(character.isprintable() for character in key):
-        raise ValueError(f"the key {key!r} has control or unprintable characters")
+        raise ValueError(f"the key {key!r} has control or unprintable characters; leave them out")
     return key

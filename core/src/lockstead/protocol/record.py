@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, Final
@@ -18,6 +19,7 @@ from lockstead.protocol.commands import FIELDS_BYTES_MAX, Command, Create, Exten
 from lockstead.values import Name
 
 VERSION: Final = 1
+WHOLE_DIGITS_MAX: Final = 40
 _CUT: Final = "…"
 
 
@@ -117,10 +119,13 @@ def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> R
         if foreign:
             return _decode_foreign(name, fields)
         raise StoreRefused(f"the record of {name.key!r} was not written by lockstead; move it, or use another key")
-    major = version.split(".", 1)[0]
-    if not major.isdigit():
-        raise _damaged(name, "v", version)
-    if int(major) > VERSION:
+    major = _major(version)
+    if major is None:
+        raise StoreRefused(
+            f"the record of {name.key!r} is damaged or not ours: v is {version[:40]!r}; remove it by hand, or take "
+            "another key"
+        )
+    if major > VERSION:
         raise StoreRefused(
             f"the record of {name.key!r} has version {version}, this lockstead reads {VERSION}: upgrade this process"
         )
@@ -150,8 +155,17 @@ def _decode_foreign(name: Name, fields: Mapping[str, str]) -> Record:
 
 def is_ours(fields: Mapping[str, str]) -> bool:
     """Tell whether lockstead wrote a record, in a version that this one reads, however damaged it is."""
-    major = fields.get("v", "").split(".", 1)[0]
-    return major.isdigit() and int(major) <= VERSION
+    major = _major(fields.get("v", ""))
+    return major is not None and major <= VERSION
+
+
+_MAJOR: Final = re.compile(r"([0-9]{1,9})(\..*)?", re.DOTALL)
+"""Not `isdigit`, which takes superscripts for digits, and not any length: `int` refuses thousands of them."""
+
+
+def _major(version: str) -> int | None:
+    found = _MAJOR.fullmatch(version)
+    return None if found is None else int(found[1])
 
 
 def revocation_text(revoked: Revocation) -> str:
@@ -248,7 +262,7 @@ def _positive(name: Name, what: str, text: str) -> float:
 
 
 def _whole(name: Name, what: str, text: str) -> int:
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit() and len(text) <= WHOLE_DIGITS_MAX):
         raise _damaged(name, what, text)
     return int(text)
 
@@ -257,14 +271,14 @@ def _revocation(name: Name, what: str, text: str) -> Revocation:
     try:
         said = json.loads(text)
         return Revocation(by=str(said["by"]), reason=str(said["reason"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise _damaged(name, what, text) from None
 
 
 def _labels(name: Name, what: str, text: str) -> Mapping[str, str]:
     try:
         said = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _damaged(name, what, text) from None
     if not isinstance(said, dict):
         raise _damaged(name, what, text)

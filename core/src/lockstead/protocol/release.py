@@ -27,7 +27,7 @@ from lockstead.protocol.commands import (
 from lockstead.protocol.lifecycle import Tenure
 from lockstead.protocol.members import drain, take_back
 from lockstead.protocol.record import Record, Revocation, encode, is_ours, number, revocation_text
-from lockstead.protocol.terms import LeaseId, Terms
+from lockstead.protocol.terms import LeaseId, Terms, loss
 from lockstead.values import Name, Space
 
 
@@ -39,13 +39,19 @@ class Outcome(Enum):
     LEFT = "left to expire: a member is still live, or closing was never acknowledged"
 
 
-def release(lease: LeaseId, terms: Terms, *, shared: bool, bound_at: float, salt: str) -> Script[Outcome]:
+def release(
+    lease: LeaseId, terms: Terms, *, shared: bool, bound_at: float, salt: str, by_ticket: bool = False
+) -> Script[Outcome]:
     """Give a lease back as its owner. bound_at (boot clock) bounds the wait for members.
 
-    shared: a ticket was ever made, so others may work under it: close first, and wait until none is live. Raises
-    StoreUnavailable or OutcomeUnknown if the store stays silent; the record then expires.
+    shared: a ticket was ever made, so others may work under it: close first, and wait until none is live. by_ticket:
+    the lease is only known from a ticket, so the record is read before anything is written. Raises StoreUnavailable
+    or OutcomeUnknown if the store stays silent; the record then expires.
     """
     if shared:
+        over = (yield from _look_first(lease, terms, bound_at)) if by_ticket else None
+        if over is not None:
+            return over
         closed = yield from _close(lease, terms, bound_at)
         if closed is not None:
             return closed
@@ -79,6 +85,24 @@ def may_remove_after_loss(tenure: Tenure, now: float) -> bool:
         and now < tenure.deadline
         and tenure.settings.lock_delay == 0
     )
+
+
+def _look_first(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | None]:
+    """Read whether the lease of a ticket stands there; None if it does. Only then may anything be written.
+
+    Where incarnations are counted anew, a ticket of elsewhere would close somebody else's lease.
+    """
+    longest = terms.settings.backoff_min
+    while True:
+        try:
+            reply = yield from ask(Read(lease.name))
+        except (StoreUnavailable, OutcomeUnknown):
+            pause = yield from ask(Pause(lease.name, terms.settings.backoff_min, longest))
+            if pause.received_at >= bound_at:
+                return Outcome.LEFT
+            longest = min(terms.settings.backoff_max, longest * 2)
+        else:
+            return None if loss(lease, reply.answer, terms) in (None, LossReason.REVOKED) else Outcome.NOT_OURS
 
 
 def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | None]:

@@ -233,7 +233,8 @@ class Worker(Process):
         def ended(_: Any, __: StoreError | None) -> None:
             self.after(self._span(self.habits.idle), self.begin)
 
-        self.converse(release(lease, self.terms, shared=True, bound_at=bound_at, salt=lease.holder), ended)
+        script = release(lease, self.terms, shared=True, bound_at=bound_at, salt=lease.holder, by_ticket=True)
+        self.converse(script, ended)
 
     # --- accidents, the end --------------------------------------------------------------------------------------
 
