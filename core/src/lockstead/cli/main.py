@@ -24,6 +24,7 @@ COMMANDS: Final = {
         "Revoke whoever holds a lock, or remove it at once.",
     ),
     "completion": ("completion:completion", "Print what makes a shell complete `lockstead`."),
+    "doctor": ("doctor.command:doctor", "Examine a store in place; name each thing wrong with it."),
     "history": ("history:history", "Show who broke which lease, when and why."),
     "inspect": ("inspect:inspect", "Show who holds a lock, since when, why, until when."),
     "list": ("listing:list_locks", "Show every lock of a store, overdue ones first."),

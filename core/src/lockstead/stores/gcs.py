@@ -12,7 +12,7 @@ import asyncio
 import ssl
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, cast
 
@@ -23,6 +23,9 @@ from lockstead.stores.gcs_wire import Place, Request, Response, exchange
 
 if TYPE_CHECKING:
     import httpx
+
+    from lockstead.stores.examination import Finding, Promise
+    from lockstead.values import Name
 
 A = TypeVar("A")
 
@@ -151,6 +154,24 @@ class GcsStore:
 
                 self._transport = httpx.HTTPTransport(**self._ways())
             return self._transport
+
+    # --- examining -----------------------------------------------------------------------------------------------
+
+    @property
+    def behind(self) -> Mapping[Promise, str]:
+        """What of Cloud Storage keeps a promise."""
+        from lockstead.stores.gcs_doctor import BEHIND
+
+        return BEHIND
+
+    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:
+        """Look at the way to the bucket, its settings and our rights."""
+        from lockstead.stores.gcs_doctor import Way, examination
+
+        def send(request: Request) -> Response:
+            return self._send(self._blocking(), request, limit, limit)
+
+        return examination(Way(self._place, self._access.endpoint, self._access.account, send), scratch)
 
     # --- awaiting ------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,15 @@ class Access:
         """Whether the environment's proxies are heeded: not on the way to an emulator."""
         return self.endpoint.startswith("https://")
 
+    @property
+    def account(self) -> str:
+        """Who asks, as a member of an IAM policy; empty where the credentials do not say."""
+        for kind, name in (("serviceAccount", "service_account_email"), ("user", "account")):
+            told = getattr(self._credentials, name, None)
+            if isinstance(told, str) and "@" in told:
+                return f"{kind}:{told}"
+        return ""
+
     def signed(self, headers: Mapping[str, str], limit: float) -> dict[str, str]:
         """Give the headers with what proves who asks. StoreRefused or StoreUnavailable: nothing was sent."""
         refreshing = self._needs()

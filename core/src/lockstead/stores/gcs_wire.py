@@ -315,7 +315,7 @@ def _date(text: str | None) -> float | None:
         return None
 
 
-def _said(response: Response) -> tuple[str, str]:
+def complaint(response: Response) -> tuple[str, str]:
     """Give (message, reason) of an error's body, each empty where it has none. Source: the JSON API's error format."""
     try:
         error = json.loads(response.body)["error"]
@@ -329,7 +329,7 @@ def _said(response: Response) -> tuple[str, str]:
 
 def _is_about_object(response: Response) -> bool:
     """Tell a missing object from a missing bucket, and from a stranger's "not found"."""
-    said = _said(response)[0].lower()
+    said = complaint(response)[0].lower()
     return bool(said) and ("no such object" in said or "bucket" not in said)
 
 
@@ -338,7 +338,7 @@ _RATE: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "quotaEx
 
 
 def _error(command: Command[Any], response: Response, place: Place) -> StoreError:
-    what, status, (said, reason) = type(command).__name__, response.status, _said(response)
+    what, status, (said, reason) = type(command).__name__, response.status, complaint(response)
     told = f": {said}" if said else ""
     where = f"gs://{place.bucket}"
     match status:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from lockstead.errors import StoreUnavailable
 from lockstead.protocol.commands import (
@@ -31,6 +31,9 @@ from lockstead.protocol.commands import (
 )
 from lockstead.stores.bootclock import boot_now
 from lockstead.values import Name
+
+if TYPE_CHECKING:
+    from lockstead.stores.examination import Finding, Promise
 
 A = TypeVar("A")
 
@@ -209,6 +212,18 @@ class MemoryStore:
                 bells.remove(bell)
                 if not bells:
                     del memory.bells[name]
+
+    @property
+    def behind(self) -> Mapping[Promise, str]:
+        """Nothing but one mutex keeps the promises here."""
+        return {}
+
+    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
+        """Say for whom these locks are."""
+        from lockstead.stores.examination import Finding, Severity
+
+        text = "one process only: no other process sees these locks, not even this command's memory is your program's"
+        yield Finding(Severity.NOTE, "processes", text, "take sqlite: for the processes of a machine, gs: for machines")
 
     def after_fork(self) -> None:
         """Make the child's copy usable: another thread may have held the lock at the fork.

@@ -5,12 +5,13 @@ Must not know any store. The conformance suite (`lockstead.testing.conformance`)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Command, Traits
+    from lockstead.stores.examination import Finding, Promise
     from lockstead.values import Name
 
 A = TypeVar("A")
@@ -68,6 +69,25 @@ class Waits(Protocol):
         is_over(pause) sleeps for up to `pause` seconds and returns True as soon as the caller wants to stop. A
         store that blocks in a client library must come back to it at least every 50 ms. On a record that is absent
         the wait is short (some 20 ms) and ends in True: it may have gone between the caller's read and this call.
+        """
+        ...
+
+
+@runtime_checkable
+class Examines(Protocol):
+    """A store that can look at its own place: rights, settings, clocks, whatever its commands do not show."""
+
+    @property
+    def behind(self) -> Mapping[Promise, str]:
+        """What keeps a promise, in this store's own words ("ifGenerationMatch of a PATCH"), where that says more."""
+        ...
+
+    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:
+        """Yield what is found, one thing at a time, with `limit` seconds for each request.
+
+        scratch(part) names a record that nobody else knows; the caller removes what is left under these names. What
+        else stands in the store is neither changed nor read, but for settings. Raises what `perform` raises where
+        nothing further can be looked at.
         """
         ...
 

@@ -11,9 +11,9 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from lockstead.errors import StoreError, StoreRefused
 from lockstead.protocol.commands import (
@@ -38,6 +38,9 @@ from lockstead.stores.sqlite_file import failure
 from lockstead.stores.sqlite_pool import Pool
 from lockstead.stores.sqlite_url import url_of
 from lockstead.values import Name
+
+if TYPE_CHECKING:
+    from lockstead.stores.examination import Finding, Promise
 
 A = TypeVar("A")
 
@@ -272,6 +275,19 @@ class SqliteStore:
                 return seen, None
             row = connection.execute(_STATE, _at(name)).fetchone()
             return seen, None if row is None else (int(row[0]), int(row[1]))
+
+    # --- examining -----------------------------------------------------------------------------------------------
+
+    @property
+    def behind(self) -> Mapping[Promise, str]:
+        """Nothing but transactions keeps the promises here."""
+        return {}
+
+    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002
+        """Look at the file, its disk, its locks between processes, and the clock."""
+        from lockstead.stores.sqlite_doctor import examination
+
+        return examination(self._path, self._find_place(), limit)
 
     # --- life ----------------------------------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ def check_place(path: Path) -> None:
     # SQLite names the journal after the file: through two names there would be two journals, and two truths
     if found is not None and found.st_nlink > 1:
         raise StoreRefused(f"cannot keep locks in {path}: the file has {found.st_nlink} hard links; leave one")
-    check_file_system(path, _file_system(folder))
+    check_file_system(path, file_system(folder))
 
 
 def check_file_system(path: Path, kind: str | None) -> None:
@@ -113,7 +113,7 @@ def check_file_system(path: Path, kind: str | None) -> None:
         )
 
 
-def _file_system(folder: Path) -> str | None:
+def file_system(folder: Path) -> str | None:
     try:
         text = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
     except OSError:

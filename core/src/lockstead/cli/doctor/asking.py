@@ -1,0 +1,227 @@
+"""Decides how a store is asked without harm: under names that nobody knows, with patience, and cleaned up afterwards.
+
+Must not know what is asked, nor what an answer is worth.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.protocol.commands import Absent, Command, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
+from lockstead.runtime.clock import SYSTEM_CLOCK
+from lockstead.stores.port import Store
+from lockstead.values import Name, Space
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+KEY: Final = "lockstead-doctor"
+"""The reserved key below which all scratch records stand: a listing of locks does not show them."""
+
+PAUSES: Final = (1.1, 2.2)
+"""Seconds before a command without a clear answer is asked again: longer than a store's second between two changes."""
+
+ABANDONED_AFTER: Final = 3600.0
+"""Seconds after which a scratch record is nobody's any more: its command was killed."""
+
+CREW: Final = 8
+"""Threads that clean up."""
+
+CLEANING_LIMIT: Final = 30.0
+"""Seconds for each of the steps of cleaning up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One answer that shows a record. sent_at and received_at are of the boot clock, wall_… of the wall clock."""
+
+    command: str
+    seen: Snapshot
+    sent_at: float
+    received_at: float
+    wall_sent_at: float
+    wall_received_at: float
+
+
+class Asker:
+    """Asks one store under scratch names. What it saw stays in `sights`.
+
+    limit is the seconds of one request, ends_at an instant of the boot clock after which nothing is asked any more but
+    for cleaning up.
+    """
+
+    def __init__(self, store: Store, limit: float, ends_at: float) -> None:
+        self.store = store
+        self.limit = limit
+        self.sights: list[Sight] = []
+        self._ends_at = ends_at
+        self._nonce = os.urandom(8).hex()
+        self._names: dict[Name, None] = {}
+        self._racers: list[threading.Thread] = []
+        self._count = 0
+
+    # --- names ---------------------------------------------------------------------------------------------------
+
+    def scratch(self, part: str) -> Name:
+        """Give the name of a record that nobody else knows; what is left under it is removed by `clean`."""
+        name = Name(KEY, Space.MEMBER, f"{self._nonce}/{part}")
+        self._names[name] = None
+        return name
+
+    def fresh(self) -> Name:
+        """Give a name that was not given before."""
+        self._count += 1
+        return self.scratch(str(self._count))
+
+    def listed(self, part: str) -> tuple[tuple[Name, Snapshot], ...]:
+        """List the records whose scratch part begins so."""
+        return self.clear(List(Space.MEMBER, KEY, f"{self._nonce}/{part}")).entries
+
+    # --- asking --------------------------------------------------------------------------------------------------
+
+    def once(self, command: Command[A]) -> A | StoreError:
+        """Ask once: the answer, or the error that leaves open whether it was applied. Raises StoreRefused."""
+        if SYSTEM_CLOCK.now() >= self._ends_at:
+            raise StoreUnavailable("the examination took too long; nothing further was asked")
+        return self._once(command)
+
+    def _once(self, command: Command[A]) -> A | StoreError:
+        wall_sent_at, sent_at = SYSTEM_CLOCK.wall(), SYSTEM_CLOCK.now()
+        try:
+            answer = self.store.perform(command, self.limit)
+        except (OutcomeUnknown, StoreUnavailable) as error:
+            return error
+        if isinstance(answer, Snapshot):
+            received_at, wall_received_at = SYSTEM_CLOCK.now(), SYSTEM_CLOCK.wall()
+            what = type(command).__name__
+            self.sights.append(Sight(what, answer, sent_at, received_at, wall_sent_at, wall_received_at))
+        return answer
+
+    def clear(self, command: Command[A]) -> A:
+        """Ask what changes nothing, or is to be refused, until there is a clear answer; raises the last error."""
+        return self._until_clear(command, lambda: None)
+
+    def settled(self, command: Command[A]) -> A:
+        """Ask for a change until it is known to be made: after an unknown outcome the record is read first."""
+        return self._until_clear(command, partial(_made, self._once, command))
+
+    def _until_clear(self, command: Command[A], look: Callable[[], Any]) -> A:
+        for pause in PAUSES:
+            answer = self.once(command)
+            if not isinstance(answer, StoreError):
+                return answer
+            time.sleep(pause)
+            made: A | None = look()
+            if made is not None:
+                return made
+        last = self.once(command)
+        if isinstance(last, StoreError):
+            raise last
+        return last
+
+    def race(self, commands: Sequence[Command[Any]]) -> list[Any]:
+        """Ask all at the same instant; give the answers, or the errors in their places, in order."""
+        begun = threading.Barrier(len(commands))
+
+        def asked(command: Command[Any]) -> object:
+            begun.wait(self.limit)
+            try:
+                return self.once(command)
+            except StoreError as error:
+                return error
+
+        return self._in_threads([partial(asked, command) for command in commands], self.limit + 1.0)
+
+    def _in_threads(self, jobs: Sequence[Callable[[], T]], limit: float) -> list[T | StoreError]:
+        done: dict[int, T] = {}
+
+        def run(number: int, job: Callable[[], T]) -> None:
+            done[number] = job()
+
+        # daemons: a store that hangs must not keep the command from ending
+        racers = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(jobs)]
+        self._racers += racers
+        for racer in racers:
+            racer.start()
+        _join(racers, limit)
+        silent = StoreUnavailable(f"no answer within {limit:.3g} s")
+        return [done.get(number, silent) for number in range(len(jobs))]
+
+    # --- cleaning up ---------------------------------------------------------------------------------------------
+
+    def clean(self) -> list[Name]:
+        """Remove every scratch record of this command, and of others long dead; give the names that may be left."""
+        if not self._names:
+            return []
+        # a request of a race that was interrupted may still create something
+        _join(self._racers, self.limit + 1.0)
+        found = self._left()
+        self._remove(found)
+        return list(self._left()) if found else []
+
+    def _left(self) -> dict[Name, Snapshot]:
+        """Find what stands: by a listing and by looking, since it is a listing's truth that is in question, too."""
+        try:
+            listing = self._once(List(Space.MEMBER, KEY, ""))
+        except StoreError as error:
+            listing = error
+        entries = () if isinstance(listing, StoreError) else listing.entries
+        found = {name: seen for name, seen in entries if name in self._names or _is_abandoned(seen)}
+        self._by_crew(list(self._names.keys() - found.keys()), partial(self._look, found))
+        return found
+
+    def _look(self, found: dict[Name, Snapshot], name: Name) -> None:
+        with suppress(StoreError):
+            seen = self._once(Read(name))
+            if isinstance(seen, Snapshot):
+                found[name] = seen
+
+    def _remove(self, found: dict[Name, Snapshot]) -> None:
+        def remove(name: Name) -> None:
+            for pause in (0.0, *PAUSES):
+                time.sleep(pause)
+                with suppress(StoreError):
+                    answer = self._once(Remove(name, found[name].incarnation))
+                    if not isinstance(answer, StoreError):
+                        return
+
+        self._by_crew(list(found), remove)
+
+    def _by_crew(self, names: list[Name], work: Callable[[Name], None]) -> None:
+        def run() -> None:
+            while names:
+                with suppress(IndexError):
+                    work(names.pop())
+
+        self._in_threads([run] * min(CREW, len(names)), CLEANING_LIMIT)
+
+
+def _made(ask: Callable[[Command[Any]], Any], command: Command[Any]) -> Snapshot | Removed | None:
+    """Tell by a look whether a change without a clear answer was made; None if not, or not known."""
+    if not isinstance(command, Create | Extend | Replace | Remove):
+        return None
+    seen = ask(Read(command.name))
+    if isinstance(command, Remove):
+        return Removed() if isinstance(seen, Absent) else None
+    shows = isinstance(seen, Snapshot) and command.fields.items() <= seen.fields.items()
+    return seen if shows else None
+
+
+def _is_abandoned(seen: Snapshot) -> bool:
+    if seen.updated_at is None or seen.store_now is None:
+        return seen.dead
+    return seen.store_now - seen.updated_at > ABANDONED_AFTER
+
+
+def _join(threads: Iterable[threading.Thread], limit: float) -> None:
+    ends_at = time.monotonic() + limit
+    for thread in threads:
+        thread.join(max(0.0, ends_at - time.monotonic()))

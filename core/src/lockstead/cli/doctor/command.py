@@ -1,0 +1,175 @@
+"""Decides what `lockstead doctor` does: looks at a store in place, tells what it finds, leaves nothing behind."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from typing import Any, Final
+
+import click
+
+from lockstead.cli.doctor import figures
+from lockstead.cli.doctor.asking import KEY, PAUSES, Asker
+from lockstead.cli.doctor.promises import tried
+from lockstead.cli.doctor.report import document, is_usable, line, summary
+from lockstead.cli.exits import Exit, say
+from lockstead.cli.signals import Interrupted, Signals
+from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.protocol.commands import Command, Create, Read, Remove, Snapshot
+from lockstead.runtime.clock import SYSTEM_CLOCK
+from lockstead.settings import SETTING_NAMES, Settings
+from lockstead.stores import url as urls
+from lockstead.stores.examination import Finding, Promise, Severity
+from lockstead.stores.port import Examines, Store, StoreUrl
+from lockstead.values import Name, seconds
+
+SAMPLES: Final = 10
+"""How often each command is timed."""
+
+LIMIT: Final = "10s"
+WHOLE: Final = 180.0
+"""Seconds after which nothing further is asked."""
+
+EPILOG: Final = """\b
+Examples:
+  lockstead doctor gs://my-bucket/locks
+  lockstead doctor --quiet 'gs://my-bucket/locks?ttl=30s'
+  lockstead doctor --json sqlite:////var/lock/jobs.db
+
+\b
+Severities: ok; note (worth knowing); warning (will hurt some day); failure (locks do not work here).
+Exit codes: 0 usable, warnings or not; 69 a failure, or no store; 64 wrong usage.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("url")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of lines.")
+@click.option("-q", "--quiet", is_flag=True, help="Leave out what is ok.")
+@click.option("--limit", metavar="TIME", default=LIMIT, show_default=True, help="How long one request may take.")
+def doctor(url: str, as_json: bool, quiet: bool, limit: str) -> int:
+    """Examine the store at URL in place and name each thing that is wrong with it.
+
+    Asks what a lock would ask, under names of its own in the reserved space, and removes them afterwards, after
+    Ctrl-C too. Locks that others hold are neither touched nor read. A key in the URL is left aside.
+    """
+    parsed = urls.parse_store(url)
+    ttl = _ttl(parsed)
+    patience = seconds(limit, "limit")
+    guarantee = urls.opener(parsed.scheme).traits.guarantee
+    signals = Signals()
+    signals.install()
+    findings: list[Finding] = []
+    try:
+        with closing(examined(parsed, patience, ttl)) as found:
+            for finding in found:
+                findings.append(finding)
+                if not as_json and not (quiet and finding.severity is Severity.OK):
+                    click.echo(line(finding))
+    except Interrupted as interrupted:
+        say(f"{signal.Signals(interrupted.number).name} ended the examination")
+        return Exit.SIGNALLED + interrupted.number
+    click.echo(document(urls.printable(parsed), guarantee, findings) if as_json else summary(findings, guarantee))
+    return Exit.OK if is_usable(findings) else Exit.STORE
+
+
+def _ttl(parsed: StoreUrl) -> float | None:
+    """Give the ttl that the URL asks for; ValueError if its settings are none, or do not go together."""
+    unknown = sorted(set(parsed.options) - SETTING_NAMES)
+    if unknown:
+        raise ValueError(f"unknown setting {unknown[0]!r} in the URL; known are {', '.join(sorted(SETTING_NAMES))}")
+    options: dict[str, Any] = dict(parsed.options)
+    return Settings.make(**options).ttl if options else None
+
+
+def examined(parsed: StoreUrl, limit: float, ttl: float | None) -> Generator[Finding, None, None]:
+    """Open a store, examine it, close it. Yields findings; whatever ends it early, it cleans up first."""
+    try:
+        store = urls.open_store(parsed)
+    except StoreError as error:
+        yield _failed(error)
+        return
+    try:
+        asker = Asker(store, limit, SYSTEM_CLOCK.now() + WHOLE)
+        try:
+            yield from _examined(store, asker, limit, ttl)
+        finally:
+            left = _cleaned(asker)
+        if left:
+            yield _left(len(left))
+    finally:
+        store.close()
+
+
+def _cleaned(asker: Asker) -> list[Name]:
+    try:
+        return asker.clean()
+    except Interrupted:
+        # a signal interrupts once: what is left to do is short and bounded
+        asker.clean()
+        raise
+
+
+def _examined(store: Store, asker: Asker, limit: float, ttl: float | None) -> Iterator[Finding]:
+    behind: Mapping[Promise, str] = {}
+    try:
+        if isinstance(store, Examines):
+            behind = store.behind
+            for finding in store.examine(asker.scratch, limit):
+                yield finding
+                if finding.stops:
+                    return
+        for finding in tried(asker, behind):
+            yield finding
+            if finding.stops:
+                return
+        took = timed(asker)
+    except StoreError as error:
+        yield _failed(error)
+        return
+    yield from figures.of_time(asker.sights, store.traits)
+    yield from figures.of_pace(took, store.traits, ttl)
+
+
+def timed(asker: Asker) -> Mapping[str, list[float]]:
+    """Time each command of an uncontended lock on records of their own; what has no clear answer is left out."""
+    took: dict[str, list[float]] = {"Create": [], "Read": [], "Remove": []}
+    made: dict[Name, Snapshot] = {}
+    for name in [asker.fresh() for _ in range(SAMPLES)]:
+        seen = _timed(asker, Create(name, {"n": "1"}), took["Create"])
+        if isinstance(seen, Snapshot):
+            made[name] = seen
+    for name in made:
+        _timed(asker, Read(name), took["Read"])
+    for name, seen in made.items():
+        if isinstance(_timed(asker, Remove(name, seen.incarnation), took["Remove"]), StoreError):
+            # some stores take one change of a record a second
+            time.sleep(PAUSES[0])
+    return took
+
+
+def _timed(asker: Asker, command: Command[Any], took: list[float]) -> object:
+    began_at = time.perf_counter()
+    answer = asker.once(command)
+    if not isinstance(answer, StoreError):
+        took.append(time.perf_counter() - began_at)
+    return answer
+
+
+def _failed(error: StoreError) -> Finding:
+    match error:
+        case StoreUnavailable():
+            remedy = "see to it that the store can be reached from here: network, proxy, endpoint, credentials"
+        case OutcomeUnknown():
+            remedy = "ask again; if it stays so, look for what stands between here and the store"
+        case _:
+            remedy = ""  # a refusal says itself what to do
+    return Finding(Severity.FAILURE, "store", str(error), remedy, stops=True)
+
+
+def _left(count: int) -> Finding:
+    text = f"{count} scratch records may be left, under the reserved name of the member {KEY!r}"
+    remedy = "ask again in an hour: an examination also removes what an older one left"
+    return Finding(Severity.WARNING, "scratch", text, remedy)

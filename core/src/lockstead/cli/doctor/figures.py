@@ -1,0 +1,152 @@
+"""Decides what the answers of a store show about its time and its pace. Pure: figures from what was seen and measured.
+
+The same relation that a lock calibrates by (`protocol.expiry`) says here whether calibration would hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from lockstead.cli.doctor.asking import Sight
+from lockstead.protocol import expiry
+from lockstead.protocol.commands import StoreClock, Traits
+from lockstead.stores.examination import Finding, Severity
+
+SKEW_MAX: Final = 2.0
+"""Seconds by which this machine's wall clock may differ before it is worth a note; nothing rests on it."""
+
+REQUESTS_IN_A_TTL: Final = 100
+"""A ttl has room for so many slow requests: one may take a tenth of the ttl, and ten times the slowest seen is room."""
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Give the least value that `share` of all do not exceed (nearest rank); values must not be empty."""
+    ranked = sorted(values)
+    return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
+
+
+# --- time --------------------------------------------------------------------------------------------------------
+
+
+def of_time(sights: Sequence[Sight], traits: Traits) -> Iterator[Finding]:
+    """Yield what the seen answers say about the store's clock, by what its traits promise."""
+    match traits.clock:
+        case StoreClock.NONE:
+            text = "answers carry no time: a dead holder's lock is taken over after it was watched for its whole ttl"
+            yield Finding(Severity.NOTE, "clock", text)
+        case StoreClock.SHARED:
+            yield _shared(sights)
+        case StoreClock.DATED:
+            yield from _dated(sights, traits)
+
+
+def _shared(sights: Sequence[Sight]) -> Finding:
+    timed = [(one.seen.updated_at, one.seen.store_now) for one in sights]
+    if any(updated is None or now is None for updated, now in timed):
+        text = "answers do not say the store's time: a dead holder's lock is taken over only after a whole ttl"
+        return Finding(Severity.WARNING, "clock", text, "see the findings on the clock above")
+    if any(updated > now for updated, now in timed if updated is not None and now is not None):
+        text = "a record changed later than the store's own now: a lock may be taken from a living holder, or never"
+        return Finding(Severity.FAILURE, "clock", text, "no lock is safe here: mend the store's clock")
+    return Finding(Severity.OK, "clock", "the time of a change and the time of an answer are of one clock")
+
+
+def _dated(sights: Sequence[Sight], traits: Traits) -> Iterator[Finding]:
+    # a read shows an old change: only the answer to a change of our own tells the two clocks apart
+    written = [one for one in sights if one.command != "Read" and one.seen.updated_at is not None]
+    dated = [one for one in sights if one.seen.store_now is not None]
+    if not written:
+        return
+    if len(dated) < len(sights):
+        text = f"{len(sights) - len(dated)} of {len(sights)} answers have no Date: a dead holder's lock is taken over "
+        remedy = "look for a proxy that takes the header Date out of answers"
+        yield Finding(Severity.WARNING, "clock.date", text + "only after it was watched for its whole ttl", remedy)
+        if not dated:
+            return
+    else:
+        yield Finding(Severity.OK, "clock.date", "every answer has a Date", figures=_steps(dated))
+    yield _calibration(written, traits)
+    yield _skew(dated, traits)
+
+
+def _steps(dated: Sequence[Sight]) -> dict[str, float]:
+    seen = sorted({one.seen.store_now for one in dated if one.seen.store_now is not None})
+    steps = [later - earlier for earlier, later in pairwise(seen)]
+    return {"date_step_s": min(steps)} if steps else {}
+
+
+def _calibration(written: Sequence[Sight], traits: Traits) -> Finding:
+    differences, held = [], 0
+    for one in written:
+        if one.seen.updated_at is None or one.seen.store_now is None:
+            continue
+        differences.append(one.seen.store_now - one.seen.updated_at)
+        held += expiry.calibrated(
+            one.seen.updated_at, one.seen.store_now, one.sent_at, one.received_at, traits.granularity, traits.date_step
+        )
+    if not differences:
+        return Finding(Severity.WARNING, "clock.calibration", "no answer to a change has a Date")
+    least, most = min(differences), max(differences)
+    figures = {"date_minus_updated_min_s": least, "date_minus_updated_max_s": most}
+    text = f"Date is between {least:+.2f} s and {most:+.2f} s from the `updated` of the same answer"
+    if held == len(differences):
+        allowed = f"; {traits.granularity:g} s are allowed for"
+        return Finding(Severity.OK, "clock.calibration", text + allowed, figures=figures)
+    text = f"{text}: calibration holds for {held} of {len(differences)} answers, so some judgements take a whole ttl"
+    remedy = "a slow way to the store, or a clock of the service (or of an emulator) that is wrong; locks stay safe"
+    return Finding(Severity.WARNING, "clock.calibration", text, remedy, figures)
+
+
+def _skew(dated: Sequence[Sight], traits: Traits) -> Finding:
+    """Bound how far this machine's wall clock is ahead of the store's, by the answers that tell most."""
+    ahead = [
+        (one.wall_sent_at - one.seen.store_now - traits.date_step, one.wall_received_at - one.seen.store_now)
+        for one in dated
+        if one.seen.store_now is not None
+    ]
+    least, most = max(low for low, _ in ahead), min(high for _, high in ahead)
+    skew = min(max(0.0, least), most) if least <= most else (least + most) / 2
+    figures = {"wall_clock_ahead_min_s": least, "wall_clock_ahead_max_s": most}
+    if abs(skew) <= SKEW_MAX:
+        return Finding(Severity.OK, "clock.wall", "this machine's wall clock agrees with the store's", figures=figures)
+    text = f"this machine's wall clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the store's"
+    remedy = "set the clock (NTP): no lock rests on it, but what people read does, and foreign holders judge by theirs"
+    return Finding(Severity.NOTE, "clock.wall", text, remedy, figures)
+
+
+# --- pace --------------------------------------------------------------------------------------------------------
+
+
+def of_pace(took: Mapping[str, Sequence[float]], traits: Traits, ttl: float | None) -> Iterator[Finding]:
+    """Yield how long requests took (seconds, by command), and which ttl has room for them."""
+    for command, values in took.items():
+        if not values:
+            continue
+        p50, p99 = percentile(values, 0.5), percentile(values, 0.99)
+        name = command.lower()
+        text = f"{command} takes {in_ms(p50)} (p50), {in_ms(p99)} (p99 of {len(values)})"
+        figures = {f"{name}_p50_s": p50, f"{name}_p99_s": p99}
+        yield Finding(Severity.OK, f"latency.{name}", text, figures=figures)
+    every = [value for values in took.values() for value in values]
+    if not every:
+        return
+    least = recommended_ttl(every, traits)
+    figures = {"ttl_min_s": least}
+    if ttl is not None and ttl < least:
+        text = f"a ttl of {ttl:g} s is short for this store"
+        yield Finding(Severity.WARNING, "ttl", text, f"take {least:g} s or more", figures)
+    else:
+        yield Finding(Severity.OK, "ttl", f"a ttl of {least:g} s or more is recommended", figures=figures)
+
+
+def recommended_ttl(took: Sequence[float], traits: Traits) -> float:
+    """Give the least ttl (seconds) that is wise with requests that took so long."""
+    return max(traits.ttl_recommended, math.ceil(REQUESTS_IN_A_TTL * percentile(took, 0.99)))
+
+
+def in_ms(seconds: float) -> str:
+    """Say a short duration: "12.3 ms"."""
+    return f"{seconds * 1000:.3g} ms"

@@ -1,0 +1,350 @@
+"""Decides whether a store keeps the promises a lock rests on, by asking it what a lock would ask, and worse.
+
+The requests are those of the store's own commands, so nothing can pass here that the engine would send otherwise. Each
+refusal is judged by its effect too: an answer that nobody can read may have done its work. Must not know any store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from lockstead.cli.doctor.asking import PAUSES, Asker
+from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.protocol.commands import (
+    Absent,
+    Command,
+    Conflict,
+    Create,
+    Extend,
+    Read,
+    Remove,
+    Removed,
+    Replace,
+    Snapshot,
+    TokenSource,
+)
+from lockstead.stores.examination import Finding, Promise, Severity
+from lockstead.values import Name
+
+RACERS: Final = 16
+ODD: Final = "é ?#%&+'\"/x"
+"""A part that stands for names which need escaping."""
+
+CARRIED_OUT: Final = "a request that had to be refused was carried out"
+REMEDY: Final = "no lock is safe here: use a store that keeps this promise"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a promise is kept; broken says how it is not, "" if it is."""
+
+    promise: Promise
+    broken: str = ""
+
+
+Trial: TypeAlias = Callable[[Asker], Iterator[Verdict]]
+
+
+def tried(asker: Asker, behind: Mapping[Promise, str]) -> Iterator[Finding]:
+    """Put every promise to the test, one finding each. A promise that could not be tested is a failure."""
+    for promises, trial in TRIALS:
+        told: set[Promise] = set()
+        try:
+            for verdict in trial(asker):
+                told.add(verdict.promise)
+                yield _finding(verdict, behind)
+        except StoreError as error:
+            for promise in promises:
+                if promise not in told:
+                    yield _untold(promise, error)
+            if isinstance(error, StoreUnavailable):
+                return
+
+
+def _finding(verdict: Verdict, behind: Mapping[Promise, str]) -> Finding:
+    promise, by = verdict.promise, behind.get(verdict.promise, "")
+    if not verdict.broken:
+        return Finding(Severity.OK, promise.check, f"{promise.value} ({by})" if by else promise.value)
+    blamed = f"{by} is not honoured: " if by else ""
+    return Finding(Severity.FAILURE, promise.check, f"{blamed}{verdict.broken} (needed: {promise.value})", REMEDY)
+
+
+def _untold(promise: Promise, error: StoreError) -> Finding:
+    return Finding(
+        Severity.FAILURE,
+        promise.check,
+        f"{error} (needed: {promise.value})",
+        "mend what is named here and ask again",
+    )
+
+
+# --- create ------------------------------------------------------------------------------------------------------
+
+
+def _creates(asker: Asker) -> Iterator[Verdict]:
+    name, fields = asker.fresh(), {"n": "1", "text": "grün \"'\\ \n{}"}
+    made = asker.settled(Create(name, fields))
+    seen = asker.clear(Read(name))
+    broken = ""
+    if not isinstance(made, Snapshot) or not isinstance(seen, Snapshot):
+        broken = f"the answers were {_kind(made)} and, to a Read, {_kind(seen)}"
+    elif dict(seen.fields) != fields or seen.incarnation != made.incarnation:
+        broken = "a Read shows another record than was written"
+    yield Verdict(Promise.CREATE, broken)
+    yield Verdict(Promise.CREATE_PRESENT, _refusal(asker, Create(name, {"n": "2"}), seen))
+
+
+def _create_race(asker: Asker) -> Iterator[Verdict]:
+    def once(_pause: float) -> tuple[Name, list[Any]]:
+        name = asker.fresh()
+        return name, asker.race([Create(name, {"n": str(n)}) for n in range(RACERS)])
+
+    yield Verdict(Promise.CREATE_RACE, _one_winner(asker, once))
+
+
+# --- extend ------------------------------------------------------------------------------------------------------
+
+
+def _extends(asker: Asker) -> Iterator[Verdict]:
+    name = asker.fresh()
+    made = _created(asker, name, {"n": "1", "kept": "1"})
+    extend = Extend(name, {"n": "2"}, made.incarnation)
+    yield Verdict(Promise.EXTEND, _answers(asker, extend))
+    now = _standing(asker, name)
+    is_kept = dict(now.fields) == {"n": "2", "kept": "1"}
+    yield Verdict(Promise.EXTEND_KEEPS, "" if is_kept else f"what stands there is {dict(now.fields)}")
+    broken = ""
+    if now.incarnation != made.incarnation:
+        broken = "the incarnation changed"
+    elif now.revision == made.revision:
+        broken = f"the revision is still {now.revision}"
+    yield Verdict(Promise.EXTEND_REVISION_MOVES, broken)
+    if made.updated_at is not None or now.updated_at is not None:
+        has_moved = None not in (made.updated_at, now.updated_at) and now.updated_at > made.updated_at  # type: ignore[operator]  # neither is None here
+        yield Verdict(Promise.EXTEND_UPDATED_MOVES, "" if has_moved else "it stands still")
+    yield from _tokens(asker, made, now)
+    wrong = Extend(name, {"n": "3"}, _other(now.incarnation))
+    yield Verdict(Promise.EXTEND_INCARNATION, _refusal(asker, wrong, now))
+    now = _standing(asker, name)
+    past = made.revision if made.revision != now.revision else _other(now.revision)
+    late = Extend(name, {"n": "4"}, now.incarnation, past)
+    yield Verdict(Promise.EXTEND_REVISION, _refusal(asker, late, now))
+
+
+def _answers(asker: Asker, extend: Extend) -> str:
+    """Extend until it is answered by a record; say what is wrong with the answers, "" if nothing is."""
+    answer: object = None
+    for pause in (0.0, *PAUSES):
+        # some stores refuse a change that comes too soon after another one
+        time.sleep(pause)
+        answer = asker.once(extend)
+        if isinstance(answer, Snapshot):
+            return "" if answer.fields.get("n") == extend.fields["n"] else "the answer does not show the change"
+        if not isinstance(answer, StoreError):
+            break
+    return f"the answer was: {_kind(answer)}"
+
+
+def _tokens(asker: Asker, made: Snapshot, extended: Snapshot) -> Iterator[Verdict]:
+    match asker.store.traits.tokens:
+        case TokenSource.NATIVE:
+            later = _created(asker, asker.fresh())
+        case TokenSource.DRAWN:
+            later = extended
+        case TokenSource.NONE:
+            return
+    grows = made.token is not None and later.token is not None and later.token > made.token
+    yield Verdict(Promise.TOKEN, "" if grows else f"after {made.token} came {later.token}")
+
+
+def _extend_race(asker: Asker) -> Iterator[Verdict]:
+    def once(pause: float) -> tuple[Name, list[Any]]:
+        name = asker.fresh()
+        made = _created(asker, name)
+        time.sleep(pause)
+        return name, asker.race(
+            [Extend(name, {"n": str(n)}, made.incarnation, made.revision) for n in range(RACERS)],
+        )
+
+    yield Verdict(Promise.EXTEND_RACE, _one_winner(asker, once))
+
+
+# --- replace, remove ---------------------------------------------------------------------------------------------
+
+
+def _replaces(asker: Asker) -> Iterator[Verdict]:
+    name = asker.fresh()
+    now = _created(asker, name, {"n": "1", "old": "1"})
+    wrong = Replace(name, {"n": "2"}, _other(now.incarnation), now.revision)
+    yield Verdict(Promise.REPLACE_INCARNATION, _refusal(asker, wrong, now))
+    now = _standing(asker, name)
+    wrong = Replace(name, {"n": "3"}, now.incarnation, _other(now.revision))
+    yield Verdict(Promise.REPLACE_REVISION, _refusal(asker, wrong, now))
+    now = _standing(asker, name)
+    asker.settled(Replace(name, {"n": "4"}, now.incarnation, now.revision))
+    after = _standing(asker, name)
+    broken = ""
+    if after.incarnation == now.incarnation:
+        broken = "the incarnation is the old one"
+    elif dict(after.fields) != {"n": "4"}:
+        broken = f"what stands there is {dict(after.fields)}"
+    yield Verdict(Promise.REPLACE, broken)
+
+
+def _removes(asker: Asker) -> Iterator[Verdict]:
+    name = asker.fresh()
+    now = _created(asker, name)
+    yield Verdict(Promise.REMOVE_INCARNATION, _refusal(asker, Remove(name, _other(now.incarnation)), now))
+    name, now = _again(asker, name, now)
+    wrong = Remove(name, now.incarnation, _other(now.revision))
+    yield Verdict(Promise.REMOVE_REVISION, _refusal(asker, wrong, now))
+    name, now = _again(asker, name, now)
+    answer = asker.settled(Remove(name, now.incarnation))
+    yield Verdict(Promise.REMOVE, "" if isinstance(answer, Removed) else f"the answer was {_kind(answer)}")
+    found = asker.once(Read(name)), asker.once(Extend(name, {"n": "1"}, now.incarnation))
+    odd = [answer for answer in found if not isinstance(answer, Absent)]
+    yield Verdict(Promise.ABSENT, f"the answer is {_kind(odd[0])}" if odd else "")
+
+
+def _again(asker: Asker, name: Name, now: Snapshot) -> tuple[Name, Snapshot]:
+    """Give the record as it stands, or another one if it was deleted against its expectation."""
+    seen = asker.once(Read(name))
+    if isinstance(seen, Snapshot):
+        return name, seen
+    another = asker.fresh()
+    return another, _created(asker, another, dict(now.fields))
+
+
+# --- re-creation -------------------------------------------------------------------------------------------------
+
+
+def _re_creates(asker: Asker) -> Iterator[Verdict]:
+    name = asker.fresh()
+    old = _created(asker, name, {"n": "old"})
+    asker.settled(Remove(name, old.incarnation))
+    now = _created(asker, name, {"n": "new"})
+    is_new = now.incarnation != old.incarnation
+    yield Verdict(Promise.FRESH_INCARNATION, "" if is_new else f"{now.incarnation} came back")
+    if not is_new:
+        return
+    late: tuple[tuple[Promise, Command[Any]], ...] = (
+        (Promise.STALE_EXTEND, Extend(name, {"n": "late"}, old.incarnation)),
+        (Promise.STALE_REPLACE, Replace(name, {"n": "late"}, old.incarnation, old.revision)),
+        (Promise.STALE_REMOVE, Remove(name, old.incarnation)),
+    )
+    for promise, command in late:
+        yield Verdict(promise, _refusal(asker, command, _standing(asker, name)))
+
+
+def _lists(asker: Asker) -> Iterator[Verdict]:
+    wanted = {asker.scratch(f"list/{part}") for part in ("1", "2", ODD)}
+    for name in wanted:
+        _created(asker, name)
+    _created(asker, asker.scratch("list-not/1"))
+    found = {name for name, _ in asker.listed("list/")}
+    broken = ""
+    if wanted - found:
+        broken = f"{len(wanted - found)} of {len(wanted)} records are missing"
+    elif found - wanted:
+        broken = f"it shows {len(found - wanted)} records more"
+    yield Verdict(Promise.LIST, broken)
+
+
+TRIALS: Final[tuple[tuple[tuple[Promise, ...], Trial], ...]] = (
+    ((Promise.CREATE, Promise.CREATE_PRESENT), _creates),
+    ((Promise.CREATE_RACE,), _create_race),
+    (
+        (
+            Promise.EXTEND,
+            Promise.EXTEND_KEEPS,
+            Promise.EXTEND_REVISION_MOVES,
+            Promise.EXTEND_INCARNATION,
+            Promise.EXTEND_REVISION,
+        ),
+        _extends,
+    ),
+    ((Promise.EXTEND_RACE,), _extend_race),
+    ((Promise.REPLACE_INCARNATION, Promise.REPLACE_REVISION, Promise.REPLACE), _replaces),
+    ((Promise.REMOVE_INCARNATION, Promise.REMOVE_REVISION, Promise.REMOVE, Promise.ABSENT), _removes),
+    (
+        (Promise.FRESH_INCARNATION, Promise.STALE_EXTEND, Promise.STALE_REPLACE, Promise.STALE_REMOVE),
+        _re_creates,
+    ),
+    ((Promise.LIST,), _lists),
+)
+"""What is tried, in order, and which promises each trial must tell of. Those that depend on the store's kind
+(times, tokens) are told where they apply."""
+
+
+# --- what the trials share ---------------------------------------------------------------------------------------
+
+
+def _created(asker: Asker, name: Name, fields: Mapping[str, str] | None = None) -> Snapshot:
+    asker.settled(Create(name, {"n": "1"} if fields is None else fields))
+    return _standing(asker, name)
+
+
+def _standing(asker: Asker, name: Name) -> Snapshot:
+    seen = asker.clear(Read(name))
+    if not isinstance(seen, Snapshot):
+        raise OutcomeUnknown("a record that was just written is not there")
+    return seen
+
+
+def _refusal(asker: Asker, command: Command[Any], before: Snapshot | Absent) -> str:
+    """Ask for what must be refused; say what happened instead, "" if it was refused and nothing changed."""
+    name: Name = command.name  # type: ignore[attr-defined]  # every command that is to be refused names a record
+    answer: object = None
+    for pause in (0.0, *PAUSES):
+        time.sleep(pause)
+        answer = asker.once(command)
+        try:
+            after: Snapshot | Absent | None = asker.clear(Read(name))
+        except OutcomeUnknown:
+            after = None
+        if after is not None and _state(after) != _state(before):
+            return CARRIED_OUT
+        if isinstance(answer, Conflict):
+            return ""
+        if not isinstance(answer, StoreError):
+            # some stores cannot say that a record is gone; this one said that it did what it must not do
+            return CARRIED_OUT if after is None else f"the answer was {_kind(answer)}"
+    return f"nothing was changed, but the answer was {_kind(answer)}"
+
+
+def _state(seen: Snapshot | Absent) -> object:
+    return (seen.incarnation, seen.revision, dict(seen.fields)) if isinstance(seen, Snapshot) else None
+
+
+def _one_winner(asker: Asker, once: Callable[[float], tuple[Name, list[Any]]]) -> str:
+    """Run a race until its outcome is clear; say how it broke the promise, "" if exactly one won.
+
+    once(pause) runs it on a record of its own, which was left alone for `pause` seconds.
+    """
+    unclear: list[object] = []
+    for pause in (0.0, *PAUSES):
+        name, answers = once(pause)
+        won = [answer for answer in answers if isinstance(answer, Snapshot)]
+        unclear = [answer for answer in answers if not isinstance(answer, Snapshot | Conflict)]
+        if len(won) > 1:
+            return f"{len(won)} of {len(answers)} won"
+        if len(won) == 1:
+            now = _standing(asker, name)
+            return "" if dict(now.fields) == dict(won[0].fields) else "what stands there is not the winner's"
+        if not unclear:
+            return f"none of {len(answers)} won"
+    if isinstance(unclear[0], StoreError):
+        raise unclear[0]
+    return f"an answer was {_kind(unclear[0])}"
+
+
+def _kind(answer: object) -> str:
+    return str(answer) if isinstance(answer, StoreError) else type(answer).__name__
+
+
+def _other(value: str) -> str:
+    """Give an incarnation or a revision that is not this one and looks like it."""
+    return str(int(value) + 1) if value.isdigit() else value + "0"

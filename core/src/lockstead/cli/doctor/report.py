@@ -1,0 +1,68 @@
+"""Decides how findings are shown: a line each for people, one object for scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from lockstead.stores.examination import Finding, Severity
+
+_COLOURS: Final = {
+    Severity.OK: "green",
+    Severity.NOTE: "cyan",
+    Severity.WARNING: "yellow",
+    Severity.FAILURE: "red",
+}
+
+
+def line(finding: Finding) -> str:
+    """Give the one line of a finding; its colour is taken out again where no terminal reads it."""
+    severity = click.style(f"{finding.severity.value:<8}", fg=_COLOURS[finding.severity])
+    remedy = f" -> {finding.remedy}" if finding.remedy else ""
+    return severity + _printable(f"{finding.text}{remedy}")
+
+
+def summary(findings: Sequence[Finding], guarantee: str) -> str:
+    """Give the last line: whether locks work here, and which guarantee they have."""
+    counts = {severity: sum(one.severity is severity for one in findings) for severity in Severity}
+    told = [
+        f"{count} {severity.value}{'' if count == 1 else 's'}"
+        for severity, count in counts.items()
+        if count and severity is not Severity.OK
+    ]
+    also = f" ({', '.join(told)})" if told else ""
+    if is_usable(findings):
+        return f"usable{also}; guarantee: {guarantee}"
+    return f"not usable{also}"
+
+
+def is_usable(findings: Sequence[Finding]) -> bool:
+    """Tell whether locks work: no failure was found."""
+    return all(finding.severity is not Severity.FAILURE for finding in findings)
+
+
+def document(store: str, guarantee: str, findings: Sequence[Finding]) -> str:
+    """Give everything as one JSON object."""
+    told: dict[str, Any] = {
+        "store": store,
+        "is_usable": is_usable(findings),
+        "guarantee": guarantee,
+        "findings": [
+            {
+                "check": finding.check,
+                "severity": finding.severity.value,
+                "text": finding.text,
+                "remedy": finding.remedy,
+                "figures": dict(finding.figures),
+            }
+            for finding in findings
+        ],
+    }
+    return json.dumps(told, ensure_ascii=False, indent=2)
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)

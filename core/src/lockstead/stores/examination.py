@@ -1,0 +1,72 @@
+"""Decides what an examination of a store can say: findings, each with a severity, and the promises a lock rests on.
+
+Must not know any store, nor how findings are shown. The commands that put the promises to the test stand with the
+command line; what only a store can see of itself is its own `examine` (see `port.Examines`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Severity(Enum):
+    """How much a finding matters."""
+
+    OK = "ok"
+    NOTE = "note"
+    """Worth knowing; nothing to do."""
+    WARNING = "warning"
+    """Locks work, but something will hurt some day: costs, a lock that vanishes, a take-over that takes long."""
+    FAILURE = "failure"
+    """Locks do not work here, or do not exclude anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at: text says in one line what is so, remedy what to do about it.
+
+    check names it for scripts and stays the same whatever was found. figures are numbers behind the text, each with
+    its unit last in its name. stops: nothing that would be looked at afterwards can be looked at any more.
+    """
+
+    severity: Severity
+    check: str
+    text: str
+    remedy: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    stops: bool = False
+
+
+class Promise(Enum):
+    """What a lock rests on, as a store's commands show it. The value is a sentence that is true of a good store."""
+
+    CREATE = "Create writes a record where there is none"
+    CREATE_PRESENT = "Create refuses where there is a record"
+    CREATE_RACE = "of many Creates at once exactly one wins"
+    EXTEND = "Extend answers with the record as it now stands"
+    EXTEND_KEEPS = "Extend keeps the fields that it was not given"
+    EXTEND_REVISION_MOVES = "Extend moves the revision and keeps the incarnation"
+    EXTEND_UPDATED_MOVES = "Extend moves the time of the last change"
+    EXTEND_INCARNATION = "Extend refuses a wrong incarnation"
+    EXTEND_REVISION = "Extend refuses a stale revision"
+    EXTEND_RACE = "of many Extends of one revision exactly one wins"
+    REPLACE = "Replace writes a new incarnation"
+    REPLACE_INCARNATION = "Replace refuses a wrong incarnation"
+    REPLACE_REVISION = "Replace refuses a wrong revision"
+    REMOVE = "Remove deletes the record that it expects"
+    REMOVE_INCARNATION = "Remove refuses a wrong incarnation"
+    REMOVE_REVISION = "Remove refuses a wrong revision"
+    FRESH_INCARNATION = "an incarnation does not come back when a record is made anew"
+    STALE_EXTEND = "Extend refuses the incarnation before a re-creation"
+    STALE_REPLACE = "Replace refuses the incarnation before a re-creation"
+    STALE_REMOVE = "Remove refuses the incarnation before a re-creation"
+    ABSENT = "a record that is not there is told apart from a failure"
+    LIST = "List shows exactly the records that stand, odd names included"
+    TOKEN = "tokens grow"  # noqa: S105 - a fencing token is no secret
+
+    @property
+    def check(self) -> str:
+        """The name of this promise in a finding."""
+        return f"promise.{self.name.lower().replace('_', '-')}"
