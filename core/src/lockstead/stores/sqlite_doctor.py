@@ -29,7 +29,7 @@ CHILD_LIMIT: Final = 20.0
 
 # The child is told when we hold the write lock and must be refused; then when we let go, and must get it. It looks at
 # a number that we changed meanwhile: two processes that do not share the journal's index would see two truths.
-_CHILD: Final = """
+CHILD: Final = """
 import sqlite3, sys
 one = sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None)
 one.execute("PRAGMA data_version").fetchone()
@@ -46,8 +46,11 @@ for line in sys.stdin:
 """
 
 
-def examination(path: Path, place: Place, limit: float) -> Iterator[Finding]:
-    """Yield what is found of the file at `path`. limit is seconds; raises what opening the file raises."""
+def examination(path: Path, place: Place, limit: float, child: str = CHILD) -> Iterator[Finding]:
+    """Yield what is found of the file at `path`. limit is seconds; raises what opening the file raises.
+
+    child is the program of the other process, told above.
+    """
     was_there = path.exists()
     connection = connect(path, limit)
     try:
@@ -56,7 +59,7 @@ def examination(path: Path, place: Place, limit: float) -> Iterator[Finding]:
         yield _room(path)
         yield _journal(connection)
         yield _damage(connection, path)
-        yield _processes(connection, path)
+        yield _processes(connection, path, child)
     except sqlite3.Error as error:
         raise failure(error, path, limit, may_be_applied=False) from error
     finally:
@@ -105,7 +108,7 @@ def _journal(connection: sqlite3.Connection) -> Finding:
 
 
 def _damage(connection: sqlite3.Connection, path: Path) -> Finding:
-    said = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+    said = " ".join(str(connection.execute("PRAGMA quick_check(1)").fetchone()[0]).split())
     if said == "ok":
         return Finding(Severity.OK, "file.damage", "the file is whole")
     remedy = f"stop all who use {path} and remove it, with its -wal and -shm"
@@ -115,9 +118,9 @@ def _damage(connection: sqlite3.Connection, path: Path) -> Finding:
 # --- between processes -------------------------------------------------------------------------------------------
 
 
-def _processes(connection: sqlite3.Connection, path: Path) -> Finding:
+def _processes(connection: sqlite3.Connection, path: Path, program: str) -> Finding:
     check, remedy = "file.processes", "no lock is safe in this file: put it on a local disk"
-    held, then, written = _with_child(connection, path)
+    held, then, written = _with_child(connection, path, program)
     if held != "busy":
         text = f"a write lock of one process did not keep another one out: the other was told {held!r}"
         return Finding(Severity.FAILURE, check, text, remedy)
@@ -128,10 +131,10 @@ def _processes(connection: sqlite3.Connection, path: Path) -> Finding:
     return Finding(Severity.OK, check, "what one process locks or writes, another process sees")
 
 
-def _with_child(connection: sqlite3.Connection, path: Path) -> tuple[str, str, int]:
+def _with_child(connection: sqlite3.Connection, path: Path, program: str) -> tuple[str, str, int]:
     """Give what a child was told while we held the write lock, and after it; and the number it must have seen then."""
     child = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _CHILD, str(path)],
+        [sys.executable, "-I", "-S", "-c", program, str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

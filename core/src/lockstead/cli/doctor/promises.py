@@ -140,9 +140,10 @@ def _answers(asker: Asker, extend: Extend) -> str:
     for pause in (0.0, *PAUSES):
         # some stores refuse a change that comes too soon after another one
         time.sleep(pause)
-        answer = asker.once(extend)
-        if isinstance(answer, Snapshot):
-            return "" if answer.fields.get("n") == extend.fields["n"] else "the answer does not show the change"
+        extended = asker.once(extend)
+        if isinstance(extended, Snapshot):
+            return "" if extended.fields.get("n") == extend.fields["n"] else "the answer does not show the change"
+        answer = extended
         if not isinstance(answer, StoreError):
             break
     return f"the answer was: {_kind(answer)}"
@@ -203,9 +204,11 @@ def _removes(asker: Asker) -> Iterator[Verdict]:
     yield Verdict(Promise.REMOVE_REVISION, _refusal(asker, wrong, now))
     name, now = _again(asker, name, now)
     answer = asker.settled(Remove(name, now.incarnation))
-    yield Verdict(Promise.REMOVE, "" if isinstance(answer, Removed) else f"the answer was {_kind(answer)}")
-    found = asker.once(Read(name)), asker.once(Extend(name, {"n": "1"}, now.incarnation))
-    odd = [answer for answer in found if not isinstance(answer, Absent)]
+    seen = asker.once(Read(name))
+    late = asker.once(Extend(name, {"n": "1"}, now.incarnation))
+    broken = "" if isinstance(answer, Removed) else f"the answer was {_kind(answer)}"
+    yield Verdict(Promise.REMOVE, "the record is still there" if isinstance(seen, Snapshot) else broken)
+    odd = [one for one in (seen, late) if not isinstance(one, Absent | Snapshot)]
     yield Verdict(Promise.ABSENT, f"the answer is {_kind(odd[0])}" if odd else "")
 
 
@@ -228,15 +231,14 @@ def _re_creates(asker: Asker) -> Iterator[Verdict]:
     now = _created(asker, name, {"n": "new"})
     is_new = now.incarnation != old.incarnation
     yield Verdict(Promise.FRESH_INCARNATION, "" if is_new else f"{now.incarnation} came back")
-    if not is_new:
-        return
     late: tuple[tuple[Promise, Command[Any]], ...] = (
         (Promise.STALE_EXTEND, Extend(name, {"n": "late"}, old.incarnation)),
         (Promise.STALE_REPLACE, Replace(name, {"n": "late"}, old.incarnation, old.revision)),
         (Promise.STALE_REMOVE, Remove(name, old.incarnation)),
     )
     for promise, command in late:
-        yield Verdict(promise, _refusal(asker, command, _standing(asker, name)))
+        cannot_tell = "" if is_new else "the old incarnation is the new one"
+        yield Verdict(promise, cannot_tell or _refusal(asker, command, _standing(asker, name)))
 
 
 def _lists(asker: Asker) -> Iterator[Verdict]:
@@ -301,10 +303,8 @@ def _refusal(asker: Asker, command: Command[Any], before: Snapshot | Absent) -> 
     for pause in (0.0, *PAUSES):
         time.sleep(pause)
         answer = asker.once(command)
-        try:
-            after: Snapshot | Absent | None = asker.clear(Read(name))
-        except OutcomeUnknown:
-            after = None
+        seen = asker.once(Read(name))
+        after = None if isinstance(seen, StoreError) else seen
         if after is not None and _state(after) != _state(before):
             return CARRIED_OUT
         if isinstance(answer, Conflict):

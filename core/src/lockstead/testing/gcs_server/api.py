@@ -7,7 +7,7 @@ is the server's business.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from urllib.parse import urlencode
 
 from lockstead.testing.gcs_server.conditions import Conditions, conditions_of, whole_number
@@ -15,6 +15,7 @@ from lockstead.testing.gcs_server.errors import ApiError, json_body, xml_body
 from lockstead.testing.gcs_server.listing import page
 from lockstead.testing.gcs_server.media import content_answer
 from lockstead.testing.gcs_server.objects import Draft, Source, Store, StoredObject, draft_of
+from lockstead.testing.gcs_server.permissions import admit
 from lockstead.testing.gcs_server.resources import (
     Resource,
     bucket_fields,
@@ -38,8 +39,9 @@ CLIENT_CLOSED = 499
 class Api:
     """The storage API over one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, denied: Callable[[], Collection[str]] = tuple) -> None:
         self._store = store
+        self._denied = denied
         self._sessions = Sessions()
         self._operations: Mapping[str, Callable[[Request, Route], Answer]] = {
             "bucket_insert": self._bucket_insert,
@@ -76,9 +78,19 @@ class Api:
     def answer(self, request: Request, asked: Route) -> Answer:
         """Do what is asked for, and answer; a refusal is an answer too."""
         try:
+            denied = self._denied()
+            if denied:
+                admit(asked.kind, denied, overwrites=self._is_there(asked))
             return self._operations[asked.kind](request, asked)
         except ApiError as error:
             return refusal(request, error)
+
+    def _is_there(self, asked: Route) -> bool:
+        try:
+            self._store.get(asked.bucket, asked.name)
+        except ApiError:
+            return False
+        return True
 
     # buckets
 
@@ -107,8 +119,9 @@ class Api:
 
     def _bucket_permissions(self, request: Request, asked: Route) -> Answer:
         self._store.bucket(asked.bucket)
-        # Everything that is asked about is granted: the server knows no callers.
-        granted = [value for key, value in request.pairs() if key == "permissions"]
+        # Everything that is asked about and not denied is granted: the server knows no callers.
+        denied = self._denied()
+        granted = [value for key, value in request.pairs() if key == "permissions" and value not in denied]
         return json_answer({"kind": "storage#testIamPermissionsResponse", "permissions": granted})
 
     # reading

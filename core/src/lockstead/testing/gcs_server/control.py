@@ -4,7 +4,8 @@ Decides the control language, JSON throughout:
 
 * `POST /_faults` `{"action": "lose_answer", "kind": "delete", "name": "locks/*"}` gives `{"number": 1, ...}`
 * `GET /_faults`; `POST /_faults/1/release`; `DELETE /_faults/1`; `DELETE /_faults` (everything back to normal)
-* `GET /_settings`; `PATCH /_settings` `{"latency": 0.05, "date_offset": -90, "one_mutation_per_second": true}`
+* `GET /_settings`; `PATCH /_settings` `{"latency": 0.05, "date_offset": -90, "one_mutation_per_second": true}`;
+  `"denied": ["storage.objects.delete"]` takes permissions away
 * `GET /_requests`; `DELETE /_requests`
 * `POST /_pause` `{"seconds": 2, "how": "refuse"}` answers, then is out of reach for so long
 
@@ -54,7 +55,8 @@ class Control:
             case "DELETE", ["_faults", number]:
                 self._numbered(number).remove()
             case "GET", ["_settings"]:
-                return json_answer({name: getattr(self._faults, name) for name in (*NUMBERS, *SWITCHES)}), None
+                shown = {name: getattr(self._faults, name) for name in (*NUMBERS, *SWITCHES)}
+                return json_answer({**shown, "denied": sorted(self._faults.denied)}), None
             case "PATCH", ["_settings"]:
                 self._set(request.json())
             case "GET", ["_requests"]:
@@ -80,12 +82,18 @@ class Control:
         raise ApiError(404, "No such fault.")
 
     def _set(self, wanted: dict[str, object]) -> None:
+        wanted = dict(wanted)
+        denied = wanted.pop("denied", None)
+        if denied is not None and not (isinstance(denied, list) and all(isinstance(one, str) for one in denied)):
+            raise ApiError(400, "Invalid setting: 'denied' is a list of permissions.")
         for name, value in wanted.items():
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             if not (name in NUMBERS and is_number) and not (name in SWITCHES and isinstance(value, bool)):
                 raise ApiError(400, f"Invalid setting: {name!r}")
         for name, value in wanted.items():
             setattr(self._faults, name, value)
+        if isinstance(denied, list):
+            self._faults.denied = frozenset(denied)
 
     def _pausing(self, wanted: dict[str, object]) -> Callable[[], None]:
         seconds, how = wanted.get("seconds"), wanted.get("how", "refuse")

@@ -152,7 +152,7 @@ class Faults:
 
     latency: seconds added to every request. date_offset: seconds added to `Date` alone. date_step: `Date` moves in
     steps of so many seconds. hides_date: no `Date` at all. mutation_gap: least seconds between two changes of one
-    object.
+    object. denied: permissions that nobody has (`storage.objects.delete`).
     """
 
     def __init__(self) -> None:
@@ -165,6 +165,7 @@ class Faults:
         self.date_step = 1.0
         self.hides_date = False
         self.mutation_gap = 0.0
+        self.denied: frozenset[str] = frozenset()
 
     @property
     def one_mutation_per_second(self) -> bool:
@@ -220,7 +221,7 @@ class Faults:
         for one in injected:
             one.remove()
         self.latency = self.date_offset = self.mutation_gap = 0.0
-        self.date_step, self.hides_date = 1.0, False
+        self.date_step, self.hides_date, self.denied = 1.0, False, frozenset()
 
     def pick(self, kind: str, name: str) -> Injected | None:
         """Give the fault that strikes this request, if any."""

@@ -29,7 +29,7 @@ class GcsServer:
 
     clock gives seconds since the epoch and stands behind everything the server dates. shuffled makes generations unique
     but not growing, which is all that is promised for real ones. Does not keep anything on disk, does not know callers
-    and permissions, and is not made to be reached from elsewhere than this machine.
+    (a permission is denied to all or to none), and is not made to be reached from elsewhere than this machine.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class GcsServer:
         self.store = Store(clock, mutation_gap=lambda: self.faults.mutation_gap, shuffled=shuffled)
         self._clock = clock
         self._wanted_port = port
-        self._exchange = Exchange(Api(self.store), self.faults, self.requests, clock)
+        self._exchange = Exchange(Api(self.store, lambda: self.faults.denied), self.faults, self.requests, clock)
         self._control = Control(self.faults, self.requests, self._pause_for)
         self._connections = Connections(self._serve)
         self._life = threading.RLock()

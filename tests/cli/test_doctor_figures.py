@@ -1,0 +1,88 @@
+"""The arithmetic behind what `lockstead doctor` says of clocks and pace."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstead.cli.doctor.asking import Sight
+from lockstead.cli.doctor.figures import of_pace, of_time, percentile, recommended_ttl
+from lockstead.protocol.commands import Snapshot, StoreClock, TokenSource, Traits
+from lockstead.stores.examination import Severity
+from lockstead.stores.gcs import TRAITS as DATED
+
+SHARED = Traits("x", "x", StoreClock.SHARED, TokenSource.NONE)
+EPOCH = 1_700_000_000.0
+
+
+def sight(updated: float | None, now: float | None, *, wall: float = 0.0, took: float = 0.1) -> Sight:
+    """A Create at `wall` seconds after the epoch of this test, by the caller's wall clock."""
+    at = None if updated is None else EPOCH + updated
+    stored = None if now is None else EPOCH + now
+    return Sight("Create", Snapshot({}, "1", "1", at, stored), 5.0, 5.0 + took, EPOCH + wall, EPOCH + wall + took)
+
+
+def severities(sights: list[Sight], traits: Traits = DATED) -> dict[str, Severity]:
+    return {finding.check: finding.severity for finding in of_time(sights, traits)}
+
+
+def test_a_date_within_what_is_allowed_is_ok_and_beyond_it_a_warning() -> None:
+    assert severities([sight(0.9, 0.0)])["clock.calibration"] is Severity.OK
+    # behind: updated - Date + the time between send and receipt is above 2 s
+    assert severities([sight(1.95, 0.0)])["clock.calibration"] is Severity.WARNING
+    # ahead: Date + its step of 1 s - updated is above 2 s
+    assert severities([sight(0.0, 1.0)])["clock.calibration"] is Severity.OK
+    assert severities([sight(-0.1, 1.0)])["clock.calibration"] is Severity.WARNING
+
+
+def test_one_answer_that_does_not_calibrate_among_good_ones_is_told() -> None:
+    findings = {one.check: one for one in of_time([sight(0.5, 0.0), sight(30.0, 0.0)], DATED)}
+    assert "1 of 2" in findings["clock.calibration"].text
+    assert findings["clock.calibration"].figures["date_minus_updated_min_s"] == -30.0
+    assert findings["clock.calibration"].figures["date_minus_updated_max_s"] == -0.5
+
+
+def test_an_answer_without_date_is_a_warning() -> None:
+    assert severities([sight(0.5, None), sight(0.5, 0.0)])["clock.date"] is Severity.WARNING
+    assert severities([sight(0.5, None)]) == {"clock.date": Severity.WARNING}
+
+
+def test_the_steps_of_date_are_measured() -> None:
+    findings = {one.check: one for one in of_time([sight(n, float(n), wall=n) for n in range(0, 9, 3)], DATED)}
+    assert findings["clock.date"].figures == {"date_step_s": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("wall", "severity"),
+    [(0.0, Severity.OK), (2.0, Severity.OK), (4.0, Severity.NOTE), (-1.0, Severity.OK), (-4.0, Severity.NOTE)],
+)
+def test_the_skew_of_the_wall_clock_is_a_note_above_two_seconds(wall: float, severity: Severity) -> None:
+    assert severities([sight(0.5, 0.0, wall=wall)])["clock.wall"] is severity
+
+
+def test_a_shared_clock_must_not_be_behind_its_own_records() -> None:
+    assert severities([sight(1.0, 1.0), sight(1.0, 2.0)], SHARED) == {"clock": Severity.OK}
+    assert severities([sight(1.0, 2.0), sight(3.0, 2.0)], SHARED) == {"clock": Severity.FAILURE}
+    assert severities([sight(1.0, 2.0), sight(1.0, None)], SHARED) == {"clock": Severity.WARNING}
+
+
+def test_a_store_without_time_says_so() -> None:
+    assert severities([], Traits("x", "x", StoreClock.NONE, TokenSource.NONE)) == {"clock": Severity.NOTE}
+
+
+def test_percentiles_are_values_that_were_measured() -> None:
+    values = [5.0, 1.0, 4.0, 2.0, 3.0]
+    assert [percentile(values, share) for share in (0.0, 0.2, 0.5, 0.99, 1.0)] == [1.0, 1.0, 3.0, 5.0, 5.0]
+    assert percentile([7.0], 0.5) == 7.0
+
+
+def test_a_ttl_has_room_for_a_hundred_slow_requests_and_for_what_the_store_recommends() -> None:
+    assert recommended_ttl([0.05], DATED) == 20.0
+    assert recommended_ttl([0.05, 0.31], DATED) == 31.0
+    assert recommended_ttl([0.0001], SHARED) == 1.0
+
+
+def test_a_ttl_below_that_is_a_warning() -> None:
+    took = {"Create": [0.31], "Remove": []}
+    kinds = [{one.check: one.severity for one in of_pace(took, DATED, ttl)}.get("ttl") for ttl in (None, 31.0, 30.0)]
+    assert kinds == [Severity.OK, Severity.OK, Severity.WARNING]
+    assert list(of_pace({"Create": []}, DATED, None)) == []
