@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
@@ -15,6 +16,8 @@ from lockstead.cli.doctor.asking import KEY, PAUSES, Asker
 from lockstead.cli.doctor.promises import tried
 from lockstead.cli.doctor.report import document, is_usable, line, summary
 from lockstead.cli.exits import Exit, say
+from lockstead.cli.options import as_json
+from lockstead.cli.output import out, out_json, wants_colours
 from lockstead.cli.signals import Interrupted, Signals
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, Create, Read, Remove, Snapshot
@@ -36,20 +39,24 @@ EPILOG: Final = """\b
 Examples:
   lockstead doctor gs://my-bucket/locks
   lockstead doctor --quiet 'gs://my-bucket/locks?ttl=30s'
-  lockstead doctor --json sqlite:////var/lock/jobs.db
+  lockstead doctor --json sqlite:///locks.db
 
 \b
-Severities: ok; note (worth knowing); warning (will hurt some day); failure (locks do not work here).
-Exit codes: 0 usable, warnings or not; 69 a failure, or no store; 64 wrong usage.
+Severities: ok; note: worth knowing; warning: will hurt some day; failure: locks do not work here.
+
+\b
+Exit codes: 0 usable, with warnings or without, or
+  64 wrong usage      69 a failure was found, or there is no store
+  128 + n signal n ended it, and what was written is removed
 """
 
 
 @click.command(epilog=EPILOG)
 @click.argument("url")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of lines.")
+@as_json()
 @click.option("-q", "--quiet", is_flag=True, help="Leave out what is ok.")
 @click.option("--limit", metavar="TIME", default=LIMIT, show_default=True, help="How long one request may take.")
-def doctor(url: str, as_json: bool, quiet: bool, limit: str) -> int:
+def doctor(url: str, json: bool, quiet: bool, limit: str) -> int:
     """Examine the store at URL in place and name each thing that is wrong with it.
 
     Asks what a lock would ask, under names of its own in the reserved space, and removes them afterwards, after
@@ -66,12 +73,15 @@ def doctor(url: str, as_json: bool, quiet: bool, limit: str) -> int:
         with closing(examined(parsed, patience, ttl)) as found:
             for finding in found:
                 findings.append(finding)
-                if not as_json and not (quiet and finding.severity is Severity.OK):
-                    click.echo(line(finding))
+                if not json and not (quiet and finding.severity is Severity.OK):
+                    out(line(finding, colour=wants_colours(sys.stdout)))
     except Interrupted as interrupted:
         say(f"{signal.Signals(interrupted.number).name} ended the examination")
         return Exit.SIGNALLED + interrupted.number
-    click.echo(document(urls.printable(parsed), guarantee, findings) if as_json else summary(findings, guarantee))
+    if json:
+        out_json(document(urls.printable(parsed), guarantee, findings))
+    else:
+        out(summary(findings, guarantee))
     return Exit.OK if is_usable(findings) else Exit.STORE
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -18,9 +17,11 @@ _COLOURS: Final = {
 }
 
 
-def line(finding: Finding) -> str:
-    """Give the one line of a finding; its colour is taken out again where no terminal reads it."""
-    severity = click.style(f"{finding.severity.value:<8}", fg=_COLOURS[finding.severity])
+def line(finding: Finding, *, colour: bool) -> str:
+    """Give the one line of a finding, its severity in colour for eyes."""
+    severity = f"{finding.severity.value:<8}"
+    if colour:
+        severity = click.style(severity, fg=_COLOURS[finding.severity])
     remedy = f" -> {finding.remedy}" if finding.remedy else ""
     return severity + _printable(f"{finding.text}{remedy}")
 
@@ -44,9 +45,9 @@ def is_usable(findings: Sequence[Finding]) -> bool:
     return all(finding.severity is not Severity.FAILURE for finding in findings)
 
 
-def document(store: str, guarantee: str, findings: Sequence[Finding]) -> str:
-    """Give everything as one JSON object."""
-    told: dict[str, Any] = {
+def document(store: str, guarantee: str, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Give everything for scripts. store is its URL as it may be printed."""
+    return {
         "store": store,
         "is_usable": is_usable(findings),
         "guarantee": guarantee,
@@ -61,7 +62,6 @@ def document(store: str, guarantee: str, findings: Sequence[Finding]) -> str:
             for finding in findings
         ],
     }
-    return json.dumps(told, ensure_ascii=False, indent=2)
 
 
 def _printable(text: str) -> str:
