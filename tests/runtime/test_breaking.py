@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import lockstead
-from lockstead import AsyncClient, Client, Ending, LeaseLost, LossReason, NotAcquired
+from lockstead import AsyncClient, Client, Ending, LeaseLost, LossReason, NotAcquired, Predecessor
 from lockstead.events import LockEvent, Warned
 from lockstead.protocol.commands import Command, Create, Extend, Remove
 from lockstead.values import Name, Space
-from tests.runtime.faulty import Faulty, quiet, refuse, until
+from tests.runtime.faulty import Faulty, lose_answer, quiet, refuse, until
 from tests.runtime.processes import Child
 
 
@@ -118,7 +118,68 @@ def test_break_lease_now_removes_and_says_for_how_long_the_holder_may_believe(
     assert breaking.believed_until is not None
     assert client.lock("apt").inspect() is None
     assert audit(store)[0]["what"] == "removed"
+    with client.lock("apt").hold(timeout=10) as successor:
+        assert lease.release() is False
+        successor.check()
+
+
+def test_whoever_comes_after_a_broken_lease_finds_who_was_cut_off(client: Client, other: Client) -> None:
+    lease = other.lock("apt", ttl=60, owner="nightly").acquire()
+    client.lock("apt").break_lease(reason="its host is gone", now=True)
+    assert client.list() == []
+    assert client.lock("apt").break_lease(reason="again", now=True) is None
+    assert not client.verify(f"{lease.token or 1}:exclusive:apt")
+    with client.lock("apt").hold(timeout=0) as successor:
+        assert successor.predecessor == Predecessor(Ending.REVOKED, "nightly", lease.holder)
+    with client.lock("apt").hold(timeout=0) as next_one:
+        assert next_one.predecessor == Predecessor(Ending.CLEAN)
     assert lease.release() is False
+
+
+def test_whoever_comes_after_a_holder_that_noticed_its_revocation_finds_it(client: Client, other: Client) -> None:
+    lease = other.lock("apt", ttl=1, owner="nightly").acquire()
+    client.lock("apt").break_lease(reason="a test", by="anna")
+    until(lambda: not lease.is_held)
+    assert lease.lost_reason is LossReason.REVOKED
+    assert lease.release() is True
+    assert client.lock("apt").inspect() is None
+    with client.lock("apt").hold(timeout=0) as successor:
+        assert successor.predecessor == Predecessor(Ending.REVOKED, "nightly", lease.holder)
+
+
+def test_a_section_that_ended_before_it_noticed_its_revocation_ended_cleanly(client: Client, other: Client) -> None:
+    for now in (False, True):
+        with other.lock("apt", ttl=60).hold(timeout=0):
+            client.lock("apt").break_lease(reason="a test", now=now)
+        with client.lock("apt").hold(timeout=0) as successor:
+            assert successor.predecessor == Predecessor(Ending.CLEAN)
+
+
+def test_h4_a_lost_answer_to_the_end_of_a_lost_lease_leaves_it_free(client: Client, store: Faulty) -> None:
+    lease = client.lock("apt", ttl=1, owner="nightly").acquire()
+    client.lock("apt").break_lease(reason="a test")
+    until(lambda: not lease.is_held)
+    answers = iter([True])
+
+    def loses(command: Command[Any]) -> None:
+        if isinstance(command, Extend) and "ended" in command.fields and next(answers, False):
+            lose_answer(command)
+
+    store.after = loses
+    assert lease.release() is True
+    with client.lock("apt").hold(timeout=0) as successor:
+        assert successor.predecessor.ending is Ending.REVOKED
+
+
+def test_an_ended_record_is_renewed_and_attached_to_by_nobody(client: Client, other: Client) -> None:
+    lease = other.lock("apt", ttl=60).acquire()
+    ticket = lease.share()
+    client.lock("apt").break_lease(reason="a test", now=True)
+    for attempt in (client.lock("apt").attach, client.lock("apt").renew):
+        with pytest.raises(LeaseLost, match="REVOKED"):
+            attempt(ticket)
+    assert client.lock("apt").inspect() is None
+    lease.release(drain=0)
 
 
 def test_h12_a_broken_lease_removes_nothing_of_its_successors(client: Client, other: Client, store: Faulty) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import lockstead
-from lockstead import Client, LeaseLost, LossReason, NotAcquired
+from lockstead import Client, Ending, LeaseLost, LossReason, NotAcquired, Predecessor
 from lockstead.events import Abandoned, LockEvent, Lost, Released, ReleaseFailed
 from lockstead.protocol.commands import Extend, Remove
 from tests.runtime.faulty import Faulty, lose_answer, refuse, until
@@ -156,12 +156,15 @@ def test_the_cause_survives_an_interrupted_block(client: Client, store: Faulty) 
 
 def test_a_lease_that_was_out_of_reach_is_taken_back_in_the_background(client: Client, store: Faulty) -> None:
     """The block's LeaseLost does not wait for a store that was silent for so long."""
-    lease = client.lock("apt", ttl=3, max_failures=1).acquire()
+    lease = client.lock("apt", ttl=3, max_failures=1, owner="nightly").acquire()
     store.before = refuse
     until(lambda: not lease.is_held)
     store.before = lambda _command: None
     assert lease.release() is False
     until(lambda: client.lock("apt").inspect() is None)
+    with client.lock("apt").hold(timeout=0) as successor:
+        # its section was cut off, and the next one has to know
+        assert successor.predecessor == Predecessor(Ending.EXPIRED, "nightly", lease.holder)
 
 
 def test_a_lost_lease_never_releases_twice(client: Client, store: Faulty) -> None:
@@ -169,7 +172,8 @@ def test_a_lost_lease_never_releases_twice(client: Client, store: Faulty) -> Non
     revoke(client, "apt", lease)
     assert lease.release() is True
     assert lease.release() is False
-    assert store.count(Remove) == 1
+    assert len([1 for command in store.seen if isinstance(command, Extend) and "ended" in command.fields]) == 1
+    assert store.count(Remove) == 0
 
 
 def test_a_lease_is_a_context_manager_that_releases(client: Client) -> None:

@@ -102,7 +102,7 @@ def test_progress_is_stored_and_moves_the_alert(client: Client, clock: SetClock)
 
 def test_h12_a_lease_that_was_removed_is_gone(client: Client, store: Faulty) -> None:
     ticket = client.lock("apt", ttl=60).acquire().detach()
-    client.lock("apt").break_lease(reason="a test", now=True)
+    store.inner.perform(Remove(Name("apt"), ticket.incarnation), 1)
     store.seen.clear()
     with pytest.raises(LeaseLost, match=r"cannot renew the lease of .* on 'apt', GONE: its record is gone") as caught:
         client.renew(ticket)

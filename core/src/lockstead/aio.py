@@ -50,7 +50,7 @@ class AsyncClient:
         return await converse(self._engine, conversations.PLAIN, conversations.history(self._engine, key))
 
     async def list(self) -> list[Holding]:
-        """Show every key that has a record, by name; one that cannot be read is shown with its `problem`."""
+        """Show every key that is held, by name; a record that cannot be read is shown with its `problem`."""
         return await converse(self._engine, conversations.PLAIN, conversations.listed(self._engine))
 
     async def verify(self, sequencer: Sequencer | str) -> bool:

@@ -205,7 +205,7 @@ def give_back(lease: HeldLease, bound_at: float) -> Script[bool]:
     """Give back what this process has of a lease whose belief has ended; True if we removed it."""
     engine = lease._engine
     outcome = yield from leaving.give_back(lease._tenure, lease._kept.terms, bound_at=bound_at)
-    removed = outcome is leaving.Outcome.REMOVED
+    removed = outcome.is_free
     engine.emit(Released(lease.key, lease.holder, removed, outcome.value))
     return removed
 
@@ -242,7 +242,7 @@ def released(
     outcome = yield from leaving.release(
         lease, terms, shared=True, bound_at=bound_at, salt=lease.holder, by_ticket=True
     )
-    removed = outcome is leaving.Outcome.REMOVED
+    removed = outcome.is_free
     engine.emit(Released(key, lease.holder, removed, outcome.value))
     engine.lines.ring(key)
     return removed
@@ -288,14 +288,15 @@ def inspected(engine: Engine, key: str, settings: Settings) -> Script[Holding | 
     """Show who holds a key."""
     terms = engine.terms(settings)
     sight = yield from leaving.look(Name(key), terms)
-    return None if sight is None else holding(key, sight, terms)
+    return None if sight is None or sight.record.ended else holding(key, sight, terms)
 
 
 def listed(engine: Engine) -> Script[list[Holding]]:
-    """Show every key that has a record, by name."""
+    """Show every key that is held or whose record cannot be read, by name."""
     terms = engine.terms(PLAIN)
     said = yield from ask(List(Space.LOCK))
-    return sorted((listing(name, seen, terms) for name, seen in said.answer.entries), key=lambda one: one.key)
+    shown = (listing(name, seen, terms) for name, seen in said.answer.entries)
+    return sorted((one for one in shown if one is not None), key=lambda one: one.key)
 
 
 def history(engine: Engine, key: str | None) -> Script[list[AuditEntry]]:

@@ -151,12 +151,13 @@ def holding(key: str, sight: Sight, terms: Terms) -> Holding:
     )
 
 
-def listing(name: Name, seen: Snapshot, terms: Terms) -> Holding:
-    """Show one entry of a listing: a record that cannot be read hides no other."""
+def listing(name: Name, seen: Snapshot, terms: Terms) -> Holding | None:
+    """Show one entry of a listing: a record that cannot be read hides no other. None for one that nobody holds."""
     try:
-        return holding(name.key, sight(name, seen, terms), terms)
+        seen_now = sight(name, seen, terms)
     except StoreRefused as refused:
         return _unreadable(name.key, seen, str(refused))
+    return None if seen_now.record.ended else holding(name.key, seen_now, terms)
 
 
 def _unreadable(key: str, seen: Snapshot, problem: str) -> Holding:

@@ -69,7 +69,7 @@ class Client:
         return converse(self._engine, conversations.PLAIN, conversations.history(self._engine, key))
 
     def list(self) -> list[Holding]:
-        """Show every key that has a record, by name; one that cannot be read is shown with its `problem`."""
+        """Show every key that is held, by name; a record that cannot be read is shown with its `problem`."""
         from lockstead import conversations
         from lockstead.lease import converse
 
@@ -233,7 +233,7 @@ class Lock(opening.NamedLock):
     ) -> Breaking | None:
         """Revoke the lease, as an operator; None if there is none. The holder finds out at its next renewal.
 
-        now: remove it at once; the answer says for how long the old holder may still believe. incarnation (of an
+        now: end it at once; the answer says for how long the old holder may still believe. incarnation (of an
         inspection): break exactly that lease and no later one. Leaves an audit entry.
         """
         from lockstead import conversations

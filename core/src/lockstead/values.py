@@ -149,7 +149,9 @@ class Ending(Enum):
 class Predecessor:
     """How the lease before this one ended, and whose it was. After anything but CLEAN, repair what it left.
 
-    CLEAN says that the key was free when it was taken: released, or removed by an operator, or never held.
+    CLEAN: released by who held it, or never held. REVOKED: broken by an operator, whether its holder noticed and
+    stopped, was cut off at once, or never came back. EXPIRED: its holder died, or lost it without an operator's word.
+    UNKNOWN: an earlier attempt of this very acquisition had landed, or this is a member.
     """
 
     ending: Ending

@@ -208,6 +208,7 @@ def _take_over(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) 
     want.unsettled = was_unsettled
     if not isinstance(reply.answer, Snapshot):
         return None
+    # one that ended without a word of an operator was lost by its holder, who then stopped
     ending = Ending.REVOKED if record.revoked is not None else Ending.EXPIRED
     return _granted(want, reply, reply.answer, Predecessor(ending, record.owner, record.holder), terms)
 

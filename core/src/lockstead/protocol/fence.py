@@ -63,7 +63,7 @@ def verify(sequencer: Sequencer, terms: Terms) -> Script[bool]:
     if isinstance(seen, Absent) or seen.dead or sequencer.mode != "exclusive":
         return False
     record = terms.decode(name, seen)
-    if record.ttl is None or token_of(record, seen, terms) != sequencer.token:
+    if record.ended or record.ttl is None or token_of(record, seen, terms) != sequencer.token:
         return False
     if seen.updated_at is None or seen.store_now is None or terms.traits.clock is StoreClock.NONE:
         return True

@@ -36,7 +36,8 @@ class Record:
     """What a lock's record says while it is held.
 
     holder is the identity that ownership is compared by (owner and nonce). ttl is seconds, fixed at the grant; None
-    in the records of other implementations. acquired_at, expires_at, alert_at, auto_unlock_at are seconds since the
+    in the records of other implementations. ended: nobody holds it any more, whatever its age; the record only tells
+    the next holder how the lease went. acquired_at, expires_at, alert_at, auto_unlock_at are seconds since the
     epoch by the writer's wall clock: for people and foreign readers only, never for a decision of ours.
     """
 
@@ -60,6 +61,7 @@ class Record:
     backtrace: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     tombstone: bool = False
+    ended: bool = False
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -70,10 +72,11 @@ class Record:
     @property
     def is_ending(self) -> bool:
         """Whether nobody may extend it any more."""
-        return self.closing or self.revoked is not None
+        return self.closing or self.ended or self.revoked is not None
 
 
 _TEXTS: Final = ("owner", "purpose", "progress", "host", "where", "backtrace")
+_FLAGS: Final = ("closing", "tombstone", "ended")
 _NUMBERS: Final = ("acquired_at", "expires_at", "expected", "alert_at", "auto_unlock_at")
 
 
@@ -94,10 +97,9 @@ def encode(record: Record) -> dict[str, str]:
             fields[name] = number(value)
     if record.token is not None:
         fields["token"] = str(record.token)
-    if record.closing:
-        fields["closing"] = "1"
-    if record.tombstone:
-        fields["tombstone"] = "1"
+    for name in _FLAGS:
+        if getattr(record, name):
+            fields[name] = "1"
     if record.revoked is not None:
         fields["revoked"] = revocation_text(record.revoked)
     if record.lock_delay:
@@ -293,7 +295,7 @@ _READERS: Final[dict[str, Callable[[Name, str, str], Any]]] = {
     **dict.fromkeys(_NUMBERS, _number),
     **dict.fromkeys(("ttl", "lock_delay"), _positive),
     **dict.fromkeys(("token", "pid"), _whole),
-    **dict.fromkeys(("closing", "tombstone"), _flag),
+    **dict.fromkeys(_FLAGS, _flag),
     "revoked": _revocation,
     "labels": _labels,
 }

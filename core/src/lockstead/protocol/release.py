@@ -7,6 +7,7 @@ delete must never hit the next holder.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any, Final
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.frozen import frozen
@@ -20,33 +21,52 @@ from lockstead.protocol.commands import (
     Remove,
     Removed,
     Replace,
+    Reply,
     Script,
     Snapshot,
     ask,
 )
 from lockstead.protocol.lifecycle import Tenure
-from lockstead.protocol.members import drain, take_back
+from lockstead.protocol.members import REMOVALS_MAX, drain, take_back
 from lockstead.protocol.record import Record, Revocation, encode, is_ours, number, revocation_text
 from lockstead.protocol.terms import LeaseId, Terms, loss
 from lockstead.values import Name, Space
+
+ENDED: Final = {"ended": "1"}
+ENDED_LIVES: Final = 0.001
+"""Seconds that an ended record is said to live, so that other implementations find it expired."""
 
 
 class Outcome(Enum):
     """How a release ended."""
 
     REMOVED = "we removed it"
+    ENDED = "it is free, and its record tells the next holder how it went"
     NOT_OURS = "it was not ours any more, or already gone"
     LEFT = "left to expire: a member is still live, or closing was never acknowledged"
 
+    @property
+    def is_free(self) -> bool:
+        """Whether the key is free by what we did."""
+        return self in (Outcome.REMOVED, Outcome.ENDED)
+
 
 def release(
-    lease: LeaseId, terms: Terms, *, shared: bool, bound_at: float, salt: str, by_ticket: bool = False
+    lease: LeaseId,
+    terms: Terms,
+    *,
+    shared: bool,
+    bound_at: float,
+    salt: str,
+    by_ticket: bool = False,
+    is_clean: bool = True,
 ) -> Script[Outcome]:
     """Give a lease back as its owner. bound_at (boot clock) bounds the wait for members.
 
     shared: a ticket was ever made, so others may work under it: close first, and wait until none is live. by_ticket:
-    the lease is only known from a ticket, so the record is read before anything is written. Raises StoreUnavailable
-    or OutcomeUnknown if the store stays silent; the record then expires.
+    the lease is only known from a ticket, so the record is read before anything is written. A lease that was lost is
+    not clean: its record stays, free for the next holder, who finds there what it has to repair. Raises
+    StoreUnavailable or OutcomeUnknown if the store stays silent; the record then expires.
     """
     if shared:
         over = (yield from _look_first(lease, terms, bound_at)) if by_ticket else None
@@ -57,13 +77,13 @@ def release(
             return closed
         if not (yield from drain(lease, terms, bound_at=bound_at, salt=salt)):
             return Outcome.LEFT
-    return (yield from remove(lease, terms))
+    return (yield from (remove(lease, terms) if is_clean else end(lease, terms)))
 
 
 def give_back(tenure: Tenure, terms: Terms, *, bound_at: float) -> Script[Outcome]:
     """Give back what this process has of a lease: a member its registration alone, an owner the lease.
 
-    The belief must have ended before. After a loss an owner removes only what nobody can hold any more: a lease that
+    The belief must have ended before. After a loss an owner frees only what nobody can hold any more: a lease that
     was revoked or out of reach, without a lock-delay to cut short, and only before its own deadline.
     """
     if tenure.registration is not None:
@@ -73,7 +93,10 @@ def give_back(tenure: Tenure, terms: Terms, *, bound_at: float) -> Script[Outcom
             withdrawn = False  # it expires, and whoever drains waits for that
         if not tenure.is_owner:
             return Outcome.REMOVED if withdrawn else Outcome.NOT_OURS
-    return (yield from release(tenure.lease, terms, shared=tenure.shared, bound_at=bound_at, salt=tenure.lease.holder))
+    lease, is_clean = tenure.lease, tenure.reason is None
+    return (
+        yield from release(lease, terms, shared=tenure.shared, bound_at=bound_at, salt=lease.holder, is_clean=is_clean)
+    )
 
 
 def may_remove_after_loss(tenure: Tenure, now: float) -> bool:
@@ -131,18 +154,38 @@ def remove(lease: LeaseId, terms: Terms) -> Script[Outcome]:
     return Outcome.REMOVED if (yield from take_back(lease, terms)) else Outcome.NOT_OURS
 
 
-def sweep(name: Name, holder: str, terms: Terms, *, spare: str | None = None) -> Script[bool]:
+def end(lease: LeaseId, terms: Terms) -> Script[Outcome]:
+    """Say in the record of exactly this incarnation that nobody holds it any more; asked again like a removal."""
+    turn = 0
+    while True:
+        try:
+            reply = yield from ask(Extend(lease.name, ENDED, lease.incarnation, lives=ENDED_LIVES))
+        except (StoreUnavailable, OutcomeUnknown):
+            if turn == REMOVALS_MAX - 1:
+                raise
+            yield from ask(terms.again(lease.name, turn))
+            turn += 1
+        else:
+            return Outcome.ENDED if isinstance(reply.answer, Snapshot) else Outcome.NOT_OURS
+
+
+def sweep(name: Name, holder: str, terms: Terms, *, spare: str | None = None, is_clean: bool = True) -> Script[bool]:
     """Look once more for what an acquisition that was given up may have written, and take it back.
 
     spare: the incarnation of a lease that was shared. Its members may be live after its owner has stopped, so only
-    what a late write of the same acquisition created beside it is taken back.
+    what a late write of the same acquisition created beside it is taken back. A lease that was lost is not clean:
+    its record says so to the next holder.
     """
     reply = yield from ask(Read(name))
     if isinstance(reply.answer, Absent):
         return False
     if terms.decode(name, reply.answer).holder != holder or reply.answer.incarnation == spare:
         return False
-    removed = yield from ask(Remove(name, reply.answer.incarnation))
+    incarnation = reply.answer.incarnation
+    if not is_clean:
+        marked = yield from ask(Extend(name, ENDED, incarnation, lives=ENDED_LIVES))
+        return isinstance(marked.answer, Snapshot)
+    removed = yield from ask(Remove(name, incarnation))
     return isinstance(removed.answer, Removed)
 
 
@@ -203,29 +246,38 @@ def break_lease(
 ) -> Script[Broken | None]:
     """Break the lease under a key as an operator; None if there is none (or no longer that incarnation).
 
-    Default: revoke, and the holder's next renewal finds out; there is no overlap. now: remove at once, or leave a
-    tombstone of the record's lock-delay by one Replace (a Remove and a Create would leave a gap).
-    A damaged record can only be removed; what is not ours, or newer, is refused.
+    Default: revoke, and the holder's next renewal finds out; there is no overlap. now: revoke and end it at once, so
+    that the key is free and the next holder finds how the lease went; or leave a tombstone of the record's lock-delay
+    by one Replace (a Remove and a Create would leave a gap). A damaged or foreign record can only be removed; what is
+    newer is refused.
     """
     reply = yield from ask(Read(name))
     seen = reply.answer
     if isinstance(seen, Absent) or (incarnation is not None and seen.incarnation != incarnation):
         return None
+    is_readable = True
     try:
         record = terms.decode(name, seen)
     except StoreRefused:
         if not now or not is_ours(seen.fields):
             raise
         # nobody can read it, so nobody can be told: removing it is all that an operator can do
-        record = Record(holder=seen.fields.get("identity", ""), ttl=None)
+        record, is_readable = Record(holder=seen.fields.get("identity", ""), ttl=None), False
+    if record.ended:
+        return None
     if not now:
         said = yield from ask(Extend(name, {"revoked": revocation_text(revoked)}, seen.incarnation))
         done = isinstance(said.answer, Snapshot)
         return Broken(record, seen, True, False, _believed_for(record, terms)) if done else None
     if record.lock_delay > 0:
         return (yield from _entomb(name, seen, record, revoked, terms, salt))
-    gone = yield from ask(Remove(name, seen.incarnation))
-    if not isinstance(gone.answer, Removed):
+    gone: Reply[Any]
+    if is_readable and not record.is_foreign:
+        fields = {"revoked": revocation_text(revoked), **ENDED}
+        gone = yield from ask(Extend(name, fields, seen.incarnation, lives=ENDED_LIVES))
+    else:
+        gone = yield from ask(Remove(name, seen.incarnation))
+    if not isinstance(gone.answer, Snapshot | Removed):
         return None
     return Broken(record, seen, False, True, _believed_for(record, terms))
 

@@ -131,7 +131,9 @@ def loss(lease: LeaseId, answer: Snapshot | Absent, terms: Terms) -> LossReason 
     record = terms.decode(lease.name, answer)
     if record.holder != lease.holder or answer.incarnation != lease.incarnation:
         return LossReason.REVOKED if record.tombstone else LossReason.TAKEN
-    return LossReason.REVOKED if record.revoked is not None else None
+    if record.revoked is not None:
+        return LossReason.REVOKED
+    return LossReason.GONE if record.ended else None
 
 
 def draw(key: str, salt: str, terms: Terms) -> Script[Snapshot]:
@@ -169,7 +171,7 @@ def is_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, salt:
 
 def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, terms: Terms) -> bool | None:
     """Judge by a read alone whether a record's time is up; None if it seems so and only a write could prove it."""
-    if seen.dead:
+    if seen.dead or record.ended:
         return True
     first_received_at = terms.book.see(name, seen, reply.received_at)
     ttl = record.ttl

@@ -67,4 +67,6 @@ def _found(name: Name, reply: Reply[Snapshot | Absent], terms: Terms) -> Found:
         terms.book.forget(name)
         return Found(None, is_free=True)
     seen = sight(name, reply.answer, terms)
+    if seen.record.ended:
+        return Found(None, is_free=True)
     return Found(seen, is_free=seems_over(name, seen.record, reply, reply.answer, terms) is not False)

@@ -202,17 +202,19 @@ class Engine:
         if want.unsettled or want.reclaim or is_foreign:
             self.sweep(want.name, want.holder, settings)
 
-    def sweep(self, name: Name, holder: str, settings: Settings, *, spare: str | None = None) -> None:
-        """Look for a record of this holder, whose acquisition is over, and remove it. A request may commit late.
+    def sweep(
+        self, name: Name, holder: str, settings: Settings, *, spare: str | None = None, is_clean: bool = True
+    ) -> None:
+        """Look for a record of this holder, whose acquisition is over, and free its key. A request may commit late.
 
-        spare: the incarnation of a lease that may have live members.
+        spare: the incarnation of a lease that may have live members. is_clean: the lease was not lost.
         """
-        work = partial(self._sweep, name, holder, settings, spare)
+        work = partial(self._sweep, name, holder, settings, spare, is_clean)
         self.keeper.chore(0.0, work)
         self.keeper.chore(2 * settings.request_timeout, work)
 
-    def _sweep(self, name: Name, holder: str, settings: Settings, spare: str | None) -> None:
-        script = sweep(name, holder, self.terms(settings), spare=spare)
+    def _sweep(self, name: Name, holder: str, settings: Settings, spare: str | None, is_clean: bool = True) -> None:
+        script = sweep(name, holder, self.terms(settings), spare=spare, is_clean=is_clean)
         run(script, self.store, self.clock, Limits(settings.request_timeout), NO_BELL)
 
     # --- bookkeeping ---------------------------------------------------------------------------------------------

@@ -184,7 +184,8 @@ class HeldLease:
         self._ended()
         if tenure.unsettled:
             spare = lease.incarnation if tenure.shared else None
-            self._engine.sweep(lease.name, lease.holder, tenure.settings, spare=spare)
+            is_clean = tenure.reason is None
+            self._engine.sweep(lease.name, lease.holder, tenure.settings, spare=spare, is_clean=is_clean)
 
     def _loss_at_exit(self) -> LeaseLost | None:
         """Say, at the end of a block, whether it ended without the lease; None if it held or gave back by itself."""

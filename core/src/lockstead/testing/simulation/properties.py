@@ -94,9 +94,9 @@ class Watch:
     # --- tokens --------------------------------------------------------------------------------------------------
 
     def is_superseded(self, tenure: Tenure) -> bool:
-        """Tell whether a lease is not the one that stands in the store."""
+        """Tell whether a lease is not the one that stands in the store, or has ended there."""
         entry = self._store.entries.get(tenure.lease.name)
-        return entry is None or entry.incarnation != tenure.lease.incarnation
+        return entry is None or entry.incarnation != tenure.lease.incarnation or "ended" in entry.fields
 
     def got_token(self, tenure: Tenure, token: int, *, was_superseded: bool) -> None:
         """A process obtained a token. was_superseded: its lease was gone before it asked."""
@@ -123,7 +123,11 @@ class Watch:
         reason = tenure.reason
         standing = self._store.entries.get(tenure.lease.name)
         is_ours = standing is not None and standing.incarnation == tenure.lease.incarnation
-        is_ending = is_ours and standing is not None and ("revoked" in standing.fields or "closing" in standing.fields)
+        is_ending = (
+            is_ours
+            and standing is not None
+            and ("revoked" in standing.fields or "closing" in standing.fields or "ended" in standing.fields)
+        )
         if reason is LossReason.TAKEN and is_ours:
             self.violated(f"{process.name} was told TAKEN, but the lease stands")
         if reason is LossReason.REVOKED and is_ours and not is_ending:

@@ -12,7 +12,7 @@ from typing import Any
 from lockstead.errors import StoreError
 from lockstead.protocol import expiry
 from lockstead.protocol.acquire import Acquisition, Grant, acquire
-from lockstead.protocol.commands import Remove, Replace, Script
+from lockstead.protocol.commands import Extend, Remove, Replace, Script
 from lockstead.protocol.members import Attached, attach, withdraw
 from lockstead.protocol.record import Record, Revocation, encode
 from lockstead.protocol.release import Broken, break_lease, release
@@ -291,11 +291,16 @@ class Operator(Process):
         self.converse(self._noting(script), done)
 
     def _noting(self, script: Script[Any]) -> Script[Any]:
-        """Run a script, noting which lease it is about to remove: its answer may be late, or never come."""
+        """Run a script, noting which lease it is about to end: its answer may be late, or never come."""
         command = next(script)
         while True:
-            if isinstance(command, Remove | Replace):
-                self.watch.at_mercy(command.incarnation)
+            match command:
+                case Remove() | Replace():
+                    self.watch.at_mercy(command.incarnation)
+                case Extend(fields=fields, incarnation=str(incarnation)) if "ended" in fields:
+                    self.watch.at_mercy(incarnation)
+                case _:
+                    pass
             try:
                 reply = yield command
             except StoreError as error:
