@@ -19,6 +19,7 @@ from lockstead.cli.exits import Exit, judged, say
 
 COMMANDS: Final = {
     "acquire": ("acquire:acquire", "Take a lock for several steps; print its ticket."),
+    "bench": ("bench.command:bench", "Measure what a lock costs on a store, beside its floor."),
     "break": (
         "breaking:break_lease",
         "Revoke whoever holds a lock, or remove it at once.",

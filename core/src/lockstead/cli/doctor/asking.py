@@ -127,6 +127,13 @@ class Asker:
             raise last
         return last
 
+    def standing(self, name: Name) -> Snapshot:
+        """Give a record that must stand there; OutcomeUnknown if it does not."""
+        seen = self.clear(Read(name))
+        if not isinstance(seen, Snapshot):
+            raise OutcomeUnknown("a record that was just written is not there")
+        return seen
+
     def race(self, commands: Sequence[Command[Any]]) -> list[Any]:
         """Ask all at the same instant; give the answers, or the errors in their places, in order."""
         begun = threading.Barrier(len(commands))

@@ -63,7 +63,8 @@ def doctor(url: str, json: bool, quiet: bool, limit: str) -> int:
     Ctrl-C too. Locks that others hold are neither touched nor read. A key in the URL is left aside.
     """
     parsed = urls.parse_store(url)
-    ttl = _ttl(parsed)
+    options = settings_in(parsed)
+    ttl = Settings.make(**options).ttl if options else None
     patience = seconds(limit, "limit")
     guarantee = urls.opener(parsed.scheme).traits.guarantee
     signals = Signals()
@@ -85,13 +86,14 @@ def doctor(url: str, json: bool, quiet: bool, limit: str) -> int:
     return Exit.OK if is_usable(findings) else Exit.STORE
 
 
-def _ttl(parsed: StoreUrl) -> float | None:
-    """Give the ttl that the URL asks for; ValueError if its settings are none, or do not go together."""
+def settings_in(parsed: StoreUrl) -> dict[str, Any]:
+    """Give the settings that a URL asks for; ValueError if they are none, or do not go together."""
     unknown = sorted(set(parsed.options) - SETTING_NAMES)
     if unknown:
         raise ValueError(f"unknown setting {unknown[0]!r} in the URL; known are {', '.join(sorted(SETTING_NAMES))}")
     options: dict[str, Any] = dict(parsed.options)
-    return Settings.make(**options).ttl if options else None
+    Settings.make(**options)
+    return options
 
 
 def examined(parsed: StoreUrl, limit: float, ttl: float | None) -> Generator[Finding, None, None]:

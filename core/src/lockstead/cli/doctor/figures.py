@@ -127,7 +127,7 @@ def of_pace(took: Mapping[str, Sequence[float]], traits: Traits, ttl: float | No
             continue
         p50, p99 = percentile(values, 0.5), percentile(values, 0.99)
         name = command.lower()
-        text = f"{command} takes {in_ms(p50)} (p50), {in_ms(p99)} (p99 of {len(values)})"
+        text = f"{command} takes {in_short(p50)} (p50), {in_short(p99)} (p99 of {len(values)})"
         figures = {f"{name}_p50_s": p50, f"{name}_p99_s": p99}
         yield Finding(Severity.OK, f"latency.{name}", text, figures=figures)
     every = [value for values in took.values() for value in values]
@@ -147,6 +147,6 @@ def recommended_ttl(took: Sequence[float], traits: Traits) -> float:
     return max(traits.ttl_recommended, math.ceil(REQUESTS_IN_A_TTL * percentile(took, 0.99)))
 
 
-def in_ms(seconds: float) -> str:
-    """Say a short duration: "12.3 ms"."""
-    return f"{seconds * 1000:.3g} ms"
+def in_short(seconds: float) -> str:
+    """Say a short duration to three figures: "12.3 ms", "1.2 s"."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"

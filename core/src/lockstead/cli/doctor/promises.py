@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from lockstead.cli.doctor.asking import PAUSES, Asker
-from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.errors import StoreError, StoreUnavailable
 from lockstead.protocol.commands import (
     Absent,
     Command,
@@ -113,7 +113,7 @@ def _extends(asker: Asker) -> Iterator[Verdict]:
     made = _created(asker, name, {"n": "1", "kept": "1"})
     extend = Extend(name, {"n": "2"}, made.incarnation)
     yield Verdict(Promise.EXTEND, _answers(asker, extend))
-    now = _standing(asker, name)
+    now = asker.standing(name)
     is_kept = dict(now.fields) == {"n": "2", "kept": "1"}
     yield Verdict(Promise.EXTEND_KEEPS, "" if is_kept else f"what stands there is {dict(now.fields)}")
     broken = ""
@@ -128,7 +128,7 @@ def _extends(asker: Asker) -> Iterator[Verdict]:
     yield from _tokens(asker, made, now)
     wrong = Extend(name, {"n": "3"}, _other(now.incarnation))
     yield Verdict(Promise.EXTEND_INCARNATION, _refusal(asker, wrong, now))
-    now = _standing(asker, name)
+    now = asker.standing(name)
     past = made.revision if made.revision != now.revision else _other(now.revision)
     late = Extend(name, {"n": "4"}, now.incarnation, past)
     yield Verdict(Promise.EXTEND_REVISION, _refusal(asker, late, now))
@@ -181,12 +181,12 @@ def _replaces(asker: Asker) -> Iterator[Verdict]:
     now = _created(asker, name, {"n": "1", "old": "1"})
     wrong = Replace(name, {"n": "2"}, _other(now.incarnation), now.revision)
     yield Verdict(Promise.REPLACE_INCARNATION, _refusal(asker, wrong, now))
-    now = _standing(asker, name)
+    now = asker.standing(name)
     wrong = Replace(name, {"n": "3"}, now.incarnation, _other(now.revision))
     yield Verdict(Promise.REPLACE_REVISION, _refusal(asker, wrong, now))
-    now = _standing(asker, name)
+    now = asker.standing(name)
     asker.settled(Replace(name, {"n": "4"}, now.incarnation, now.revision))
-    after = _standing(asker, name)
+    after = asker.standing(name)
     broken = ""
     if after.incarnation == now.incarnation:
         broken = "the incarnation is the old one"
@@ -238,7 +238,7 @@ def _re_creates(asker: Asker) -> Iterator[Verdict]:
     )
     for promise, command in late:
         cannot_tell = "" if is_new else "the old incarnation is the new one"
-        yield Verdict(promise, cannot_tell or _refusal(asker, command, _standing(asker, name)))
+        yield Verdict(promise, cannot_tell or _refusal(asker, command, asker.standing(name)))
 
 
 def _lists(asker: Asker) -> Iterator[Verdict]:
@@ -286,14 +286,7 @@ TRIALS: Final[tuple[tuple[tuple[Promise, ...], Trial], ...]] = (
 
 def _created(asker: Asker, name: Name, fields: Mapping[str, str] | None = None) -> Snapshot:
     asker.settled(Create(name, {"n": "1"} if fields is None else fields))
-    return _standing(asker, name)
-
-
-def _standing(asker: Asker, name: Name) -> Snapshot:
-    seen = asker.clear(Read(name))
-    if not isinstance(seen, Snapshot):
-        raise OutcomeUnknown("a record that was just written is not there")
-    return seen
+    return asker.standing(name)
 
 
 def _refusal(asker: Asker, command: Command[Any], before: Snapshot | Absent) -> str:
@@ -332,7 +325,7 @@ def _one_winner(asker: Asker, once: Callable[[float], tuple[Name, list[Any]]]) -
         if len(won) > 1:
             return f"{len(won)} of {len(answers)} won"
         if len(won) == 1:
-            now = _standing(asker, name)
+            now = asker.standing(name)
             return "" if dict(now.fields) == dict(won[0].fields) else "what stands there is not the winner's"
         if not unclear:
             return f"none of {len(answers)} won"

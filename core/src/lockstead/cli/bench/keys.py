@@ -1,0 +1,44 @@
+"""Decides under which keys a measurement works, and gives back what it left: only ever what bears its own mark."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Final
+
+from lockstead.errors import StoreError
+from lockstead.protocol.commands import Read, Remove, Snapshot
+from lockstead.stores.port import Store
+from lockstead.values import Name
+
+PREFIX: Final = "lockstead-bench"
+
+
+class Keys:
+    """Fresh random keys, and those of them whose lock may still be held. owner is what all their records name."""
+
+    def __init__(self) -> None:
+        self._nonce = os.urandom(8).hex()
+        self._count = 0
+        self._open: dict[str, None] = {}
+        self.owner = f"{PREFIX}/{self._nonce}"
+
+    def fresh(self) -> str:
+        """Give a key that nobody used before."""
+        self._count += 1
+        key = f"{PREFIX}-{self._nonce}-{self._count}"
+        self._open[key] = None
+        return key
+
+    def closed(self, key: str) -> None:
+        """Note that the lock was given back."""
+        self._open.pop(key, None)
+
+    def clean(self, store: Store, limit: float) -> None:
+        """Remove what is still held under keys of ours; limit is seconds a request. What fails, the ttl frees."""
+        for key in list(self._open):
+            with suppress(StoreError):
+                seen = store.perform(Read(Name(key)), limit)
+                if isinstance(seen, Snapshot) and self.owner in seen.fields.get("owner", ""):
+                    store.perform(Remove(Name(key), seen.incarnation), limit)
+                self.closed(key)

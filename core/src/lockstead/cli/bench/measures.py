@@ -1,0 +1,225 @@
+"""Decides what is measured, and beside which floor: the fewest requests that could do the same, by the same client.
+
+Lock and floor take turns, so that what disturbs the one disturbs the other. Must not know how figures are shown.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from lockstead.cli.bench.keys import Keys
+from lockstead.cli.bench.peer import Peer
+from lockstead.cli.doctor.asking import PAUSES, Asker
+from lockstead.errors import OutcomeUnknown, StoreError
+from lockstead.lease import Lease
+from lockstead.lock import Client
+from lockstead.protocol.commands import Command, Create, Extend, Remove, Snapshot, Traits
+from lockstead.protocol.record import Record, encode
+from lockstead.protocol.renew import renew
+from lockstead.runtime.clock import SYSTEM_CLOCK
+from lockstead.runtime.line import NO_BELL
+from lockstead.runtime.run import Limits, run
+from lockstead.settings import Settings
+from lockstead.stores.port import Store
+from lockstead.values import Name
+
+A = TypeVar("A")
+
+CYCLES_UNTIL: Final = 0.4
+RENEWALS_UNTIL: Final = 0.6
+"""Shares of the limit after which no more of them is begun; the rest is for hand-overs."""
+
+SETTLED: Final = (0.02, 0.06)
+"""Seconds between the other side's first look and the release: it is in the middle of its wait then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """How long something took, in seconds, and how long the fewest requests took that could do the same."""
+
+    name: str
+    took: tuple[float, ...]
+    floor: tuple[float, ...]
+    of_floor: str
+    """What the floor was."""
+
+
+class Counting:
+    """A store that counts the commands asked of another one; a command is a request. It can neither await nor watch."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def traits(self) -> Traits:
+        """What the other store's are."""
+        return self._store.traits
+
+    @property
+    def url(self) -> str:
+        """The other store's."""
+        return self._store.url
+
+    def perform(self, command: Command[A], limit: float) -> A:
+        """Count, and pass on."""
+        self.counts[type(command).__name__] += 1
+        return self._store.perform(command, limit)
+
+    def after_fork(self) -> None:
+        """Pass on."""
+        self._store.after_fork()
+
+    def close(self) -> None:
+        """Leave the other store to who opened it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What all measurements need. count is how many of each at most.
+
+    began_at is an instant of the boot clock, limit the seconds after which nothing more is begun.
+    """
+
+    store: Store
+    client: Client
+    asker: Asker
+    keys: Keys
+    settings: Mapping[str, Any]
+    count: int
+    began_at: float
+    limit: float
+
+    def turns(self, most: int, share: float) -> Iterator[int]:
+        """Count up until this share of the limit has passed; once in any case."""
+        for turn in range(most):
+            if turn and SYSTEM_CLOCK.now() >= self.began_at + share * self.limit:
+                return
+            yield turn
+
+    def fields(self) -> Mapping[str, str]:
+        """Give a record as large as a lock's."""
+        complete = Settings.make(**self.settings)
+        return encode(Record(f"{self.keys.owner}/{'0' * 16}", complete.ttl, owner=self.keys.owner))
+
+
+def cycles(bench: Bench) -> Measure:
+    """Take a free lock and give it back; beside one Create and one Remove."""
+    took: list[float] = []
+    floor: list[float] = []
+    for _ in bench.turns(bench.count, CYCLES_UNTIL):
+        floor += _raw_cycle(bench)
+        sample(took, partial(_cycle, bench))
+    return Measure("cycle", tuple(took), tuple(floor), "Create + Remove")
+
+
+def _cycle(bench: Bench) -> None:
+    key = bench.keys.fresh()
+    bench.client.lock(key, **bench.settings).acquire().release()
+    bench.keys.closed(key)
+
+
+def _raw_cycle(bench: Bench) -> list[float]:
+    """Create and remove; give the seconds of both requests together, or nothing where one has no clear answer."""
+    name = bench.asker.fresh()
+    made: list[Snapshot] = []
+    took: list[float] = []
+    if not sample(took, lambda: made.append(_created(bench, name))):
+        return []
+    for pause in (0.0, *PAUSES):
+        # some stores refuse a change that comes too soon after another one: only the one that is taken counts
+        time.sleep(pause)
+        if sample(took, partial(_removed, bench, name, made[0].incarnation)):
+            return [sum(took)]
+    return []
+
+
+def _removed(bench: Bench, name: Name, incarnation: str) -> None:
+    answer = bench.asker.once(Remove(name, incarnation))
+    _sure(answer)
+
+
+def renewals(bench: Bench) -> Measure:
+    """Renew a lease that is held; beside one Extend."""
+    took: list[float] = []
+    floor: list[float] = []
+    name = bench.asker.fresh()
+    bench.asker.settled(Create(name, bench.fields()))
+    made = bench.asker.standing(name)
+    key = bench.keys.fresh()
+    with bench.client.lock(key, **bench.settings).acquire() as lease:
+        for turn in bench.turns(bench.count, RENEWALS_UNTIL):
+            if not sample(floor, partial(_extend, bench, name, made.incarnation, turn)):
+                time.sleep(PAUSES[0])
+            sample(took, partial(_renew, bench, lease, turn))
+    bench.keys.closed(key)
+    return Measure("renewal", tuple(took), tuple(floor), "Extend")
+
+
+def _extend(bench: Bench, name: Name, incarnation: str, turn: int) -> None:
+    answer = bench.asker.once(Extend(name, {"progress": str(turn)}, incarnation))
+    _sure(answer)
+
+
+def _renew(bench: Bench, lease: Lease, turn: int) -> None:
+    engine, tenure = bench.client._engine, lease._tenure
+    script = renew(tenure.lease, {"progress": str(turn)}, engine.terms(tenure.settings))
+    run(script, engine.store, engine.clock, Limits(tenure.settings.request_timeout), NO_BELL)
+
+
+def hand_overs(bench: Bench, peer: Peer, floor: tuple[float, ...]) -> Measure:
+    """Give a lock back that another one waits for, until that one has it. floor: of a Remove and a Create."""
+    took = []
+    peer.hears("ready")
+    for _ in bench.turns(max(1, bench.count // 2), 1.0):
+        key = bench.keys.fresh()
+        lease = bench.client.lock(key, **bench.settings).acquire()
+        peer.take(key)
+        peer.hears("waiting")
+        time.sleep(random.uniform(*SETTLED))
+        began_at = SYSTEM_CLOCK.now()
+        lease.release()
+        took.append(float(peer.hears("got")) - began_at)
+        peer.hears("gave")
+        bench.keys.closed(key)
+    return Measure("hand-over", tuple(took), floor, "Remove + Create")
+
+
+def requests(bench: Bench) -> Mapping[str, int]:
+    """Count the requests of one cycle, by command."""
+    counting = Counting(bench.store)
+    with Client(counting, listener=lambda _event: None) as client:
+        key = bench.keys.fresh()
+        client.lock(key, **bench.settings).acquire().release()
+        bench.keys.closed(key)
+    return dict(counting.counts)
+
+
+def sample(into: list[float], job: Callable[[], object]) -> bool:
+    """Add the seconds that a job takes; False, and nothing, if its outcome is unknown (it was asked too often, say)."""
+    began_at = time.perf_counter()
+    try:
+        job()
+    except OutcomeUnknown:
+        return False
+    into.append(time.perf_counter() - began_at)
+    return True
+
+
+def _created(bench: Bench, name: Name) -> Snapshot:
+    made = bench.asker.once(Create(name, bench.fields()))
+    _sure(made)
+    if not isinstance(made, Snapshot):
+        raise OutcomeUnknown("a record under a fresh name was there already")
+    return made
+
+
+def _sure(answer: object) -> None:
+    if isinstance(answer, StoreError):
+        raise answer

@@ -1,0 +1,159 @@
+"""`lockstead bench` as people and scripts run it: figures within bounds, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lockstead
+from lockstead.cli.bench.command import row
+from lockstead.cli.bench.measures import Measure
+from lockstead.cli.doctor.figures import in_short
+from lockstead.testing.gcs_server import GcsServer
+from tests.cli.conftest import until
+from tests.cli.test_doctor import ended, ran, started
+
+
+@pytest.fixture
+def server() -> Iterator[GcsServer]:
+    with GcsServer(buckets=["bucket"]) as running:
+        yield running
+
+
+def measured(url: str, *options: str, emulator: str = "") -> Any:
+    code, out, err = ran("bench", "--json", *options, url, emulator=emulator)
+    assert (code, err, out.count("\n")) == (0, "", 1)
+    return json.loads(out)
+
+
+def rows(path: Path) -> int:
+    with sqlite3.connect(path) as opened:
+        (count,) = opened.execute("SELECT count(*) FROM record").fetchone()
+    opened.close()
+    return int(count)
+
+
+def peers() -> list[int]:
+    """Find the other sides of hand-overs that are alive."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                words = (path / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"lockstead.cli.bench.peer" in words:
+                found.append(int(path.name))
+    return found
+
+
+def parent_of(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def test_each_measure_stands_beside_its_floor_and_nothing_is_left(tmp_path: Path) -> None:
+    told = measured(f"sqlite:///{tmp_path}/locks.db", "--count", "6")
+    assert told["requests_per_cycle"] == {"Create": 1, "Remove": 1}
+    measures = told["measures"]
+    assert {name: one["count"] for name, one in measures.items()} == {"cycle": 6, "renewal": 6, "hand-over": 3}
+    assert {name: one["floor"] for name, one in measures.items()} == {
+        "cycle": "Create + Remove",
+        "renewal": "Extend",
+        "hand-over": "Remove + Create",
+    }
+    for one in measures.values():
+        assert 0 < one["p50"] <= one["p99"]
+        assert 0 < one["floor_p50"] <= one["floor_p99"]
+    assert rows(tmp_path / "locks.db") == 0
+
+
+def test_on_cloud_storage_a_cycle_is_two_requests_and_no_object_is_left(server: GcsServer) -> None:
+    told = measured("gs://bucket/locks", "--count", "2", emulator=server.url)
+    assert told["requests_per_cycle"] == {"Create": 1, "Remove": 1}
+    assert server.objects("bucket") == {}
+    cycles = server.requests.count("insert", "locks/lockstead-bench-*"), server.requests.count("patch", "locks/*")
+    # one counted, two timed, one renewed, one handed over and tried for by the other side
+    assert cycles[0] >= 5
+    assert cycles[1] >= 4, "two renewals, and two Extends of the floor"
+    assert "list" in server.requests.counts(), "it has looked for what may be left"
+
+
+def test_a_store_that_takes_one_change_a_second_is_measured_all_the_same(server: GcsServer) -> None:
+    server.faults.one_mutation_per_second = True
+    measures = measured("gs://bucket/locks", "--count", "1", emulator=server.url)["measures"]
+    assert measures["cycle"]["count"] == 1
+    assert measures["cycle"]["floor_p50"] is not None
+    assert server.objects("bucket") == {}
+
+
+def test_memory_hands_over_between_two_clients() -> None:
+    measures = measured("memory:", "--count", "4")["measures"]
+    assert measures["hand-over"]["count"] == 2
+
+
+def test_time_that_is_up_ends_it_with_one_of_each(tmp_path: Path) -> None:
+    measures = measured(f"sqlite:///{tmp_path}/locks.db", "--count", "10000", "--limit", "0s")["measures"]
+    assert {one["count"] for one in measures.values()} == {1}
+
+
+def test_people_get_a_table(tmp_path: Path) -> None:
+    code, out, err = ran("bench", "--count", "2", f"sqlite:///{tmp_path}/locks.db")
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0].split()[:4] == ["WHAT", "N", "P50", "P99"]
+    assert [line.split()[0] for line in lines[1:4]] == ["cycle", "renewal", "hand-over"]
+    assert lines[4] == "a cycle is 2 requests: 1 Create, 1 Remove"
+
+
+def test_locks_that_others_hold_stay_theirs(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+    with lockstead.connect("gs://bucket/locks") as client:
+        client.lock("apt", ttl=600).acquire().detach()
+    held = server.objects("bucket")
+    measured("gs://bucket/locks#apt", "--count", "1", emulator=server.url)
+    assert server.objects("bucket") == held
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_measurement_that_is_cut_short_leaves_no_lock_and_no_process(server: GcsServer, number: int) -> None:
+    running = started("bench", "--count", "1", "gs://bucket/locks", emulator=server.url)
+    until(lambda: any(parent_of(pid) == running.pid for pid in peers()), "the other process", 60.0)
+    other = [pid for pid in peers() if parent_of(pid) == running.pid]
+    # so slow that the hand-over is under way for seconds
+    server.faults.latency = 1.0
+    until(lambda: any("lockstead-bench" in name for name in server.objects("bucket")), "a lock")
+    running.send_signal(number)
+    server.faults.latency = 0.0
+    code, _, err = ended(running)
+    assert code == 128 + number
+    assert err == f"lockstead: {signal.Signals(number).name} ended the measurement\n"
+    assert set(other) & set(peers()) == set()
+    until(lambda: server.objects("bucket") == {}, "an empty bucket")
+
+
+def test_h22_a_store_that_fails_is_one_line_and_69(server: GcsServer) -> None:
+    code, out, err = ran("bench", "gs://nowhere/locks", emulator=server.url)
+    assert (code, out, err.count("\n")) == (69, "", 1)
+    assert "gs://nowhere does not exist" in err
+
+
+@pytest.mark.parametrize("words", [["--count", "0"], ["--limit", "soon"], ["memory:?colour=red"]])
+def test_wrong_words_are_wrong_usage(words: list[str]) -> None:
+    url = [] if ":" in words[0] else ["memory:"]
+    code, out, err = ran("bench", *words, *url)
+    assert (code, out, err.count("\n")) == (64, "", 1)
+
+
+def test_a_measure_without_samples_is_told_as_such() -> None:
+    assert row(Measure("cycle", (), (), "x")) == ("cycle", "0", "-", "-", "-", "-")
+    assert row(Measure("cycle", (0.002, 0.004, 0.006), (0.002,), "x"))[2:] == ("4 ms", "6 ms", "2 ms (x)", "2.00")
+    assert [in_short(seconds) for seconds in (0.0000123, 0.5, 1.0, 12.345)] == ["0.0123 ms", "500 ms", "1 s", "12.3 s"]
