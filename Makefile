@@ -70,6 +70,10 @@ demo: $(STAMP) debian ## publish packages under a lock, seen live; REPO= LOCK= P
 sim: $(STAMP) ## the lock protocol in virtual time under faults; SEED= replays one run, SEEDS= says how many
 	$(RUN)/python -m lockstead.testing.simulation $(if $(SEED),--seed '$(SEED)') $(if $(SEEDS),--seeds '$(SEEDS)') $(ARGS)
 
+.PHONY: model
+model: $(STAMP) debian ## prove the models of the protocol with spin; ARGS=--deep for what takes minutes
+	$(RUN)/python -m tests.model $(ARGS)
+
 .PHONY: bench
 bench: $(STAMP) ## measure what the engine itself costs
 	$(RUN)/python -m tests.benchmarks $(ARGS)

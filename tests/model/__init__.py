@@ -1,0 +1,1 @@
+"""The models of the protocol, checked by spin."""

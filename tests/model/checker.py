@@ -1,0 +1,98 @@
+"""Decides how a model is checked: spin makes a verifier of it, a C compiler builds that, and it visits every state.
+
+Must not know what the models say. What counts as proved stands here: no error, and not a state left out.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+MODELS = Path(__file__).parents[2] / "docs/protocol-model"
+PROGRAMS = ("spin", "gcc")
+DEPTH_MAX = 2_000_000
+"""Steps of the longest path. A path that would be longer is an error of the check, never a silent end."""
+
+MEMORY_MIB = 2000
+LIMIT = 170.0
+"""Seconds that one program may take, on a machine that has other things to do."""
+
+_CUT_SHORT = ("Search not completed", "max search depth too small", "out of memory", "Bit statespace", "aborted")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the verifier found.
+
+    violated is the promise that does not hold, None if all hold. is_whole: every reachable state was visited.
+    unreached: lines of the model that no path comes to, by process. seconds is of the verifier alone.
+    """
+
+    violated: str | None
+    is_whole: bool
+    states: int
+    unreached: dict[str, list[str]]
+    seconds: float
+    output: str
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether every promise holds in every state."""
+        return self.violated is None and self.is_whole
+
+
+def missing() -> list[str]:
+    """Name the programs that are not here."""
+    return [program for program in PROGRAMS if shutil.which(program) is None]
+
+
+def check(model: str, *switches: str, depth: int = DEPTH_MAX) -> Verdict:
+    """Check one model with some of its switches on. RuntimeError if it cannot be checked at all."""
+    with tempfile.TemporaryDirectory(prefix="lockstead-model-") as folder:
+        where = Path(folder)
+        shutil.copy(MODELS / f"{model}.pml", where / "model.pml")
+        _run(where, "spin", *(f"-D{switch}" for switch in switches), "-a", "model.pml")
+        # a fault is found at once, so there the compiler's time counts, and else the verifier's
+        speed = "-O0" if switches else "-O1"
+        _run(where, "gcc", "-w", speed, "-DSAFETY", "-DNOFAIR", f"-DMEMLIM={MEMORY_MIB}", "-o", "pan", "pan.c")
+        started_at = perf_counter()
+        output = _run(where, "./pan", f"-m{depth}")
+        return _verdict(output, perf_counter() - started_at)
+
+
+def _run(where: Path, *words: str) -> str:
+    done = subprocess.run(words, cwd=where, capture_output=True, text=True, timeout=LIMIT, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def _verdict(output: str, seconds: float) -> Verdict:
+    errors = re.search(r"errors: (\d+)$", output, re.MULTILINE)
+    states = re.search(r"^\s*(\d+) states, stored", output, re.MULTILINE)
+    if errors is None or states is None:
+        raise RuntimeError(f"the verifier did not say what it found:\n{output}")
+    first = re.search(r"^pan:1: (.*?)(?: \(at depth \d+\))?$", output, re.MULTILINE)
+    violated = first.group(1).strip() if first is not None else None
+    if int(errors.group(1)) > 0 and violated is None:
+        violated = "something that the verifier did not name"
+    is_whole = "Full statespace search" in output and not any(sign in output for sign in _CUT_SHORT)
+    return Verdict(violated, is_whole, int(states.group(1)), _unreached(output), seconds, output)
+
+
+def _unreached(output: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    process = ""
+    for line in output.splitlines():
+        started = re.match(r"unreached in (?:proctype )?(\w+)", line)
+        if started is not None:
+            process = started.group(1)
+            found[process] = []
+        elif process and (place := re.match(r"\s+model\.pml:(\d+), state \d+, \"(.*)\"", line)) is not None:
+            found[process].append(f"{place.group(1)}: {place.group(2)}")
+    return found
