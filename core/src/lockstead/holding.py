@@ -56,6 +56,11 @@ class Holding:
     problem: str | None = None
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether another implementation wrote it: only these name no ttl. labels then is all that it says besides."""
+        return self.ttl is None and self.problem is None
+
+    @property
     def acquired_at(self) -> pendulum.DateTime | None:
         """Since when it is held."""
         return instant(self.acquired_epoch)

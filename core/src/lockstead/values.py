@@ -73,7 +73,9 @@ class Sequencer:
 
 _SEQUENCER: Final = re.compile(r"(?P<token>[0-9]{1,40}):(?P<mode>[a-z]+):(?P<key>.+)", re.DOTALL)
 
-TICKET_PREFIX: Final = "lockstead1."
+TICKET_VERSION: Final = 1
+TICKET_PREFIX: Final = f"lockstead{TICKET_VERSION}."
+_TICKET: Final = re.compile(r"lockstead(\d{1,9})\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +99,15 @@ class LeaseTicket:
 
     @classmethod
     def parse(cls, text: str | LeaseTicket) -> LeaseTicket:
-        """Read what `str` wrote; ValueError if it is no ticket or damaged, TypeError if it is no text."""
+        """Read what `str` wrote; ValueError if it is no ticket, damaged or of another major version.
+
+        TypeError if it is no text. What a later version of this major adds behind the fields is passed over.
+        """
         if isinstance(text, LeaseTicket):
             return text
         if not isinstance(text, str):
             raise TypeError(f"a lease ticket is text, not {type(text).__name__}; pass what detach() returned")
+        _check_version(text)
         said = _ticket_fields(text)
         if said is None:
             raise ValueError(f"not a lease ticket: {_shown(text)}; expected what detach() returned, whole")
@@ -115,13 +121,15 @@ def _ticket_fields(text: str) -> tuple[str, str, str, str, float] | None:
     encoded = text.removeprefix(TICKET_PREFIX)
     try:
         raw = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
-        if raw[:4] != _sum(raw[4:]):
+        if raw[:4] == _sum(raw[4:]):
+            raw = raw[4:]
+        elif raw[:1] != b"[":  # the first tickets carried no sum: they are the array itself
             return None
-        fields = json.loads(raw[4:])
+        fields = json.loads(raw)
     except (ValueError, RecursionError):
         return None
     match fields:
-        case [str(store), str(key), str(holder), str(incarnation), int() | float() as ttl]:
+        case [str(store), str(key), str(holder), str(incarnation), int() | float() as ttl, *_later]:
             # an empty expectation would be none at all, and whatever stands there would be removed
             if store and key and holder and incarnation and math.isfinite(ttl) and ttl > 0:
                 return store, key, holder, incarnation, float(ttl)
@@ -134,6 +142,15 @@ def _sum(body: bytes) -> bytes:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 24 else text[:24] + "…")
+
+
+def _check_version(ticket: str) -> None:
+    found = _TICKET.match(ticket)
+    if found is None or int(found[1]) == TICKET_VERSION:
+        return
+    version = int(found[1])
+    way_out = "upgrade this process" if version > TICKET_VERSION else "issue a new one"
+    raise ValueError(f"the lease ticket has version {version}, this lockstead reads {TICKET_VERSION}: {way_out}")
 
 
 class Ending(Enum):

@@ -136,6 +136,13 @@ def test_a_resumable_upload_judges_its_preconditions_at_both_ends(own: Driver) -
     assert own.http.post("/upload/storage/v1/b/bucket/o", params=query).status_code == 412
 
 
+def test_metadata_that_are_numbers_become_text(own: Driver) -> None:
+    """Google's client for Ruby sends them as they are, and the service takes them (google-cloud-python issue 9729)."""
+    assert own.insert("object", resource={"metadata": {"at": 1795246078.2033513, "n": 7}}).status_code == 200
+    own.http.patch(own.path("object"), json={"metadata": {"n": 8.5}})
+    assert own.http.get(own.path("object")).json()["metadata"] == {"at": "1795246078.2033513", "n": "8.5"}
+
+
 def test_bad_requests_are_refused(own: Driver) -> None:
     upload = "/upload/storage/v1/b/bucket/o"
     refused = {
@@ -143,7 +150,7 @@ def test_bad_requests_are_refused(own: Driver) -> None:
         "too long a name": own.http.post(upload, params={"uploadType": "media", "name": "x" * 1025}),
         "dots": own.http.post(upload, params={"uploadType": "media", "name": ".."}),
         "not a number": own.insert("object", {"ifGenerationMatch": "-1"}),
-        "metadata not text": own.insert("object", resource={"metadata": {"a": 1}}),
+        "metadata not text": own.insert("object", resource={"metadata": {"a": [1]}}),
         "too much metadata": own.insert("object", resource={"metadata": {"a": "x" * 8192}}),
         "wrong checksum": own.insert("object", resource={"md5Hash": "AAAA"}),
         "not JSON": own.http.patch(own.path("object"), content=b"{"),

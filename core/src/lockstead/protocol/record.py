@@ -149,10 +149,40 @@ def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> R
 
 
 def _decode_foreign(name: Name, fields: Mapping[str, str]) -> Record:
-    expires = fields.get("expires_at")
-    expires_at = None if expires is None else _number(name, "expires_at", expires)
+    """Read another implementation's record: what it says beyond the two fields we share is kept for people to see."""
     identity = fields.get("identity", "")
-    return Record(holder=identity, ttl=None, owner=identity, expires_at=expires_at, unknown=dict(fields))
+    others = {key: text for key, text in fields.items() if key not in ("identity", "expires_at", "revoked")}
+    return Record(
+        holder=identity,
+        ttl=None,
+        owner=identity,
+        expires_at=_foreign_expiry(name, fields.get("expires_at")),
+        revoked=_foreign_revocation(name, fields.get("revoked")),
+        labels=others,
+        unknown=dict(fields),
+    )
+
+
+def _foreign_expiry(name: Name, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return _number(name, "expires_at", text)
+    except StoreRefused:
+        raise StoreRefused(
+            f"the record of {name.key!r}, written by another program, is damaged: expires_at is {text[:40]!r}; "
+            "find out whose it is and remove it by hand"
+        ) from None
+
+
+def _foreign_revocation(name: Name, text: str | None) -> Revocation | None:
+    """Read what our own `break_lease` left in it; a field of theirs that is called alike says nothing to us."""
+    if text is None:
+        return None
+    try:
+        return _revocation(name, "revoked", text)
+    except StoreRefused:
+        return None
 
 
 def is_ours(fields: Mapping[str, str]) -> bool:

@@ -213,18 +213,20 @@ def sight(name: Name, seen: Snapshot, terms: Terms) -> Sight:
     if seen.store_now is None or seen.updated_at is None:
         return Sight(record, seen, None, seen.dead)
     age = max(0.0, seen.store_now - seen.updated_at)
-    expired = seen.dead or (
-        record.ttl is not None
-        and expiry.expired_by_store_clock(
-            seen.store_now,
-            seen.updated_at,
-            record.ttl,
-            record.lock_delay,
-            terms.settings.drift,
-            terms.traits.granularity,
-        )
+    return Sight(record, seen, age, seen.dead or _looks_expired(record, seen.updated_at, seen.store_now, terms))
+
+
+def _looks_expired(record: Record, updated_at: float, store_now: float, terms: Terms) -> bool:
+    ttl = record.ttl
+    if ttl is None:
+        if record.expires_at is not None:
+            return expiry.foreign_expired(store_now, record.expires_at)
+        ttl = terms.settings.assume_ttl
+        if ttl is None:
+            return False
+    return expiry.expired_by_store_clock(
+        store_now, updated_at, ttl, record.lock_delay, terms.settings.drift, terms.traits.granularity
     )
-    return Sight(record, seen, age, expired)
 
 
 @frozen

@@ -6,6 +6,7 @@ Pure. Decides which fields a caller may set, and what a resource looks like on t
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
@@ -142,7 +143,7 @@ def describes(resource: Mapping[str, object]) -> bool:
 def merged_metadata(old: Mapping[str, str], changes: object) -> dict[str, str]:
     """Merge custom metadata: null removes a key, null for all removes all.
 
-    Raises ApiError 400 for values that are not text, and above 8 KiB in all.
+    Numbers become text. Raises ApiError 400 for values that are lists or objects, and above 8 KiB in all.
     """
     if changes is None:
         return {}
@@ -154,6 +155,10 @@ def merged_metadata(old: Mapping[str, str], changes: object) -> dict[str, str]:
             merged.pop(key, None)
         elif isinstance(value, str):
             merged[key] = value
+        elif isinstance(value, int | float):
+            # clients that do not turn values into text rely on the service to do it
+            # (googleapis/google-cloud-python issue 9729; Google's client for Ruby does not to this day)
+            merged[key] = json.dumps(value)
         else:
             raise ApiError(400, f"Invalid value for metadata: the value of {key!r} is not a string.")
     if sum(len(key.encode()) + len(value.encode()) for key, value in merged.items()) > METADATA_BYTES_MAX:

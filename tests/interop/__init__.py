@@ -1,0 +1,1 @@
+"""Other programs' locks, other languages, other versions."""

@@ -1,0 +1,59 @@
+"""Tickets of other versions: one clear line for a newer or an older major, and later additions are passed over."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+
+import pytest
+
+import lockstead
+from lockstead.values import TICKET_PREFIX, TICKET_VERSION, LeaseTicket
+from tests.interop.places import Place
+
+
+def ticket(version: int, fields: object) -> str:
+    """Write a ticket as a version of lockstead might."""
+    return f"lockstead{version}." + base64.urlsafe_b64encode(json.dumps(fields).encode()).decode().rstrip("=")
+
+
+FIELDS = ["memory:x", "apt", "old/1", "7", 300.0]
+
+
+@pytest.mark.parametrize(
+    ("version", "way_out"), [(TICKET_VERSION + 1, "upgrade this process"), (12, "upgrade"), (0, "issue a new one")]
+)
+def test_h30_a_ticket_of_another_major_is_refused_in_one_clear_line(version: int, way_out: str) -> None:
+    text = ticket(version, {"whatever": "it says"})
+    with pytest.raises(ValueError, match=rf"the lease ticket has version {version}, .* reads 1: {way_out}") as refused:
+        LeaseTicket.parse(text)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("call", ["attach", "release", "renew"])
+def test_h30_a_newer_ticket_is_refused_by_whoever_takes_one(place: Place, call: str) -> None:
+    lock = place.client.lock("apt")
+    verbs = {"attach": lock.attach, "release": lock.release, "renew": lock.renew}
+    with pytest.raises(ValueError, match="upgrade this process"):
+        verbs[call](ticket(TICKET_VERSION + 1, FIELDS))
+
+
+def test_h30_what_a_later_version_adds_to_a_ticket_is_passed_over() -> None:
+    said = LeaseTicket.parse(ticket(TICKET_VERSION, [*FIELDS, {"new": "field"}, 7]))
+    assert said == LeaseTicket("memory:x", "apt", "old/1", "7", 300.0)
+
+
+def test_a_ticket_says_its_major() -> None:
+    with lockstead.connect("memory:tickets") as client:
+        text = str(client.lock("apt").acquire(timeout=10).detach())
+    assert re.fullmatch(rf"lockstead{TICKET_VERSION}\.[A-Za-z0-9_-]+", text)
+    assert text.startswith(TICKET_PREFIX)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "lockstead1.", "lockstead1.e30", "lockstead.x", "locksteadX.e30", "lockstead99999999999.x", "x"]
+)
+def test_what_is_no_ticket_at_all_is_still_called_so(text: str) -> None:
+    with pytest.raises(ValueError, match="not a lease ticket"):
+        LeaseTicket.parse(text)
