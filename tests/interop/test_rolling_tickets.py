@@ -5,17 +5,21 @@ from __future__ import annotations
 import base64
 import json
 import re
+import zlib
 
 import pytest
 
 import lockstead
 from lockstead.values import TICKET_PREFIX, TICKET_VERSION, LeaseTicket
 from tests.interop.places import Place
+from tests.interop.recordings import recording
 
 
-def ticket(version: int, fields: object) -> str:
-    """Write a ticket as a version of lockstead might."""
-    return f"lockstead{version}." + base64.urlsafe_b64encode(json.dumps(fields).encode()).decode().rstrip("=")
+def ticket(version: int, fields: object, *, summed: bool = True) -> str:
+    """Write a ticket as a version of lockstead might. The first ones were not summed."""
+    body = json.dumps(fields).encode()
+    head = zlib.crc32(body).to_bytes(4, "big") if summed else b""
+    return f"lockstead{version}." + base64.urlsafe_b64encode(head + body).decode().rstrip("=")
 
 
 FIELDS = ["memory:x", "apt", "old/1", "7", 300.0]
@@ -39,9 +43,26 @@ def test_h30_a_newer_ticket_is_refused_by_whoever_takes_one(place: Place, call: 
         verbs[call](ticket(TICKET_VERSION + 1, FIELDS))
 
 
+READ = LeaseTicket("memory:x", "apt", "old/1", "7", 300.0)
+
+
 def test_h30_what_a_later_version_adds_to_a_ticket_is_passed_over() -> None:
-    said = LeaseTicket.parse(ticket(TICKET_VERSION, [*FIELDS, {"new": "field"}, 7]))
-    assert said == LeaseTicket("memory:x", "apt", "old/1", "7", 300.0)
+    assert LeaseTicket.parse(ticket(TICKET_VERSION, [*FIELDS, {"new": "field"}, 7])) == READ
+
+
+def test_h30_the_first_tickets_had_no_sum_and_are_read() -> None:
+    assert LeaseTicket.parse(ticket(TICKET_VERSION, FIELDS, summed=False)) == READ
+    for text in recording("lockstead-e829f36")["tickets"].values():
+        assert LeaseTicket.parse(text).holder.startswith("recorder:")
+
+
+def test_a_sum_that_is_wrong_is_not_taken_for_none() -> None:
+    whole = ticket(TICKET_VERSION, FIELDS)
+    raw = base64.urlsafe_b64decode(whole.removeprefix(TICKET_PREFIX) + "==")
+    for wrong in (b"[   ", b"    ", b"[[[[", b"\0\0\0\0"):
+        damaged = wrong + raw[4:]
+        with pytest.raises(ValueError, match="not a lease ticket"):
+            LeaseTicket.parse(TICKET_PREFIX + base64.urlsafe_b64encode(damaged).decode().rstrip("="))
 
 
 def test_a_ticket_says_its_major() -> None:
