@@ -52,12 +52,15 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. unit is that of ours and theirs; limit is what ours, or the ratio, may be at most."""
+    """One line of the table. unit is that of ours and theirs; limit is what ours, or the ratio, may be at most.
+
+    No limit: the row is there to be read, not to be reached.
+    """
 
     what: str
     ours: float
     unit: str
-    limit: float
+    limit: float | None
     against: str = ""
     theirs: float | None = None
     ratio: float | None = None
@@ -68,24 +71,18 @@ class Row:
     def is_reached(self) -> bool:
         """Whether the figure is within its limit."""
         judged = self.ratio if self.of_ratio else self.ours
-        return judged is not None and judged <= self.limit
+        return self.limit is None or (judged is not None and judged <= self.limit)
 
     @property
     def to_reach(self) -> str:
         """Say the limit."""
+        if self.limit is None:
+            return ""
         return f"≤ {self.limit:g} ×" if self.of_ratio else f"≤ {self.limit:g} {self.unit}"
 
 
-def each(work: Work, times: int) -> float:
-    """Give seconds per call, the mean of `times` calls in a row."""
-    began = time.perf_counter()
-    for _ in range(times):
-        work()
-    return (time.perf_counter() - began) / times
-
-
 def middle(work: Work, times: int) -> float:
-    """Give the median of the seconds that single calls take."""
+    """Give the median of the seconds that single calls take: who is interrupted now and then does not show it."""
     taken = []
     for _ in range(times):
         began = time.perf_counter()
@@ -94,16 +91,16 @@ def middle(work: Work, times: int) -> float:
     return statistics.median(taken)
 
 
-def in_turn(ours: Work, theirs: Work, size: Size, how: Callable[[Work, int], float] = each) -> Pair:
+def in_turn(ours: Work, theirs: Work, size: Size) -> Pair:
     """Measure two things in turn."""
     for work in (ours, theirs):
-        how(work, size.times)
+        middle(work, size.times)
     mine: list[float] = []
     other: list[float] = []
     for number in range(size.rounds):
         pairs = [(mine, ours), (other, theirs)]
         for taken, work in pairs if number % 2 == 0 else reversed(pairs):
-            taken.append(how(work, size.times))
+            taken.append(middle(work, size.times))
     return paired(mine, other)
 
 
@@ -117,11 +114,13 @@ def paired(mine: list[float], other: list[float]) -> Pair:
 
 def alone(work: Work, size: Size) -> float:
     """Give the median over the rounds of the seconds per call."""
-    each(work, size.times)
-    return statistics.median(each(work, size.times) for _ in range(size.rounds))
+    middle(work, size.times)
+    return statistics.median(middle(work, size.times) for _ in range(size.rounds))
 
 
-def compared(what: str, pair: Pair, against: str, limit: float, unit: str = "µs", *, of_ratio: bool = True) -> Row:
+def compared(
+    what: str, pair: Pair, against: str, limit: float | None, unit: str = "µs", *, of_ratio: bool = True
+) -> Row:
     """Make the row of a pair."""
     scale = {"µs": 1e6, "ms": 1e3}[unit]
     spread = f"{pair.low:.2f} to {pair.high:.2f}"
@@ -137,7 +136,7 @@ def cells(row: Row) -> tuple[str, ...]:
     """Write one row."""
     theirs = "" if row.theirs is None else f"{_figure(row.theirs)} {row.unit}"
     ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-    reached = "yes" if row.is_reached else "NO"
+    reached = "" if row.limit is None else "yes" if row.is_reached else "NO"
     return row.what, f"{_figure(row.ours)} {row.unit}", row.against, theirs, ratio, row.spread, row.to_reach, reached
 
 

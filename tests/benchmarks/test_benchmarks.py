@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
+import lockstead
+from lockstead.testing.gcs_server import GcsServer
+from tests.benchmarks import money
 from tests.benchmarks.__main__ import BENCHMARKS
 from tests.benchmarks.figures import TINY, Row, cells, in_turn, machine, markdown, paired
 
@@ -53,3 +58,26 @@ def test_the_table_says_where_it_was_measured() -> None:
     written = markdown([Row("a", 5.0, "ms", 5.0)], machine((0.0, 0.0, 0.0)))
     assert "cores" in written
     assert "| a | 5 ms |  |  |  |  | ≤ 5 ms | yes |" in written
+
+
+def test_the_prices_are_of_the_requests_that_a_lock_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with GcsServer(buckets=["bucket"]) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        with lockstead.connect("gs://bucket/locks", listener=lambda _event: None) as client:
+            lock = client.lock("apt")
+            with lock.hold() as lease:
+                lease.sequencer()  # the first token of a key makes its companion
+            server.requests.clear()
+            with lock.hold():
+                pass
+            assert server.requests.counts() == money.CYCLE
+            server.requests.clear()
+            with lock.hold() as lease:
+                lease.sequencer()
+            assert server.requests.counts() == Counter(money.CYCLE) + Counter(money.TOKEN)
+
+
+def test_the_prices_in_the_documentation_are_those_worked_out() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "benchmarks.md").read_text("utf-8")
+    for row in money.markdown():
+        assert row in page
