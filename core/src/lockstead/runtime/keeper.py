@@ -70,13 +70,20 @@ class Keeper:
         self._chores: list[tuple[float, int, Callable[[], None]]] = []
         self._chores_under_way = 0
         self._count = itertools.count()
-        self._changed = threading.Condition()
+        self._make_conditions()
         self._thread: threading.Thread | None = None
         self._workers = Workers("lockstead-renewal", WORKERS_MAX)
         self._tellers = Workers("lockstead-teller", TELLERS_MAX)
         self._dropped: deque[Kept] = deque()
         self._sleeps_until = float("inf")
         self._closed = False
+
+    def _make_conditions(self) -> None:
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        """Only the timing thread waits for it: something is due before it would wake up."""
+        self._done = threading.Condition(lock)
+        """A renewal or a chore has come back."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -94,8 +101,7 @@ class Keeper:
             self._by_holder[kept.tenure.lease.holder] = kept
             self._rota.plan(kept.tenure)
             self._start()
-            if kept.tenure.wake_at() < self._sleeps_until:
-                self._changed.notify_all()
+            self._wake(kept.tenure)
 
     def keeps(self, holder: str) -> bool:
         """Tell whether this very process keeps a lease of this holder."""
@@ -108,7 +114,7 @@ class Keeper:
             kept.tenure.registered(joined.registration_deadline, self._clock.now())
             if id(kept.tenure) in self._kept:
                 self._rota.plan(kept.tenure)
-                self._changed.notify_all()
+                self._wake(kept.tenure)
 
     def leave(self, kept: Kept, now: float) -> bool:
         """End the belief and the renewing; True if the lease was held until this instant."""
@@ -127,8 +133,8 @@ class Keeper:
         """Wait for the renewal that is in flight, at most so long. Called once nothing new is sent any more."""
         if not kept.tenure.in_flight:
             return
-        with self._changed:
-            self._changed.wait_for(lambda: not kept.tenure.in_flight, seconds)
+        with self._done:
+            self._done.wait_for(lambda: not kept.tenure.in_flight, seconds)
 
     def left(self, kept: Kept) -> None:
         """The giving back has ended, however."""
@@ -204,8 +210,8 @@ class Keeper:
         for work in chores:
             if not self._workers.submit(partial(self._do, work)):
                 self._chores_under_way -= 1
-        with self._changed:
-            self._changed.wait_for(lambda: self._chores_under_way == 0, patience)
+        with self._done:
+            self._done.wait_for(lambda: self._chores_under_way == 0, patience)
         self._workers.close()
         self._tellers.close()
         for kept in held:
@@ -213,8 +219,8 @@ class Keeper:
 
     def forked(self) -> None:
         """Mark, in a child just forked, every copy of the parent's leases as lost. No other thread exists here."""
-        # another thread may have held it at the fork
-        self._changed = threading.Condition()
+        # another thread may have held them at the fork
+        self._make_conditions()
         self._closed = True
         for kept in list(self._kept.values()):
             kept.tenure.lose(LossReason.FORKED)
@@ -270,8 +276,14 @@ class Keeper:
                 event = Abandoned(kept.tenure.lease.name.key, kept.tenure.lease.holder)
                 self._aside(partial(self.emit, event))
 
+    def _wake(self, tenure: Tenure) -> None:
+        """Wake the timing thread if this is due before it would wake up by itself. Called with the lock held."""
+        if tenure.wake_at() < self._sleeps_until:
+            self._changed.notify_all()
+
     def _recover(self, error: Exception) -> None:
         """After a fault of our own in a round: tell it, and forget no lease over it. Called with the lock held."""
+        self._sleeps_until = float("inf")
         for tenure in [kept.tenure for kept in self._kept.values()]:
             self._rota.plan(tenure)
         self._aside(partial(self.emit, Warned("", f"a round of the keeper failed: {type(error).__name__}: {error}")))
@@ -298,9 +310,10 @@ class Keeper:
             deadline = tenure.deadline if tenure.state is State.HELD else None
             if tenure.state is State.HELD and id(tenure) in self._kept:
                 self._rota.plan(tenure)
+                self._wake(tenure)
             else:
                 self._drop(kept)
-            self._changed.notify_all()
+            self._done.notify_all()
         if lost:
             self._tell(kept)
         elif isinstance(outcome, StoreError) and was_held:
@@ -342,9 +355,9 @@ class Keeper:
         except Exception:  # noqa: BLE001, S110 - a chore tries once; what it leaves, the ttl frees
             pass
         finally:
-            with self._changed:
+            with self._done:
                 self._chores_under_way -= 1
-                self._changed.notify_all()
+                self._done.notify_all()
 
     # --- telling -------------------------------------------------------------------------------------------------
 
