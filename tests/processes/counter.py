@@ -1,0 +1,59 @@
+"""A counter that a lock protects: read, thought about, and written back under the token of who holds the lock.
+
+Decides how the resource's side of fencing looks on a file. Must not know any lock store. Each write is a line of the
+counter's history, so that an increment that was lost shows for ever as a value that was written twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lockstead.fencing import FenceGuard
+from lockstead.values import Sequencer
+from tests.processes.journal import append, lines
+
+Write = tuple[int, int | None]
+"""A token, and the value written under it (None: only presented)."""
+
+
+class Counter:
+    """A counter in a file. Nothing but the lock keeps two processes from reading the same value."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._guard = FenceGuard(self)
+
+    def raise_to(self, key: str, token: int) -> int:
+        """Remember a token; the floor of the guard, which is asked with the file locked."""
+        return max([token, *(seen for seen, _value in self.history())])
+
+    def read(self, sequencer: Sequencer) -> int:
+        """Present the token, then give the value. LeaseLost if a later holder was here."""
+        with self._locked() as descriptor:
+            self._guard.admit(sequencer)
+            append(descriptor, [sequencer.token, None])
+        return max([0, *(value for _token, value in self.history() if value is not None)])
+
+    def write(self, sequencer: Sequencer, value: int) -> None:
+        """Set the value. LeaseLost if a later holder was here."""
+        with self._locked() as descriptor:
+            self._guard.admit(sequencer)
+            append(descriptor, [sequencer.token, value])
+
+    def history(self) -> list[Write]:
+        """Give everything that was presented and written, in order."""
+        return [(int(token), value) for token, value in lines(self.path)] if self.path.exists() else []
+
+    @contextmanager
+    def _locked(self) -> Iterator[int]:
+        # the file's own lock makes judging and writing one step, as a database would; it dies with its process
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield descriptor
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,60 @@
+"""Workers killed by SIGKILL at 500 seeded random moments, on each store (H1): what stays is what was promised."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes.counter import Counter
+from tests.processes.journal import Event, Journal
+from tests.processes.judge import judge, kills
+
+KILLS = int(os.environ.get("LOCKSTEAD_KILLS", "500"))
+KEYS = {"sqlite": 60, "gs": 100}
+"""So many that the locks of the dead, one ttl each, leave enough to the living."""
+
+
+def slaughter(url: str, folder: Path, *words: str) -> list[Event]:
+    """Let the program kill, and give the journal."""
+    command = [sys.executable, "-m", "tests.processes.slaughter", url, str(folder), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+    with Journal(folder / "journal") as journal:
+        return journal.events()
+
+
+def faults(events: list[Event], folder: Path) -> list[str]:
+    return judge(events, {file.stem: Counter(file).history() for file in folder.glob("*.counter")})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_h01_500_kills_at_random_moments_leave_one_holder_growing_tokens_and_every_increment(
+    shared_url: str, tmp_path: Path
+) -> None:
+    """After each kill the store is read whole, and at the end every lock is taken once more."""
+    seed = random.SystemRandom().randrange(2**32)
+    keys = KEYS[shared_url.partition(":")[0]]
+    events = slaughter(shared_url, tmp_path, "--seed", f"{seed}", "--kills", f"{KILLS}", "--keys", f"{keys}")
+    assert faults(events, tmp_path) == [], f"seed {seed}"
+    done = kills(events)
+    print(f"seed {seed}: {done}")
+    assert done.all >= KILLS
+    # it happened to be shown, not only not contradicted
+    assert done.holding > KILLS / 10
+    assert done.taken_over > KILLS / 10
+    assert done.tokens > KILLS / 10
+    assert done.writes > KILLS / 10
+
+
+def test_the_judge_sees_workers_that_take_over_from_the_living(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db"
+    words = ("--seed", "1", "--kills", "40", "--keys", "4", "--sabotage", "takes over at once")
+    told = "\n".join(faults(slaughter(url, tmp_path, *words), tmp_path))
+    assert "had to stop" in told
+    assert "while" in told
