@@ -18,11 +18,13 @@ KILLS = int(os.environ.get("LOCKSTEAD_KILLS", "500"))
 KEYS = {"sqlite": 60, "gs": 100}
 """So many that the locks of the dead, one ttl each, leave enough to the living."""
 
+ROOT = Path(__file__).parents[2]
+
 
 def slaughter(url: str, folder: Path, *words: str) -> list[Event]:
     """Let the program kill, and give the journal."""
     command = [sys.executable, "-m", "tests.processes.slaughter", url, str(folder), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}: {done.stderr}"
     with Journal(folder / "journal") as journal:
         return journal.events()
