@@ -19,8 +19,9 @@ class Event:
     """One line: at (seconds on the boot clock) is when, pid who.
 
     what is one of: asks, refused, silent; holds (until: how long it may believe, word: how the one before ended),
-    token, writes and wrote (value), leaves (before the giving back), removed, left (without removing), lost (word: why), superseded; killed; looks
-    (from `at` to `until`, shown: holder and token by key); finally (somebody got in after all the killing).
+    token, writes and wrote (value), lost (word: why), leaves (before the giving back), removed, left (without
+    removing); killed; looks (from `at` to `until`, shown: holder and token by key); finally (somebody got in after all
+    the killing).
     """
 
     at: float

@@ -1,20 +1,20 @@
 """A program that kills a process at each step of each command of the SQLite store, and looks what is left of the file.
 
 A step is the beginning of a SQL statement, a tick of SQLite's machine inside one, or (with the shim of `disk.c`) a
-system call that changes a file. Decides how to die and what to compare; prints one line of JSON for each death. It has
-one thread and no open file of its own when it forks.
+system call that changes a file. Instead of dying there, the process may meet a disk that fails from there on. Decides
+how, and what to compare; prints one line of JSON for each step. It has one thread and no open file of its own when it
+forks.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import functools
 import json
 import os
 import shutil
 import signal
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import (
     Absent,
     Command,
@@ -36,11 +37,13 @@ from lockstead.protocol.commands import (
 )
 from lockstead.stores.sqlite import SqliteStore
 from lockstead.values import Name, Space
-from tests.processes.slaughter import born
+from tests.processes.kill_run import born
+from tests.processes.ways import FAILING, WAYS, failures_met, without_transactions
 
 APT: Final = Name("apt")
 DEB: Final = Name("deb")
 STEPS_MAX: Final = 5_000
+ROOT: Final = Path(__file__).parents[2]
 
 State = tuple[Any, ...]
 
@@ -87,93 +90,43 @@ def state(path: Path) -> State | None:
         return (*records, *connection.execute("SELECT granted FROM meta").fetchall())
 
 
-# --- dying ----------------------------------------------------------------------------------------------------------
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Countdown:
-    """Counts steps, and dies at the n-th."""
-
-    def __init__(self, steps: int) -> None:
-        self.left = steps
-
-    def step(self, *_told: object) -> int:
-        self.left -= 1
-        if self.left == 0:
-            die()
-        return 0
-
-
-def at_statement(count: int) -> None:
-    """Die when the n-th SQL statement begins."""
-    _connect_with(lambda made: made.set_trace_callback(_countdown(count)))
-
-
-def at_tick(count: int) -> None:
-    """Die at the n-th tick of SQLite's machine, as fine as it tells."""
-    _connect_with(lambda made: made.set_progress_handler(_countdown(count), 1))
-
-
-@functools.cache
-def _countdown(count: int) -> Callable[..., int]:
-    # one countdown for all connections of a process
-    return Countdown(count).step
-
-
-def _connect_with(prepare: Callable[[sqlite3.Connection], None]) -> None:
-    connect = sqlite3.connect
-
-    def connecting(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-        made = connect(*args, **kwargs)
-        prepare(made)
-        return made
-
-    sqlite3.connect = connecting
-
-
-def at_call(count: int) -> None:
-    """Die before the n-th system call that changes a file."""
-    ctypes.CDLL(None).die_at_call(ctypes.c_long(count), ctypes.c_int(0))
-
-
-def in_call(count: int) -> None:
-    """Die in the middle of the n-th system call that changes a file: half of what was to be written is."""
-    ctypes.CDLL(None).die_at_call(ctypes.c_long(count), ctypes.c_int(1))
-
-
-WAYS: Final[dict[str, Callable[[int], None]]] = {
-    "statement": at_statement,
-    "tick": at_tick,
-    "before call": at_call,
-    "in call": in_call,
+ANSWERS: Final[dict[int, type[StoreError] | None]] = {
+    20: StoreUnavailable,
+    21: OutcomeUnknown,
+    22: StoreRefused,
+    23: None,
 }
+"""How a process ends that met a failing disk: by what the store raised."""
 
 
-def without_transactions(_count: int) -> None:
-    """Break the store: each statement is a change of its own."""
-    real = sqlite3.connect
+def survive(path: Path, command: Command[Any]) -> int:
+    """Carry a command out on a disk that may fail; give the code to end with, 0 if nothing failed on the way."""
+    answer: type[StoreError] | None = None
+    opened = store(path)
+    try:
+        opened.perform(command, 10.0)
+    except StoreError as error:
+        answer = type(error)
+    has_failed = answer is not None or failures_met() > 0
+    opened.close()
+    return next(code for code, kind in ANSWERS.items() if kind is answer) if has_failed else 0
 
-    class Careless(sqlite3.Connection):
-        def execute(self, sql: str, *rest: Any) -> sqlite3.Cursor:
-            return super().execute("SELECT 1" if sql in ("BEGIN IMMEDIATE", "COMMIT") else sql, *rest)
 
-    sqlite3.connect = functools.partial(real, factory=Careless)
-
-
-# --- one death ------------------------------------------------------------------------------------------------------
+# --- one step ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """What the file was after a death at this step; fault is empty if all is well."""
+    """What the file was after a death, or a failing disk, at this step; fault is empty if all is well.
+
+    answer is what the store said to who met a failing disk.
+    """
 
     command: str
     way: str
     step: int
     after: str
+    answer: str = ""
     fault: str = ""
 
 
@@ -227,12 +180,15 @@ class Killing:
         before, self.command = COMMANDS[command]
         self.template, self.path = folder / "template.db", folder / "locks.db"
         self._clear(self.template)
-        reach(self.template, *before) if before else None
+        if before:
+            reach(self.template, *before)
         old = state(self.template)
         self._prepare()
         reach(self.path, self.command)
         new = state(self.path)
+        # where nothing is to be changed, old and new are one
         self.allowed: dict[State | None, str] = {new: "new", old: "old"}
+        self.changes = new != old
         if old is None:
             # the making of the file is a step of its own: a store without records, but never half a store
             self.allowed[((0,),)] = "empty"
@@ -251,32 +207,51 @@ class Killing:
         self._prepare()
         end = bystander(self.path) if self.with_bystander else lambda: None
 
-        def dying() -> None:
+        def child() -> None:
             if self.sabotage:
-                without_transactions(step)
+                without_transactions()
             WAYS[self.way](step)
+            if self.way in FAILING:
+                os._exit(survive(self.path, self.command))
             # closing is part of it: the last one to close moves the log into the file
             reach(self.path, self.command)
 
-        _pid, status = os.waitpid(born(dying), 0)
+        _pid, status = os.waitpid(born(child), 0)
         try:
-            if not os.WIFSIGNALED(status):
-                assert status == 0, "the command failed"
+            code = os.waitstatus_to_exitcode(status)
+            if code == 0:
                 return None
-            return self._found(step)
+            if code != -signal.SIGKILL and code not in ANSWERS:
+                raise AssertionError(f"the command failed with {code}")
+            return self._found(step, code)
         finally:
             end()
 
-    def _found(self, step: int) -> Death:
-        after = "?"
+    def _found(self, step: int, code: int) -> Death:
+        after, answer = "?", ""
         try:
             seen = state(self.path)
             assert seen in self.allowed, f"between: {seen}"
             after = self.allowed[seen]
+            if code in ANSWERS:
+                kind = ANSWERS[code]
+                answer = "done" if kind is None else kind.__name__
+                assert kind is not None or after == "new" or not self.changes, "done was said, and it was not"
+                assert kind not in (StoreUnavailable, StoreRefused) or after != "new", f"{answer}, and it was done"
             proceed(self.path)
         except Exception as error:
-            return Death(self.name, self.way, step, after, f"{type(error).__name__}: {error}")
-        return Death(self.name, self.way, step, after)
+            return Death(self.name, self.way, step, after, answer, f"{type(error).__name__}: {error}")
+        return Death(self.name, self.way, step, after, answer)
+
+
+def deaths(folder: Path, *words: str, **environment: str) -> list[Death]:
+    """Run this program, and give what it told."""
+    command = [sys.executable, "-m", "tests.processes.steps", str(folder), *words]
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AssertionError(f"{command}: {done.stderr}")
+    return [Death(**json.loads(line)) for line in done.stdout.splitlines()]
 
 
 def main() -> None:
@@ -289,9 +264,7 @@ def main() -> None:
     parser.add_argument("--command", choices=sorted(COMMANDS), action="append")
     asked = parser.parse_args()
     for command in asked.command or COMMANDS:
-        killing = Killing(
-            asked.folder, command, asked.way, with_bystander=asked.bystander, sabotage=asked.sabotage
-        )
+        killing = Killing(asked.folder, command, asked.way, with_bystander=asked.bystander, sabotage=asked.sabotage)
         for step in range(1, STEPS_MAX):
             death = killing.at(step)
             if death is None:

@@ -27,7 +27,9 @@ def clocks():
     say(time.time(), now, time.clock_gettime(time.CLOCK_REALTIME))
 """
 
-HOLDER = CLOCKS + """
+HOLDER = (
+    CLOCKS
+    + """
 clocks()
 client = lockstead.connect(URL)
 # patient with a store that is slow because the machine is busy
@@ -39,8 +41,11 @@ while hear():
     now = boot_now()
     say(lease.is_held, lease.lost_reason, now + lease.time_left)
 """
+)
 
-CONTENDER = CLOCKS + """
+CONTENDER = (
+    CLOCKS
+    + """
 clocks()
 client = lockstead.connect(URL)
 lock = client.lock(os.environ["KEY"], ttl=60, backoff_max=0.1)
@@ -54,6 +59,7 @@ lease = lock.acquire(timeout=100)
 say(boot_now(), lease.sequencer().token, lease.predecessor.ending.value, lease.predecessor.holder)
 say(lease.release())
 """
+)
 
 
 class WallClock:

@@ -8,7 +8,6 @@ import lockstead
 from tests.runtime.faulty import quiet
 from tests.runtime.processes import Child
 
-
 FORKS = """
 client = lockstead.connect(URL)
 lock = client.lock("apt", ttl=5)

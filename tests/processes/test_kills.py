@@ -21,9 +21,9 @@ KEYS = {"sqlite": 60, "gs": 100}
 ROOT = Path(__file__).parents[2]
 
 
-def slaughter(url: str, folder: Path, *words: str) -> list[Event]:
+def kill_run(url: str, folder: Path, *words: str) -> list[Event]:
     """Let the program kill, and give the journal."""
-    command = [sys.executable, "-m", "tests.processes.slaughter", url, str(folder), *words]
+    command = [sys.executable, "-m", "tests.processes.kill_run", url, str(folder), *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}: {done.stderr}"
     with Journal(folder / "journal") as journal:
@@ -42,7 +42,7 @@ def test_h01_500_kills_at_random_moments_leave_one_holder_growing_tokens_and_eve
     """After each kill the store is read whole, and at the end every lock is taken once more."""
     seed = random.SystemRandom().randrange(2**32)
     keys = KEYS[shared_url.partition(":")[0]]
-    events = slaughter(shared_url, tmp_path, "--seed", f"{seed}", "--kills", f"{KILLS}", "--keys", f"{keys}")
+    events = kill_run(shared_url, tmp_path, "--seed", f"{seed}", "--kills", f"{KILLS}", "--keys", f"{keys}")
     assert faults(events, tmp_path) == [], f"seed {seed}"
     done = kills(events)
     print(f"seed {seed}: {done}")
@@ -57,6 +57,6 @@ def test_h01_500_kills_at_random_moments_leave_one_holder_growing_tokens_and_eve
 def test_the_judge_sees_workers_that_take_over_from_the_living(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/locks.db"
     words = ("--seed", "1", "--kills", "40", "--keys", "4", "--sabotage", "takes over at once")
-    told = "\n".join(faults(slaughter(url, tmp_path, *words), tmp_path))
+    told = "\n".join(faults(kill_run(url, tmp_path, *words), tmp_path))
     assert "had to stop" in told
     assert "while" in told

@@ -30,10 +30,13 @@ from lockstead.stores.bootclock import boot_now
 from tests.processes.journal import Journal
 
 journal = Journal(Path(os.environ["JOURNAL"]))
-settings = dict(ttl={TTL}, renew_every=0.5, request_timeout={REQUEST_TIMEOUT}, abort_margin=1, backoff_max={BACKOFF_MAX})
+settings = dict(ttl={TTL}, renew_every=0.5, request_timeout={REQUEST_TIMEOUT}, abort_margin=1)
+settings.update(backoff_max={BACKOFF_MAX})
 """
 
-HOLDER = SETTINGS + """
+HOLDER = (
+    SETTINGS
+    + """
 from lockstead.events import Renewed
 
 def told(event):
@@ -57,8 +60,11 @@ except lockstead.LeaseLost as lost:
     say(lost.reason.value)
 client.close()
 """
+)
 
-WAITER = SETTINGS + """
+WAITER = (
+    SETTINGS
+    + """
 client = lockstead.connect(URL, listener=lambda event: None)
 say("waits")
 with client.lock("apt", **settings).hold() as lease:
@@ -72,6 +78,7 @@ with client.lock("apt", **settings).hold() as lease:
     journal.note("leaves", lease.key, lease.holder)
 client.close()
 """
+)
 
 Outage = Callable[[], None]
 """What ends it."""

@@ -1,4 +1,4 @@
-"""Processes that are stopped past their ttl and go on: the first check says lost, and nothing of theirs is sent (H6)."""
+"""Processes that are stopped past their ttl and go on: the first check says lost, and nothing is sent (H6)."""
 
 from __future__ import annotations
 

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.processes.shims import preloaded
-from tests.processes.steps import COMMANDS, Death
+from tests.processes.steps import COMMANDS, Death, deaths
 
 WRITING = ("create", "extend", "replace", "remove", "found")
-ROOT = Path(__file__).parents[2]
-
-
-def deaths(folder: Path, *words: str, **environment: str) -> list[Death]:
-    """Let the program kill at each step until none is left."""
-    command = [sys.executable, "-m", "tests.processes.steps", str(folder), *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
-    assert done.returncode == 0, f"{command}: {done.stderr}"
-    return [Death(**json.loads(line)) for line in done.stdout.splitlines()]
 
 
 def steps(found: list[Death]) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""What a process of a kill run does until it is killed: ask, hold, renew, draw a token, count, tell progress, give back.
+"""What a process of a kill run does until it is killed: ask, hold, renew, draw tokens, count, give back.
 
 Decides by its dice alone and tells the journal of every step before and after it. Knows the public API only.
 """

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import Self
 
 PROLOGUE = """
@@ -25,11 +26,11 @@ def hear():
 
 
 class Child:
-    """A Python process that runs a script with `say` and `hear`."""
+    """A Python process that runs a script with `say` and `hear`; under is the command that starts it, if any."""
 
-    def __init__(self, script: str, url: str, **environment: str) -> None:
+    def __init__(self, script: str, url: str, *, under: Sequence[str] = (), **environment: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROLOGUE + textwrap.dedent(script)],
+            [*under, sys.executable, "-c", PROLOGUE + textwrap.dedent(script)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

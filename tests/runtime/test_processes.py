@@ -12,7 +12,6 @@ from tests.runtime.faulty import until
 from tests.runtime.processes import Child
 
 
-
 @pytest.mark.parametrize(
     ("ending", "code", "is_left"),
     [

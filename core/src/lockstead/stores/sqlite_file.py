@@ -200,13 +200,20 @@ def _is(error: sqlite3.Error, code: int) -> bool:
 def failure(error: sqlite3.Error, path: Path, limit: float, *, may_be_applied: bool) -> StoreError:
     """Say what an error means for the caller. may_be_applied: it came from the commit itself.
 
-    A full disk is told as refused even then: SQLite takes a commit that does not fit back as a whole.
+    A write that failed is told as such even then. A commit counts from the moment its last page stands whole in the
+    log, and nothing is written after that one: so where a write failed, on a full disk or over a quota, there is none.
     """
     code = getattr(error, "sqlite_errorcode", 0)
-    if may_be_applied and code & 0xFF != sqlite3.SQLITE_FULL:
+    could_not_write = code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE
+    if may_be_applied and not could_not_write:
         return OutcomeUnknown(f"the change of {path} failed while it was committed: {error}")
     if code == sqlite3.SQLITE_READONLY_DBMOVED:
         return StoreUnavailable(f"{path} was removed or moved; nothing was changed")
+    if code == sqlite3.SQLITE_IOERR_WRITE:
+        return StoreUnavailable(
+            f"{path} could not be written ({error}: a quota, a limit of file sizes, a failing disk?); "
+            "nothing was changed"
+        )
     match code & 0xFF:
         case sqlite3.SQLITE_NOTADB:
             return StoreRefused(f"cannot keep locks in {path}: it is not a database; name another file")

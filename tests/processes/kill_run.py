@@ -21,7 +21,7 @@ from pathlib import Path
 # what a worker needs is imported before the fork
 import lockstead.lease
 import lockstead.stores.gcs
-import lockstead.stores.sqlite
+import lockstead.stores.sqlite  # noqa: F401
 from lockstead import StoreUnavailable, opening
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol import expiry
@@ -36,8 +36,8 @@ AT_ONCE = 6
 """Workers that live at one time."""
 LIFE_MAX = 0.22
 """Seconds from a worker's start to its end at the latest."""
-MASSACRE_EVERY = 9
-"""Each so many kills everybody dies at once, so that nobody is left who had the file open."""
+ALL_EVERY = 9
+"""Each so many kills all die at once, so that nobody is left who had the file open."""
 
 SABOTAGE: dict[str, Callable[[], None]] = {
     "takes over at once": lambda: setattr(expiry, "expired_by_store_clock", lambda *_args: True),
@@ -108,10 +108,10 @@ def run(course: Course, seed: int, kills: int, sabotage: str | None) -> None:
                 while len(alive) < AT_ONCE:
                     number += 1
                     alive[born(worker)] = time.monotonic() + dice.uniform(0.0, LIFE_MAX)
-                is_massacre = done % MASSACRE_EVERY == MASSACRE_EVERY - 1
+                all_at_once = done % ALL_EVERY == ALL_EVERY - 1
                 first = min(alive, key=alive.__getitem__)
                 time.sleep(max(0.0, alive[first] - time.monotonic()))
-                for pid in list(alive) if is_massacre else [first]:
+                for pid in list(alive) if all_at_once else [first]:
                     del alive[pid]
                     kill(journal, pid)
                     done += 1
