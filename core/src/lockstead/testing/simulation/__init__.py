@@ -4,6 +4,7 @@ The very scripts and tables of the engine run here; only clocks, network, store 
 everything: `python -m lockstead.testing.simulation --seed 7` prints the event log.
 """
 
-from lockstead.testing.simulation.scenario import Plan, Run, plan_of, play
+from lockstead.testing.simulation.plans import Plan, Scenario, plan_of, scenario_of
+from lockstead.testing.simulation.scenario import Run, play
 
-__all__ = ["Plan", "Run", "plan_of", "play"]
+__all__ = ["Plan", "Run", "Scenario", "plan_of", "play", "scenario_of"]

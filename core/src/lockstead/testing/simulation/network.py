@@ -6,10 +6,11 @@ A request may commit long after its sender gave up; an answer that comes after t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappush
 from typing import TYPE_CHECKING, Any, Final
 
-from lockstead.errors import OutcomeUnknown, StoreUnavailable
-from lockstead.protocol.commands import Command
+from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.protocol.commands import Command, List, Read
 from lockstead.testing.simulation.store import SimulatedStore
 from lockstead.testing.simulation.words import brief
 from lockstead.testing.simulation.world import World
@@ -29,18 +30,45 @@ KINDS: Final = (
     "sender stands still before the answer",
     "sender dies before the answer",
 )
+"""What may befall one message."""
+
+SEEN: Final = ("arrived after its sender gave up", "too many changes of one record", "store out of reach")
+"""What may be seen of a request where it arrives."""
+_STALE, _TOO_MANY, _DOWN = range(len(KINDS), len(KINDS) + len(SEEN))
+
+ACCIDENTS: Final = {
+    "stop": "a process stands still",
+    "kill": "a process dies",
+    "cut": "a process is cut off",
+    "outage": "the store is down",
+    "jump": "a wall clock jumps",
+    "revoke": "an operator revokes the lease",
+    "break": "an operator removes the lease at once",
+    "delete": "an administrator deletes the record",
+    "forget": "an administrator deletes the companion",
+    "damage": "the record is damaged",
+    "stranger": "another implementation takes the lock",
+}
+"""What may befall a process, the store or the record: a short name, and what it says in the table of faults."""
+
+FAULTS: Final = (*KINDS, *SEEN, *ACCIDENTS.values())
+"""Every kind of fault, in the order of `Network.faults`."""
+
+_ACCIDENT: Final = {name: len(KINDS) + len(SEEN) + number for number, name in enumerate(ACCIDENTS)}
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
     """How often each of `KINDS` befalls a message (probabilities), and how long messages take (seconds).
 
-    latest: how late a late or doubled request may arrive, at most.
+    latest: how late a late or doubled request may arrive, at most. changes_every: a record that changed less than so
+    many seconds ago may refuse to change again, as one object of Cloud Storage does; 0: never.
     """
 
     odds: tuple[float, ...] = (0.0,) * len(KINDS)
     latency: float = 0.02
     latest: float = 60.0
+    changes_every: float = 0.0
 
     def ladder(self) -> list[tuple[float, int]]:
         """Give the thresholds for one throw of the dice."""
@@ -53,55 +81,92 @@ class Faults:
 
 
 class Network:
-    """Carries requests to the store and answers back. `calm` ends all faults but what is already on its way."""
+    """Carries requests to the store and answers back. `calm` ends all faults but what is already on its way.
 
-    __slots__ = ("_faults", "_ladder", "_store", "_top", "_twice", "_world", "delivered", "faulted")
+    delivered: requests that the store carried out. halts_at: so many of them end the part that is being played.
+    down_until: a true instant until which the store answers nobody. faults: how often each of `FAULTS` happened.
+    """
+
+    __slots__ = (
+        "_arrival",
+        "_changes_every",
+        "_ladder",
+        "_latest",
+        "_random",
+        "_store",
+        "_top",
+        "_twice",
+        "_world",
+        "delivered",
+        "down_until",
+        "faults",
+        "halts_at",
+    )
 
     def __init__(self, world: World, store: SimulatedStore, faults: Faults) -> None:
         self._world = world
         self._store = store
-        self._faults = faults
         self._ladder = faults.ladder()
         self._top = self._ladder[-1][0] if self._ladder else 0.0
         self._twice = 2 * faults.latency
+        self._latest = faults.latest
+        self._changes_every = faults.changes_every
+        self._random = world.dice.random
+        self._arrival = self._arrive
         self.delivered = 0
-        self.faulted = 0
+        self.halts_at = 0
+        self.down_until = 0.0
+        self.faults = [0] * len(FAULTS)
 
     def calm(self) -> None:
         """No more faults from now on, and short ways."""
         self._ladder, self._top = [], 0.0
         self._twice = min(self._twice, 0.1)
+        self._changes_every = self.down_until = 0.0
+        self.halts_at = 0
+
+    def befell(self, accident: str) -> None:
+        """Count an accident, by its short name."""
+        self.faults[_ACCIDENT[accident]] += 1
 
     def send(self, talk: Talk, command: Command[Any], limit: float) -> None:
         """Carry one request, whose sender gives up after `limit` true seconds."""
-        world = self._world
-        random = world.dice.random
-        there, back = self._twice * random(), self._twice * random()
+        random, twice, now = self._random, self._twice, self._world.now
+        there, back = twice * random(), twice * random()
         roll = random()
-        if world.now < talk.process.cut_until:
+        if now < talk.process.cut_until:
             self._fault(talk, command, limit, _REFUSED if roll < 0.3 else _LOST, there, back)
         elif roll < self._top:
             kind = next(kind for step, kind in self._ladder if roll < step)
             self._fault(talk, command, limit, kind, there, back)
+        elif there + back < limit:
+            # as `World.at` does: nine requests in ten come through here
+            world = self._world
+            world.number = number = world.number + 1
+            message = (talk, talk.number, command, back)
+            heappush(world.events, (now + there, number, None, 0, self._arrival, message))
         else:
-            self._carry(talk, command, limit, there, back)
+            self._carry_in_vain(talk, command, limit, there)
+
+    def _carry_in_vain(self, talk: Talk, command: Command[Any], limit: float, there: float) -> None:
+        """The answer will come after its sender has given up."""
+        self._world.at(self._world.now + there, None, self._arrival, (talk, talk.number, command, None))
+        self._give_up(talk, limit)
 
     def _carry(self, talk: Talk, command: Command[Any], limit: float, there: float, back: float) -> None:
-        arrives_at = self._world.now + there
         if there + back < limit:
-            self._world.at(arrives_at, None, self._arrive, (talk, talk.number, command, back))
+            self._world.at(self._world.now + there, None, self._arrival, (talk, talk.number, command, back))
         else:
-            self._world.at(arrives_at, None, self._arrive, (talk, talk.number, command, None))
-            self._give_up(talk, limit)
+            self._carry_in_vain(talk, command, limit, there)
 
     def _fault(self, talk: Talk, command: Command[Any], limit: float, kind: int, there: float, back: float) -> None:
-        self.faulted += 1
-        world, random = self._world, self._world.dice.random
+        self.faults[kind] += 1
+        world, random = self._world, self._random
         if world.is_told:
             world.tell(talk.process.name, f"{brief(command)}: {KINDS[kind]}")
         if kind == _DOUBLED:
-            again_at = world.now + there + random() ** 3 * self._faults.latest
-            world.at(again_at, None, self._arrive, (talk, talk.number, command, back))
+            again_at = world.now + there + random() ** 3 * self._latest
+            world.at(again_at, None, self._arrival, (talk, talk.number, command, back))
             self._carry(talk, command, limit, there, back)
             return
         if kind in (_STOPPED, _DEAD):
@@ -112,9 +177,9 @@ class Network:
         arrives_at = world.now + there
         if kind == _LATE:
             # squared, so that both a little late and very late happen
-            arrives_at = world.now + limit + random() ** 2 * self._faults.latest
+            arrives_at = world.now + limit + random() ** 2 * self._latest
         if kind in (_LATE, _MUTE, _FAILED_AFTER):
-            world.at(arrives_at, None, self._arrive, (talk, talk.number, command, None))
+            world.at(arrives_at, None, self._arrival, (talk, talk.number, command, None))
         if kind in (_LOST, _LATE, _MUTE) or there + back >= limit:
             self._give_up(talk, limit)
         else:
@@ -127,14 +192,42 @@ class Network:
 
     def _arrive(self, message: tuple[Talk, int, Command[Any], float | None]) -> None:
         talk, number, command, back = message
-        self.delivered += 1
         world = self._world
+        now = world.now
+        process = talk.process
+        error = self._refusal(command, now) if now < self.down_until or self._changes_every else None
+        if error is not None:
+            if back is not None:
+                world.at(now + back, process, talk.failed, (number, error))
+            return
+        self.delivered += 1
+        if self.delivered == self.halts_at:
+            world.is_halted = True
+        if number != talk.number:
+            self.faults[_STALE] += 1
         answer = self._store.perform(command)
         if world.is_told:
-            world.tell("store", f"{talk.process.name}: {brief(command)} -> {brief(answer)}")
+            world.tell("store", f"{process.name}: {brief(command)} -> {brief(answer)}")
         if back is None:
             return
-        if world.now >= talk.process.cut_until:
-            world.at(world.now + back, talk.process, talk.answered, (number, answer))
+        if now >= process.cut_until:
+            world.number = count = world.number + 1
+            heappush(world.events, (now + back, count, process, process.epoch, talk.answered, (number, answer)))
         else:
-            world.at(world.now + back, talk.process, talk.failed, (number, OutcomeUnknown("cut off")))
+            world.at(now + back, process, talk.failed, (number, OutcomeUnknown("cut off")))
+
+    def _refusal(self, command: Command[Any], now: float) -> StoreError | None:
+        """Say how a store that is down, or has had too many changes of one record, refuses; nothing was done."""
+        if now < self.down_until:
+            self.faults[_DOWN] += 1
+            is_reset = self._random() < 0.5
+            return OutcomeUnknown("connection reset") if is_reset else StoreUnavailable("connection refused")
+        if type(command) in (Read, List):
+            return None
+        changed_at = self._store.touched_at.get(command.name)  # type: ignore[attr-defined]  # every other one has it
+        if changed_at is None or now - changed_at >= self._changes_every or self._random() < 0.5:
+            return None
+        self.faults[_TOO_MANY] += 1
+        if self._world.is_told:
+            self._world.tell("store", f"{brief(command)}: {FAULTS[_TOO_MANY]}")
+        return OutcomeUnknown("429 too many changes")

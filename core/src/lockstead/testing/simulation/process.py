@@ -243,7 +243,9 @@ class Process(Machine):
         def ended(outcome: Any, error: StoreError | None) -> None:
             self.tell(f"gave {tenure.lease.incarnation} back: {outcome.name if outcome else error!r}")
             if outcome is not None and tenure.is_owner:
-                self.watch.given_back(tenure, is_removed=outcome is not Outcome.LEFT)
+                self.watch.given_back(
+                    tenure, is_ours=outcome is Outcome.REMOVED, is_removed=outcome is not Outcome.LEFT
+                )
             tenure.left()
             if tenure.unsettled or (error is not None and is_alone):
                 self.sweep(tenure.lease.name, tenure.lease.holder, None if is_alone else tenure.lease.incarnation)

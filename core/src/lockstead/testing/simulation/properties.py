@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 from lockstead.errors import LossReason
+from lockstead.protocol import expiry
 from lockstead.protocol.lifecycle import State, Tenure
-from lockstead.testing.simulation.store import SimulatedStore
+from lockstead.testing.simulation.store import Entry, SimulatedStore
 from lockstead.testing.simulation.world import Actor, Violation, World
-from lockstead.values import Name
+from lockstead.values import Name, Space
 
 HAIR: Final = 1e-6
 """Seconds by which floating-point instants may err."""
@@ -111,6 +112,19 @@ class Watch:
                 self.violated(f"one lease has two tokens, {known} and {token}")
         self._tokens[mine] = token
 
+    # --- grants --------------------------------------------------------------------------------------------------
+
+    def granted(self, name: Name, _: Entry, was: Entry | None) -> None:
+        """The store wrote a record of a new incarnation. was: the one that it replaced."""
+        if name.space is not Space.LOCK or was is None or "ttl" in was.fields:
+            return
+        if not self._store.traits.foreign or "v" in was.fields:
+            self.violated("a record that nobody can read was treated as free")
+        # by the store's Date, as the one clock that may be compared with another implementation's instant
+        date = self._store.date(self._store.time())
+        if date is None or not date > float(was.fields["expires_at"]) + expiry.FOREIGN_ALLOWANCE:
+            self.violated("the lock of another implementation was taken over before its time")
+
     # --- endings -------------------------------------------------------------------------------------------------
 
     def lost(self, process: Actor, tenure: Tenure) -> None:
@@ -121,6 +135,8 @@ class Watch:
         self._lost[id(tenure)] = tenure
         self.ended(tenure)
         reason = tenure.reason
+        if reason is LossReason.UNREACHABLE:
+            self._check_rounds(process, tenure)
         standing = self._store.entries.get(tenure.lease.name)
         is_ours = standing is not None and standing.incarnation == tenure.lease.incarnation
         is_ending = (
@@ -135,8 +151,18 @@ class Watch:
         if reason is LossReason.GONE and is_ours and tenure.registration is None:
             self.violated(f"{process.name} was told GONE, but the lease stands")
 
-    def given_back(self, tenure: Tenure, *, is_removed: bool) -> None:
-        """An owner's release ended, and said whether the lease is gone."""
+    def _check_rounds(self, process: Actor, tenure: Tenure) -> None:
+        """The store counts as out of reach only after so many rounds, however quickly it refused."""
+        settings = tenure.settings
+        tolerated = settings.max_failures * settings.renew_every
+        silent = process.clock.at(self._world.now) - tenure.renewed_at
+        if silent < tolerated - HAIR:
+            self.violated(f"{process.name} was told UNREACHABLE after {silent:.3f} s; {tolerated:.3f} s are tolerated")
+
+    def given_back(self, tenure: Tenure, *, is_ours: bool, is_removed: bool) -> None:
+        """An owner's release ended, and said whether the lease is gone, and whether it was removed by this release."""
+        if is_ours and tenure.state is State.LOST and tenure.settings.lock_delay:
+            self.violated(f"{tenure.lease.holder} lost its lease and cut its lock-delay")
         if is_removed and not self.is_superseded(tenure):
             self.violated(f"{tenure.lease.holder} was told that its lease is gone, but it stands")
 

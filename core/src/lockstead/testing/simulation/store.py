@@ -31,7 +31,9 @@ from lockstead.testing.simulation.world import BootClock, World
 from lockstead.values import Name, Space
 
 SHARED: Final = Traits("shared", "simulated", StoreClock.SHARED, TokenSource.NATIVE)
-DATED: Final = Traits("dated", "simulated", StoreClock.DATED, TokenSource.DRAWN, granularity=2.0, date_step=1.0)
+DATED: Final = Traits(
+    "dated", "simulated", StoreClock.DATED, TokenSource.DRAWN, granularity=2.0, date_step=1.0, foreign=True
+)
 NONE: Final = Traits("none", "simulated", StoreClock.NONE, TokenSource.NATIVE)
 PROFILES: Final = (SHARED, DATED, NONE)
 
@@ -41,7 +43,7 @@ _SCATTER: Final = 2_654_435_761
 
 @dataclass(slots=True)
 class Entry:
-    """One record. updated_at is the store's time; created_ms too; committed_at is true time."""
+    """One record. updated_at is the store's time; created_ms too; committed_at is true time. token: of its grant."""
 
     fields: Mapping[str, str]
     incarnation: str
@@ -55,14 +57,18 @@ class Entry:
 class SimulatedStore:
     """A store with one clock for `updated` and, where it is dated, another for `Date`.
 
-    skew: seconds that `Date` is ahead of `updated`. on_grant is told every new incarnation under a lock's name.
+    skew: seconds that `Date` is ahead of `updated`. order: the number of each grant. touched_at: true instants of the
+    last writes. on_grant is told of every new incarnation: its name, its entry, and the one that it replaced.
     """
 
     __slots__ = (
         "_clock",
         "_grants",
+        "_has_date",
+        "_is_native",
         "_performs",
         "_skew",
+        "_step",
         "_world",
         "entries",
         "on_grant",
@@ -75,7 +81,11 @@ class SimulatedStore:
         self._world = world
         self.traits = traits
         self._clock = clock
-        self._skew = skew
+        self._has_date = traits.clock is not StoreClock.NONE
+        is_dated = traits.clock is StoreClock.DATED
+        self._skew = skew if is_dated else 0.0
+        self._step = traits.date_step if is_dated else 0.0
+        self._is_native = traits.tokens is TokenSource.NATIVE
         self._grants = 0
         self.entries: dict[Name, Entry] = {}
         self.order: dict[str, int] = {}
@@ -92,7 +102,16 @@ class SimulatedStore:
 
     def perform(self, command: Command[Any]) -> Any:
         """Carry out one command at this true instant."""
-        return self._performs[type(command)](command, self._clock.at(self._world.now))
+        clock = self._clock
+        return self._performs[type(command)](command, clock.offset + clock.rate * self._world.now)
+
+    def spoil(self, name: Name, fields: Mapping[str, str]) -> None:
+        """Let an administrator write whatever it likes over a record: the store counts a change like any other."""
+        entry = self.entries[name]
+        entry.fields = fields
+        entry.revision += 1
+        entry.updated_at = self.time()
+        entry.committed_at = self.touched_at[name] = self._world.now
 
     def time(self) -> float:
         """Give the time by which `updated` is stamped."""
@@ -102,23 +121,23 @@ class SimulatedStore:
         """Give how long a span of the store's time truly lasts."""
         return store_seconds / self._clock.rate
 
-    def _date(self, now: float) -> float | None:
-        clock = self.traits.clock
-        if clock is StoreClock.SHARED:
-            return now
-        if clock is StoreClock.NONE:
+    def date(self, now: float) -> float | None:
+        """Give what an answer says of the time, if it says any; now is the store's time."""
+        if not self._has_date:
             return None
-        step = self.traits.date_step
-        return math.floor((now + self._skew) / step) * step if step else now + self._skew
+        step = self._step
+        return now if not step else math.floor((now + self._skew) / step) * step
 
     def _show(self, entry: Entry, now: float, name: Name) -> Snapshot:
         token: int | None = None
-        if self.traits.tokens is TokenSource.NATIVE:
+        if self._is_native:
             token = entry.token
         elif name.space is Space.COMPANION:
             token = entry.created_ms + entry.revision
-        updated_at = None if self.traits.clock is StoreClock.NONE else entry.updated_at
-        return Snapshot(entry.fields, entry.incarnation, str(entry.revision), updated_at, self._date(now), token)
+        if not self._has_date:
+            return Snapshot(entry.fields, entry.incarnation, str(entry.revision), None, None, token)
+        shown = self.date(now) if self._step else now
+        return Snapshot(entry.fields, entry.incarnation, str(entry.revision), entry.updated_at, shown, token)
 
     def _grant(self, name: Name, fields: Mapping[str, str], now: float, was: Entry | None) -> Snapshot:
         self._grants += 1
@@ -133,7 +152,7 @@ class SimulatedStore:
 
     def _read(self, command: Read, now: float) -> Snapshot | Absent:
         entry = self.entries.get(command.name)
-        return Absent(self._date(now)) if entry is None else self._show(entry, now, command.name)
+        return Absent(self.date(now)) if entry is None else self._show(entry, now, command.name)
 
     def _create(self, command: Create, now: float) -> Snapshot | Conflict:
         if command.name in self.entries:
@@ -143,7 +162,7 @@ class SimulatedStore:
     def _replace(self, command: Replace, now: float) -> Snapshot | Conflict | Absent:
         entry = self.entries.get(command.name)
         if entry is None:
-            return Absent(self._date(now))
+            return Absent(self.date(now))
         if entry.incarnation != command.incarnation or str(entry.revision) != command.revision:
             return Conflict()
         return self._grant(command.name, command.fields, now, entry)
@@ -151,7 +170,7 @@ class SimulatedStore:
     def _extend(self, command: Extend, now: float) -> Snapshot | Conflict | Absent:
         entry = self.entries.get(command.name)
         if entry is None:
-            return Absent(self._date(now))
+            return Absent(self.date(now))
         if command.incarnation is not None and entry.incarnation != command.incarnation:
             return Conflict()
         if command.revision is not None and str(entry.revision) != command.revision:
@@ -166,13 +185,13 @@ class SimulatedStore:
     def _remove(self, command: Remove, now: float) -> Removed | Conflict | Absent:
         entry = self.entries.get(command.name)
         if entry is None:
-            return Absent(self._date(now))
+            return Absent(self.date(now))
         if entry.incarnation != command.incarnation:
             return Conflict()
         if command.revision is not None and str(entry.revision) != command.revision:
             return Conflict()
         del self.entries[command.name]
-        return Removed(self._date(now))
+        return Removed(self.date(now))
 
     def _list(self, command: List, now: float) -> Listing:
         return Listing(

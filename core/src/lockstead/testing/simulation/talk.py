@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.errors import StoreError
 from lockstead.protocol.acquire import OutOfTime
-from lockstead.protocol.commands import Pause, Paused, Reply, Script
+from lockstead.protocol.commands import Create, Pause, Paused, Read, Reply, Script
 from lockstead.protocol.record import stamped
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Talk:
         "_script",
         "_then",
         "gives_up_at",
+        "has_paused",
         "is_over",
         "limit",
         "number",
@@ -50,6 +51,7 @@ class Talk:
         self.number = 0
         self.sent_at = 0.0
         self.turns = 0
+        self.has_paused = False
         self.is_over = False
         self._epoch = process.epoch
         self._script = script
@@ -68,29 +70,29 @@ class Talk:
     def answered(self, message: tuple[int, Any]) -> None:
         """An answer came in; one that nobody waits for any more is dropped."""
         number, answer = message
-        if self._awaits(number):
-            process = self.process
-            self._advance(Reply(answer, self.sent_at, process.clock.at(process.world.now)), None)
+        process = self.process
+        # an answer may reach a process that died and came back: it is not the one that asked
+        if number == self.number and not self.is_over and self._epoch == process.epoch:
+            clock = process.clock
+            self._advance(Reply(answer, self.sent_at, clock.offset + clock.rate * process.world.now), None)
 
     def failed(self, message: tuple[int, StoreError]) -> None:
         """The request failed, or its limit passed."""
         number, error = message
-        if self._awaits(number):
+        if number == self.number and not self.is_over and self._epoch == self.process.epoch:
             self._advance(None, error)
 
-    def _awaits(self, number: int) -> bool:
-        # an answer may reach a process that died and came back: it is not the one that asked
-        return number == self.number and not self.is_over and self._epoch == self.process.epoch
-
     def _advance(self, reply: Reply[Any] | None, error: StoreError | None) -> None:
-        process = self.process
-        world, clock = process.world, process.clock
+        process, script = self.process, self._script
+        clock = process.clock
+        # one instant of true time for all that a step does
+        self.sent_at = now = clock.offset + clock.rate * process.world.now
         while True:
             try:
                 if error is not None:
-                    command = self._script.throw(error)
+                    command = script.throw(error)
                 else:
-                    command = self._script.send(reply)  # type: ignore[arg-type]  # a script starts with None
+                    command = script.send(reply)  # type: ignore[arg-type]  # a script starts with None
             except StopIteration as stop:
                 self.is_over = True
                 self._then(stop.value, None)
@@ -99,11 +101,15 @@ class Talk:
                 self.is_over = True
                 self._then(None, raised)
                 return
-            self.sent_at = now = clock.at(world.now)
             self.number += 1
-            if type(command) is Pause:
-                self._pause(command, now)
+            kind = type(command)
+            if kind is Pause:
+                self._pause(command, now)  # type: ignore[arg-type]  # the line above says which it is
                 return
+            if self.has_paused:
+                self.has_paused = False
+                if kind is Create:
+                    process.watch.violated("a waiter writes before it reads")
             limit = self.limit
             if self.gives_up_at is not None:
                 left = self.gives_up_at + OVERTIME - now
@@ -113,22 +119,25 @@ class Talk:
                     continue
                 limit = min(limit, left)
             self.turns = 0
-            process.network.send(self, stamped(command, process.wall()), limit / clock.rate)
+            if kind is not Read:
+                command = stamped(command, process.wall())
+            process.network.send(self, command, limit / clock.rate)
             return
 
     def _pause(self, command: Pause, now: float) -> None:
-        world = self.process.world
-        dice = world.dice
-        seconds = command.at_least + (command.at_most - command.at_least) * dice.random()
+        process = self.process
+        world = process.world
+        random = world.dice.random
+        seconds = command.at_least + (command.at_most - command.at_least) * random()
         if self.gives_up_at is not None:
             seconds = max(0.0, min(seconds, self.gives_up_at - now))
         if seconds == 0.0:
             self._count_idle_turn()
         slept, changed = seconds, False
-        if self.process.is_watching and dice.random() < 0.2:
-            slept, changed = seconds * dice.random(), True
-        ends_at = world.now + slept / self.process.clock.rate
-        world.at(ends_at, self.process, self.answered, (self.number, Paused(seconds, changed)))
+        if process.is_watching and random() < 0.2:
+            slept, changed = seconds * random(), True
+        self.has_paused = True
+        world.at(world.now + slept / process.clock.rate, process, self.answered, (self.number, Paused(seconds, changed)))
 
     def _count_idle_turn(self) -> None:
         """Catch a script that spins: it neither waits nor sends, and a real driver would burn a processor."""

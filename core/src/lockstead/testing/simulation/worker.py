@@ -1,4 +1,4 @@
-"""Decides what simulated processes do: take the lock, work, share it, hand it on, give it back; or break it.
+"""Decides what simulated processes do: take the lock, work, share it, hand it on, give it back.
 
 All choices come from the world's dice. Must not know what holds of a correct protocol: that is `properties`.
 """
@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstead.errors import StoreError
-from lockstead.protocol import expiry
 from lockstead.protocol.acquire import Acquisition, Grant, acquire
-from lockstead.protocol.commands import Extend, Remove, Replace, Script
 from lockstead.protocol.members import Attached, attach, withdraw
-from lockstead.protocol.record import Record, Revocation, encode
-from lockstead.protocol.release import Broken, break_lease, release
+from lockstead.protocol.record import Record, encode
+from lockstead.protocol.release import release
 from lockstead.protocol.renew import Over
 from lockstead.protocol.terms import LeaseId
 from lockstead.testing.simulation.process import Kept, Process
-from lockstead.testing.simulation.store import SimulatedStore
 from lockstead.testing.simulation.talk import Talk
-from lockstead.values import Name, Space
+from lockstead.values import Name
 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What workers tend to do: probabilities, and mean lengths in seconds."""
+    """What workers tend to do: probabilities, and mean lengths in seconds.
+
+    rivals: another thread of the process asks for the lock that is held.
+    """
 
     work: float = 30.0
     idle: float = 2.0
@@ -37,6 +37,7 @@ class Habits:
     gives_up: float = 0.3
     cancels: float = 0.1
     reclaims: float = 0.5
+    rivals: float = 0.0
 
 
 @dataclass(slots=True)
@@ -142,11 +143,25 @@ class Worker(Process):
             self.after(self._span(length), self._draw, kept)
         if kept.tenure.is_owner and self._throws(habits.shares):
             self.after(length * self.world.dice.random() ** 2, self._share, kept)
+        if habits.rivals and self._throws(habits.rivals):
+            self.after(self._span(length), self._rival)
         ends = self._detach if self._throws(habits.detaches) else self._finish_work
         self.after(length, ends, kept)
 
     def _draw(self, kept: Kept) -> None:
         self.draw(kept)
+
+    def _rival(self, _: Any) -> None:
+        """Ask for what this very process holds, as another of its threads may, and as if that one were dead."""
+        want = self.wish(self.key, reclaim=True)
+
+        def asked(outcome: Any, _: StoreError | None) -> None:
+            if isinstance(outcome, Grant):
+                self.release(self.granted(outcome, want), _nothing)
+            else:
+                self.given_up(want)
+
+        self.converse(acquire(want, self.terms, gives_up_at=self.now(), tries_once=True), asked, self.now())
 
     def _finish_work(self, kept: Kept) -> None:
         if self._held is not kept:
@@ -270,56 +285,5 @@ def _ignored(_: Any, __: StoreError | None) -> None:
     """Whatever came of it."""
 
 
-class Operator(Process):
-    """Somebody who breaks locks, and deletes what is not theirs to delete."""
-
-    __slots__ = ("key", "store")
-
-    key: Name
-    store: SimulatedStore
-
-    def breaks(self, at_once: bool) -> None:
-        """Revoke the lease, or remove it at once."""
-        self.tell("breaks the lock" + (" at once" if at_once else ""))
-        revoked = Revocation(self.name, "tidying up")
-
-        def done(broken: Any, _: StoreError | None) -> None:
-            if isinstance(broken, Broken) and broken.removed and broken.believed_for is not None:
-                self.watch.forsaken(broken.seen.incarnation, broken.believed_for)
-
-        script = break_lease(self.key, revoked, self.terms, now=at_once, incarnation=None, salt=self.nonce())
-        self.converse(self._noting(script), done)
-
-    def _noting(self, script: Script[Any]) -> Script[Any]:
-        """Run a script, noting which lease it is about to end: its answer may be late, or never come."""
-        command = next(script)
-        while True:
-            match command:
-                case Remove() | Replace():
-                    self.watch.at_mercy(command.incarnation)
-                case Extend(fields=fields, incarnation=str(incarnation)) if "ended" in fields:
-                    self.watch.at_mercy(incarnation)
-                case _:
-                    pass
-            try:
-                reply = yield command
-            except StoreError as error:
-                raised: StoreError | None = error
-            else:
-                raised = None
-            try:
-                command = script.send(reply) if raised is None else script.throw(raised)
-            except StopIteration as stop:
-                return stop.value
-
-    def deletes(self, space: Space) -> None:
-        """Delete a record behind everybody's back, as an administrator of the store can."""
-        for name in [name for name in self.store.entries if name.space is space]:
-            entry = self.store.entries.pop(name)
-            self.tell(f"deletes {name}")
-            if space is Space.LOCK and "ttl" in entry.fields:
-                ttl = float(entry.fields["ttl"])
-                self.watch.forsaken(
-                    entry.incarnation,
-                    expiry.believed_until(0.0, ttl, self.settings.drift, self.terms.traits.granularity),
-                )
+def _nothing() -> None:
+    """Nobody waits for it."""

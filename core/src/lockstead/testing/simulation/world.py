@@ -5,8 +5,8 @@ Nothing here sleeps or reads a clock. Two events of one instant happen in the or
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final, TypeAlias
 
@@ -54,44 +54,51 @@ class Actor:
 
 
 class World:
-    """True time in seconds, the events to come, the dice, and the log if somebody wants to read it."""
+    """True time in seconds, the events to come, the dice, and the log if somebody wants to read it.
 
-    __slots__ = ("_events", "_number", "dice", "is_told", "log", "now")
+    events: a heap of (true instant, number, actor or None, its epoch, call, argument); number: of the last one
+    planned. is_halted: somebody wants the part that is being played to end.
+    """
+
+    __slots__ = ("dice", "events", "is_halted", "is_told", "log", "now", "number")
 
     def __init__(self, seed: int, *, is_told: bool = False) -> None:
         self.now = 0.0
         self.dice = Random(seed)
         self.is_told = is_told
+        self.is_halted = False
         self.log: list[str] = []
-        self._events: list[tuple[float, int, Actor | None, int, Call, Any]] = []
-        self._number = 0
+        self.events: list[tuple[float, int, Actor | None, int, Call, Any]] = []
+        self.number = 0
 
     def at(self, when: float, actor: Actor | None, call: Call, argument: Any = None) -> None:
         """Plan a call at a true instant; for an actor, if it has not died until then."""
-        self._number += 1
-        epoch = 0 if actor is None else actor.epoch
-        heapq.heappush(self._events, (when, self._number, actor, epoch, call, argument))
+        self.number = number = self.number + 1
+        heappush(self.events, (when, number, actor, 0 if actor is None else actor.epoch, call, argument))
 
     def tell(self, who: str, what: str) -> None:
         """Write a line of the log; ask `is_told` first where the line costs something."""
         self.log.append(f"{self.now:10.4f}  {who:<10} {what}")
 
-    def run(self, until: float, is_over: Callable[[], bool] | None = None) -> None:
-        """Let everything happen that is planned up to a true instant, or until somebody says that it is over."""
-        events, pop, push = self._events, heapq.heappop, heapq.heappush
-        while events and events[0][0] <= until:
-            if is_over is not None and is_over():
-                return
-            when, number, actor, epoch, call, argument = pop(events)
+    def run(self, until: float) -> None:
+        """Let everything happen that is planned up to a true instant, or until somebody halts the world."""
+        events = self.events
+        self.is_halted = False
+        while events and not self.is_halted:
+            event = events[0]
+            when, number, actor, epoch, call, argument = event
+            if when > until:
+                break
+            heappop(events)
             if actor is not None:
                 if actor.epoch != epoch:
                     continue
                 if when < actor.stopped_until:
-                    push(events, (actor.stopped_until, number, actor, epoch, call, argument))
+                    heappush(events, (actor.stopped_until, number, actor, epoch, call, argument))
                     continue
             self.now = when
             call(argument)
-            if self._number > EVENTS_MAX:
+            if number > EVENTS_MAX:
                 raise Violation(f"at {when:.4f}: somebody spins without end")
-        if is_over is None or not is_over():
+        if not self.is_halted:
             self.now = max(self.now, until)

@@ -1,0 +1,146 @@
+"""Decides what those do who share the store and keep no lease: operators, administrators, another implementation.
+
+Must not know what holds of a correct protocol: that is `properties`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from lockstead.errors import StoreError
+from lockstead.protocol import expiry
+from lockstead.protocol.commands import Create, Extend, Remove, Replace, Reply, Script, Snapshot
+from lockstead.protocol.record import Revocation, number
+from lockstead.protocol.release import Broken, break_lease
+from lockstead.testing.simulation.machine import Machine
+from lockstead.testing.simulation.process import Process
+from lockstead.testing.simulation.store import SimulatedStore
+from lockstead.values import Name, Space
+
+DAMAGED: Final = {"v": "1"}
+"""What is left of a record that somebody damaged."""
+
+
+class Operator(Process):
+    """Somebody who breaks locks, and deletes what is not theirs to delete."""
+
+    __slots__ = ("key", "store")
+
+    key: Name
+    store: SimulatedStore
+
+    def _breaks(self, *, at_once: bool) -> None:
+        self.tell("breaks the lock" + (" at once" if at_once else ""))
+        revoked = Revocation(self.name, "tidying up")
+
+        def done(broken: Any, _: StoreError | None) -> None:
+            if isinstance(broken, Broken) and broken.removed and broken.believed_for is not None:
+                self.watch.forsaken(broken.seen.incarnation, broken.believed_for)
+
+        script = break_lease(self.key, revoked, self.terms, now=at_once, incarnation=None, salt=self.nonce())
+        self.converse(self._noting(script), done)
+
+    def _noting(self, script: Script[Any]) -> Script[Any]:
+        """Run a script, noting which lease it is about to end: its answer may be late, or never come."""
+        command = next(script)
+        while True:
+            match command:
+                case Remove() | Replace():
+                    self.watch.at_mercy(command.incarnation)
+                case Extend(fields=fields, incarnation=str(incarnation)) if "ended" in fields:
+                    self.watch.at_mercy(incarnation)
+                case _:
+                    pass
+            try:
+                reply = yield command
+            except StoreError as error:
+                raised: StoreError | None = error
+            else:
+                raised = None
+            try:
+                command = script.send(reply) if raised is None else script.throw(raised)
+            except StopIteration as stop:
+                return stop.value
+
+    def revokes(self, _: Any) -> None:
+        """Ask the holder to stop."""
+        self._breaks(at_once=False)
+
+    def removes(self, _: Any) -> None:
+        """Remove the lease at once, whoever believes in it."""
+        self._breaks(at_once=True)
+
+    def deletes(self, space: Space) -> None:
+        """Delete a record behind everybody's back, as an administrator of the store can."""
+        for name in [name for name in self.store.entries if name.space is space]:
+            entry = self.store.entries.pop(name)
+            self.tell(f"deletes {name}")
+            if space is Space.LOCK and "ttl" not in entry.fields:
+                self.watch.at_mercy(entry.incarnation)
+            elif space is Space.LOCK:
+                ttl = float(entry.fields["ttl"])
+                self.watch.forsaken(
+                    entry.incarnation,
+                    expiry.believed_until(0.0, ttl, self.settings.drift, self.terms.traits.granularity),
+                )
+
+    def damages(self, _: Any) -> None:
+        """Spoil the record; sooner or later somebody notices, and removes it."""
+        entry = self.store.entries.get(self.key)
+        if entry is not None and "ttl" in entry.fields:
+            self.store.spoil(self.key, DAMAGED)
+            self.tell("damages the record")
+            self.after(self.settings.ttl / 2, self._repairs)
+
+    def _repairs(self, _: Any) -> None:
+        if self.is_damaged:
+            self.removes(None)
+            self.after(self.settings.ttl / 2, self._repairs)
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether what stands under the lock's name can be read by nobody."""
+        entry = self.store.entries.get(self.key)
+        return entry is not None and entry.fields.get("v") == "1" and "ttl" not in entry.fields
+
+    def clears(self) -> None:
+        """Remove what no process of ours ever will: a damaged record, and another implementation's."""
+        entry = self.store.entries.get(self.key)
+        if entry is not None and "ttl" not in entry.fields:
+            self.watch.at_mercy(entry.incarnation)
+            del self.store.entries[self.key]
+            self.tell(f"clears {self.key.key}")
+
+
+class Stranger(Machine):
+    """Another implementation, which writes `identity` and `expires_at`, never renews, and removes what it made."""
+
+    __slots__ = ("key", "store")
+
+    key: Name
+    store: SimulatedStore
+
+    def visits(self, holds: float) -> None:
+        """Take the lock if it is free, and hold it for so many seconds. Its wall clock is right to half a minute."""
+        error = 60.0 * self.world.dice.random() - 30.0
+        fields = {"identity": self.nonce(), "expires_at": number(self.store.time() + holds + error)}
+
+        def asked(outcome: Any, _: StoreError | None) -> None:
+            if isinstance(outcome, Reply) and isinstance(outcome.answer, Snapshot):
+                self.tell("holds the lock as another implementation does")
+                self.after(holds, self._goes, outcome.answer.incarnation)
+
+        self.converse(_once(Create(self.key, fields)), asked)
+
+    def _goes(self, incarnation: str) -> None:
+        self.converse(_once(Remove(self.key, incarnation)), _ignored)
+
+
+def _once(command: Create | Remove) -> Script[Reply[Any]]:
+    """Say one thing."""
+    reply: Reply[Any] = yield command
+    return reply
+
+
+def _ignored(_: Any, __: StoreError | None) -> None:
+    """Whatever came of it."""

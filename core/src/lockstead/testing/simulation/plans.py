@@ -1,0 +1,205 @@
+"""Decides what one seed stands for: which store, settings, processes, faults and accidents. Plays nothing.
+
+Two scenarios. The long one goes on for some ttls, and each kind of fault is in some of its plans and not in others, so
+that none hides another. The short one ends its rough part with the sixtieth request that is delivered, and every kind
+of fault is enabled in every run of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from random import Random
+from typing import Final
+
+from lockstead.protocol.commands import Traits
+from lockstead.settings import Settings
+from lockstead.testing.simulation.network import ACCIDENTS, KINDS, Faults
+from lockstead.testing.simulation.store import PROFILES
+from lockstead.testing.simulation.worker import Habits
+
+DELIVERED_MIN: Final = 60
+"""Requests that the store has carried out when the rough part of a short run ends."""
+
+LONG_EVERY: Final = 5
+"""Every fifth seed stands for a long run, the others for short ones."""
+
+
+class Scenario(Enum):
+    """How long a run is, and how much befalls it."""
+
+    SHORT = "short"
+    LONG = "long"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a seed decides before the first event. Times are seconds.
+
+    rates: of the processes' clocks and, last, of the store's. skew: of the store's `Date`. lasts: the rough part, which
+    ends earlier once `delivers` requests are delivered (0: only by time). within: seconds in which all accidents begin.
+    accidents: how many of each of `network.ACCIDENTS`. watches: the store can wake who waits.
+    """
+
+    scenario: Scenario
+    traits: Traits
+    settings: tuple[Settings, ...]
+    rates: tuple[float, ...]
+    skew: float
+    faults: Faults
+    habits: Habits
+    lasts: float
+    delivers: int
+    within: float
+    accidents: tuple[int, ...]
+    watches: bool
+
+
+def scenario_of(seed: int) -> Scenario:
+    """Give the scenario that a seed stands for, unless another one is asked for."""
+    return Scenario.LONG if seed % LONG_EVERY == 0 else Scenario.SHORT
+
+
+def plan_of(seed: int, scenario: Scenario | None = None) -> Plan:
+    """Give the plan of a seed."""
+    dice = Random(seed ^ 0x5EED)
+    return _long(dice) if (scenario or scenario_of(seed)) is Scenario.LONG else _short(dice)
+
+
+@lru_cache(maxsize=1024)
+def _settings(ttl: float, drift: float, lock_delay: float, backoff_max: float, margin: float) -> Settings:
+    return Settings.make(
+        ttl=ttl, drift=drift, lock_delay=lock_delay, backoff_max=backoff_max, abort_margin=ttl * margin
+    )
+
+
+def _rates(dice: Random, count: int, drift: float) -> tuple[float, ...]:
+    # the ends of what is tolerated find more than the middle does
+    return tuple(1 + drift * dice.choice((-1.0, 1.0, 2 * dice.random() - 1)) for _ in range(count))
+
+
+# --- long ------------------------------------------------------------------------------------------------------------
+
+_MOODS: Final = ("storm", "frozen", "crowd", "office")
+_SKEWS: Final = (0.0, 0.5, -0.5, 1.0, -1.9, 5.0, -5.0, 60.0)
+
+
+def _long(dice: Random) -> Plan:
+    """Four moods: a storm of lost messages; processes that stand still for about a ttl; a crowd of members; operators."""
+    choice = dice.choice
+    mood = choice(_MOODS)
+    drift = choice((0.01, 0.05, 0.1))
+    ttls = choice(((12.0, 12.0, 12.0), (12.0, 24.0, 12.0), (24.0, 8.0, 24.0)))
+    lock_delay, backoff_max = choice((0.0, 0.0, 0.0, 3.0)), choice((0.2, 0.5, 2.0, 5.0))
+    margin = choice((0.01, 1 / 6))
+    lasts = max(ttls) * choice((2.0, 4.0))
+    is_office = mood == "office"
+    accidents = {
+        "stop": choice((3, 6)) if mood == "frozen" else dice.randrange(3),
+        "kill": choice((1, 3)) if mood == "crowd" else dice.randrange(3),
+        "cut": dice.randrange(3),
+        "outage": choice((0, 0, 1)),
+        "jump": dice.randrange(2),
+        "revoke": choice((0, 1, 2)) if is_office else 0,
+        "break": choice((0, 1, 2)) if is_office else 0,
+        "delete": choice((0, 1)) if is_office else 0,
+        "forget": choice((0, 1)) if is_office else 0,
+        "damage": choice((0, 0, 1)) if is_office else 0,
+        "stranger": choice((0, 0, 1, 2)),
+    }
+    return Plan(
+        scenario=Scenario.LONG,
+        traits=choice(PROFILES),
+        settings=tuple(_settings(ttl, drift, lock_delay, backoff_max, margin) for ttl in ttls),
+        rates=_rates(dice, len(ttls) + 1, drift),
+        skew=choice(_SKEWS),
+        faults=_faults_of(mood, dice),
+        habits=_habits_of(mood, max(ttls), dice),
+        lasts=lasts,
+        delivers=0,
+        within=lasts,
+        accidents=tuple(accidents[kind] for kind in ACCIDENTS),
+        watches=dice.random() < 0.3,
+    )
+
+
+def _faults_of(mood: str, dice: Random) -> Faults:
+    odds = [dice.choice((0.0, 0.02, 0.1)) * (1.0 if mood == "storm" else 0.2) for _ in KINDS[:-2]]
+    stumbles = (dice.choice((0.01, 0.03)) if mood == "frozen" else 0.0, dice.choice((0.0, 0.0, 0.005)))
+    latency = dice.choice((0.005, 0.05, 0.3, 0.6))
+    latest = dice.choice((2.0, 20.0, 120.0))
+    return Faults((*odds, *stumbles), latency, latest, changes_every=dice.choice((0.0, 0.0, 1.0)))
+
+
+def _habits_of(mood: str, longest: float, dice: Random) -> Habits:
+    choice, is_crowd = dice.choice, mood == "crowd"
+    return Habits(
+        work=longest * choice((0.1, 0.5) if is_crowd else (0.2, 0.6, 2.0)),
+        idle=choice((0.1, 2.0)),
+        draws=choice((0.0, 0.9)),
+        shares=choice((0.7, 1.0)) if is_crowd else choice((0.0, 0.3)),
+        attaches=0.9 if is_crowd else 0.5,
+        detaches=choice((0.1, 0.5)) if is_crowd else 0.05,
+        gives_up=choice((0.1, 0.6)),
+        cancels=choice((0.0, 0.3)),
+        reclaims=choice((0.0, 0.9)),
+    )
+
+
+# --- short -----------------------------------------------------------------------------------------------------------
+
+_SHORT_ACCIDENTS: Final = {
+    "stop": (1, 2, 3),
+    "kill": (0, 1, 2),
+    "cut": (0, 1),
+    "outage": (0, 0, 1),
+    "jump": (0, 1),
+    "revoke": (0, 0, 0, 1),
+    "break": (0, 0, 0, 1),
+    "delete": (0, 0, 0, 0, 1),
+    "forget": (0, 0, 0, 1),
+    "damage": (0, 0, 0, 0, 0, 1),
+    "stranger": (0, 0, 0, 1),
+}
+"""From how many of each accident a short run chooses: none is shut out of any."""
+
+
+def _short(dice: Random) -> Plan:
+    """Three processes that come, work, share and go quickly; accidents crowd into the first two ttls or so."""
+    choice = dice.choice
+    drift = choice((0.01, 0.05, 0.1))
+    ttls = choice(((12.0, 12.0, 12.0), (12.0, 24.0, 12.0)))
+    backoff_max = choice((2.0, 5.0))
+    lock_delay, margin = choice((0.0, 0.0, 0.0, 3.0)), choice((0.01, 1 / 6))
+    longest = max(ttls)
+    few = choice((0.005, 0.01, 0.03))
+    return Plan(
+        scenario=Scenario.SHORT,
+        traits=choice(PROFILES),
+        settings=tuple(_settings(ttl, drift, lock_delay, backoff_max, margin) for ttl in ttls),
+        rates=_rates(dice, len(ttls) + 1, drift),
+        skew=choice(_SKEWS),
+        faults=Faults(
+            (*(few for _ in KINDS[:-2]), choice((0.005, 0.03)), 0.005),
+            latency=choice((0.005, 0.05, 0.3, 0.6)),
+            latest=choice((2.0, 20.0)),
+            changes_every=choice((0.0, 1.0)),
+        ),
+        habits=Habits(
+            work=longest * choice((0.1, 0.3, 1.0)),
+            idle=choice((0.1, 1.0)),
+            draws=choice((0.2, 0.9)),
+            shares=choice((0.3, 1.0)),
+            attaches=0.7,
+            detaches=choice((0.05, 0.3)),
+            gives_up=0.3,
+            cancels=choice((0.05, 0.3)),
+            reclaims=choice((0.2, 0.9)),
+        ),
+        lasts=40 * longest,
+        delivers=DELIVERED_MIN,
+        within=2 * longest,
+        accidents=tuple(choice(_SHORT_ACCIDENTS[kind]) for kind in ACCIDENTS),
+        watches=dice.random() < 0.3,
+    )
