@@ -67,8 +67,9 @@ demo: $(STAMP) debian ## publish packages under a lock, seen live; REPO= LOCK= P
 	  $(if $(REPO),--repo '$(REPO)') $(if $(LOCK),--lock '$(LOCK)') $(if $(PACE),--pace '$(PACE)') $(ARGS)
 
 .PHONY: sim
-sim: $(STAMP) ## the lock protocol in virtual time under faults; SEED= replays one run, SEEDS= says how many
-	$(RUN)/python -m lockstead.testing.simulation $(if $(SEED),--seed '$(SEED)') $(if $(SEEDS),--seeds '$(SEEDS)') $(ARGS)
+sim: $(STAMP) ## the lock protocol in virtual time under faults; SEED= replays one run, SEEDS= SCENARIO= FROM= choose more
+	$(RUN)/python -m lockstead.testing.simulation $(if $(SEED),--seed '$(SEED)') $(if $(SEEDS),--seeds '$(SEEDS)') \
+	  $(if $(FROM),--from '$(FROM)') $(if $(SCENARIO),--scenario '$(SCENARIO)') $(ARGS)
 
 .PHONY: model
 model: $(STAMP) debian ## prove the models of the protocol with spin; ARGS=--deep for what takes minutes

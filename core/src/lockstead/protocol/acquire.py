@@ -17,6 +17,7 @@ from lockstead.protocol.commands import (
     Extend,
     OutOfTime,
     Pause,
+    Paused,
     Read,
     Remove,
     Replace,
@@ -111,7 +112,8 @@ def acquire(
         waited_out = contended or silence
         if want.on_wait is not None and waited_out is not None:
             want.on_wait(waited_out)
-        pause = yield from ask(Pause(want.name, settings.backoff_min, max(settings.backoff_min, longest)))
+        # as `ask` does, without its frame: every waiter comes through here with every poll
+        pause: Reply[Paused] = yield Pause(want.name, settings.backoff_min, max(settings.backoff_min, longest))
         if gives_up_at is not None and pause.received_at >= gives_up_at:
             is_last = True
         # decorrelated jitter: the next pause is drawn from up to three times this one
@@ -137,7 +139,7 @@ def attempt(
             if granted is not None:
                 return granted
             write_first = False
-        reply = yield from ask(Read(want.name))
+        reply: Reply[Snapshot | Absent] = yield Read(want.name)
         seen = reply.answer
         if isinstance(seen, Absent):
             terms.book.forget(want.name)

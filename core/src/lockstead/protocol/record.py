@@ -135,9 +135,10 @@ def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> R
     values: dict[str, Any] = {}
     unknown: dict[str, str] = {}
     for key, text in fields.items():
-        reader = _READERS.get(key)
-        if reader is not None:
-            values[_ATTRIBUTES.get(key, key)] = reader(name, key, text)
+        known = _READERS.get(key)
+        if known is not None:
+            attribute, reader = known
+            values[attribute] = text if reader is None else reader(name, key, text)
         elif key != "v":
             unknown[key] = text
     if values.get("ttl") is None or not values.get("holder"):
@@ -268,10 +269,6 @@ def _damaged(name: Name, what: str, text: str) -> StoreRefused:
     )
 
 
-def _text(_: Name, __: str, text: str) -> str:
-    return text
-
-
 def _flag(_: Name, __: str, text: str) -> bool:
     return text == "1"
 
@@ -317,15 +314,14 @@ def _labels(name: Name, what: str, text: str) -> Mapping[str, str]:
     return {str(key): str(value) for key, value in said.items()}
 
 
-_ATTRIBUTES: Final = {"identity": "holder"}
-"""Fields that are called otherwise in a `Record`."""
-
-_READERS: Final[dict[str, Callable[[Name, str, str], Any]]] = {
-    **dict.fromkeys(("identity", *_TEXTS), _text),
-    **dict.fromkeys(_NUMBERS, _number),
-    **dict.fromkeys(("ttl", "lock_delay"), _positive),
-    **dict.fromkeys(("token", "pid"), _whole),
-    **dict.fromkeys(_FLAGS, _flag),
-    "revoked": _revocation,
-    "labels": _labels,
+_READERS: Final[dict[str, tuple[str, Callable[[Name, str, str], Any] | None]]] = {
+    "identity": ("holder", None),
+    **{name: (name, None) for name in _TEXTS},
+    **{name: (name, _number) for name in _NUMBERS},
+    **{name: (name, _positive) for name in ("ttl", "lock_delay")},
+    **{name: (name, _whole) for name in ("token", "pid")},
+    **{name: (name, _flag) for name in _FLAGS},
+    "revoked": ("revoked", _revocation),
+    "labels": ("labels", _labels),
 }
+"""What a field is called in a `Record`, and how it is read where it is more than text."""

@@ -13,7 +13,7 @@ from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, List, Read
 from lockstead.testing.simulation.store import SimulatedStore
 from lockstead.testing.simulation.words import brief
-from lockstead.testing.simulation.world import World
+from lockstead.testing.simulation.world import Halt, World
 
 if TYPE_CHECKING:
     from lockstead.testing.simulation.talk import Talk
@@ -201,20 +201,20 @@ class Network:
                 world.at(now + back, process, talk.failed, (number, error))
             return
         self.delivered += 1
-        if self.delivered == self.halts_at:
-            world.is_halted = True
         if number != talk.number:
             self.faults[_STALE] += 1
         answer = self._store.perform(command)
         if world.is_told:
             world.tell("store", f"{process.name}: {brief(command)} -> {brief(answer)}")
         if back is None:
-            return
-        if now >= process.cut_until:
+            pass
+        elif now >= process.cut_until:
             world.number = count = world.number + 1
             heappush(world.events, (now + back, count, process, process.epoch, talk.answered, (number, answer)))
         else:
             world.at(now + back, process, talk.failed, (number, OutcomeUnknown("cut off")))
+        if self.delivered == self.halts_at:
+            raise Halt
 
     def _refusal(self, command: Command[Any], now: float) -> StoreError | None:
         """Say how a store that is down, or has had too many changes of one record, refuses; nothing was done."""

@@ -5,7 +5,8 @@ Runs the very same `Rota`, `Tenure` and scripts as the real one. Must not know w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreError
@@ -41,13 +42,20 @@ class Kept:
         self.settled: Callable[[], None] | None = None
 
 
+@lru_cache(maxsize=256)
+def _fields_of(owner: str, ttl: float, lock_delay: float) -> Mapping[str, str]:
+    """Give what all records of one process say, but for their holder."""
+    return encode(Record(owner, ttl, owner=owner, lock_delay=lock_delay))
+
+
 class Process(Machine):
     """A process with its own client and keeper, on a machine of its own."""
 
-    __slots__ = ("_keeps_at", "_kept", "_rota")
+    __slots__ = ("_fields", "_keeps_at", "_kept", "_rota")
 
     def __init__(self, name: str, clock: BootClock, world: World, network: Network, watch: Watch, terms: Terms) -> None:
         super().__init__(name, clock, world, network, watch, terms)
+        self._fields = _fields_of(name, terms.settings.ttl, terms.settings.lock_delay)
         self._renew_state()
 
     def _renew_state(self) -> None:
@@ -59,9 +67,9 @@ class Process(Machine):
 
     def wish(self, name: Name, *, reclaim: bool = False) -> Acquisition:
         """Make one wish for one lock, with a holder of its own."""
-        holder, settings = self.nonce(), self.settings
-        record = Record(holder, settings.ttl, owner=self.name, lock_delay=settings.lock_delay)
-        return Acquisition(name, holder, self.name, encode(record), reclaim=reclaim, keeps=self._keeps)
+        holder = self.nonce()
+        fields = {**self._fields, "identity": holder}
+        return Acquisition(name, holder, self.name, fields, reclaim=reclaim, keeps=self._keeps)
 
     def _keeps(self, holder: str) -> bool:
         return any(kept.tenure.lease.holder == holder for kept in self._kept.values())

@@ -114,10 +114,10 @@ class Watch:
 
     # --- grants --------------------------------------------------------------------------------------------------
 
-    def granted(self, name: Name, _: Entry, was: Entry | None) -> None:
+    def granted(self, name: Name, entry: Entry, was: Entry | None) -> None:
         """The store wrote a record of a new incarnation. was: the one that it replaced."""
-        if name.space is not Space.LOCK or was is None or "ttl" in was.fields:
-            return
+        if name.space is not Space.LOCK or was is None or "ttl" in was.fields or "tombstone" in entry.fields:
+            return  # an operator, who meant that very incarnation, may bury what nobody can read
         if not self._store.traits.foreign or "v" in was.fields:
             self.violated("a record that nobody can read was treated as free")
         # by the store's Date, as the one clock that may be compared with another implementation's instant

@@ -22,7 +22,7 @@ from lockstead.testing.simulation.properties import Watch
 from lockstead.testing.simulation.store import Entry, SimulatedStore
 from lockstead.testing.simulation.talk import Talk
 from lockstead.testing.simulation.worker import Mailbox, Worker
-from lockstead.testing.simulation.world import BootClock, Violation, World
+from lockstead.testing.simulation.world import BootClock, Halt, Violation, World
 from lockstead.values import Name, Space
 
 KEY: Final = Name("apt")
@@ -173,7 +173,7 @@ class Stage:
         def asked(outcome: object, _: object) -> None:
             if isinstance(outcome, Grant):
                 got.append(outcome)
-                world.is_halted = True
+                raise Halt
 
         want = probe.wish(KEY)
         talk = Talk(probe, acquire(want, probe.terms, gives_up_at=None, tries_once=False), 30.0, asked)

@@ -135,7 +135,7 @@ class SimulatedStore:
         elif name.space is Space.COMPANION:
             token = entry.created_ms + entry.revision
         if not self._has_date:
-            return Snapshot(entry.fields, entry.incarnation, str(entry.revision), None, None, token)
+            return Snapshot(entry.fields, entry.incarnation, str(entry.revision), token=token)
         shown = self.date(now) if self._step else now
         return Snapshot(entry.fields, entry.incarnation, str(entry.revision), entry.updated_at, shown, token)
 

@@ -29,9 +29,11 @@ class Talk:
     """
 
     __slots__ = (
+        "_clock",
         "_epoch",
         "_script",
         "_then",
+        "_world",
         "gives_up_at",
         "has_paused",
         "is_over",
@@ -55,6 +57,8 @@ class Talk:
         self.is_over = False
         self._epoch = process.epoch
         self._script = script
+        self._clock = process.clock
+        self._world = process.world
         self._then = then
 
     def start(self) -> None:
@@ -73,8 +77,8 @@ class Talk:
         process = self.process
         # an answer may reach a process that died and came back: it is not the one that asked
         if number == self.number and not self.is_over and self._epoch == process.epoch:
-            clock = process.clock
-            self._advance(Reply(answer, self.sent_at, clock.offset + clock.rate * process.world.now), None)
+            clock = self._clock
+            self._advance(Reply(answer, self.sent_at, clock.offset + clock.rate * self._world.now), None)
 
     def failed(self, message: tuple[int, StoreError]) -> None:
         """The request failed, or its limit passed."""
@@ -83,10 +87,9 @@ class Talk:
             self._advance(None, error)
 
     def _advance(self, reply: Reply[Any] | None, error: StoreError | None) -> None:
-        process, script = self.process, self._script
-        clock = process.clock
+        process, script, clock = self.process, self._script, self._clock
         # one instant of true time for all that a step does
-        self.sent_at = now = clock.offset + clock.rate * process.world.now
+        self.sent_at = now = clock.offset + clock.rate * self._world.now
         while True:
             try:
                 if error is not None:
@@ -125,8 +128,7 @@ class Talk:
             return
 
     def _pause(self, command: Pause, now: float) -> None:
-        process = self.process
-        world = process.world
+        process, world = self.process, self._world
         random = world.dice.random
         seconds = command.at_least + (command.at_most - command.at_least) * random()
         if self.gives_up_at is not None:
@@ -137,7 +139,7 @@ class Talk:
         if process.is_watching and random() < 0.2:
             slept, changed = seconds * random(), True
         self.has_paused = True
-        world.at(world.now + slept / process.clock.rate, process, self.answered, (self.number, Paused(seconds, changed)))
+        world.at(world.now + slept / self._clock.rate, process, self.answered, (self.number, Paused(seconds, changed)))
 
     def _count_idle_turn(self) -> None:
         """Catch a script that spins: it neither waits nor sends, and a real driver would burn a processor."""

@@ -12,7 +12,7 @@ from typing import Any
 from lockstead.errors import StoreError
 from lockstead.protocol.acquire import Acquisition, Grant, acquire
 from lockstead.protocol.members import Attached, attach, withdraw
-from lockstead.protocol.record import Record, encode
+from lockstead.protocol.record import number
 from lockstead.protocol.release import release
 from lockstead.protocol.renew import Over
 from lockstead.protocol.terms import LeaseId
@@ -217,7 +217,7 @@ class Worker(Process):
         self.converse(attach(tenure.lease, nonce, self._registration(nonce, tenure.lease.ttl), self.terms), joined)
 
     def _registration(self, nonce: str, ttl: float) -> Mapping[str, str]:
-        return encode(Record(nonce, ttl, owner=self.name))
+        return {"v": self._fields["v"], "identity": nonce, "ttl": number(ttl), "owner": self.name}
 
     def _attach(self, lease: LeaseId) -> None:
         nonce, settings = self.nonce(), self.settings.for_ttl(lease.ttl)

@@ -20,6 +20,10 @@ class Violation(Exception):  # noqa: N818 - the field's word
     """A property of the protocol did not hold."""
 
 
+class Halt(Exception):  # noqa: N818 - no error
+    """The part of a run that is being played ends here, at somebody's wish."""
+
+
 class BootClock:
     """A process's boot clock: runs at its own rate from its own zero, also while the process stands still."""
 
@@ -57,16 +61,15 @@ class World:
     """True time in seconds, the events to come, the dice, and the log if somebody wants to read it.
 
     events: a heap of (true instant, number, actor or None, its epoch, call, argument); number: of the last one
-    planned. is_halted: somebody wants the part that is being played to end.
+    planned.
     """
 
-    __slots__ = ("dice", "events", "is_halted", "is_told", "log", "now", "number")
+    __slots__ = ("dice", "events", "is_told", "log", "now", "number")
 
     def __init__(self, seed: int, *, is_told: bool = False) -> None:
         self.now = 0.0
         self.dice = Random(seed)
         self.is_told = is_told
-        self.is_halted = False
         self.log: list[str] = []
         self.events: list[tuple[float, int, Actor | None, int, Call, Any]] = []
         self.number = 0
@@ -81,24 +84,27 @@ class World:
         self.log.append(f"{self.now:10.4f}  {who:<10} {what}")
 
     def run(self, until: float) -> None:
-        """Let everything happen that is planned up to a true instant, or until somebody halts the world."""
+        """Let everything happen that is planned up to a true instant, or until somebody raises `Halt`."""
         events = self.events
-        self.is_halted = False
-        while events and not self.is_halted:
-            event = events[0]
-            when, number, actor, epoch, call, argument = event
-            if when > until:
-                break
-            heappop(events)
-            if actor is not None:
-                if actor.epoch != epoch:
-                    continue
-                if when < actor.stopped_until:
-                    heappush(events, (actor.stopped_until, number, actor, epoch, call, argument))
-                    continue
-            self.now = when
-            call(argument)
-            if number > EVENTS_MAX:
-                raise Violation(f"at {when:.4f}: somebody spins without end")
-        if not self.is_halted:
-            self.now = max(self.now, until)
+        try:
+            for _ in range(EVENTS_MAX):
+                if not events:
+                    break
+                event = heappop(events)
+                when, number, actor, epoch, call, argument = event
+                if when > until:
+                    heappush(events, event)
+                    break
+                if actor is not None:
+                    if actor.epoch != epoch:
+                        continue
+                    if when < actor.stopped_until:
+                        heappush(events, (actor.stopped_until, number, actor, epoch, call, argument))
+                        continue
+                self.now = when
+                call(argument)
+            else:
+                raise Violation(f"at {self.now:.4f}: somebody spins without end")
+        except Halt:
+            return
+        self.now = max(self.now, until)

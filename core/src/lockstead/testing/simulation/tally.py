@@ -1,0 +1,119 @@
+"""Decides how many seeds are played on all cores, and what is told of them: failures, speed, and every kind of fault.
+
+Must not know what happens in a run. A kind of fault that never fires shows as a nought.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from lockstead.testing.simulation.network import FAULTS
+from lockstead.testing.simulation.plans import Scenario
+from lockstead.testing.simulation.scenario import Run, play
+
+CHUNK: Final = 250
+"""Seeds that one process plays before it tells."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """The sums over the runs of one scenario. took: seconds of processor time; fewest: requests of the poorest run."""
+
+    runs: int = 0
+    delivered: int = 0
+    fewest: int | None = None
+    grants: int = 0
+    losses: int = 0
+    tokens: int = 0
+    took: float = 0.0
+    faults: list[int] = field(default_factory=lambda: [0] * len(FAULTS))
+    failed: list[tuple[int, str]] = field(default_factory=list)
+
+    def count(self, run: Run, took: float) -> None:
+        """Count one run."""
+        self.runs += 1
+        self.delivered += run.delivered
+        self.grants += run.grants
+        self.losses += run.losses
+        self.tokens += run.tokens
+        self.took += took
+        self.faults = [a + b for a, b in zip(self.faults, run.faults, strict=True)]
+        if run.violation is not None:
+            self.failed.append((run.seed, run.violation))
+        elif self.fewest is None or run.delivered < self.fewest:
+            self.fewest = run.delivered
+
+    def add(self, other: Tally) -> None:
+        """Add what another process counted."""
+        self.runs += other.runs
+        self.delivered += other.delivered
+        self.grants += other.grants
+        self.losses += other.losses
+        self.tokens += other.tokens
+        self.took += other.took
+        self.faults = [a + b for a, b in zip(self.faults, other.faults, strict=True)]
+        self.failed += other.failed
+        known = [fewest for fewest in (self.fewest, other.fewest) if fewest is not None]
+        self.fewest = min(known, default=None)
+
+
+Tallies = dict[Scenario, Tally]
+
+
+def play_all(seeds: range, scenario: Scenario | None, jobs: int) -> Iterator[Tallies]:
+    """Play seeds in so many processes; give the sums of each chunk as soon as it is done."""
+    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+    work = partial(play_chunk, scenario)
+    if jobs == 1 or len(chunks) == 1:
+        yield from map(work, chunks)
+        return
+    with ProcessPoolExecutor(jobs, initializer=quicken) as pool:
+        yield from pool.map(work, chunks)
+
+
+def quicken() -> None:
+    """Let the collector of cycles come rarely: a run leaves next to none behind, and looking for them takes a tenth."""
+    gc.freeze()
+    gc.set_threshold(50_000, 10, 10)
+
+
+def play_chunk(scenario: Scenario | None, seeds: range) -> Tallies:
+    """Play some seeds in this process."""
+    tallies: Tallies = {}
+    clock: Callable[[], float] = time.process_time
+    before = clock()
+    for seed in seeds:
+        run = play(seed, scenario)
+        now = clock()
+        tallies.setdefault(run.scenario, Tally()).count(run, now - before)
+        before = now
+    return tallies
+
+
+def cores() -> int:
+    """Give how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shown(tallies: Tallies, took: float) -> Iterable[str]:
+    """Give the lines of the report. took: seconds from the first run to the last."""
+    runs = sum(tally.runs for tally in tallies.values())
+    failed = sum(len(tally.failed) for tally in tallies.values())
+    yield f"{runs} runs, {failed} failed, in {took:.1f} s: {runs / took:.0f} runs a second"
+    for scenario, tally in tallies.items():
+        each = tally.runs
+        yield (
+            f"  {scenario.value:<5} {each} runs, {each / tally.took:.0f} a second and core; requests delivered: "
+            f"{tally.delivered / each:.1f} a run, {tally.fewest} at least; a run: {tally.grants / each:.2f} beliefs, "
+            f"{tally.losses / each:.2f} losses, {tally.tokens / each:.2f} tokens"
+        )
+    yield "  faults " + " ".join(f"{scenario.value:>9}" for scenario in tallies)
+    for number, kind in enumerate(FAULTS):
+        yield "         " + " ".join(f"{tally.faults[number]:>9}" for tally in tallies.values()) + f"  {kind}"
