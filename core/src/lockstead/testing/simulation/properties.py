@@ -139,11 +139,9 @@ class Watch:
             self._check_rounds(process, tenure)
         standing = self._store.entries.get(tenure.lease.name)
         is_ours = standing is not None and standing.incarnation == tenure.lease.incarnation
-        is_ending = (
-            is_ours
-            and standing is not None
-            and ("revoked" in standing.fields or "closing" in standing.fields or "ended" in standing.fields)
-        )
+        # what stood in a record that was damaged since is not known any more
+        words = ("revoked", "closing", "ended") if standing is not None and "ttl" in standing.fields else ()
+        is_ending = standing is not None and (not words or any(word in standing.fields for word in words))
         if reason is LossReason.TAKEN and is_ours:
             self.violated(f"{process.name} was told TAKEN, but the lease stands")
         if reason is LossReason.REVOKED and is_ours and not is_ending:
