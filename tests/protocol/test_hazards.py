@@ -135,6 +135,15 @@ def test_h05_a_release_asked_again_touches_no_other_holders_lock() -> None:
     assert bench.holder == "b"
 
 
+def test_h05_a_release_that_comes_too_late_touches_no_other_holders_lock() -> None:
+    bench = Bench(ttl=10)
+    session = bench.session(remove(bench.granted("a").lease, bench.terms()))
+    overdue(bench)
+    bench.granted("b")
+    assert session.run() is Outcome.NOT_OURS
+    assert bench.holder == "b"
+
+
 def test_h05_a_release_that_gets_no_answer_ends() -> None:
     bench = Bench()
     session = bench.session(remove(bench.granted("a").lease, bench.terms()))
@@ -209,7 +218,9 @@ def test_h10_a_renewal_that_arrives_when_the_next_holder_has_it_touches_nothing(
     renewal = bench.session(renew(lease, {}, bench.terms()))
     bench.session(remove(lease, bench.terms())).run()
     bench.granted("b")
-    assert renewal.run().reason is LossReason.TAKEN
+    outcome = renewal.run()
+    assert isinstance(outcome, Over)
+    assert outcome.reason is LossReason.TAKEN
     assert bench.store.perform(Read(APT)).revision == "1"
 
 

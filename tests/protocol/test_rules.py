@@ -15,7 +15,7 @@ from lockstead.protocol.members import Attached, drain, member_name, renew_membe
 from lockstead.protocol.record import Revocation, revocation_text
 from lockstead.protocol.release import Outcome, break_lease, give_back, may_remove_after_loss, release, sweep
 from lockstead.protocol.renew import Over, renew
-from lockstead.protocol.terms import Book, LeaseId
+from lockstead.protocol.terms import Book, LeaseId, draw
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import Space
 from tests.protocol.bench import APT, Bench
@@ -27,6 +27,30 @@ def overdue(bench: Bench) -> None:
     """Let a ttl with all margins go by."""
     settings = bench.settings
     bench.now += settings.ttl * (1 + settings.drift) + bench.traits.granularity + settings.lock_delay + 0.001
+
+
+# --- time, 2: from the send of the last request that renewed this record's life ---------------------------------------
+
+
+@pytest.mark.parametrize("request_", [Create, Replace, Extend], ids=lambda kind: kind.__name__)
+def test_a_deadline_counts_from_the_send_of_the_request_that_renewed_the_record(
+    request_: type[Create | Replace | Extend],
+) -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    if request_ is Extend:
+        session = bench.session(renew(lease, {}, bench.terms()))
+    elif request_ is Replace:
+        overdue(bench)
+        session = bench.asking("b").commit().commit()
+    else:
+        del bench.store.entries[APT]
+        session = bench.asking("b")
+    session.expect(request_)
+    sent_at = bench.now
+    outcome = session.commit(after=1.0).outcome
+    assert outcome.sent_at == sent_at
+    assert outcome.deadline == pytest.approx(sent_at + 9.9)
 
 
 # --- 1: the store counts revisions -----------------------------------------------------------------------------------
@@ -44,6 +68,17 @@ def test_rule_01_no_command_ever_supplies_a_revision_to_be_stored() -> None:
     bench = Bench()
     session = bench.asking("a")
     assert not {"revision", "incarnation"} & set(session.expect(Create).fields)
+
+
+def test_rule_01_siblings_that_renew_at_once_leave_a_revision_each() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    siblings = [bench.session(renew(lease, {}, bench.terms())) for _ in range(2)]
+    revisions = {bench.store.perform(Read(APT)).revision}
+    for sibling in siblings:
+        assert sibling.commit().outcome.deadline is not None
+        revisions.add(bench.store.perform(Read(APT)).revision)
+    assert len(revisions) == 3
 
 
 # --- 2: an adopted record counts from the Extend ---------------------------------------------------------------------
@@ -544,6 +579,8 @@ def test_rule_10_siblings_that_draw_at_once_share_one_token() -> None:
 
 def test_rule_10_tokens_grow_even_over_a_deletion_of_the_companion() -> None:
     bench = Bench(DATED)
+    for move in range(5):
+        bench.session(draw("apt", f"move {move}", bench.terms())).run()
     first = bench.session(draw_token(bench.granted("a").lease, bench.terms(), salt="1")).run()
     for name in [name for name in bench.store.entries if name.space is Space.COMPANION]:
         del bench.store.entries[name]

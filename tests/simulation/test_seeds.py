@@ -4,31 +4,71 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lockstead.testing.simulation import play
-from lockstead.testing.simulation.__main__ import main
+from lockstead.testing.simulation import Scenario, play, scenario_of
+from lockstead.testing.simulation.__main__ import main, replay_line
+from lockstead.testing.simulation.network import FAULTS
+from lockstead.testing.simulation.plans import DELIVERED_MIN
+from lockstead.testing.simulation.tally import Tally, play_all, shown
+from tests.simulation.mutants import broken
 
 CHUNK = 250
 KNOWN = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text())["seed"]
 
 
-@pytest.mark.parametrize("seed", [known["number"] for known in KNOWN])
-def test_a_seed_that_failed_once_holds(seed: int) -> None:
-    run = play(seed)
-    assert run.violation is None, f"make sim SEED={seed}"
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: str(known["number"]))
+def test_a_seed_that_failed_once_holds(known: dict[str, Any]) -> None:
+    scenario = Scenario(known["scenario"])
+    run = play(known["number"], scenario)
+    assert run.violation is None, replay_line(run.seed, scenario)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 12 * CHUNK, CHUNK))
 def test_every_property_holds_in_every_seed(first: int) -> None:
     failed = [
-        f"make sim SEED={run.seed}  # {run.violation}"
+        f"{replay_line(run.seed, run.scenario)}  # {run.violation}"
         for run in map(play, range(first, first + CHUNK))
         if run.violation
     ]
     assert not failed, "\n".join(failed)
+
+
+def test_the_store_carries_out_sixty_requests_or_more_in_every_short_run() -> None:
+    assert DELIVERED_MIN >= 60
+    assert min(play(seed, Scenario.SHORT).delivered for seed in range(200)) >= DELIVERED_MIN
+
+
+def test_every_kind_of_fault_fires_in_both_scenarios() -> None:
+    for scenario, seeds in ((Scenario.SHORT, 200), (Scenario.LONG, 150)):
+        faults = [
+            sum(of_a_kind) for of_a_kind in zip(*(play(seed, scenario).faults for seed in range(seeds)), strict=True)
+        ]
+        assert not [kind for kind, times in zip(FAULTS, faults, strict=True) if not times], scenario
+
+
+def test_several_processes_play_the_same_runs_as_one() -> None:
+    alone, together = Tally(), Tally()
+    for tallies in play_all(range(1000, 1600), Scenario.SHORT, 1):
+        alone.add(tallies[Scenario.SHORT])
+    for tallies in play_all(range(1000, 1600), Scenario.SHORT, 2):
+        together.add(tallies[Scenario.SHORT])
+    assert (together.runs, together.delivered, together.faults) == (alone.runs, alone.delivered, alone.faults)
+    assert together.runs == 600
+
+
+def test_the_report_shows_a_nought_for_a_fault_that_never_fires() -> None:
+    lines = list(shown({Scenario.LONG: Tally(runs=1, took=1.0)}, 1.0))
+    assert sum(line.endswith(tuple(FAULTS)) and " 0  " in line for line in lines) == len(FAULTS)
+
+
+def test_the_line_that_replays_a_seed_names_the_scenario_only_if_the_seed_does_not() -> None:
+    assert scenario_of(7) is Scenario.SHORT
+    assert replay_line(7, Scenario.SHORT) == "make sim SEED=7"
+    assert replay_line(7, Scenario.LONG) == "make sim SEED=7 SCENARIO=long"
 
 
 def test_one_seed_replays_everything() -> None:
@@ -39,18 +79,29 @@ def test_one_seed_replays_everything() -> None:
 
 
 def test_the_runs_are_worth_their_time() -> None:
-    runs = [play(seed) for seed in range(60)]
-    for what in ("delivered", "faulted", "grants", "losses", "tokens"):
-        assert sum(getattr(run, what) for run in runs) > 20, what
+    for scenario in Scenario:
+        runs = [play(seed, scenario) for seed in range(60)]
+        for what in ("delivered", "grants", "losses", "tokens"):
+            assert sum(getattr(run, what) for run in runs) > 10, (scenario, what)
 
 
 def test_the_command_line_prints_the_event_log_of_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--seed", "11"]) == 0
-    shown = capsys.readouterr().out
-    assert "holds" in shown
-    assert "calm from now on" in shown
+    said = capsys.readouterr().out
+    assert "holds" in said
+    assert "calm from now on" in said
 
 
 def test_the_command_line_plays_many_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "5", "--from", "7"]) == 0
-    assert "5 runs, 0 failed" in capsys.readouterr().out
+    assert main(["--seeds", "15", "--from", "7"]) == 0
+    said = capsys.readouterr().out
+    assert "15 runs, 0 failed" in said
+    assert "runs a second" in said
+
+
+def test_the_command_line_prints_one_line_for_a_seed_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    with broken("released_lease_goes_on_believing"):
+        assert main(["--seeds", "3", "--jobs", "1", "--scenario", "long"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("make sim SEED=0  # at ")
+    assert said[1].startswith("make sim SEED=1 SCENARIO=long  # at ")

@@ -86,7 +86,7 @@ _SKEWS: Final = (0.0, 0.5, -0.5, 1.0, -1.9, 5.0, -5.0, 60.0)
 
 
 def _long(dice: Random) -> Plan:
-    """Four moods: a storm of lost messages; processes that stand still for about a ttl; a crowd of members; operators."""
+    """Four moods: a storm of lost messages; processes that stand still for a ttl; a crowd of members; operators."""
     choice = dice.choice
     mood = choice(_MOODS)
     drift = choice((0.01, 0.05, 0.1))
@@ -144,6 +144,7 @@ def _habits_of(mood: str, longest: float, dice: Random) -> Habits:
         gives_up=choice((0.1, 0.6)),
         cancels=choice((0.0, 0.3)),
         reclaims=choice((0.0, 0.9)),
+        rivals=choice((0.0, 0.3)),
     )
 
 
@@ -196,6 +197,7 @@ def _short(dice: Random) -> Plan:
             gives_up=0.3,
             cancels=choice((0.05, 0.3)),
             reclaims=choice((0.2, 0.9)),
+            rivals=choice((0.05, 0.3)),
         ),
         lasts=40 * longest,
         delivers=DELIVERED_MIN,

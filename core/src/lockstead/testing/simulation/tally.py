@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import get_context
 from typing import Final
 
 from lockstead.testing.simulation.network import FAULTS
@@ -74,7 +75,8 @@ def play_all(seeds: range, scenario: Scenario | None, jobs: int) -> Iterator[Tal
     if jobs == 1 or len(chunks) == 1:
         yield from map(work, chunks)
         return
-    with ProcessPoolExecutor(jobs, initializer=quicken) as pool:
+    # not by a fork: whoever calls may have threads
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=quicken) as pool:
         yield from pool.map(work, chunks)
 
 

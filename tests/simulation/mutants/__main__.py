@@ -1,0 +1,53 @@
+"""Searches the first 2,000 seeds for each mutant, writes how many it took, and the table in the documentation.
+
+`python -m tests.simulation.mutants [NAME...]`; with `--table` it writes the table alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+
+from lockstead.testing.simulation import play
+from lockstead.testing.simulation.tally import cores, quicken
+from tests.simulation.mutants import MUTANTS, broken
+from tests.simulation.mutants.table import FOUND, SEEDS, STEPS, found, write_table
+
+
+def search(name: str) -> tuple[str, int, str]:
+    """Give how many of the seeds catch a mutant, and the first of them with what it says."""
+    first, caught = "", 0
+    with broken(name):
+        for seed in range(SEEDS):
+            run = play(seed)
+            if run.violation is not None:
+                caught += 1
+                first = first or f"{seed}: {run.violation}"
+    return name, caught, first
+
+
+def main(arguments: list[str]) -> None:
+    names = [name for name in arguments if name != "--table"]
+    if "--table" not in arguments:
+        known = found()
+        with ProcessPoolExecutor(cores(), initializer=quicken) as pool:
+            for name, caught, first in pool.map(search, names or MUTANTS):
+                print(f"{name:42} {caught:5} of {SEEDS}  {first}"[:180], flush=True)
+                known.pop(name, None)
+                if caught:
+                    # five times what it takes on the average: what a seed stands for changes with the simulator
+                    known[name] = next((step for step in STEPS if step * caught >= 5 * SEEDS), SEEDS)
+        FOUND.write_text("".join(lines(known)))
+    write_table()
+
+
+def lines(known: dict[str, int]) -> Iterable[str]:
+    yield "# Within how many seeds random search finds each; written by `python -m tests.simulation.mutants`\n\n"
+    for name in MUTANTS:
+        if name in known:
+            yield f"{name} = {known[name]}\n"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

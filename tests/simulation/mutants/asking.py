@@ -1,0 +1,236 @@
+"""Faults of the conversations: acquire, take over, reclaim, renew, release, sweep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused
+from lockstead.protocol import acquire, release, renew, terms
+from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Snapshot, ask
+from lockstead.protocol.lifecycle import Duty, State, Tenure
+from lockstead.protocol.record import Record, encode
+from lockstead.runtime.keeper import Keeper
+from lockstead.testing.simulation.process import Process
+from lockstead.testing.simulation.store import SHARED
+from lockstead.values import Ending, Predecessor
+from tests.protocol import test_hazards, test_lifecycle, test_rules
+from tests.simulation.mutants.patching import Patch, everywhere, mutant
+
+
+@mutant(
+    "no read after an unknown outcome",
+    "hidden retries of a client library: our own success is a conflict, and the holder waits for itself",
+    test_hazards.test_h03_a_create_whose_answer_was_lost_is_adopted_without_waiting,
+    traits=SHARED,
+)
+def no_read_after_an_unknown_outcome() -> list[Patch]:
+    def create(want: Any, terms: Any) -> Any:
+        while True:
+            try:
+                reply = yield from ask(Create(want.name, want.fields, lives=terms.settings.ttl))
+            except OutcomeUnknown:
+                continue
+            if not isinstance(reply.answer, Snapshot):
+                return None
+            return acquire._granted(want, reply, reply.answer, Predecessor(Ending.CLEAN), terms)
+
+    def adopt(want: Any, seen: Any, record: Any, terms: Any) -> Any:
+        yield from ()
+
+    return [(acquire, "_create", create), (acquire, "_adopt", adopt)]
+
+
+@mutant(
+    "generation (incarnation) alone on takeover",
+    "a lock that was renewed just in time is taken from its holder",
+    test_hazards.test_h11_a_takeover_loses_against_a_holder_that_renews_just_in_time,
+)
+def generation_alone_on_takeover() -> list[Patch]:
+    true = acquire._take_over
+
+    def take_over(want: Any, seen: Any, record: Any, terms: Any) -> Any:
+        again = yield from ask(Read(want.name))
+        if isinstance(again.answer, Snapshot) and again.answer.incarnation == seen.incarnation:
+            seen = again.answer
+        return (yield from true(want, seen, record, terms))
+
+    return [(acquire, "_take_over", take_over)]
+
+
+@mutant(
+    "a waiter writes",
+    "a thousand waiters try to create every second, and the store answers 429 to the holder's renewal",
+    test_hazards.test_h15_waiting_reads_and_never_writes_and_every_pause_is_bounded,
+)
+def a_waiter_writes() -> list[Patch]:
+    true = acquire.attempt
+
+    def attempt(want: Any, terms: Any, *, look_first: bool, gives_up_at: float | None = None) -> Any:
+        return (yield from true(want, terms, look_first=False, gives_up_at=gives_up_at))
+
+    return [(acquire, "attempt", attempt)]
+
+
+@mutant(
+    "a record that nobody can read counts as free",
+    "a half-written or newer record is overtaken in a rolling deployment",
+    test_hazards.test_h24_a_record_that_is_damaged_newer_or_not_ours_is_never_free,
+    fields={"v": "1", "ttl": "10"},
+)
+def unreadable_record_counts_as_free() -> list[Patch]:
+    true = terms.Terms.decode
+
+    def decode(self: Any, name: Any, seen: Any) -> Any:
+        try:
+            return true(self, name, seen)
+        except StoreRefused:
+            return Record("nobody", 0.0)
+
+    return [(terms.Terms, "decode", decode)]
+
+
+@mutant(
+    "reclaim of a holder of one's own process",
+    "two threads of one process, one owner: the second takes the lock from the first",
+    test_rules.test_rule_12_reclaim_is_refused_for_a_holder_that_this_very_process_keeps,
+)
+def reclaims_from_its_own_process() -> list[Patch]:
+    def may_reclaim(want: Any, record: Any) -> bool:
+        return not record.is_foreign and not record.tombstone and bool(record.owner == want.owner)
+
+    return [(acquire, "_may_reclaim", may_reclaim)]
+
+
+@mutant(
+    "reclaim does not wait for members",
+    "the tasks of the run that died are still writing",
+    test_rules.test_rule_12_reclaim_closes_lists_waits_and_only_then_replaces,
+)
+def reclaim_without_draining() -> list[Patch]:
+    def drain(lease: Any, terms: Any, *, bound_at: float, salt: str) -> Any:
+        yield from ()
+        return True
+
+    return [(acquire, "drain", drain)]
+
+
+@mutant(
+    "a renewal does not expect the incarnation",
+    "a late renewal lengthens the next holder's lease, and its sender believes",
+    test_hazards.test_h10_a_renewal_that_arrives_when_the_next_holder_has_it_touches_nothing,
+)
+def renewal_without_the_incarnation() -> list[Patch]:
+    def loose(name: Any, fields: Any, incarnation: Any, revision: Any = None, lives: float = 0.0) -> Any:
+        return Extend(name, fields, None, revision, lives)
+
+    def no_loss(lease: Any, answer: Any, terms: Any) -> Any:
+        return None
+
+    return [(renew, "Extend", loose), (renew, "over", no_loss)]
+
+
+@mutant(
+    "the renewal outlives the release",
+    "Redisson: a lock that was given back is kept alive for ever",
+    test_lifecycle.test_only_a_held_lease_is_believed_or_owed_anything,
+    state=State.LEFT,
+)
+def renewal_outlives_release() -> list[Patch]:
+    true_duty, true_wake, true_drop, true_keepers = Tenure.duty, Tenure.wake_at, Process.drop, Keeper._drop
+    given_back = (State.LEAVING, State.LEFT)
+
+    def duty(self: Any, now: float) -> Any:
+        if self.state not in given_back:
+            return true_duty(self, now)
+        return Duty.NOTHING if self.in_flight or now < self.due_at else Duty.RENEW
+
+    def wake_at(self: Any) -> float:
+        return true_wake(self) if self.state not in given_back or self.in_flight else self.due_at
+
+    def drop(self: Any, kept: Any) -> None:
+        if kept.tenure.state not in given_back:
+            true_drop(self, kept)
+
+    def keepers_drop(self: Any, kept: Any) -> None:
+        if kept.tenure.state not in given_back:
+            true_keepers(self, kept)
+
+    return [
+        (Tenure, "duty", duty),
+        (Tenure, "wake_at", wake_at),
+        (Process, "drop", drop),
+        (Keeper, "_drop", keepers_drop),
+    ]
+
+
+@mutant(
+    "a renewal brings back what is gone",
+    "an upsert: the renewal that was in flight during the release makes the lock anew, for nobody",
+    test_hazards.test_h10_a_renewal_that_arrives_after_the_release_brings_nothing_back,
+)
+def renewal_brings_back_what_is_gone() -> list[Patch]:
+    true = renew.renew
+
+    def renewing(lease: Any, fields: Any, terms: Any) -> Any:
+        outcome = yield from true(lease, fields, terms)
+        if not isinstance(outcome, renew.Over) or outcome.reason is not LossReason.GONE:
+            return outcome
+        made = yield from ask(Create(lease.name, encode(Record(lease.holder, lease.ttl)), lives=lease.ttl))
+        if not isinstance(made.answer, Snapshot):
+            return outcome
+        return renew.Renewed(terms.deadline(made.sent_at, lease.ttl), made.sent_at, made.answer.revision)
+
+    renewing.__name__ = "renew"
+    return everywhere(true, renewing)
+
+
+@mutant(
+    "a release removes whatever is there",
+    "gcslock's plain DELETE: a late release removes the next holder's lock",
+    test_hazards.test_h05_a_release_that_comes_too_late_touches_no_other_holders_lock,
+)
+def release_removes_whatever_is_there() -> list[Patch]:
+    def remove(lease: Any, terms: Any) -> Any:
+        was_unknown = False
+        for _ in range(4):
+            reply = yield from ask(Read(lease.name))
+            if isinstance(reply.answer, Absent):
+                return release.Outcome.REMOVED if was_unknown else release.Outcome.NOT_OURS
+            try:
+                yield from ask(Remove(lease.name, reply.answer.incarnation))
+            except OutcomeUnknown:
+                was_unknown = True
+            else:
+                return release.Outcome.REMOVED
+        return release.Outcome.NOT_OURS
+
+    return everywhere(release.remove, remove)
+
+
+@mutant(
+    "the loser cuts the lock-delay",
+    "what the lost process has under way still lands, in the next one's time",
+    test_rules.test_rule_05_after_a_loss_with_a_delay_the_loser_does_not_remove,
+    lock_delay=5.0,
+    may=False,
+)
+def loser_cuts_the_lock_delay() -> list[Patch]:
+    def may_remove_after_loss(tenure: Any, now: float) -> bool:
+        if not tenure.is_owner:
+            return tenure.reason is not LossReason.FORKED
+        return tenure.reason in (LossReason.REVOKED, LossReason.UNREACHABLE) and bool(now < tenure.deadline)
+
+    return everywhere(release.may_remove_after_loss, may_remove_after_loss)
+
+
+@mutant(
+    "nothing is swept after an acquisition that was given up",
+    "a Create that commits late locks everybody out for a ttl, again and again",
+    test_hazards.test_h18_an_acquisition_cancelled_in_its_create_is_unsettled_and_swept,
+)
+def nothing_is_swept() -> list[Patch]:
+    def sweep(name: Any, holder: str, terms: Any, *, spare: str | None = None) -> Any:
+        yield from ask(Read(name))
+        return False
+
+    return everywhere(release.sweep, sweep)

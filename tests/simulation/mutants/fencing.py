@@ -1,0 +1,87 @@
+"""Faults of fencing: tokens that are drawn, published and shared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lockstead.protocol import fence
+from lockstead.protocol.commands import Absent, Extend, Read, Snapshot, TokenSource, ask
+from lockstead.protocol.terms import draw, loss
+from tests.protocol import test_hazards, test_rules
+from tests.simulation.mutants.patching import Patch, everywhere, mutant
+
+
+def _publishing(incarnation: bool) -> Any:
+    def loose(name: Any, fields: Any, expected: Any, revision: Any = None, lives: float = 0.0) -> Any:
+        return Extend(name, fields, expected if incarnation else None, None, lives)
+
+    return loose
+
+
+@mutant(
+    "a token drawn without proof: published without expecting incarnation and revision",
+    "a superseded holder writes its token into its successor's record, and both are above everybody's",
+    test_rules.test_rule_10_who_was_superseded_between_draw_and_publication_gets_no_token,
+)
+def token_drawn_without_proof() -> list[Patch]:
+    return [(fence, "Extend", _publishing(False)), (fence, "loss", lambda lease, answer, terms: None)]
+
+
+@mutant(
+    "a token published without expecting the revision",
+    "a publication that lands late overwrites the token that is in use",
+    test_rules.test_rule_10_a_publication_that_lands_late_is_the_one_token_of_the_lease,
+)
+def token_published_without_the_revision() -> list[Patch]:
+    return [(fence, "Extend", _publishing(True))]
+
+
+@mutant(
+    "a token drawn and never published",
+    "'still before my deadline' proves nothing against a break or a deletion",
+    test_rules.test_rule_10_a_token_counts_only_once_it_stands_in_the_record_that_was_read_before_the_draw,
+)
+def token_drawn_but_not_published() -> list[Patch]:
+    def draw_token(lease: Any, terms: Any, *, salt: str) -> Any:
+        reply = yield from ask(Read(lease.name))
+        if isinstance(reply.answer, Absent) or loss(lease, reply.answer, terms) is not None:
+            return None
+        if reply.answer.token is not None:
+            return reply.answer.token
+        drawn = yield from draw(lease.name.key, salt, terms)
+        return drawn.token
+
+    return everywhere(fence.draw_token, draw_token)
+
+
+@mutant(
+    "a token not shared between siblings",
+    "each task draws its own, and the resource refuses all but the last of them",
+    test_rules.test_rule_10_siblings_that_draw_at_once_share_one_token,
+)
+def token_not_shared_between_siblings() -> list[Patch]:
+    true = fence.draw_token
+
+    def draw_token(lease: Any, terms: Any, *, salt: str) -> Any:
+        if terms.traits.tokens is not TokenSource.DRAWN:
+            return (yield from true(lease, terms, salt=salt))
+        while True:
+            reply = yield from ask(Read(lease.name))
+            if loss(lease, reply.answer, terms) is not None:
+                return None
+            drawn = yield from draw(lease.name.key, salt, terms)
+            fields = {"token": str(drawn.token)}
+            published = yield from ask(Extend(lease.name, fields, lease.incarnation, reply.answer.revision))
+            if isinstance(published.answer, Snapshot):
+                return drawn.token
+
+    return everywhere(true, draw_token)
+
+
+@mutant(
+    "a native token given without a look at whose record it is",
+    "a process that was superseded while it stood still obtains its successor's token",
+    test_hazards.test_h06_h17_a_process_superseded_while_it_was_paused_gets_no_token,
+)
+def native_token_without_a_look() -> list[Patch]:
+    return [(fence, "loss", lambda lease, answer, terms: None)]

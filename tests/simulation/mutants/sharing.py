@@ -1,0 +1,170 @@
+"""Faults of sharing: members that register, read, renew and withdraw; owners that close and wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from lockstead.errors import OutcomeUnknown, StoreUnavailable
+from lockstead.protocol import acquire, expiry, members, release, renew, terms
+from lockstead.protocol.commands import Extend, Remove, ask
+from lockstead.protocol.lifecycle import Tenure
+from tests.protocol import test_expiry, test_hazards, test_rules
+from tests.simulation.mutants.patching import Patch, everywhere, mutant
+
+
+@mutant(
+    "a sibling's release removes",
+    "the first of fifty tasks that ends takes the lock from the other forty-nine",
+    test_rules.test_rule_04_a_member_gives_back_its_registration_alone,
+)
+def a_siblings_release_removes() -> list[Patch]:
+    true = release.give_back
+
+    def give_back(tenure: Any, terms: Any, *, bound_at: float) -> Any:
+        outcome = yield from true(tenure, terms, bound_at=bound_at)
+        if not tenure.is_owner:
+            yield from release.remove(tenure.lease, terms)
+        return outcome
+
+    return everywhere(true, give_back)
+
+
+@mutant(
+    "attach without looking for `closing`",
+    "a task joins while the owner gives the lock back: the owner has listed already and does not wait",
+    test_rules.test_rule_04_attach_that_registers_after_the_list_sees_closing_and_withdraws,
+)
+def attach_without_looking_for_closing() -> list[Patch]:
+    true = terms.Terms.decode
+
+    def decode(self: Any, name: Any, seen: Any) -> Any:
+        return replace(true(self, name, seen), closing=False)
+
+    def close(lease: Any, terms: Any, bound_at: float) -> Any:
+        try:
+            yield from ask(Extend(lease.name, {"closing": "1"}, lease.incarnation))
+        except (StoreUnavailable, OutcomeUnknown):
+            return release.Outcome.LEFT
+
+    return [(terms.Terms, "decode", decode), (release, "_close", close)]
+
+
+@mutant(
+    "a member reads before it registers",
+    "between its read and its registration the owner closes, lists nobody, and removes",
+    test_rules.test_rule_04_a_member_reads_the_record_only_after_the_answer_that_proves_its_registration,
+)
+def member_reads_before_registering() -> list[Patch]:
+    def attach(lease: Any, nonce: str, fields: Mapping[str, str], terms: Any) -> Any:
+        joined = yield from members._join(lease, terms)
+        if isinstance(joined, renew.Over):
+            return joined
+        name = members.member_name(lease, nonce)
+        registration, at = yield from members._register(name, nonce, lease.ttl, fields, terms)
+        return members.Attached(lease, registration, terms.deadline(at, lease.ttl), joined, at)
+
+    return everywhere(members.attach, attach)
+
+
+@mutant(
+    "the owner lists before `closing` is acknowledged",
+    "the request that closes is lost; a task attaches after the list",
+    test_rules.test_rule_04_nobody_lists_before_an_answer_shows_closing,
+)
+def release_without_closing() -> list[Patch]:
+    def close(lease: Any, terms: Any, bound_at: float) -> Any:
+        yield from ()
+
+    return [(release, "_close", close)]
+
+
+@mutant(
+    "the owner does not wait for members",
+    "the driver of a run ends before its tasks, and the next run begins among them",
+    test_hazards.test_h27_a_release_while_a_member_runs_does_not_let_the_next_one_in,
+)
+def release_without_draining() -> list[Patch]:
+    def drain(lease: Any, terms: Any, *, bound_at: float, salt: str) -> Any:
+        yield from ()
+        return True
+
+    return [(release, "drain", drain)]
+
+
+@mutant(
+    "at the bound of the wait the owner removes all the same",
+    "a task that takes longer than anybody thought",
+    test_rules.test_rule_04_a_live_member_at_the_bound_leaves_the_record,
+)
+def removed_at_the_drains_bound() -> list[Patch]:
+    true = members.drain
+
+    def drain(lease: Any, terms: Any, *, bound_at: float, salt: str) -> Any:
+        yield from true(lease, terms, bound_at=bound_at, salt=salt)
+        return True
+
+    return [(release, "drain", drain), (acquire, "drain", drain)]
+
+
+@mutant(
+    "a registration judged dead is removed by its incarnation alone",
+    "a member that renewed just in time is removed, and works on unseen",
+    test_rules.test_rule_04_a_registration_judged_dead_is_removed_by_incarnation_and_revision,
+)
+def members_removed_by_incarnation_alone() -> list[Patch]:
+    def loose(name: Any, incarnation: str, revision: str | None = None) -> Any:
+        return Remove(name, incarnation)
+
+    return [(members, "Remove", loose)]
+
+
+@mutant(
+    "a member believes its registration alone",
+    "the lease itself has run out, and somebody else holds it",
+    test_hazards.test_h27_a_member_believes_until_the_earlier_of_its_two_deadlines,
+)
+def member_believes_its_registration_alone() -> list[Patch]:
+    def settle(self: Any) -> None:
+        self.deadline = self.registration_deadline if self.registration is not None else self.record_deadline
+
+    return [(Tenure, "_settle", settle)]
+
+
+@mutant(
+    "a member believes the record alone",
+    "its registration has run out, and the owner no longer waits for it",
+    test_hazards.test_h27_a_member_believes_until_the_earlier_of_its_two_deadlines,
+)
+def member_believes_the_record_alone() -> list[Patch]:
+    def settle(self: Any) -> None:
+        self.deadline = self.record_deadline
+
+    return [(Tenure, "_settle", settle)]
+
+
+@mutant(
+    "a member's deadline counts from its read, whatever the record's age",
+    "the record was renewed almost a ttl ago",
+    test_expiry.test_a_members_deadline_by_a_read_takes_the_age_as_large_as_it_can_be,
+)
+def members_read_without_age() -> list[Patch]:
+    def by_read(sent_at: float, now: float, updated: float, ttl: float, drift: float, *_: float) -> float:
+        return sent_at + ttl * (1 - drift)
+
+    return [(expiry, "deadline_by_read", by_read)]
+
+
+@mutant(
+    "the sweep of an unsettled acquisition takes a lease that members work under",
+    "the owner has left, its tasks have not",
+    test_rules.test_rule_04_a_sweep_spares_the_lease_that_members_still_work_under,
+)
+def sweep_takes_what_members_hold() -> list[Patch]:
+    true = release.sweep
+
+    def sweep(name: Any, holder: str, terms: Any, *, spare: str | None = None) -> Any:
+        return (yield from true(name, holder, terms))
+
+    return everywhere(true, sweep)

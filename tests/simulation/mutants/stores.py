@@ -1,0 +1,164 @@
+"""Faults of stores: what they expect, count and show. Patched into the simulator's store, or into SQLite's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lockstead.protocol import renew
+from lockstead.protocol.commands import Conflict, Snapshot
+from lockstead.stores.sqlite import SqliteStore
+from lockstead.testing.simulation.store import DATED, SHARED, SimulatedStore
+from lockstead.values import Space
+from tests.protocol import test_hazards, test_rules
+from tests.simulation.mutants.patching import Patch, everywhere, mutant
+from tests.stores import test_sqlite
+
+
+@mutant(
+    "metageneration (revision) alone as the expectation",
+    "the algorithm as first published and both of its implementations: every holder's record begins at 1 again",
+    test_hazards.test_h02_a_delayed_request_of_an_old_holder_does_not_hit_the_next,
+    is_store=True,
+    traits=SHARED,
+    late="delete",
+)
+def metageneration_alone() -> list[Patch]:
+    known: dict[tuple[int, str], int] = {}
+    true_extend, true_remove, true_grant = SimulatedStore._extend, SimulatedStore._remove, SimulatedStore._grant
+
+    def as_expected(self: Any, command: Any) -> Any:
+        """Put the expectation of the revision that was shown last under the incarnation in its place."""
+        entry = self.entries.get(command.name)
+        if entry is None or command.incarnation is None:
+            return command
+        if known.get((id(self), command.incarnation)) != entry.revision:
+            return None
+        return replace(command, incarnation=entry.incarnation, revision=None)
+
+    def extend(self: Any, command: Any, now: float) -> Any:
+        loose = as_expected(self, command)
+        answer = Conflict() if loose is None else true_extend(self, loose, now)
+        if isinstance(answer, Snapshot):
+            known[id(self), answer.incarnation] = int(answer.revision)
+        return answer
+
+    def remove(self: Any, command: Any, now: float) -> Any:
+        loose = as_expected(self, command)
+        return Conflict() if loose is None else true_remove(self, loose, now)
+
+    def grant(self: Any, *args: Any) -> Any:
+        shown = true_grant(self, *args)
+        known[id(self), shown.incarnation] = 1
+        return shown
+
+    return [(SimulatedStore, "_extend", extend), (SimulatedStore, "_remove", remove), (SimulatedStore, "_grant", grant)]
+
+
+@mutant(
+    "revision supplied by the client",
+    "two who renew at once write the same number: to a contender the record seems to stand still",
+    test_rules.test_rule_01_siblings_that_renew_at_once_leave_a_revision_each,
+    is_store=True,
+)
+def revision_supplied_by_the_client() -> list[Patch]:
+    true_renew, true_extend = renew.renew, SimulatedStore._extend
+    counted: dict[tuple[int, str], int] = {}
+
+    def renewing(lease: Any, fields: Any, terms: Any) -> Any:
+        key = (id(terms.book), lease.incarnation)
+        mine = counted.get(key, 1) + 1
+        outcome = yield from true_renew(lease, {**fields, "revision": str(mine)}, terms)
+        counted[key] = mine
+        return outcome
+
+    def extend(self: Any, command: Any, now: float) -> Any:
+        fields = dict(command.fields)
+        supplied = fields.pop("revision", None)
+        answer = true_extend(self, replace(command, fields=fields), now)
+        if supplied is None or not isinstance(answer, Snapshot):
+            return answer
+        self.entries[command.name].revision = int(supplied)
+        return replace(answer, revision=supplied)
+
+    renewing.__name__ = "renew"
+    return [*everywhere(true_renew, renewing), (SimulatedStore, "_extend", extend)]
+
+
+@mutant(
+    "tokens from the companion's revision alone",
+    "somebody tidies up, the companion begins at 1 again, and the fence lets everything pass that is older",
+    test_rules.test_rule_10_tokens_grow_even_over_a_deletion_of_the_companion,
+    is_store=True,
+)
+def tokens_begin_again_with_the_companion() -> list[Patch]:
+    true = SimulatedStore._show
+
+    def show(self: Any, entry: Any, now: float, name: Any) -> Any:
+        shown = true(self, entry, now, name)
+        is_drawn = name.space is Space.COMPANION and self.traits is DATED
+        return replace(shown, token=entry.revision) if is_drawn else shown
+
+    return [(SimulatedStore, "_show", show)]
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[Mapping[str, Any]]:
+    stores: list[SqliteStore] = []
+
+    def opens(at: Path = folder / "locks.db", **settings: Any) -> SqliteStore:
+        stores.append(SqliteStore(at, **settings))
+        return stores[-1]
+
+    try:
+        yield {"opened": opens}
+    finally:
+        for store in stores:
+            store.close()
+
+
+@mutant(
+    "the wall clock in SQLite",
+    "`CURRENT_TIMESTAMP` is the caller's own wall clock: a time server steps it, and a live holder is overtaken",
+    test_sqlite.test_h07_the_wall_clock_decides_nothing,
+    fixtures=_opened,
+    is_store=True,
+)
+def wall_clock_in_sqlite() -> list[Patch]:
+    true = SqliteStore.__init__
+
+    def init(self: Any, *args: Any, **settings: Any) -> None:
+        true(self, *args, **settings)
+        self._now = self._wall
+
+    return [(SqliteStore, "__init__", init)]
+
+
+@mutant(
+    "SQLite: a write that was stalled turns `updated` back",
+    "a process that stood still in its statement makes a fresh renewal look old",
+    test_sqlite.test_h20_a_write_that_was_stalled_does_not_turn_updated_at_back,
+    fixtures=_opened,
+    is_store=True,
+)
+def sqlite_turns_updated_back() -> list[Patch]:
+    return [(SqliteStore, "_later", lambda self, row, now: now)]
+
+
+@mutant(
+    "SQLite: the clock of another boot is compared with this one's",
+    "after a restart of the machine the holder of yesterday seems to live for as long as the machine was up",
+    test_sqlite.test_h06_after_another_boot_every_holder_is_dead,
+    fixtures=_opened,
+    is_store=True,
+)
+def sqlite_compares_clocks_of_two_boots() -> list[Patch]:
+    true = SqliteStore._set_place
+
+    def set_place(self: Any, place: Any) -> None:
+        true(self, replace(place, boot="any", namespace="any"))
+
+    return [(SqliteStore, "_set_place", set_place)]
