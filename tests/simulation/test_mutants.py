@@ -11,9 +11,9 @@ import pytest
 
 from lockstead.testing.simulation import play
 from tests.simulation.mutants import MUTANTS, broken
-from tests.simulation.mutants.table import SEEDS, STEPS, found, shown, table
+from tests.simulation.mutants.table import SEEDS, found, shown, table, within
 
-FOUND = found()
+SEARCHED = {name: bound for name, caught in found().items() if (bound := within(caught)) is not None}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -27,18 +27,18 @@ def test_the_directed_test_catches_the_fault(name: str, tmp_path: Path) -> None:
         MUTANTS[name].directed.run(tmp_path)
 
 
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize("name", SEARCHED)
 def test_random_search_finds_the_fault_and_the_whole_engine_passes_the_same_seed(name: str) -> None:
     with broken(name):
-        caught = next((seed for seed in range(FOUND[name]) if play(seed).violation is not None), None)
-    assert caught is not None, f"{name} survived {FOUND[name]} seeds: python -m tests.simulation.mutants {name}"
+        caught = next((seed for seed in range(SEARCHED[name]) if play(seed).violation is not None), None)
+    assert caught is not None, f"{name} survived {SEARCHED[name]} seeds: python -m tests.simulation.mutants {name}"
     assert play(caught).violation is None
 
 
-def test_what_was_found_is_of_a_mutant_and_within_the_bound() -> None:
-    assert set(FOUND) <= set(MUTANTS)
-    assert set(FOUND.values()) <= set(STEPS)
-    assert max(STEPS) == SEEDS
+def test_every_mutant_was_searched_for_and_most_are_found() -> None:
+    assert set(found()) == set(MUTANTS)
+    assert len(SEARCHED) > len(MUTANTS) / 2
+    assert max(SEARCHED.values()) <= SEEDS
 
 
 def test_a_fault_is_taken_out_again() -> None:

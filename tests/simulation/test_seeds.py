@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from lockstead.testing.simulation import Scenario, play, scenario_of
 from lockstead.testing.simulation.__main__ import main, replay_line
 from lockstead.testing.simulation.network import FAULTS
 from lockstead.testing.simulation.plans import DELIVERED_MIN
+from lockstead.testing.simulation.store import DATED
 from lockstead.testing.simulation.tally import Tally, play_all, shown
 from tests.simulation.mutants import broken
 
@@ -105,3 +107,10 @@ def test_the_command_line_prints_one_line_for_a_seed_that_fails(capsys: pytest.C
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("make sim SEED=0  # at ")
     assert said[1].startswith("make sim SEED=1 SCENARIO=long  # at ")
+
+
+def test_a_store_of_other_traits_can_be_played() -> None:
+    coarse = replace(DATED, scheme="coarse", granularity=10.0, date_step=5.0)
+    for seed in range(100):
+        run = play(seed, traits=coarse)
+        assert run.violation is None, seed

@@ -145,7 +145,12 @@ def wall_clock_in_sqlite() -> list[Patch]:
     is_store=True,
 )
 def sqlite_turns_updated_back() -> list[Patch]:
-    return [(SqliteStore, "_later", lambda self, row, now: now)]
+    true = SqliteStore._row
+
+    def row(self: Any, granted: int, revision: int, updated: float, fields: dict[str, str]) -> Any:
+        return true(self, granted, revision, self._now(), fields)
+
+    return [(SqliteStore, "_row", row)]
 
 
 @mutant(

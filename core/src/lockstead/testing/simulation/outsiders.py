@@ -73,7 +73,8 @@ class Operator(Process):
     def deletes(self, space: Space) -> None:
         """Delete a record behind everybody's back, as an administrator of the store can."""
         for name in [name for name in self.store.entries if name.space is space]:
-            entry = self.store.entries.pop(name)
+            entry = self.store.entries[name]
+            self.store.erase(name)
             self.tell(f"deletes {name}")
             if space is Space.LOCK and "ttl" not in entry.fields:
                 self.watch.at_mercy(entry.incarnation)
@@ -108,7 +109,7 @@ class Operator(Process):
         entry = self.store.entries.get(self.key)
         if entry is not None and "ttl" not in entry.fields:
             self.watch.at_mercy(entry.incarnation)
-            del self.store.entries[self.key]
+            self.store.erase(self.key)
             self.tell(f"clears {self.key.key}")
 
 

@@ -7,7 +7,7 @@ of fault is enabled in every run of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from random import Random
@@ -61,10 +61,11 @@ def scenario_of(seed: int) -> Scenario:
     return Scenario.LONG if seed % LONG_EVERY == 0 else Scenario.SHORT
 
 
-def plan_of(seed: int, scenario: Scenario | None = None) -> Plan:
-    """Give the plan of a seed."""
+def plan_of(seed: int, scenario: Scenario | None = None, traits: Traits | None = None) -> Plan:
+    """Give the plan of a seed. traits: of the only kind of store to play, instead of one of the three."""
     dice = Random(seed ^ 0x5EED)
-    return _long(dice) if (scenario or scenario_of(seed)) is Scenario.LONG else _short(dice)
+    plan = _long(dice) if (scenario or scenario_of(seed)) is Scenario.LONG else _short(dice)
+    return plan if traits is None else replace(plan, traits=traits)
 
 
 @lru_cache(maxsize=1024)

@@ -6,13 +6,14 @@ get the lock in time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from lockstead.protocol.acquire import Grant, acquire
-from lockstead.protocol.commands import StoreClock
+from lockstead.protocol.commands import StoreClock, Traits
 from lockstead.protocol.terms import Book, Terms
 from lockstead.settings import Settings
+from lockstead.testing.simulation.hosted import Hosted, Opened
 from lockstead.testing.simulation.machine import Machine
 from lockstead.testing.simulation.network import ACCIDENTS, Network
 from lockstead.testing.simulation.outsiders import Operator, Stranger
@@ -44,14 +45,27 @@ class Run:
     log: list[str]
 
 
-def play(seed: int, scenario: Scenario | None = None, *, plan: Plan | None = None, is_told: bool = False) -> Run:
-    """Play one seed, of the scenario that it stands for or another one. Never raises `Violation`: the run says it."""
-    stage = Stage(seed, plan_of(seed, scenario) if plan is None else plan, is_told=is_told)
+def play(
+    seed: int,
+    scenario: Scenario | None = None,
+    *,
+    store: Opened | None = None,
+    traits: Traits | None = None,
+    is_told: bool = False,
+) -> Run:
+    """Play one seed, of the scenario that it stands for or another one. Never raises `Violation`: the run says it.
+
+    store: opens a real one, to take part in the run. traits: of the only kind of simulated store to play. Without
+    either, the seed chooses among three kinds. is_told: keep the event log.
+    """
+    stage = Stage(seed, plan_of(seed, scenario, traits), store, is_told=is_told)
     violation = None
     try:
         stage.play()
     except Violation as found:
         violation = str(found)
+    finally:
+        stage.store.close()
     watch, network = stage.watch, stage.network
     return Run(
         seed,
@@ -71,12 +85,17 @@ class Stage:
 
     __slots__ = ("calm_at", "network", "operator", "plan", "store", "stranger", "watch", "workers", "world")
 
-    def __init__(self, seed: int, plan: Plan, *, is_told: bool = False) -> None:
-        self.plan = plan
+    def __init__(self, seed: int, plan: Plan, opened: Opened | None = None, *, is_told: bool = False) -> None:
         self.calm_at: float | None = None
         world = self.world = World(seed, is_told=is_told)
         store_clock = BootClock(1000 * world.dice.random(), plan.rates[-1])
-        self.store = SimulatedStore(world, plan.traits, store_clock, plan.skew)
+        self.store: SimulatedStore
+        if opened is None:
+            self.store = SimulatedStore(world, plan.traits, store_clock, plan.skew)
+        else:
+            self.store = Hosted(world, store_clock, opened)
+            plan = replace(plan, traits=self.store.traits)
+        self.plan = plan
         self.watch = Watch(world, self.store)
         self.store.on_grant = self._granted
         self.network = Network(world, self.store, plan.faults)

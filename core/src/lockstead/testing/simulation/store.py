@@ -113,6 +113,13 @@ class SimulatedStore:
         entry.updated_at = self.time()
         entry.committed_at = self.touched_at[name] = self._world.now
 
+    def erase(self, name: Name) -> None:
+        """Let an administrator delete a record."""
+        del self.entries[name]
+
+    def close(self) -> None:
+        """End with the run: there is nothing to close."""
+
     def time(self) -> float:
         """Give the time by which `updated` is stamped."""
         return self._clock.at(self._world.now)

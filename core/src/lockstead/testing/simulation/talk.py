@@ -12,6 +12,7 @@ from lockstead.errors import StoreError
 from lockstead.protocol.acquire import OutOfTime
 from lockstead.protocol.commands import Create, Pause, Paused, Read, Reply, Script
 from lockstead.protocol.record import stamped
+from lockstead.values import Space
 
 if TYPE_CHECKING:
     from lockstead.testing.simulation.machine import Machine
@@ -111,7 +112,7 @@ class Talk:
                 return
             if self.has_paused:
                 self.has_paused = False
-                if kind is Create:
+                if kind is Create and command.name.space is Space.LOCK:  # type: ignore[attr-defined]  # a Create has it
                     process.watch.violated("a waiter writes before it reads")
             limit = self.limit
             if self.gives_up_at is not None:
