@@ -502,6 +502,18 @@ def test_h24_a_record_that_is_damaged_newer_or_not_ours_is_never_free(fields: di
     assert bench.standing().fields == fields  # type: ignore[union-attr]
 
 
+def test_h24_a_record_that_was_changed_by_hand_under_one_revision_is_read_as_it_stands() -> None:
+    bench = Bench()
+    bench.granted("a")
+    terms = bench.terms()
+    assert isinstance(bench.asking("b", terms, tries_once=True).run(), Contended)
+    entry = bench.standing()
+    assert entry is not None
+    entry.fields = {"v": "1", "identity": "a"}
+    with pytest.raises(StoreRefused, match="apt"):
+        bench.asking("b", terms, tries_once=True).run()
+
+
 def test_h24_a_damaged_registration_counts_as_live() -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease

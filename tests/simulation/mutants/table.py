@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tests.conformance.test_the_suite_catches import CAUGHT_BY
 from tests.simulation.mutants import MUTANTS
 
 SEEDS: Final = 2000
@@ -47,7 +50,17 @@ def table() -> str:
     for mutant in MUTANTS.values():
         what = f"{'store: ' if mutant.is_store else ''}{mutant.what} (`{mutant.name}`)"
         rows.append(f"| {what} | {mutant.accident} | `{mutant.directed.name}` | {_said(known[mutant.name])} |")
-    return "\n".join(rows) + "\n"
+    return "\n".join(rows) + "\n\n" + "\n".join(_stores()) + "\n"
+
+
+def _stores() -> Iterator[str]:
+    yield "Stores that break one promise each, and the test of the conformance suite that sees it:"
+    yield ""
+    yield "| the store | caught by |"
+    yield "|---|---|"
+    for kind, test in CAUGHT_BY.items():
+        words = re.sub("(?<!^)(?=[A-Z])", " ", kind.__name__).lower()
+        yield f"| {words} | `{test}` |"
 
 
 def shown() -> str:

@@ -40,26 +40,17 @@ class Book:
     """What one client has seen: since when each record stands still, and whether the store's two clocks agree.
 
     Safe to share between threads: a state is named by incarnation and revision, so any first sight of it is true.
+    last_read: the fields that were decoded last, whether as another implementation's, and the record they say.
     """
 
     first_seen: dict[Name, tuple[str, str, float]] = field(default_factory=dict)
     is_calibrated: bool = False
     last_read: tuple[Mapping[str, str], bool, Record] | None = None
 
-    def decode(self, name: Name, fields: Mapping[str, str], *, foreign: bool) -> Record:
-        """Read a record; one that says what the last one said is that one, so a waiter's polls cost no decoding."""
-        last = self.last_read
-        # by what it says, never by its revision: fields that somebody repaired by hand must be seen
-        if last is not None and last[0] == fields and last[1] is foreign:
-            return last[2]
-        record = decode(name, fields, foreign=foreign)
-        self.last_read = (fields, foreign, record)
-        return record
-
     def see(self, name: Name, seen: Snapshot, received_at: float) -> float:
         """Note a sight of a record; give the receipt of the first sight of this very state."""
         known = self.first_seen.get(name)
-        if known is not None and known[:2] == (seen.incarnation, seen.revision):
+        if known is not None and known[1] == seen.revision and known[0] == seen.incarnation:
             return known[2]
         if len(self.first_seen) >= BOOK_ENTRIES_MAX:
             self.first_seen.pop(next(iter(self.first_seen)), None)
@@ -115,8 +106,19 @@ class Terms:
         return Pause(name, at_least, at_least * 2)
 
     def decode(self, name: Name, seen: Snapshot) -> Record:
-        """Read a record; StoreRefused if it is damaged, not ours, or newer."""
-        return self.book.decode(name, seen.fields, foreign=self.traits.foreign and name.space is Space.LOCK)
+        """Read a record; StoreRefused if it is damaged, not ours, or newer.
+
+        One that says what the last one said is that one: a waiter's polls cost no decoding.
+        """
+        book, fields = self.book, seen.fields
+        foreign = self.traits.foreign and name.space is Space.LOCK
+        last = book.last_read
+        # by what it says, never by its revision: fields that somebody repaired by hand must be seen
+        if last is not None and last[0] == fields and last[1] is foreign:
+            return last[2]
+        record = decode(name, fields, foreign=foreign)
+        book.last_read = (fields, foreign, record)
+        return record
 
     def deadline_by_read(self, reply: Reply[Any], seen: Snapshot, ttl: float) -> float | None:
         """Give a deadline from what a read shows of somebody's renewal; None where the store's clock cannot tell."""
