@@ -164,7 +164,7 @@ def members_read_without_age() -> list[Patch]:
 def sweep_takes_what_members_hold() -> list[Patch]:
     true = release.sweep
 
-    def sweep(name: Any, holder: str, terms: Any, *, spare: str | None = None) -> Any:
-        return (yield from true(name, holder, terms))
+    def sweep(name: Any, holder: str, terms: Any, *, spare: str | None = None, is_clean: bool = True) -> Any:
+        return (yield from true(name, holder, terms, is_clean=is_clean))
 
     return everywhere(true, sweep)

@@ -251,12 +251,11 @@ class Process(Machine):
         def ended(outcome: Any, error: StoreError | None) -> None:
             self.tell(f"gave {tenure.lease.incarnation} back: {outcome.name if outcome else error!r}")
             if outcome is not None and tenure.is_owner:
-                self.watch.given_back(
-                    tenure, is_ours=outcome is Outcome.REMOVED, is_removed=outcome is not Outcome.LEFT
-                )
+                self.watch.given_back(tenure, is_ours=outcome.is_free, is_removed=outcome is not Outcome.LEFT)
             tenure.left()
             if tenure.unsettled or (error is not None and is_alone):
-                self.sweep(tenure.lease.name, tenure.lease.holder, None if is_alone else tenure.lease.incarnation)
+                lease, is_clean = tenure.lease, tenure.reason is None
+                self.sweep(lease.name, lease.holder, None if is_alone else lease.incarnation, is_clean=is_clean)
             then()
 
         self.settle(kept, lambda: _no_talk(self.converse(give_back(tenure, self.terms, bound_at=bound_at), ended)))
@@ -266,20 +265,21 @@ class Process(Machine):
         if want.unsettled:
             self.sweep(want.name, want.holder, None)
 
-    def sweep(self, name: Name, holder: str, spare: str | None) -> None:
+    def sweep(self, name: Name, holder: str, spare: str | None, *, is_clean: bool = True) -> None:
         """Look for a record of this holder, whose acquisition is over: now, and once more later."""
-        self._sweep((name, holder, spare))
-        self.after(2 * self.settings.request_timeout, self._sweep, (name, holder, spare))
+        what = (name, holder, spare, is_clean)
+        self._sweep(what)
+        self.after(2 * self.settings.request_timeout, self._sweep, what)
 
-    def _sweep(self, what: tuple[Name, str, str | None]) -> None:
-        name, holder, spare = what
+    def _sweep(self, what: tuple[Name, str, str | None, bool]) -> None:
+        name, holder, spare, is_clean = what
         looked_at = self.world.now
 
         def swept(_: Any, error: StoreError | None) -> None:
             if error is None and spare is None:
                 self.watch.swept(name, holder, looked_at)
 
-        self.converse(sweep(name, holder, self.terms, spare=spare), swept)
+        self.converse(sweep(name, holder, self.terms, spare=spare, is_clean=is_clean), swept)
 
     # --- tokens --------------------------------------------------------------------------------------------------
 

@@ -167,5 +167,7 @@ class Watch:
     def swept(self, name: Name, holder: str, looked_at: float) -> None:
         """An acquisition that was given up was swept: what it wrote before the look must be gone."""
         entry = self._store.entries.get(name)
-        if entry is not None and entry.fields.get("identity") == holder and entry.committed_at < looked_at - HAIR:
+        if entry is None or "ended" in entry.fields:
+            return
+        if entry.fields.get("identity") == holder and entry.committed_at < looked_at - HAIR:
             self.violated(f"{holder} gave up and was swept, but its record stands")
