@@ -5,7 +5,6 @@ Knows no store and no clock; reads no environment.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
@@ -193,6 +192,8 @@ def _labels(value: Mapping[str, str] | str | None) -> Mapping[str, str]:
     """Read labels; in a URL they are a JSON object."""
     said: object = value or {}
     if isinstance(said, str):
+        import json
+
         try:
             said = json.loads(said)
         except ValueError:

@@ -1,15 +1,13 @@
 """Decides what is passed around: names, holders, sequencers, tickets, durations. All frozen, all without I/O.
 
-Must not know how a store writes any of them down.
+Must not know how a store writes any of them down. Imported by who only names a lock, so what tickets need is imported
+with the first ticket.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import math
 import re
-import zlib
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -93,6 +91,9 @@ class LeaseTicket:
     ttl: float
 
     def __str__(self) -> str:
+        import base64
+        import json
+
         fields = [self.store, self.key, self.holder, self.incarnation, self.ttl]
         body = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
         return TICKET_PREFIX + base64.urlsafe_b64encode(_sum(body) + body).decode().rstrip("=")
@@ -116,6 +117,9 @@ class LeaseTicket:
 
 def _ticket_fields(text: str) -> tuple[str, str, str, str, float] | None:
     """Take a ticket's text apart; None if a character of it is missing or another one."""
+    import base64
+    import json
+
     if not text.startswith(TICKET_PREFIX):
         return None
     encoded = text.removeprefix(TICKET_PREFIX)
@@ -137,6 +141,8 @@ def _ticket_fields(text: str) -> tuple[str, str, str, str, float] | None:
 
 
 def _sum(body: bytes) -> bytes:
+    import zlib
+
     return zlib.crc32(body).to_bytes(4, "big")
 
 

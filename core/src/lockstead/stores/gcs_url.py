@@ -6,7 +6,6 @@ A DAG file names many locks and opens none, so this file imports nothing but to 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 from lockstead.errors import StoreRefused
 
@@ -57,6 +56,8 @@ class _Opener:
 
 
 def _place(store_url: str) -> Place:
+    from urllib.parse import unquote
+
     from lockstead.stores.gcs_wire import Place
 
     bucket, _, prefix = store_url.removeprefix("gs://").partition("/")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, unquote
 
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
@@ -51,11 +50,15 @@ class _Opener:
 
 def url_of(path: os.PathLike[str] | str) -> str:
     """Give the URL of a file, from its absolute path."""
+    from urllib.parse import quote
+
     return "sqlite:///" + quote(str(path), safe="/:@!$&*+,;=")
 
 
 def path_of(store_url: str) -> str:
     """Give the path that a URL names, as it stands there; ValueError if it names none."""
+    from urllib.parse import unquote
+
     path = unquote(store_url.removeprefix("sqlite:///"), errors="strict") if store_url.startswith("sqlite:///") else ""
     if not path or path.endswith("/") or "\0" in path:
         raise ValueError("not the URL of a SQLite store; write 'sqlite:///relative.db' or 'sqlite:////absolute.db'")

@@ -12,7 +12,6 @@ import re
 from functools import cache
 from importlib import import_module
 from typing import Final
-from urllib.parse import quote, unquote
 
 from lockstead.errors import StoreRefused
 from lockstead.stores.port import Opener, Store, StoreUrl
@@ -58,6 +57,8 @@ def printable(url: StoreUrl | str) -> str:
 
 def lock_url(store_url: str, key: str) -> str:
     """Give the URL of a lock, from a printable store URL and a key; `parse_lock` reads it back."""
+    from urllib.parse import quote
+
     return f"{store_url}#{quote(key, safe='/:@!$&*+,;=')}"
 
 
@@ -128,6 +129,10 @@ def _options(*queries: str) -> dict[str, str]:
 
 
 def _decoded(text: str, what: str) -> str:
+    if "%" not in text:
+        return text  # spares who names a plain lock an import
+    from urllib.parse import unquote
+
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
