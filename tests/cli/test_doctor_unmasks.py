@@ -90,7 +90,7 @@ BROKEN = {
         "a generation of its own",
     ),
     "a 404 says nothing": (wrong.Shrugging(), promises("absent"), "answered Read with 404"),
-    "listings leave objects out": (wrong.Forgetful(), promises("list"), "1 of 3 records are missing"),
+    "listings leave objects out": (wrong.Forgetful(), promises("list"), "3 of 7 records are missing"),
 }
 
 

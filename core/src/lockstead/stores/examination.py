@@ -63,7 +63,7 @@ class Promise(Enum):
     STALE_REPLACE = "Replace refuses the incarnation before a re-creation"
     STALE_REMOVE = "Remove refuses the incarnation before a re-creation"
     ABSENT = "a record that is not there is told apart from a failure"
-    LIST = "List shows exactly the records that stand, odd names included"
+    LIST = "List shows exactly the records that stand, each under its own name"
     TOKEN = "tokens grow"  # noqa: S105 - a fencing token is no secret
 
     @property

@@ -32,7 +32,7 @@ NEEDED: Final = {
     GET: "to see who holds one",
     UPDATE: "to renew a lease",
     DELETE: "to release a lock, and to take over a dead holder's",
-    LIST: "to release a lock that was shared, and to list locks",
+    LIST: "to be told that a lock is free and not just hidden, and to list locks",
 }
 
 BEHIND: Final[Mapping[Promise, str]] = {
@@ -108,7 +108,8 @@ def examination(way: Way, scratch: Callable[[str], Name]) -> Iterator[Finding]:
         return
     granted = _granted(way, bucket)
     is_kept = any(finding.severity is Severity.FAILURE for finding in findings)
-    tried = {**dict([_judged(LIST, listed)]), **dict(_tried(way, name, is_kept=is_kept))}
+    found = _judged(LIST, listed)
+    tried = dict([found, *_tried(way, name, granted, can_list=found[1].is_allowed, is_kept=is_kept)])
     for permission, purpose in NEEDED.items():
         yield _right(permission, purpose, granted, tried, way)
     yield from _others(tried)
@@ -209,28 +210,38 @@ class Tried:
     said: str = ""
 
 
-def _tried(way: Way, name: Name, *, is_kept: bool) -> Iterator[tuple[str, Tried]]:
-    """Try each operation on a scratch object, if it could be deleted again; else on one that is not there."""
+def _tried(
+    way: Way, name: Name, granted: frozenset[str] | None, *, can_list: bool, is_kept: bool
+) -> Iterator[tuple[str, Tried]]:
+    """Try each operation on a scratch object, if it could be deleted again; else on one that is not there.
+
+    Who may not list is told that what is not there is forbidden, so that such an answer says nothing of a permission.
+    """
     place = way.place
     delete = request_for(Remove(name, "1"), place)
     # no precondition: the object is ours alone, and an emulator may not know any
     delete = replace(delete, target=delete.target.partition("?")[0])
-    # who may delete is told that there is no such object
     gone = _judged(DELETE, way.patiently(delete))
-    if is_kept or not gone[1].is_allowed:
-        yield gone
-        yield _judged(GET, way.patiently(request_for(Read(name), place)))
-        yield _judged(UPDATE, way.patiently(request_for(Extend(name, {"n": "1"}, None), place)))
+    may_delete = gone[1].is_allowed or (not can_list and granted is not None and DELETE in granted)
+    if is_kept or not may_delete:
+        read = _judged(GET, way.patiently(request_for(Read(name), place)))
+        patched = _judged(UPDATE, way.patiently(request_for(Extend(name, {"n": "1"}, None), place)))
+        yield from (one for one in (gone, read, patched) if can_list or one[1].is_allowed)
         return
     made = way.patiently(request_for(Create(name, {"n": "1", "gone": "1"}), place))
     yield _judged(CREATE, made)
-    yield _judged(GET, way.patiently(request_for(Read(name), place)))
-    patched = way.patiently(replace(request_for(Extend(name, {}, None), place), content=_NULL))
-    yield _judged(UPDATE, patched)
-    if made.status == patched.status == 200:
+    shown = _judged(GET, way.patiently(request_for(Read(name), place)))
+    null = way.patiently(replace(request_for(Extend(name, {}, None), place), content=_NULL))
+    if made.status == 200 or can_list:
+        yield shown
+        yield _judged(UPDATE, null)
+    if made.status == null.status == 200:
         seen = _json(way.patiently(request_for(Read(name), place))).get("metadata") or {}
         yield NULL, Tried("gone" not in seen)
-    yield _judged(DELETE, way.patiently(delete))
+    if made.status == 200:
+        yield _judged(DELETE, way.patiently(delete))
+    elif can_list:
+        yield gone
 
 
 def _judged(permission: str, response: Response) -> tuple[str, Tried]:
@@ -245,22 +256,27 @@ def _judged(permission: str, response: Response) -> tuple[str, Tried]:
     return (named[0] if named else permission), Tried(is_allowed=False, said=said)
 
 
-def _is_there(permission: str, granted: frozenset[str] | None, tried: Mapping[str, Tried]) -> bool:
+def _is_there(permission: str, granted: frozenset[str] | None, tried: Mapping[str, Tried]) -> bool | None:
+    """Tell whether we have a permission: by trying, else by what was granted; None if neither can tell."""
     if permission in tried:
         return tried[permission].is_allowed
-    return granted is None or permission in granted
+    return None if granted is None else permission in granted
 
 
 def _right(
     permission: str, purpose: str, granted: frozenset[str] | None, tried: Mapping[str, Tried], way: Way
 ) -> Finding:
     check = f"permission.{permission}"
-    if _is_there(permission, granted, tried):
-        how = "tried" if permission in tried else "not tried"
-        hidden = granted is not None and permission not in granted
-        by = ", though not on the whole bucket" if hidden else ""
-        return Finding(Severity.OK, check, f"{permission} is granted{by} ({how})")
-    said = f": {tried[permission].said}" if permission in tried else ""
+    match _is_there(permission, granted, tried):
+        case True:
+            how = "tried" if permission in tried else "not tried"
+            hidden = granted is not None and permission not in granted
+            by = ", though not on the whole bucket" if hidden else ""
+            return Finding(Severity.OK, check, f"{permission} is granted{by} ({how})")
+        case None:
+            return Finding(Severity.NOTE, check, f"whether {permission} is granted could not be told")
+        case _:
+            said = f": {tried[permission].said}" if permission in tried else ""
     return Finding(
         Severity.FAILURE,
         check,

@@ -106,7 +106,7 @@ def examined(parsed: StoreUrl, limit: float, ttl: float | None) -> Generator[Fin
     try:
         asker = Asker(store, limit, SYSTEM_CLOCK.now() + WHOLE)
         try:
-            yield from _examined(store, asker, limit, ttl)
+            yield from examined_store(store, asker, limit, ttl)
         finally:
             left = _cleaned(asker)
         if left:
@@ -124,7 +124,8 @@ def _cleaned(asker: Asker) -> list[Name]:
         raise
 
 
-def _examined(store: Store, asker: Asker, limit: float, ttl: float | None) -> Iterator[Finding]:
+def examined_store(store: Store, asker: Asker, limit: float, ttl: float | None) -> Iterator[Finding]:
+    """Examine an open store, and ask through an asker whose scratch records are for the caller to clean."""
     behind: Mapping[Promise, str] = {}
     try:
         if isinstance(store, Examines):

@@ -15,7 +15,7 @@ from lockstead.testing.gcs_server.errors import ApiError, json_body, xml_body
 from lockstead.testing.gcs_server.listing import page
 from lockstead.testing.gcs_server.media import content_answer
 from lockstead.testing.gcs_server.objects import Draft, Source, Store, StoredObject, draft_of
-from lockstead.testing.gcs_server.permissions import admit
+from lockstead.testing.gcs_server.permissions import admit, hidden
 from lockstead.testing.gcs_server.resources import (
     Resource,
     bucket_fields,
@@ -77,13 +77,13 @@ class Api:
 
     def answer(self, request: Request, asked: Route) -> Answer:
         """Do what is asked for, and answer; a refusal is an answer too."""
+        denied = self._denied()
         try:
-            denied = self._denied()
             if denied:
                 admit(asked.kind, denied, overwrites=self._is_there(asked))
             return self._operations[asked.kind](request, asked)
         except ApiError as error:
-            return refusal(request, error)
+            return refusal(request, hidden(asked.kind, denied, error) if denied else error)
 
     def _is_there(self, asked: Route) -> bool:
         try:

@@ -41,9 +41,22 @@ def admit(kind: str, denied: Collection[str], *, overwrites: bool) -> None:
         needed = (*needed, DELETE)
     for permission in needed:
         if permission in denied:
-            thing = "bucket" if permission.startswith("storage.buckets.") else "object"
-            raise ApiError(
-                403,
-                f"The caller does not have {permission} access to the Google Cloud Storage {thing}. "
-                f"Permission '{permission}' denied on resource (or it may not exist).",
-            )
+            raise _denied(permission)
+
+
+def hidden(kind: str, denied: Collection[str], error: ApiError) -> ApiError:
+    """Give what is said of an object that is not there: who may not list must not learn that it is not.
+
+    Source: googleapis/google-api-php-client, issue 1791.
+    """
+    is_missing = error.status == 404 and error.message.startswith("No such object")
+    return _denied(NEEDS[kind][-1]) if is_missing and LIST in denied and kind in NEEDS else error
+
+
+def _denied(permission: str) -> ApiError:
+    thing = "bucket" if permission.startswith("storage.buckets.") else "object"
+    return ApiError(
+        403,
+        f"The caller does not have {permission} access to the Google Cloud Storage {thing}. "
+        f"Permission '{permission}' denied on resource (or it may not exist).",
+    )

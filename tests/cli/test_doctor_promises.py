@@ -1,0 +1,72 @@
+"""What the doctor asks of any store catches the stores that the conformance suite is tested with."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstead.cli.doctor.asking import Asker
+from lockstead.cli.doctor.command import examined_store
+from lockstead.runtime.clock import SYSTEM_CLOCK
+from lockstead.stores.examination import Promise, Severity
+from lockstead.stores.memory import Memory, MemoryStore
+from lockstead.stores.port import Examines, Store
+from tests.conformance.test_the_suite_catches import BROKEN
+
+NOT_LOOKED_FOR = {
+    # keys are never other than the doctor's own, in a place that is in use
+    "FoldsCase",
+    "NormalisesLetters",
+    "StripsBlanks",
+    "WalksPaths",
+    "CutsLongKeys",
+    "ListsKeysByPrefix",
+    # it takes many records, a second handle, or the end of the store
+    "ListsOnePage",
+    "IncarnationsAreCountedByTheHandle",
+    "WorksOnAfterClose",
+    "DropsTheRecordsAtClose",
+    # no matter of what is stored
+    "AnswersShareTheStoresMap",
+    "ShowsItsPassword",
+    # every renewal of a lock changes a field
+    "ExtendSkipsWhatChangesNothing",
+}
+
+
+def severities(store: Store) -> dict[str, Severity]:
+    asker = Asker(store, 5.0, SYSTEM_CLOCK.now() + 60)
+    found = {finding.check: finding.severity for finding in examined_store(store, asker, 5.0, None)}
+    asker.clean()
+    return found
+
+
+@pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
+def test_a_store_that_the_suite_catches_is_caught_here_too(kind: type[MemoryStore]) -> None:
+    memory = Memory()
+    found = set(severities(kind(memory)).values())
+    is_caught = bool(found & {Severity.FAILURE, Severity.WARNING})
+    assert is_caught == (kind.__name__ not in NOT_LOOKED_FOR)
+
+
+def test_a_good_store_keeps_every_promise_and_nothing_stays_in_it() -> None:
+    memory = Memory()
+    found = severities(MemoryStore(memory))
+    assert {promise.check for promise in Promise} <= found.keys()
+    assert set(found.values()) == {Severity.OK, Severity.NOTE}
+    assert memory.entries == {}
+
+
+class Plain:
+    """A store with the five members that it must have, and no other."""
+
+    def __init__(self, store: Store) -> None:
+        self.traits, self.url = store.traits, store.url
+        self.perform, self.after_fork, self.close = store.perform, store.after_fork, store.close
+
+
+def test_a_store_that_cannot_examine_itself_is_examined_by_its_commands() -> None:
+    plain = Plain(MemoryStore())
+    assert not isinstance(plain, Examines)
+    found = severities(plain)
+    assert {promise.check for promise in Promise} <= found.keys()
+    assert set(found.values()) == {Severity.OK}
