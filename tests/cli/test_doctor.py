@@ -104,6 +104,9 @@ def test_answers_that_are_lost_now_and_then_are_no_failure(server: GcsServer) ->
     for kind in ("insert", "patch", "delete"):
         server.faults.inject("lose_answer", kind=kind, name="*/1?", times=1)
         server.faults.inject("fail", kind=kind, times=1)
+    # the very first record, and the first deletion that must succeed: two that must not come before it
+    server.faults.inject("lose_answer", kind="insert", name="*/1")
+    server.faults.inject("lose_answer", kind="delete", name="*/[0-9]*", skip=2)
     told = examined("gs://bucket/locks", emulator=server.url)
     assert (told.code, told.of("failure") | told.of("warning")) == (0, set())
     assert server.objects("bucket") == {}
@@ -223,6 +226,19 @@ def test_an_examination_that_is_cut_short_leaves_nothing_behind(server: GcsServe
     code, _, err = ended(running)
     assert code == 128 + number
     assert err.count("\n") == 1
+    assert server.objects("bucket") == {}
+
+
+def test_a_signal_in_the_middle_of_the_cleaning_up_does_not_end_it(server: GcsServer) -> None:
+    # the rights and the promise on listings list once each, then the cleaning up begins with a listing
+    cleaning = server.faults.inject("stall", kind="list", skip=2)
+    running = started("doctor", "gs://bucket/locks", emulator=server.url)
+    assert cleaning.wait_for_hit(timeout=60)
+    assert server.objects("bucket") != {}
+    running.send_signal(signal.SIGINT)
+    cleaning.release()
+    code, _, err = ended(running)
+    assert (code, err.count("\n")) == (130, 1)
     assert server.objects("bucket") == {}
 
 
