@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import lockstead
+from lockstead.cli.showing import FOREIGN, details, facts, lock_row
 from lockstead.testing.gcs_server import GcsServer
 from lockstead.testing.gcs_server.clock import ManualClock
 from lockstead.values import Ending
@@ -198,3 +199,18 @@ def test_an_object_of_theirs_elsewhere_is_no_lock_of_ours(server: GcsServer, cli
     assert client.list() == []
     with client.lock("apt").acquire(timeout=0):
         assert look(server, OBJECT) != {}
+
+
+def test_the_command_line_says_that_it_is_another_programs(
+    server: GcsServer, clock: ManualClock, client: lockstead.Client
+) -> None:
+    stands(server, clock, "py_gcslock")
+    with client.lock("ours").acquire(timeout=10):
+        ours, theirs = sorted(client.list(), key=lambda one: one.is_foreign)
+        assert (facts("apt", theirs, 0.0)["foreign"], facts("ours", ours, 0.0)["foreign"]) == (True, False)
+        assert lock_row(theirs, 0.0)[-1] == FOREIGN
+        assert FOREIGN not in lock_row(ours, 0.0)
+        told = dict(details(theirs, 0.0))
+        assert FOREIGN in told["program"]
+        assert "lock_owner=recorder" in told["labels"]
+        assert "program" not in dict(details(ours, 0.0))

@@ -128,6 +128,19 @@ def test_h30_unknown_fields_are_kept_by_a_revocation(place: Place) -> None:
     kept(place)
 
 
+def test_h30_unknown_fields_are_kept_by_breaking_at_once(place: Place) -> None:
+    place.put(LATER)
+    lock = place.client.lock("apt", owner="ours")
+    done = lock.break_lease(reason="a test", by="operator", now=True)
+    assert done is not None
+    assert done.removed
+    assert place.see().fields["ended"] == "1"
+    kept(place)
+    with lock.acquire(timeout=10) as lease:
+        assert lease.predecessor is not None
+        assert (lease.predecessor.ending, lease.predecessor.owner) == (Ending.REVOKED, "new")
+
+
 # --- a newer major ---------------------------------------------------------------------------------------------------
 
 Asks = Callable[[Place, LeaseTicket], object]

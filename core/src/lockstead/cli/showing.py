@@ -23,8 +23,10 @@ TAKEABLE: Final = ("free", "expired")
 URGENT: Final = ("overdue", "unreadable")
 """States that somebody should look at; a list begins with them."""
 
+FOREIGN: Final = "another program's lock"
+
 FACTS: Final = (
-    *("key", "state", "owner", "holder", "purpose", "progress", "labels"),
+    *("key", "state", "foreign", "owner", "holder", "purpose", "progress", "labels"),
     *("acquired_at", "held_for", "expires_at", "time_left", "ttl", "age"),
     *("expected", "alert_at", "overdue_for", "token", "sequencer", "incarnation"),
     *("host", "pid", "where", "backtrace", "revoked_by", "revoked_because", "problem"),
@@ -69,6 +71,7 @@ def facts(key: str, held: Holding | None, now: float) -> dict[str, Any]:
     if held is None:
         return said
     return said | {
+        "foreign": held.is_foreign,
         "owner": held.owner,
         "holder": held.holder,
         "purpose": held.purpose,
@@ -145,6 +148,7 @@ def details(held: Holding, now: float) -> Iterator[tuple[str, str]]:
     until = _with(held.expires_epoch, f"{_short(left)} left unless it is renewed" if left else None)
     said = {
         "problem": held.problem,
+        "program": f"{FOREIGN}; the labels are what it says" if held.is_foreign else None,
         "purpose": held.purpose,
         "progress": held.progress,
         "since": _with(held.acquired_epoch, _ago(held_for(held, now))),
@@ -196,7 +200,7 @@ def lock_row(held: Holding, now: float) -> list[str]:
         "" if age is None else in_words(round(age)),
         _short(left) if left else "",
         "" if held.token is None else str(held.token),
-        plain(held.problem or what),
+        plain(held.problem or (FOREIGN if held.is_foreign else what)),
     ]
 
 
