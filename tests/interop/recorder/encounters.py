@@ -1,7 +1,7 @@
 """Meetings of lockstead and a published program under one key, both running at once.
 
-Each is a function that notes what it saw. Nothing is judged here: `test_encounters.py` holds the notes to what
-`docs/interop.md` says.
+Each is a function that notes what it saw. Nothing is judged here: the notes are `../recorded/encounters.json`, and what
+follows from them is told in `docs/interop.md` and held by `../test_mixing.py` and `../test_foreign_objects.py`.
 """
 
 from __future__ import annotations
