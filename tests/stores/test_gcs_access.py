@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from pathlib import Path
+
 import pytest
 from google.auth.credentials import AnonymousCredentials, Credentials
 from google.auth.exceptions import RefreshError, TransportError
@@ -189,9 +191,11 @@ def test_an_emulator_is_found_in_the_environment(monkeypatch: pytest.MonkeyPatch
         assert access.signed({}, 5.0) == {}
 
 
-def test_no_credentials_at_all_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nosuch/file.json")
+def test_no_credentials_at_all_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
     with pytest.raises(StoreRefused, match="gcloud auth application-default login"):
         default_access()
 

@@ -29,6 +29,7 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
+from lockstead.protocol.record import decode, is_ours
 from lockstead.stores import url
 from lockstead.stores.bootclock import Place
 from lockstead.stores.sqlite import SqliteStore
@@ -277,9 +278,14 @@ def test_h24_a_damaged_record_is_refused_by_name_and_never_free(path: Path, open
         connection.execute("UPDATE record SET fields = ?", (damaged,))
         connection.commit()
         connection.close()
-        for command in (Read(APT), Extend(APT, {}, held.incarnation), List(Space.LOCK)):
-            with pytest.raises(StoreRefused, match="the record of 'apt'"):
-                ask(store, command)
+        with pytest.raises(StoreRefused, match="the record of 'apt'"):
+            ask(store, Extend(APT, {}, held.incarnation))
+        # shown as one of ours that says nothing: neither free nor anybody's, and an operator can remove it
+        for seen in (ask(store, Read(APT)), ask(store, List(Space.LOCK)).entries[0][1]):
+            assert seen.incarnation == held.incarnation
+            with pytest.raises(StoreRefused, match="the record of 'apt' is damaged"):
+                decode(APT, seen.fields)
+            assert is_ours(seen.fields)
         assert isinstance(ask(store, Create(APT, {})), Conflict)
     assert isinstance(ask(store, Remove(APT, held.incarnation)), Removed)
 

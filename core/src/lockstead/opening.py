@@ -91,13 +91,21 @@ def shared_engine(target: Target, client: object | None) -> Engine:
         return engine
 
 
+def made_settings(given: Mapping[str, Any]) -> Settings:
+    """Complete and check settings; TypeError, naming those there are, for one that is none."""
+    unknown = sorted(set(given) - SETTING_NAMES)
+    if unknown:
+        raise TypeError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(SETTING_NAMES))}")
+    return Settings.make(**given)
+
+
 class NamedLock:
     """What blocking and awaiting locks have in common: a key, settings, and a store that is opened when first asked."""
 
     def __init__(self, url: str, *, client: object | None = None, **settings: Any) -> None:
         named = target(url)
         self._key = named.key
-        self._settings = Settings.make(**{**named.settings, **settings})
+        self._settings = made_settings({**named.settings, **settings})
         self._open = functools.partial(shared_engine, named, client)
         self._opened: Engine | None = None
 
@@ -106,7 +114,7 @@ class NamedLock:
         """Name a lock of a store that is open."""
         made = cls.__new__(cls)
         made._key = checked_key(key)
-        made._settings = Settings.make(**settings)
+        made._settings = made_settings(settings)
         made._opened = engine
         engine.warn_once(key, made._settings)
         return made

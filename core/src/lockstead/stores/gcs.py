@@ -336,7 +336,7 @@ def _translated(error: Exception, request: Request, limit: float) -> StoreError:
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError):
         return StoreUnavailable(f"no connection to Cloud Storage for {request.what} ({told}); nothing was sent")
     if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
-        return StoreRefused(f"the endpoint of Cloud Storage is no address ({told}); correct STORAGE_EMULATOR_HOST")
+        return StoreRefused(f"the endpoint of Cloud Storage is no address ({told}); correct the client's endpoint")
     if isinstance(error, httpx.TimeoutException | TimeoutError):
         return OutcomeUnknown(f"no answer to {request.what} within {limit:.3g} s")
     return OutcomeUnknown(f"no clear answer to {request.what} ({told})")

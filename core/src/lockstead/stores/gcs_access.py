@@ -182,7 +182,7 @@ def default_access() -> Access:
     """Find the way from the environment: an emulator, or application default credentials; StoreRefused if none."""
     emulator = os.environ.get("STORAGE_EMULATOR_HOST")
     if emulator:
-        return Access(emulator if "://" in emulator else f"http://{emulator}")
+        return Access(_emulator(emulator))
     try:
         import google.auth
         from google.auth.exceptions import DefaultCredentialsError
@@ -190,12 +190,34 @@ def default_access() -> Access:
         raise StoreRefused(MISSING) from error
     try:
         credentials, _project = google.auth.default(scopes=[SCOPE])
-    except DefaultCredentialsError as error:
+    except (DefaultCredentialsError, OSError, ValueError) as error:
+        if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
+            # not the cause's own words: they quote the file
+            raise StoreRefused(
+                "the file that GOOGLE_APPLICATION_CREDENTIALS names is not there, or holds no credentials "
+                f"({type(error).__name__}); correct the variable, or unset it to use those of this machine"
+            ) from None
         raise StoreRefused(
             "no Google credentials found: run 'gcloud auth application-default login', or set "
             "GOOGLE_APPLICATION_CREDENTIALS, or pass client=storage.Client(...)"
         ) from error
     return Access(ENDPOINT, credentials)
+
+
+def _emulator(said: str) -> str:
+    """Give the endpoint that STORAGE_EMULATOR_HOST names; StoreRefused if it is none, without repeating it."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(said if "://" in said else f"http://{said}")
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or not said.isascii() or not said.isprintable() or " " in said or parts.query or parts.fragment:
+        raise StoreRefused("STORAGE_EMULATOR_HOST is no address; write 'http://127.0.0.1:PORT', or unset it")
+    if parts.username is not None or parts.password is not None:
+        raise StoreRefused("STORAGE_EMULATOR_HOST has credentials in it; an emulator needs none, leave them out")
+    return parts.geturl()
 
 
 def access_of(client: object) -> Access:

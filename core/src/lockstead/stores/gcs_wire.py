@@ -354,6 +354,6 @@ def _error(command: Command[Any], response: Response, place: Place) -> StoreErro
 
 
 def _remedy(said: str, reason: str) -> str:
-    if "retention" in f"{said} {reason}".lower() or "hold" in reason.lower():
+    if re.search("retention|under active .* hold|activehold", f"{said} {reason}", re.IGNORECASE):
         return "locks are deleted and written anew: use a bucket without retention policy and holds"
     return "grant this account the role 'Storage Object User' on the bucket"

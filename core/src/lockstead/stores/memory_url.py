@@ -42,8 +42,7 @@ class _Opener:
         found = _NAME.fullmatch(store_url)
         if found is None:
             raise ValueError(
-                f"not the URL of a memory store: {store_url!r}; write 'memory:', or 'memory:name' with letters, "
-                "digits, '.', '_' and '-'"
+                "not the URL of a memory store; write 'memory:', or 'memory:name' with letters, digits, '.', '_', '-'"
             )
         return named(found[1])
 

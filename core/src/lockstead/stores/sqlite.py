@@ -75,6 +75,10 @@ _LIST: Final = (
     "AND substr(part, 1, length(?3)) = ?3"
 )
 
+UNREADABLE: Final = {"v": "1"}
+"""What is shown of a damaged row: the file is ours, so the record is one of ours that says nothing. An operator can
+remove it; to everybody else it is neither free nor anybody's."""
+
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 _At: TypeAlias = tuple[str, str, str]
@@ -154,12 +158,18 @@ class SqliteStore:
 
     def _read(self, connection: sqlite3.Connection, name: Name) -> Snapshot | Absent:
         row = _find(connection, _at(name))
-        return Absent(self._now()) if row is None else self._snapshot(row, self._fields(name, row))
+        return Absent(self._now()) if row is None else self._shown(row)
 
     def _list(self, connection: sqlite3.Connection, command: List) -> Listing:
         rows = connection.execute(_LIST, (command.space.value, command.key, command.part_prefix)).fetchall()
         named = ((Name(key, command.space, part), _Row(*row)) for key, part, *row in rows)
-        return Listing(tuple((name, self._snapshot(row, self._fields(name, row))) for name, row in named))
+        return Listing(tuple((name, self._shown(row)) for name, row in named))
+
+    def _shown(self, row: _Row) -> Snapshot:
+        fields = _fields(row)
+        if fields is None:
+            return Snapshot(UNREADABLE, str(row.granted), str(row.revision))
+        return self._snapshot(row, fields)
 
     def _snapshot(self, row: _Row, fields: dict[str, str]) -> Snapshot:
         """Show a row: with times only where its writer read the very clock that we read."""
@@ -201,12 +211,18 @@ class SqliteStore:
             return Absent(now)
         if not row.is_at(command.incarnation, command.revision):
             return Conflict()
-        updated = max(row.updated, now) if self._is_here(row) else now
+        found = _fields(row)
+        updated = max(row.updated, now) if found is not None and self._is_here(row) else now
         if isinstance(command, Replace):
             fields = dict(command.fields)
             made = self._row(self._count(connection), 1, updated, fields)
+        elif found is None:
+            raise StoreRefused(
+                f"the record of {command.name.key!r} in {self._path} is damaged: its fields are no map of text; "
+                "break it with now=True (--now)"
+            )
         else:
-            fields = {**self._fields(command.name, row), **command.fields}
+            fields = {**found, **command.fields}
             made = self._row(row.granted, row.revision + 1, updated, fields)
         connection.execute(_UPDATE, (*made, *_at(command.name)))
         return self._snapshot(made, fields)
@@ -232,15 +248,6 @@ class SqliteStore:
 
     def _row(self, granted: int, revision: int, updated: float, fields: dict[str, str]) -> _Row:
         return _Row(granted, revision, updated, self._boot, self._namespace, _encode(fields))
-
-    def _fields(self, name: Name, row: _Row) -> dict[str, str]:
-        try:
-            fields = json.loads(row.fields)
-        except ValueError:
-            fields = None
-        if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
-            raise StoreRefused(f"the record of {name.key!r} in {self._path} is damaged: its fields are no map of text")
-        return fields
 
     # --- waiting -------------------------------------------------------------------------------------------------
 
@@ -307,6 +314,18 @@ class SqliteStore:
 
 def _at(name: Name) -> _At:
     return name.space.value, name.key, name.part
+
+
+def _fields(row: _Row) -> dict[str, str] | None:
+    """Give the fields of a row; None if it is damaged: another program wrote there, or a disk failed."""
+    try:
+        fields = json.loads(row.fields)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
+        return None
+    is_sound = isinstance(row.updated, float) and isinstance(row.granted, int) and isinstance(row.revision, int)
+    return fields if is_sound else None
 
 
 def _find(connection: sqlite3.Connection, at: _At) -> _Row | None:

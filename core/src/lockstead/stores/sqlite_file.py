@@ -88,14 +88,17 @@ def check_place(path: Path) -> None:
     if sqlite3.sqlite_version_info < SQLITE_OLDEST:
         raise StoreRefused(f"SQLite {sqlite3.sqlite_version} is too old for locks; use a Python with 3.35 or later")
     folder = path.parent
-    if not folder.is_dir():
-        raise StoreRefused(f"cannot keep locks in {path}: there is no folder {folder}; create it")
     try:
+        if not folder.is_dir():
+            raise StoreRefused(f"cannot keep locks in {path}: there is no folder {folder}; create it")
         found = path.stat()
     except FileNotFoundError:
         found = None
     except OSError as error:
-        raise StoreRefused(f"cannot keep locks in {path}: {error.strerror}") from error
+        # a folder above it that this process may not look into
+        raise StoreRefused(
+            f"cannot keep locks in {path}: {error.strerror}; this process must be able to write the file and its folder"
+        ) from error
     if found is not None and not stat.S_ISREG(found.st_mode):
         raise StoreRefused(f"cannot keep locks in {path}: it is not a file")
     # SQLite names the journal after the file: through two names there would be two journals, and two truths

@@ -190,4 +190,5 @@ class Loan:
 
 
 def _milliseconds(limit: float) -> int:
-    return max(1, int(limit * 1000))
+    # SQLite takes what does not fit into 31 bits for no wait at all
+    return min(max(1, int(limit * 1000)), 2**31 - 1)

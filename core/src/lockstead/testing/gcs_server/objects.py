@@ -17,6 +17,7 @@ from lockstead.testing.gcs_server.checksums import crc32c_base64, md5_base64
 from lockstead.testing.gcs_server.clock import Clock
 from lockstead.testing.gcs_server.conditions import ALWAYS, Conditions
 from lockstead.testing.gcs_server.errors import ApiError, no_bucket, no_object, too_many_changes
+from lockstead.testing.gcs_server.retention import held_by_default, refusal
 
 SHUFFLED_BITS = (1 << 24) - 1
 NAME_BYTES_MAX = 1024
@@ -158,7 +159,7 @@ class Store:
             conditions.judge(self._in(bucket).get(name))
 
     def insert(self, bucket: str, name: str, draft: Draft, conditions: Conditions = ALWAYS) -> StoredObject:
-        """Make a new incarnation of the object; raises ApiError 404 (bucket), 412, 304 or 429."""
+        """Make a new incarnation of the object; raises ApiError 404 (bucket), 412, 304, 403 (retention) or 429."""
         with self._lock:
             return self._insert(bucket, name, draft, conditions)
 
@@ -180,9 +181,9 @@ class Store:
             return new
 
     def delete(self, bucket: str, name: str, conditions: Conditions = ALWAYS, generation: int | None = None) -> None:
-        """Remove the object; raises ApiError 404, 412, 304 or 429."""
+        """Remove the object; raises ApiError 404, 412, 304, 403 (retention, a hold) or 429."""
         with self._lock:
-            self._found(bucket, name, conditions, generation)
+            self._refuse_kept(self._found(bucket, name, conditions, generation))
             now = self._admit_change(bucket, name)
             del self._objects[bucket][name]
             self._note_change(bucket, name, now)
@@ -218,10 +219,19 @@ class Store:
     def _insert(self, bucket: str, name: str, draft: Draft, conditions: Conditions) -> StoredObject:
         objects = self._in(bucket)
         conditions.judge(objects.get(name))
+        if name in objects:
+            self._refuse_kept(objects[name])
         now = self._admit_change(bucket, name)
+        draft = replace(draft, fields=held_by_default(self._buckets[bucket].fields, draft.fields))
         objects[name] = new = StoredObject(bucket, name, self._next_generation(now), 1, now, now, draft)
         self._note_change(bucket, name, now)
         return new
+
+    def _refuse_kept(self, old: StoredObject) -> None:
+        fields, place = self._buckets[old.bucket].fields, f"{old.bucket}/{old.name}"
+        refused = refusal(fields, place, old.created_at, old.draft.fields, self._clock())
+        if refused is not None:
+            raise refused
 
     def _next_generation(self, now: float) -> int:
         self._last_generation = max(self._last_generation + 1, int(now * 1e6))

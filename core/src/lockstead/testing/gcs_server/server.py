@@ -72,7 +72,11 @@ class GcsServer:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     def create_bucket(self, name: str, **fields: object) -> None:
-        """Make sure there is such a bucket; fields are those of a bucket resource (`versioning={"enabled": True}`)."""
+        """Make sure there is such a bucket; fields are those of a bucket resource (`versioning={"enabled": True}`).
+
+        `retentionPolicy={"retentionPeriod": "3600"}` and `defaultEventBasedHold=True` are heeded: what they protect can
+        be patched, and neither deleted nor overwritten.
+        """
         with contextlib.suppress(ApiError):
             self.store.create_bucket(name, fields)
 

@@ -1,0 +1,44 @@
+"""What must not be deleted or overwritten yet: a bucket's retention policy, and holds on an object.
+
+Pure. Descriptions may be changed all the same. The texts and reasons are those of the real service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lockstead.testing.gcs_server.clock import rfc3339
+from lockstead.testing.gcs_server.errors import ApiError
+
+HOLDS = {"eventBasedHold": "Event-Based", "temporaryHold": "Temporary"}
+"""Fields of an object, by what the service calls them in a refusal."""
+
+
+def held_by_default(bucket: Mapping[str, object], draft: Mapping[str, object]) -> dict[str, object]:
+    """Give the fields of a new object: a bucket may put every one under a hold."""
+    if bucket.get("defaultEventBasedHold") and "eventBasedHold" not in draft:
+        return {**draft, "eventBasedHold": True}
+    return dict(draft)
+
+
+def refusal(
+    bucket: Mapping[str, object], place: str, created_at: float, fields: Mapping[str, object], now: float
+) -> ApiError | None:
+    """Give the refusal to delete or overwrite an object; None if it may be. place is bucket/name; instants: seconds."""
+    for field, called in HOLDS.items():
+        if fields.get(field):
+            return ApiError(
+                403,
+                f"Object '{place}' is under active {called} hold and cannot be deleted, overwritten or archived until "
+                "hold is removed.",
+            )
+    policy = bucket.get("retentionPolicy")
+    period = policy.get("retentionPeriod") if isinstance(policy, dict) else None
+    if period is None or now >= created_at + float(period):
+        return None
+    return ApiError(
+        403,
+        f"Object '{place}' is subject to bucket's retention policy or object retention and cannot be deleted or "
+        f"overwritten until {rfc3339(created_at + float(period))}",
+        "retentionPolicyNotMet",
+    )

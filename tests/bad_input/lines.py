@@ -1,0 +1,47 @@
+"""The lines of errors as docs/errors.md shows them, where no URL alone leads to them; and how one is recognised."""
+
+from __future__ import annotations
+
+import re
+
+SECRET = "s3cret"
+"""Stands wherever a password could: never to be seen again."""
+
+NO_TICKET = "not a lease ticket: …; expected what detach() returned, whole"
+OTHER_KEY = "the ticket is for …, this lock is …"
+OTHER_STORE = "the ticket is for a lock in …, this store is …"
+TICKET_TYPE = "a lease ticket is text, not …; pass what detach() returned"
+LATE_TICKET = "cannot attach to the lease of … on …, …: …"
+NO_SEQUENCER = "not a sequencer: …; expected token:mode:key, as in '7:exclusive:apt'"
+SEQUENCER_TYPE = "a sequencer is text, not …; pass what lease.sequencer() gave"
+EMPTY_KEY = "the key is empty; name the lock, as in 'gs://bucket/prefix#apt'"
+KEY_TYPE = "a key is text, not …"
+UNKNOWN_SETTING = "unknown setting …; known are …"
+RECLAIM = "reclaim needs an explicit owner: the name of the earlier process whose lock is taken"
+REASON = "breaking a lease needs a reason; the holder and the audit are told it"
+CLOSED = "the client was closed: open another one"
+SHARED = (
+    "cannot keep locks in …: it is on a file system shared between machines (…), where neither SQLite's locks nor the "
+    "boot clock hold; use a local disk, or another store"
+)
+SAID = {
+    NO_TICKET,
+    OTHER_KEY,
+    OTHER_STORE,
+    TICKET_TYPE,
+    LATE_TICKET,
+    NO_SEQUENCER,
+    SEQUENCER_TYPE,
+    EMPTY_KEY,
+    KEY_TYPE,
+    UNKNOWN_SETTING,
+    RECLAIM,
+    REASON,
+    CLOSED,
+    SHARED,
+}
+
+
+def pattern(says: str) -> re.Pattern[str]:
+    """Turn a line as the docs show it into what a message must match as a whole."""
+    return re.compile(".*".join(re.escape(part) for part in says.split("…")))
