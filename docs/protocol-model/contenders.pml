@@ -1,8 +1,8 @@
 /* Two contenders for one lock: never do both believe at once that they hold it.
 
-   In it: acquire, adopt, take over, renew, lose, release, sweep, and an operator who revokes. Every request may be
-   lost, or arrive late, or several times; every answer may be lost. Everybody may stand still anywhere for any time,
-   which is also what a crash looks like to the others. Nothing is bounded but this: at any instant at most one
+   In it: acquire, adopt, take over, renew, lose, release, end, sweep, and an operator who revokes. Every request may
+   be lost, or arrive late, or several times; every answer may be lost. Everybody may stand still anywhere for any
+   time, which is also what a crash looks like to the others. Nothing is bounded but this: at any instant at most one
    message of the two is under way for which nobody waits any more (and one of the operator).
 
    [n] is a rule in docs/protocol.md; a name in backquotes is defined in core/src/lockstead/protocol/. Capitals after
@@ -31,9 +31,10 @@
 byte holder;
 byte age;                              /* ticks since the last change */
 bit  revoked;
+bit  has_ended;                        /* free though it stands: it tells the next holder of a loss */
 bit  applied;                          /* whether the last command was */
 
-mtype:command = { CREATE, REPLACE, EXTEND, REVOKE, REMOVE };
+mtype:command = { CREATE, REPLACE, EXTEND, REVOKE, REMOVE, END };
 
 /* No incarnation comes back, nor does a revision within it. So what somebody has seen, and what a request expects, is
    kept as what it is to the record that stands now. This loses nothing, and there are no numbers to bound. */
@@ -69,7 +70,7 @@ typedef Call {
     mtype:call state = NONE;
     Request request;                   /* once it is done, its 'expects' is what the answer showed */
     byte left;                         /* ticks of belief that the answer is worth: counted from the send */
-    bit revoked                        /* what the answer shows */
+    bit is_ending                      /* whether the answer shows a record that is revoked, or has ended */
 };
 Call    call[2];
 Request late;
@@ -81,28 +82,29 @@ inline copy(from, to) { to.kind = from.kind; to.who = from.who; to.expects = fro
 
 
 inline wrote(what)   { what = (what == EXACT -> SAME : what) }
-inline ended(what)   { what = GONE }
+inline went(what)    { what = GONE }
 
 inline write() {
     wrote(call[0].request.expects); wrote(call[1].request.expects); wrote(late.expects); wrote(order.expects);
     wrote(seen[0]); wrote(seen[1]);
     age = 0
 }
-inline end(next) {
-    ended(call[0].request.expects); ended(call[1].request.expects); ended(late.expects); ended(order.expects);
-    ended(seen[0]); ended(seen[1]);
-    holder = next; age = 0; revoked = false
+inline next(who_) {
+    went(call[0].request.expects); went(call[1].request.expects); went(late.expects); went(order.expects);
+    went(seen[0]); went(seen[1]);
+    holder = who_; age = 0; revoked = false; has_ended = false
 }
 
 inline apply(q) {
   d_step {
     applied = true;
     if
-    :: q.kind == CREATE && holder == NOBODY                    -> end(q.who)
-    :: q.kind == REPLACE && holder != NOBODY && MAY_REPLACE(q) -> end(q.who)
+    :: q.kind == CREATE && holder == NOBODY                    -> next(q.who)
+    :: q.kind == REPLACE && holder != NOBODY && MAY_REPLACE(q) -> next(q.who)
     :: q.kind == EXTEND && holder != NOBODY && MAY_EXTEND(q)   -> write()
-    :: q.kind == REVOKE && holder != NOBODY && MAY_EXTEND(q)   -> write(); revoked = true
-    :: q.kind == REMOVE && holder != NOBODY && MAY_REMOVE(q)   -> end(NOBODY)
+    :: q.kind == REVOKE && holder != NOBODY && MAY_EXTEND(q)   -> write(); revoked = !has_ended
+    :: q.kind == END && holder != NOBODY && MAY_REMOVE(q)      -> write(); has_ended = true; revoked = false
+    :: q.kind == REMOVE && holder != NOBODY && MAY_REMOVE(q)   -> next(NOBODY)
     :: else -> applied = false
     fi
   }
@@ -110,11 +112,11 @@ inline apply(q) {
 
 inline send(kind_, who_, expects_) {
     call[me].state = ASKED;
-    call[me].left = (kind_ == REMOVE -> 0 : BELIEF);
+    call[me].left = (kind_ == REMOVE || kind_ == END -> 0 : BELIEF);
     call[me].request.kind = kind_; call[me].request.who = who_; call[me].request.expects = expects_
 }
 inline hang_up() {
-    call[me].state = NONE; call[me].left = 0; call[me].revoked = 0; clear(call[me].request)
+    call[me].state = NONE; call[me].left = 0; call[me].is_ending = 0; clear(call[me].request)
 }
 #define IS_ASKING (call[me].state != NONE)
 
@@ -135,7 +137,7 @@ inline deliver(p) {
     fi;
     clear(call[p].request);
     if
-    :: applied -> call[p].state = DONE; call[p].revoked = revoked; call[p].request.expects = EXACT
+    :: applied -> call[p].state = DONE; call[p].is_ending = (revoked || has_ended); call[p].request.expects = EXACT
     :: else    -> call[p].state = REFUSED; call[p].left = 0
     fi;
     applied = 0
@@ -180,7 +182,7 @@ inline pass(ticks) {
 active proctype time() {
     do
     :: d_step {
-        age = (holder != NOBODY && age < LIFE -> age + 1 : age);
+        age = (holder != NOBODY && !has_ended && age < LIFE -> age + 1 : age);
         pass(left[0]); pass(left[1]);
         pass(call[0].left); pass(call[1].left)
     }
@@ -197,7 +199,8 @@ active proctype time() {
 #define WORTH call[me].left
 #endif
 
-inline lose() { state[me] = LOST; left[me] = 0 }
+inline lose()  { state[me] = LOST; left[me] = 0 }
+inline leave() { state[me] = IDLE; left[me] = 0 }
 
 proctype contender(byte me) {
     do
@@ -214,9 +217,9 @@ create:                                /* `acquire._create` */
 look:                                  /* `acquire.attempt`: waiting reads, and never writes */
         if
         :: atomic { holder == NOBODY -> goto create }
-        :: atomic { holder == ME && revoked -> seen[me] = SAME; goto remove }
-        :: atomic { holder == ME && !revoked -> seen[me] = SAME; goto adopt }
-        :: atomic { holder != NOBODY && holder != ME && age >= LIFE -> /* `terms.is_over` */
+        :: atomic { holder == ME && (revoked || has_ended) -> seen[me] = SAME; goto remove }
+        :: atomic { holder == ME && !revoked && !has_ended -> seen[me] = SAME; goto adopt }
+        :: atomic { holder != NOBODY && holder != ME && (age >= LIFE || has_ended) -> /* `terms.is_over` */
                 seen[me] = EXACT; goto take_over }
         :: atomic { holder != NOBODY && holder != ME -> goto over } /* out of time: given up */
         fi;
@@ -224,8 +227,8 @@ look:                                  /* `acquire.attempt`: waiting reads, and 
 adopt:                                 /* `acquire._adopt` [2]: the age of what was found is unknown, so extend it */
         atomic { send(EXTEND, 0, seen[me]); seen[me] = GONE };
         if
-        :: atomic { call[me].state == DONE && !call[me].revoked -> goto granted }
-        :: atomic { call[me].state == REFUSED || call[me].revoked -> hang_up(); goto look }
+        :: atomic { call[me].state == DONE && !call[me].is_ending -> goto granted }
+        :: atomic { call[me].state == REFUSED || call[me].is_ending -> hang_up(); goto look }
         :: atomic { unknown(); goto look }
         fi;
 
@@ -247,13 +250,13 @@ granted:
         :: atomic { state[me] == HELD && !IS_ASKING -> send(EXTEND, 0, seen[me]) }
         :: atomic { call[me].state == DONE ->
             if
-            :: call[me].revoked -> lose()
+            :: call[me].is_ending -> lose()
 #ifdef LATE_SUCCESS_REVIVES
             :: else -> assert(BELIEVES(me)); /* what is lost stays lost */
                 state[me] = HELD; believe(WORTH)
 #else
-            :: !call[me].revoked && BELIEVES(me) -> believe(WORTH)
-            :: !call[me].revoked && !BELIEVES(me) -> lose() /* once past, for good */
+            :: !call[me].is_ending && BELIEVES(me) -> believe(WORTH)
+            :: !call[me].is_ending && !BELIEVES(me) -> lose() /* once past, for good */
 #endif
             fi;
             hang_up()
@@ -261,7 +264,7 @@ granted:
         :: atomic { call[me].state == REFUSED -> lose(); hang_up() }
         :: atomic { IS_ASKING -> unknown() }
         :: atomic { state[me] == HELD -> lose() } /* told: unreachable, or little is left */
-        :: atomic { state[me] = IDLE; left[me] = 0; break } /* the body is over: so is the belief */
+        :: atomic { leave(); break }   /* the body is over: so is the belief */
         od;
 
         if                             /* a renewal that is in flight is waited for, but not for ever */
@@ -270,8 +273,11 @@ granted:
         :: atomic { !IS_ASKING }
         fi;
 
-remove:                                /* `release.remove`: this incarnation and no other */
-        atomic { send(REMOVE, 0, seen[me]) };
+remove:                                /* `release.remove`, after a loss `release.end`: this incarnation alone */
+        if
+        :: atomic { send(REMOVE, 0, seen[me]) }
+        :: atomic { send(END, 0, seen[me]) }
+        fi;
         if
         :: atomic { call[me].state == DONE || call[me].state == REFUSED -> hang_up() }
         :: atomic { unknown(); goto remove }

@@ -79,6 +79,8 @@ inline each_ended() {
 bit  works;                            /* `lifecycle.State.HELD` of the member */
 byte registered_left, record_left;     /* `Tenure.registration_deadline`, `Tenure.record_deadline`, minus now */
 byte renewed_left;                     /* of a registration just renewed, until the record was read too */
+byte first_left;                       /* what a renewal sent with the member's first read would be worth */
+byte first_seen;                       /* GONE: not yet; EXACT: nothing was written since; SAME: something was */
 
 #ifdef BELIEVES_THE_REGISTRATION_ALONE
 #define BELIEVES (works && registered_left > 0)
@@ -108,8 +110,8 @@ inline apply(q) {
     :: q.kind == REMOVE_DEAD && is_registered && MAY_REMOVE_DEAD(q) ->
         each_ended(); is_registered = false; registered_age = 0
     :: q.kind == READ && stands
-    :: q.kind == EXTEND && stands -> age = 0
-    :: q.kind == CLOSE && stands  -> age = 0; closing = true
+    :: q.kind == EXTEND && stands -> age = 0; wrote(first_seen)
+    :: q.kind == CLOSE && stands  -> age = 0; wrote(first_seen); closing = true
     :: q.kind == REMOVE && stands -> stands = false; age = 0; closing = false; promise()
     :: else -> applied = false
     fi
@@ -136,26 +138,37 @@ inline unknown(who) {
     hang_up(who)
 }
 
-inline deliver(p) {
-    apply(call[p].request);
-    if
-    :: applied && call[p].request.kind == READ ->
-#ifndef READ_WITHOUT_AGE
-        call[p].left = (call[p].left > age -> call[p].left - age : 0); /* `expiry.deadline_by_read` */
-#endif
-        skip
-    :: else ->
-        if
-        :: late.kind == 0 -> copy(call[p].request, late) /* it will arrive once more */
-        :: true
-        fi
-    fi;
+inline answer(p) {
     clear(call[p].request);
     if
     :: applied -> call[p].state = DONE; call[p].closing = closing; call[p].request.expects = SAME
     :: else    -> call[p].state = REFUSED; call[p].left = 0
     fi;
     applied = 0
+}
+inline deliver(p) {
+    apply(call[p].request);
+    if
+    :: late.kind == 0 -> copy(call[p].request, late) /* it will arrive once more */
+    :: true
+    fi;
+    answer(p)
+}
+inline deliver_read() {
+    apply(call[MEMBER].request);
+    if
+    :: first_seen == GONE -> first_left = call[MEMBER].left; first_seen = EXACT
+    :: else
+    fi;
+#ifndef READ_WITHOUT_AGE
+    /* `expiry.deadline_by_read` */
+    call[MEMBER].left = (call[MEMBER].left > age -> call[MEMBER].left - age : 0);
+#endif
+    if                                 /* what was written in between came after the first read was sent */
+    :: first_seen == SAME && first_left > call[MEMBER].left -> call[MEMBER].left = first_left
+    :: else
+    fi;
+    answer(MEMBER)
 }
 inline deliver_late() {
     apply(late);
@@ -168,7 +181,8 @@ inline deliver_late() {
 
 active proctype network() {
     do
-    :: atomic { call[0].state == ASKED -> deliver(0) }
+    :: atomic { call[MEMBER].state == ASKED && call[MEMBER].request.kind == READ -> deliver_read() }
+    :: atomic { call[MEMBER].state == ASKED && call[MEMBER].request.kind != READ -> deliver(MEMBER) }
     :: atomic { call[1].state == ASKED -> deliver(1) }
 #if ENDERS == 2
     :: atomic { call[2].state == ASKED -> deliver(2) }
@@ -185,7 +199,7 @@ active proctype time() {
     :: d_step {
         age = (stands && age < LIFE -> age + 1 : age);
         registered_age = (is_registered && registered_age < LIFE -> registered_age + 1 : registered_age);
-        pass(sibling); pass(registered_left); pass(record_left); pass(renewed_left);
+        pass(sibling); pass(registered_left); pass(record_left); pass(renewed_left); pass(first_left);
         pass(call[MEMBER].left)
     }
     od
@@ -194,7 +208,7 @@ active proctype time() {
 /* --- the member ------------------------------------------------------------------------------------------------- */
 
 inline lengthen(which, ticks) { which = (which > ticks -> which : ticks); promise() }
-inline stop() { works = false; registered_left = 0; record_left = 0; renewed_left = 0 }
+inline stop() { works = false; registered_left = 0; record_left = 0; renewed_left = 0; first_left = 0 }
 
 #ifdef READ_BEFORE_REGISTERING
 #define BEGIN      join
@@ -246,17 +260,24 @@ registered:
 join:                                  /* `members._join` [4]: after the answer that proves the registration */
     atomic { send(MEMBER, READ, GONE) };
     if
-    :: atomic { MAY_JOIN -> lengthen(record_left, call[MEMBER].left); hang_up(MEMBER); goto JOINED }
+    :: atomic { MAY_JOIN -> goto joined }
     :: atomic { MAY_JOIN -> hang_up(MEMBER) } /* little is left, or the read cannot tell: extend the lease */
     :: atomic { !MAY_JOIN && (IS_DONE(MEMBER) || IS_REFUSED(MEMBER)) -> hang_up(MEMBER); goto withdraw }
     :: atomic { unknown(MEMBER); goto out }
     fi;
     atomic { send(MEMBER, EXTEND, GONE) };
     if
-    :: atomic { MAY_JOIN -> lengthen(record_left, call[MEMBER].left); hang_up(MEMBER); goto JOINED }
+    :: atomic { MAY_JOIN -> goto joined }
     :: atomic { !MAY_JOIN && (IS_DONE(MEMBER) || IS_REFUSED(MEMBER)) -> hang_up(MEMBER); goto withdraw }
+    :: atomic { unknown(MEMBER); goto join } /* read again: another member may have renewed it for all */
     :: atomic { unknown(MEMBER); goto out }
     fi;
+joined:
+    atomic {
+        lengthen(record_left, call[MEMBER].left); hang_up(MEMBER);
+        first_left = 0; first_seen = EXACT; /* matters no more */
+        goto JOINED
+    };
 
 begin:
     atomic { works = true; promise() };
@@ -324,7 +345,9 @@ active proctype another() {
 
 /* --- who ends the lease ----------------------------------------------------------------------------------------- */
 
-proctype ender(byte me) {              /* `release.release`; in `acquire._reclaim` [12] a Replace stands for REMOVE */
+/* `release.release`. REMOVE stands for `release.end` too, and for the Replace of `acquire._reclaim` [12]: from each of
+   them on the key is the next one's. */
+proctype ender(byte me) {
 
 close:                                 /* `release._close` */
     atomic { send(me, CLOSE, GONE) };
