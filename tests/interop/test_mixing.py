@@ -30,7 +30,8 @@ LATE_RELEASES = [
 
 def held(client: lockstead.Client) -> lockstead.Lease:
     """Hold the lock, and look often whether we still do."""
-    return client.lock("apt", ttl=6, renew_every=0.3, request_timeout=0.2, owner="ours").acquire(timeout=10)
+    often = {"renew_every": 0.3, "request_timeout": 0.25, "max_failures": 20}
+    return client.lock("apt", ttl=20, owner="ours", **often).acquire(timeout=10)
 
 
 def reason(lease: lockstead.Lease) -> lockstead.LossReason:

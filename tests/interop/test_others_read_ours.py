@@ -51,7 +51,7 @@ def test_they_see_who_holds_ours_and_until_when(server: GcsServer, client: locks
 
 @READERS
 def test_h04_each_renewal_moves_what_they_wait_for(server: GcsServer, client: lockstead.Client, read: Read) -> None:
-    lock = client.lock("apt", ttl=6, renew_every=0.3, request_timeout=0.2)
+    lock = client.lock("apt", ttl=20, renew_every=0.3, request_timeout=0.25, max_failures=20)
     seen: dict[int, tuple[float, str]] = {}
     with lock.acquire(timeout=10) as lease:
         ends_at = time.monotonic() + 60

@@ -70,11 +70,12 @@ def test_h30_once_over_it_is_taken_over_and_leaves_nothing_behind(place: Place, 
 
 def attached(place: Place, ticket: LeaseTicket) -> lockstead.Lease:
     """Work under a lease that a later version took, renewing often."""
-    return place.client.lock("apt", ttl=ticket.ttl, renew_every=0.3, request_timeout=0.2).attach(ticket)
+    often = {"renew_every": 0.3, "request_timeout": 0.25, "max_failures": 20}  # and in no hurry to give up
+    return place.client.lock("apt", ttl=ticket.ttl, **often).attach(ticket)
 
 
 def test_h30_unknown_fields_are_kept_by_renewals_and_by_progress(place: Place) -> None:
-    seen = place.put({**LATER, "ttl": "6"})
+    seen = place.put({**LATER, "ttl": "20"})
     with attached(place, place.ticket(seen)) as lease:
         seen = place.moved_on(seen.revision, times=2)
         kept(place)
