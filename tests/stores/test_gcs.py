@@ -27,6 +27,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.stores import url
 from lockstead.stores.gcs import GcsStore
+from lockstead.stores.gcs_wire import Request
 from lockstead.testing.gcs_server import GcsServer
 from lockstead.values import Name, Space
 
@@ -260,3 +261,24 @@ def test_closing_ends_the_connections_of_every_loop(server: GcsServer) -> None:
         other.close()
 
     asyncio.run(close_inside())
+
+
+def test_who_asks_while_the_store_is_closed_leaves_no_connection_open(server: GcsServer) -> None:
+    request = Request("Read", "GET", "/storage/v1/b/bucket/o/locks%2Fapt")
+    store = url.open_store("gs://bucket/locks")
+    assert isinstance(store, GcsStore)
+    transport = store._blocking()
+    store.close()
+    store._send(transport, request, 10.0, 10.0)
+    assert transport._pool.connections == []
+
+    other = url.open_store("gs://bucket/locks")
+    assert isinstance(other, GcsStore)
+
+    async def ask() -> None:
+        awaiting = await other._awaiting()
+        await asyncio.to_thread(other.close)
+        await other._asend(awaiting, request, 10.0, 10.0)
+        assert awaiting._pool.connections == []
+
+    asyncio.run(ask())
