@@ -55,7 +55,7 @@ CLEANUP_LIMIT: Final = 1.0
 """Seconds that `close` waits for an event loop to close its connections."""
 
 
-_HEADERS: Final = {"Accept": "application/json", "User-Agent": "lockstead"}
+_HEADERS: Final = {"User-Agent": "lockstead"}
 
 
 class _Ways(TypedDict):
