@@ -27,7 +27,8 @@ from lockstead.protocol.commands import (
 )
 from lockstead.stores import url
 from lockstead.stores.gcs import GcsStore
-from lockstead.stores.gcs_wire import Request
+from lockstead.stores.gcs_access import Access
+from lockstead.stores.gcs_wire import Place, Request
 from lockstead.testing.gcs_server import GcsServer
 from lockstead.values import Name, Space
 
@@ -185,9 +186,8 @@ def test_a_bucket_that_does_not_exist_is_refused(server: GcsServer) -> None:
     store.close()
 
 
-def test_an_endpoint_that_is_no_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "gopher://127.0.0.1")
-    store = url.open_store("gs://bucket/locks")
+def test_an_endpoint_that_is_no_address_is_refused() -> None:
+    store = GcsStore(Place("bucket", "locks"), Access("gopher://127.0.0.1"))
     with pytest.raises(StoreRefused, match="correct STORAGE_EMULATOR_HOST"):
         store.perform(Read(APT), 10.0)
     store.close()
