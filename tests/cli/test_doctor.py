@@ -183,6 +183,12 @@ def test_an_endpoint_that_is_no_cloud_storage_is_named(server: GcsServer) -> Non
     assert (told.code, told.of("failure")) == (69, {"endpoint"})
 
 
+def test_credentials_that_are_not_accepted_are_named(server: GcsServer) -> None:
+    server.faults.inject("fail", kind="bucket_get", status=401, times=None)
+    told = examined("gs://bucket/locks", emulator=server.url)
+    assert (told.code, told.of("failure")) == (69, {"credentials"})
+
+
 def test_missing_credentials_are_named(tmp_path: Path) -> None:
     nowhere = {"HOME": str(tmp_path), "CLOUDSDK_CONFIG": str(tmp_path), "GOOGLE_APPLICATION_CREDENTIALS": ""}
     # no metadata server answers there, so that nobody waits for one
@@ -206,6 +212,11 @@ def test_a_file_that_is_no_database_or_another_programs_is_named(tmp_path: Path)
         told = examined(f"sqlite:///{tmp_path}/{name}")
         assert (told.code, told.of("failure")) == (69, {"store"})
         assert words in told.findings["store"]["text"]
+
+
+def test_no_time_for_a_request_is_wrong_usage() -> None:
+    code, out, err = ran("doctor", "--limit", "0", "memory:")
+    assert (code, out, err.count("\n")) == (64, "", 1)
 
 
 @pytest.mark.parametrize("url", ["locks", "redis://host/0", "gs://bucket/locks?colour=red", "gs://bucket?ttl=never"])
@@ -261,12 +272,17 @@ def test_what_a_killed_examination_left_is_removed_by_one_an_hour_later() -> Non
         assert told.of("note") == {"endpoint", "clock.wall"}
 
 
-def test_a_store_that_falls_silent_ends_the_examination(server: GcsServer) -> None:
+@pytest.mark.parametrize(("how", "words"), [("refuse", "no connection"), ("hang", "no answer")])
+def test_a_store_that_falls_silent_ends_the_examination_and_says_what_may_be_left(
+    server: GcsServer, how: str, words: str
+) -> None:
     server.faults.latency = 0.01
-    running = started("doctor", "--json", "--limit", "1s", "gs://bucket/locks", emulator=server.url)
+    running = started("doctor", "--json", "--limit", "0.5s", "gs://bucket/locks", emulator=server.url)
     until(lambda: len(server.objects("bucket")) >= 4, "some scratch records")
-    server.pause("refuse")
+    server.pause(how)
     code, out, _ = ended(running)
+    findings = {finding["check"]: finding for finding in json.loads(out)["findings"]}
     assert code == 69
-    failures = [finding for finding in json.loads(out)["findings"] if finding["severity"] == "failure"]
-    assert any("no connection" in finding["text"] for finding in failures)
+    assert findings["promise.others"]["severity"] == "failure"
+    assert words in findings["promise.others"]["text"]
+    assert findings["scratch"]["severity"] == "warning"

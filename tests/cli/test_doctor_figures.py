@@ -46,6 +46,15 @@ def test_an_answer_without_date_is_a_warning() -> None:
     assert severities([sight(0.5, None)]) == {"clock.date": Severity.WARNING}
 
 
+@pytest.mark.parametrize(
+    ("instants", "step"),
+    [((1.0, 2.0), 1.0), ((1.5, 2.0), 0.1), ((1.123, 1.456), 1e-3), ((1.12345, 1.0), 1e-5), ((1.123456, 1.0), 1e-6)],
+)
+def test_the_resolution_of_updated_is_measured(instants: tuple[float, ...], step: float) -> None:
+    findings = {one.check: one for one in of_time([sight(at, 1.0) for at in instants], DATED)}
+    assert findings["clock.calibration"].figures["updated_step_s"] == pytest.approx(step)
+
+
 def test_the_steps_of_date_are_measured() -> None:
     findings = {one.check: one for one in of_time([sight(n, float(n), wall=n) for n in range(0, 9, 3)], DATED)}
     assert findings["clock.date"].figures == {"date_step_s": 3.0}

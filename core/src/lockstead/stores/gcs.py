@@ -166,7 +166,8 @@ class GcsStore:
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:
         """Look at the way to the bucket, its settings and our rights."""
-        from lockstead.stores.gcs_doctor import Way, examination
+        from lockstead.stores.gcs_doctor import examination
+        from lockstead.stores.gcs_way import Way
 
         def send(request: Request) -> Response:
             return self._send(self._blocking(), request, limit, limit)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Command, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
 from lockstead.runtime.clock import SYSTEM_CLOCK
+from lockstead.runtime.run import unknown
 from lockstead.stores.port import Store
 from lockstead.values import Name, Space
 
@@ -35,8 +36,9 @@ ABANDONED_AFTER: Final = 3600.0
 CREW: Final = 8
 """Threads that clean up."""
 
-CLEANING_LIMIT: Final = 30.0
-"""Seconds for each of the steps of cleaning up."""
+CLEANING_REQUEST: Final = 5.0
+CLEANING_LIMIT: Final = 15.0
+"""Seconds for a request of the cleaning up, and for each of its steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,12 @@ class Asker:
         wall_sent_at, sent_at = SYSTEM_CLOCK.wall(), SYSTEM_CLOCK.now()
         try:
             answer = self.store.perform(command, self.limit)
-        except (OutcomeUnknown, StoreUnavailable) as error:
+        except StoreRefused:
+            raise
+        except StoreError as error:
             return error
+        except Exception as error:  # noqa: BLE001 - what a store does not know itself, the engine does not know either
+            return unknown(error)
         if isinstance(answer, Snapshot):
             received_at, wall_received_at = SYSTEM_CLOCK.now(), SYSTEM_CLOCK.wall()
             what = type(command).__name__
@@ -139,7 +145,8 @@ class Asker:
         begun = threading.Barrier(len(commands))
 
         def asked(command: Command[Any]) -> object:
-            begun.wait(self.limit)
+            with suppress(threading.BrokenBarrierError):  # on a machine so busy that not all have begun yet
+                begun.wait(self.limit)
             try:
                 return self.once(command)
             except StoreError as error:
@@ -165,48 +172,62 @@ class Asker:
     # --- cleaning up ---------------------------------------------------------------------------------------------
 
     def clean(self) -> list[Name]:
-        """Remove every scratch record of this command, and of others long dead; give the names that may be left."""
+        """Remove every scratch record of this command, and of others long dead; give the names that may be left.
+
+        A store that is silent is given up at once: who pressed Ctrl-C because of it must not wait for it again.
+        """
         if not self._names:
             return []
         # a request of a race that was interrupted may still create something
         _join(self._racers, self.limit + 1.0)
+        self.limit = min(self.limit, CLEANING_REQUEST)
         found = self._left()
-        self._remove(found)
-        return list(self._left()) if found else []
+        if found:
+            self._remove(found)
+            found = self._left()
+        return list(self._names if found is None else found)
 
-    def _left(self) -> dict[Name, Snapshot]:
-        """Find what stands: by a listing and by looking, since it is a listing's truth that is in question, too."""
-        try:
-            listing = self._once(List(Space.MEMBER, KEY, ""))
-        except StoreError as error:
-            listing = error
+    def _left(self) -> dict[Name, Snapshot] | None:
+        """Find what stands, by a listing and by looking: a listing may be what is wrong. None: there is no answer."""
+        listing = self._quietly(List(Space.MEMBER, KEY, ""))
         entries = () if isinstance(listing, StoreError) else listing.entries
+        if isinstance(listing, StoreError):
+            first = self._quietly(Read(next(iter(self._names))))
+            if isinstance(first, StoreError):
+                return None
         found = {name: seen for name, seen in entries if name in self._names or _is_abandoned(seen)}
         self._by_crew(list(self._names.keys() - found.keys()), partial(self._look, found))
         return found
 
+    def _quietly(self, command: Command[A]) -> A | StoreError:
+        try:
+            return self._once(command)
+        except StoreError as error:
+            return error
+
     def _look(self, found: dict[Name, Snapshot], name: Name) -> None:
-        with suppress(StoreError):
-            seen = self._once(Read(name))
-            if isinstance(seen, Snapshot):
-                found[name] = seen
+        seen = self._quietly(Read(name))
+        if isinstance(seen, Snapshot):
+            found[name] = seen
 
     def _remove(self, found: dict[Name, Snapshot]) -> None:
         def remove(name: Name) -> None:
             for pause in (0.0, *PAUSES):
                 time.sleep(pause)
-                with suppress(StoreError):
-                    answer = self._once(Remove(name, found[name].incarnation))
-                    if not isinstance(answer, StoreError):
-                        return
+                answer = self._quietly(Remove(name, found[name].incarnation))
+                if not isinstance(answer, StoreError):
+                    return
 
         self._by_crew(list(found), remove)
 
     def _by_crew(self, names: list[Name], work: Callable[[Name], None]) -> None:
         def run() -> None:
-            while names:
-                with suppress(IndexError):
-                    work(names.pop())
+            while True:
+                try:
+                    name = names.pop()
+                except IndexError:
+                    return
+                work(name)
 
         self._in_threads([run] * min(CREW, len(names)), CLEANING_LIMIT)
 

@@ -66,6 +66,8 @@ def doctor(url: str, json: bool, quiet: bool, limit: str) -> int:
     options = settings_in(parsed)
     ttl = Settings.make(**options).ttl if options else None
     patience = seconds(limit, "limit")
+    if patience <= 0:
+        raise click.UsageError("a request needs some time: --limit must be above 0")
     guarantee = urls.opener(parsed.scheme).traits.guarantee
     signals = Signals()
     signals.install()

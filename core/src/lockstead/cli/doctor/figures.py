@@ -91,6 +91,7 @@ def _calibration(written: Sequence[Sight], traits: Traits) -> Finding:
         return Finding(Severity.WARNING, "clock.calibration", "no answer to a change has a Date")
     least, most = min(differences), max(differences)
     figures = {"date_minus_updated_min_s": least, "date_minus_updated_max_s": most}
+    figures["updated_step_s"] = _step_of([one.seen.updated_at for one in written if one.seen.updated_at is not None])
     text = f"Date is between {least:+.2f} s and {most:+.2f} s from the `updated` of the same answer"
     if held == len(differences):
         allowed = f"; {traits.granularity:g} s are allowed for"
@@ -98,6 +99,14 @@ def _calibration(written: Sequence[Sight], traits: Traits) -> Finding:
     text = f"{text}: calibration holds for {held} of {len(differences)} answers, so some judgements take a whole ttl"
     remedy = "a slow way to the store, or a clock of the service (or of an emulator) that is wrong; locks stay safe"
     return Finding(Severity.WARNING, "clock.calibration", text, remedy, figures)
+
+
+def _step_of(instants: Sequence[float]) -> float:
+    """Give the largest power of ten of a second that all instants are multiples of, down to a microsecond."""
+    for digits in range(6):
+        if all(abs(at * 10**digits - round(at * 10**digits)) < 0.05 for at in instants):
+            return float(10.0**-digits)
+    return 1e-6
 
 
 def _skew(dated: Sequence[Sight], traits: Traits) -> Finding:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from lockstead.cli.doctor.asking import PAUSES, Asker
+from lockstead.cli.doctor.judging import created, kind, one_winner, other, refusal
 from lockstead.errors import StoreError, StoreUnavailable
 from lockstead.protocol.commands import (
     Absent,
     Command,
-    Conflict,
     Create,
     Extend,
     Read,
@@ -33,7 +33,9 @@ RACERS: Final = 16
 ODD: Final = ("é ?#%&+'\"/x", "A", "a", "\u00c4", "A\u0308", " a", "a ")
 """Parts that need escaping, and such as differ in case, composition or blanks alone."""
 
-CARRIED_OUT: Final = "a request that had to be refused was carried out"
+FAILED_MAX: Final = 2
+"""Trials in a row that end without an answer; a store that is as silent as that is not asked any further."""
+
 REMEDY: Final = "no lock is safe here: use a store that keeps this promise"
 
 
@@ -50,17 +52,19 @@ Trial: TypeAlias = Callable[[Asker], Iterator[Verdict]]
 
 def tried(asker: Asker, behind: Mapping[Promise, str]) -> Iterator[Finding]:
     """Put every promise to the test, one finding each. A promise that could not be tested is a failure."""
+    failed = 0
     for promises, trial in TRIALS:
         told: set[Promise] = set()
         try:
             for verdict in trial(asker):
                 told.add(verdict.promise)
                 yield _finding(verdict, behind)
+            failed = 0
         except StoreError as error:
-            for promise in promises:
-                if promise not in told:
-                    yield _untold(promise, error)
-            if isinstance(error, StoreUnavailable):
+            yield from (_untold(promise, error) for promise in promises if promise not in told)
+            failed += 1
+            if isinstance(error, StoreUnavailable) or failed == FAILED_MAX:
+                yield _rest(error)
                 return
 
 
@@ -81,6 +85,11 @@ def _untold(promise: Promise, error: StoreError) -> Finding:
     )
 
 
+def _rest(error: StoreError) -> Finding:
+    text = f"no other promise could be tested: {error}"
+    return Finding(Severity.FAILURE, "promise.others", text, "mend what is named here and ask again", stops=True)
+
+
 # --- create ------------------------------------------------------------------------------------------------------
 
 
@@ -90,11 +99,11 @@ def _creates(asker: Asker) -> Iterator[Verdict]:
     seen = asker.clear(Read(name))
     broken = ""
     if not isinstance(made, Snapshot) or not isinstance(seen, Snapshot):
-        broken = f"the answers were {_kind(made)} and, to a Read, {_kind(seen)}"
+        broken = f"the answers were {kind(made)} and, to a Read, {kind(seen)}"
     elif dict(seen.fields) != fields or seen.incarnation != made.incarnation:
         broken = "a Read shows another record than was written"
     yield Verdict(Promise.CREATE, broken)
-    yield Verdict(Promise.CREATE_PRESENT, _refusal(asker, Create(name, {"n": "2"}), seen))
+    yield Verdict(Promise.CREATE_PRESENT, refusal(asker, Create(name, {"n": "2"}), seen))
 
 
 def _create_race(asker: Asker) -> Iterator[Verdict]:
@@ -102,7 +111,7 @@ def _create_race(asker: Asker) -> Iterator[Verdict]:
         name = asker.fresh()
         return name, asker.race([Create(name, {"n": str(n)}) for n in range(RACERS)])
 
-    yield Verdict(Promise.CREATE_RACE, _one_winner(asker, once))
+    yield Verdict(Promise.CREATE_RACE, one_winner(asker, once))
 
 
 # --- extend ------------------------------------------------------------------------------------------------------
@@ -110,7 +119,7 @@ def _create_race(asker: Asker) -> Iterator[Verdict]:
 
 def _extends(asker: Asker) -> Iterator[Verdict]:
     name = asker.fresh()
-    made = _created(asker, name, {"n": "1", "kept": "1"})
+    made = created(asker, name, {"n": "1", "kept": "1"})
     extend = Extend(name, {"n": "2", "empty": ""}, made.incarnation)
     yield Verdict(Promise.EXTEND, _answers(asker, extend))
     now = asker.standing(name)
@@ -126,12 +135,12 @@ def _extends(asker: Asker) -> Iterator[Verdict]:
         has_moved = None not in (made.updated_at, now.updated_at) and now.updated_at > made.updated_at  # type: ignore[operator]  # neither is None here
         yield Verdict(Promise.EXTEND_UPDATED_MOVES, "" if has_moved else "it stands still")
     yield from _tokens(asker, made, now)
-    wrong = Extend(name, {"n": "3"}, _other(now.incarnation))
-    yield Verdict(Promise.EXTEND_INCARNATION, _refusal(asker, wrong, now))
+    wrong = Extend(name, {"n": "3"}, other(now.incarnation))
+    yield Verdict(Promise.EXTEND_INCARNATION, refusal(asker, wrong, now))
     now = asker.standing(name)
-    past = made.revision if made.revision != now.revision else _other(now.revision)
+    past = made.revision if made.revision != now.revision else other(now.revision)
     late = Extend(name, {"n": "4"}, now.incarnation, past)
-    yield Verdict(Promise.EXTEND_REVISION, _refusal(asker, late, now))
+    yield Verdict(Promise.EXTEND_REVISION, refusal(asker, late, now))
 
 
 def _answers(asker: Asker, extend: Extend) -> str:
@@ -146,13 +155,13 @@ def _answers(asker: Asker, extend: Extend) -> str:
         answer = extended
         if not isinstance(answer, StoreError):
             break
-    return f"the answer was: {_kind(answer)}"
+    return f"the answer was: {kind(answer)}"
 
 
 def _tokens(asker: Asker, made: Snapshot, extended: Snapshot) -> Iterator[Verdict]:
     match asker.store.traits.tokens:
         case TokenSource.NATIVE:
-            later = _created(asker, asker.fresh())
+            later = created(asker, asker.fresh())
         case TokenSource.DRAWN:
             later = extended
         case TokenSource.NONE:
@@ -164,13 +173,13 @@ def _tokens(asker: Asker, made: Snapshot, extended: Snapshot) -> Iterator[Verdic
 def _extend_race(asker: Asker) -> Iterator[Verdict]:
     def once(pause: float) -> tuple[Name, list[Any]]:
         name = asker.fresh()
-        made = _created(asker, name)
+        made = created(asker, name)
         time.sleep(pause)
         return name, asker.race(
             [Extend(name, {"n": str(n)}, made.incarnation, made.revision) for n in range(RACERS)],
         )
 
-    yield Verdict(Promise.EXTEND_RACE, _one_winner(asker, once))
+    yield Verdict(Promise.EXTEND_RACE, one_winner(asker, once))
 
 
 # --- replace, remove ---------------------------------------------------------------------------------------------
@@ -178,12 +187,12 @@ def _extend_race(asker: Asker) -> Iterator[Verdict]:
 
 def _replaces(asker: Asker) -> Iterator[Verdict]:
     name = asker.fresh()
-    now = _created(asker, name, {"n": "1", "old": "1"})
-    wrong = Replace(name, {"n": "2"}, _other(now.incarnation), now.revision)
-    yield Verdict(Promise.REPLACE_INCARNATION, _refusal(asker, wrong, now))
+    now = created(asker, name, {"n": "1", "old": "1"})
+    wrong = Replace(name, {"n": "2"}, other(now.incarnation), now.revision)
+    yield Verdict(Promise.REPLACE_INCARNATION, refusal(asker, wrong, now))
     now = asker.standing(name)
-    wrong = Replace(name, {"n": "3"}, now.incarnation, _other(now.revision))
-    yield Verdict(Promise.REPLACE_REVISION, _refusal(asker, wrong, now))
+    wrong = Replace(name, {"n": "3"}, now.incarnation, other(now.revision))
+    yield Verdict(Promise.REPLACE_REVISION, refusal(asker, wrong, now))
     now = asker.standing(name)
     asker.settled(Replace(name, {"n": "4"}, now.incarnation, now.revision))
     after = asker.standing(name)
@@ -197,15 +206,15 @@ def _replaces(asker: Asker) -> Iterator[Verdict]:
 
 def _removes(asker: Asker) -> Iterator[Verdict]:
     name = asker.fresh()
-    now = _created(asker, name)
-    yield Verdict(Promise.REMOVE_INCARNATION, _refusal(asker, Remove(name, _other(now.incarnation)), now))
+    now = created(asker, name)
+    yield Verdict(Promise.REMOVE_INCARNATION, refusal(asker, Remove(name, other(now.incarnation)), now))
     name, now = _again(asker, name, now)
-    wrong = Remove(name, now.incarnation, _other(now.revision))
-    yield Verdict(Promise.REMOVE_REVISION, _refusal(asker, wrong, now))
+    wrong = Remove(name, now.incarnation, other(now.revision))
+    yield Verdict(Promise.REMOVE_REVISION, refusal(asker, wrong, now))
     name, now = _again(asker, name, now)
     answer = asker.settled(Remove(name, now.incarnation))
     seen = asker.once(Read(name))
-    broken = "" if isinstance(answer, Removed) else f"the answer was {_kind(answer)}"
+    broken = "" if isinstance(answer, Removed) else f"the answer was {kind(answer)}"
     yield Verdict(Promise.REMOVE, "the record is still there" if isinstance(seen, Snapshot) else broken)
     yield Verdict(Promise.ABSENT, _absence(asker, now))
 
@@ -221,7 +230,7 @@ def _absence(asker: Asker, like: Snapshot) -> str:
     for command in commands:
         answer: object = asker.once(command)
         if not isinstance(answer, Absent):
-            return f"{type(command).__name__} answers: {_kind(answer)}"
+            return f"{type(command).__name__} answers: {kind(answer)}"
     return ""
 
 
@@ -231,7 +240,7 @@ def _again(asker: Asker, name: Name, now: Snapshot) -> tuple[Name, Snapshot]:
     if isinstance(seen, Snapshot):
         return name, seen
     another = asker.fresh()
-    return another, _created(asker, another, dict(now.fields))
+    return another, created(asker, another, dict(now.fields))
 
 
 # --- re-creation -------------------------------------------------------------------------------------------------
@@ -239,9 +248,9 @@ def _again(asker: Asker, name: Name, now: Snapshot) -> tuple[Name, Snapshot]:
 
 def _re_creates(asker: Asker) -> Iterator[Verdict]:
     name = asker.fresh()
-    old = _created(asker, name, {"n": "old"})
+    old = created(asker, name, {"n": "old"})
     asker.settled(Remove(name, old.incarnation))
-    now = _created(asker, name, {"n": "new"})
+    now = created(asker, name, {"n": "new"})
     is_new = now.incarnation != old.incarnation
     yield Verdict(Promise.FRESH_INCARNATION, "" if is_new else f"{now.incarnation} came back")
     late: tuple[tuple[Promise, Command[Any]], ...] = (
@@ -261,14 +270,14 @@ def _re_creates(asker: Asker) -> Iterator[Verdict]:
 
 def _refused_late(asker: Asker, name: Name, command: Command[Any]) -> str:
     seen = asker.clear(Read(name))
-    return _refusal(asker, command, seen) if isinstance(seen, Snapshot) else "the new record is gone"
+    return refusal(asker, command, seen) if isinstance(seen, Snapshot) else "the new record is gone"
 
 
 def _lists(asker: Asker) -> Iterator[Verdict]:
     wanted = {asker.scratch(f"list/{part}") for part in ODD}
     for name in wanted:
-        _created(asker, name)
-    _created(asker, asker.scratch("list-not/1"))
+        created(asker, name)
+    created(asker, asker.scratch("list-not/1"))
     found = {name for name, _ in asker.listed("list/")}
     broken = ""
     if wanted - found:
@@ -302,65 +311,3 @@ TRIALS: Final[tuple[tuple[tuple[Promise, ...], Trial], ...]] = (
 )
 """What is tried, in order, and which promises each trial must tell of. Those that depend on the store's kind
 (times, tokens) are told where they apply."""
-
-
-# --- what the trials share ---------------------------------------------------------------------------------------
-
-
-def _created(asker: Asker, name: Name, fields: Mapping[str, str] | None = None) -> Snapshot:
-    asker.settled(Create(name, {"n": "1"} if fields is None else fields))
-    return asker.standing(name)
-
-
-def _refusal(asker: Asker, command: Command[Any], before: Snapshot | Absent) -> str:
-    """Ask for what must be refused; say what happened instead, "" if it was refused and nothing changed."""
-    name: Name = command.name  # type: ignore[attr-defined]  # every command that is to be refused names a record
-    answer: object = None
-    for pause in (0.0, *PAUSES):
-        time.sleep(pause)
-        answer = asker.once(command)
-        seen = asker.once(Read(name))
-        after = None if isinstance(seen, StoreError) else seen
-        if after is not None and _state(after) != _state(before):
-            return CARRIED_OUT
-        if isinstance(answer, Conflict):
-            return ""
-        if not isinstance(answer, StoreError):
-            # some stores cannot say that a record is gone; this one said that it did what it must not do
-            return CARRIED_OUT if after is None else f"the answer was {_kind(answer)}"
-    return f"nothing was changed, but the answer was {_kind(answer)}"
-
-
-def _state(seen: Snapshot | Absent) -> object:
-    return (seen.incarnation, seen.revision, dict(seen.fields)) if isinstance(seen, Snapshot) else None
-
-
-def _one_winner(asker: Asker, once: Callable[[float], tuple[Name, list[Any]]]) -> str:
-    """Run a race until its outcome is clear; say how it broke the promise, "" if exactly one won.
-
-    once(pause) runs it on a record of its own, which was left alone for `pause` seconds.
-    """
-    unclear: list[object] = []
-    for pause in (0.0, *PAUSES):
-        name, answers = once(pause)
-        won = [answer for answer in answers if isinstance(answer, Snapshot)]
-        unclear = [answer for answer in answers if not isinstance(answer, Snapshot | Conflict)]
-        if len(won) > 1:
-            return f"{len(won)} of {len(answers)} won"
-        if len(won) == 1:
-            now = asker.standing(name)
-            return "" if dict(now.fields) == dict(won[0].fields) else "what stands there is not the winner's"
-        if not unclear:
-            return f"none of {len(answers)} won"
-    if isinstance(unclear[0], StoreError):
-        raise unclear[0]
-    return f"an answer was {_kind(unclear[0])}"
-
-
-def _kind(answer: object) -> str:
-    return str(answer) if isinstance(answer, StoreError) else type(answer).__name__
-
-
-def _other(value: str) -> str:
-    """Give an incarnation or a revision that is not this one and looks like it."""
-    return str(int(value) + 1) if value.isdigit() else value + "0"
