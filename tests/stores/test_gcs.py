@@ -188,7 +188,7 @@ def test_a_bucket_that_does_not_exist_is_refused(server: GcsServer) -> None:
 
 def test_an_endpoint_that_is_no_address_is_refused() -> None:
     store = GcsStore(Place("bucket", "locks"), Access("gopher://127.0.0.1"))
-    with pytest.raises(StoreRefused, match="correct STORAGE_EMULATOR_HOST"):
+    with pytest.raises(StoreRefused, match="correct the client's endpoint"):
         store.perform(Read(APT), 10.0)
     store.close()
 
