@@ -29,6 +29,33 @@ from lockstead.values import Name
 SECRET = "ya29.s3cret"
 
 
+class Named(AnonymousCredentials):  # type: ignore[misc]
+    """Credentials that say whose they are, as those of accounts do."""
+
+    def __init__(self, **names: object) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        for name, value in names.items():
+            setattr(self, name, value)
+
+
+@pytest.mark.parametrize(
+    ("names", "account"),
+    [
+        (
+            {"service_account_email": "ci@project.iam.gserviceaccount.com"},
+            "serviceAccount:ci@project.iam.gserviceaccount.com",
+        ),
+        ({"service_account_email": "default", "account": ""}, ""),
+        ({"account": "anna@example.com"}, "user:anna@example.com"),
+        ({"account": None}, ""),
+        ({}, ""),
+    ],
+)
+def test_an_account_is_named_as_a_policy_names_it_and_not_guessed(names: dict[str, object], account: str) -> None:
+    assert Access(ENDPOINT, Named(**names)).account == account
+    assert Access(ENDPOINT).account == ""
+
+
 class Tokens(Credentials):  # type: ignore[misc,no-untyped-call]
     """Credentials whose token endpoint is this object."""
 

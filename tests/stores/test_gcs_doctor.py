@@ -95,6 +95,13 @@ def test_a_rule_that_deletes_old_objects_is_a_warning_and_one_that_deletes_any_a
     assert ruled() is Severity.FAILURE
 
 
+def test_a_rule_for_some_endings_says_so_and_is_a_warning() -> None:
+    rule = {"action": {"type": "Delete"}, "condition": {"matchesSuffix": [".tmp", ".log"]}}
+    finding = found(lifecycle={"rule": [rule]})["bucket.lifecycle"]
+    assert finding.severity is Severity.WARNING
+    assert "names end in .tmp or .log" in finding.text
+
+
 def test_a_rule_for_versions_or_other_objects_concerns_no_lock() -> None:
     assert ruled(isLive=False, age=1) is None
     assert ruled(daysSinceNoncurrentTime=3) is None

@@ -92,15 +92,17 @@ def _rule(rule: Resource, check: str, update: str, root: str) -> Finding | None:
     if action == "SetStorageClass":
         text = "a lifecycle rule moves objects of locks to another storage class, at a price for each"
         return Finding(Severity.WARNING, check, text, remedy)
-    age = condition.get("age")
+    age, endings = condition.get("age"), condition.get("matchesSuffix") or []
+    which = f" whose names end in {' or '.join(map(str, endings))}" if endings else ""
     if age:
-        text = f"a lifecycle rule deletes objects after {_long(float(age) * DAY)}: a lock held for longer vanishes"
-        return Finding(Severity.WARNING, check, text, remedy, {"age_s": float(age) * DAY})
+        days = float(age) * DAY
+        text = f"a lifecycle rule deletes objects{which} after {_long(days)}: a lock held for longer vanishes"
+        return Finding(Severity.WARNING, check, text, remedy, {"age_s": days})
     if "createdBefore" in condition or "customTimeBefore" in condition:
-        text = "a lifecycle rule deletes objects by their date: a lock that is held then vanishes"
+        text = f"a lifecycle rule deletes objects{which} by their date: a lock that is held then vanishes"
         return Finding(Severity.WARNING, check, text, remedy)
-    text = "a lifecycle rule deletes objects of any age: locks vanish while they are held"
-    return Finding(Severity.FAILURE, check, text, remedy)
+    text = f"a lifecycle rule deletes objects{which} of any age: locks vanish while they are held"
+    return Finding(Severity.WARNING if endings else Severity.FAILURE, check, text, remedy)
 
 
 def _concerns(condition: Resource, root: str) -> bool:

@@ -222,7 +222,7 @@ class MemoryStore:
         """Say for whom these locks are."""
         from lockstead.stores.examination import Finding, Severity
 
-        text = "one process only: no other process sees these locks, not even this command's memory is your program's"
+        text = "one process only: no other sees these locks, and this command's memory is not your program's"
         yield Finding(Severity.NOTE, "processes", text, "take sqlite: for the processes of a machine, gs: for machines")
 
     def after_fork(self) -> None:

@@ -144,7 +144,8 @@ def _with_child(connection: sqlite3.Connection, path: Path, program: str) -> tup
         # the lock is held for as long as the child takes to answer, and no longer: others may be working
         connection.execute("BEGIN IMMEDIATE")
         try:
-            row = connection.execute("UPDATE meta SET granted = granted + 1 RETURNING granted").fetchone()
+            connection.execute("UPDATE meta SET granted = granted + 1")
+            row = connection.execute("SELECT granted FROM meta").fetchone()
             held = _answer(child, 0)
         finally:
             connection.execute("COMMIT")
