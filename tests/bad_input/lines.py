@@ -8,6 +8,8 @@ SECRET = "s3cret"
 """Stands wherever a password could: never to be seen again."""
 
 NO_TICKET = "not a lease ticket: …; expected what detach() returned, whole"
+NEWER_TICKET = "the lease ticket has version …, this lockstead reads …: upgrade this process"
+OLDER_TICKET = "the lease ticket has version …, this lockstead reads …: issue a new one"
 OTHER_KEY = "the ticket is for …, this lock is …"
 OTHER_STORE = "the ticket is for a lock in …, this store is …"
 TICKET_TYPE = "a lease ticket is text, not …; pass what detach() returned"
@@ -26,6 +28,8 @@ SHARED = (
 )
 SAID = {
     NO_TICKET,
+    NEWER_TICKET,
+    OLDER_TICKET,
     OTHER_KEY,
     OTHER_STORE,
     TICKET_TYPE,

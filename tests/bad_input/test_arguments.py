@@ -21,8 +21,10 @@ from tests.bad_input.lines import (
     EMPTY_KEY,
     KEY_TYPE,
     LATE_TICKET,
+    NEWER_TICKET,
     NO_SEQUENCER,
     NO_TICKET,
+    OLDER_TICKET,
     OTHER_KEY,
     OTHER_STORE,
     REASON,
@@ -126,12 +128,10 @@ NONE_AT_ALL = [
     "",
     "lockstead1.",
     "lockstead1.x",
-    "lockstead2.AAAA",
     "lockstead1.\u00e9\u00e9",
     TICKET_PREFIX + base64.urlsafe_b64encode(b"[" * 100_000).decode(),
     text_of("memory:"),
     text_of(["memory:", "apt", "me/1", "1"]),
-    text_of(["memory:", "apt", "me/1", "1", 60, "more"]),
     text_of(["memory:", "apt", "me/1", 1, 60]),
     # an empty expectation would be none, and whatever stands there would be removed
     text_of(["memory:", "apt", "me/1", "", 60]),
@@ -154,6 +154,14 @@ USES: list[Callable[[Any, Any], Any]] = [
 def test_what_is_no_ticket_is_told_and_asks_nothing(text: str, use: Callable[[Any, Any], Any]) -> None:
     kept = store()
     both(kept, ValueError, NO_TICKET, lambda client: use(client, text))
+    assert not kept.seen
+
+
+@pytest.mark.parametrize("use", USES, ids=["attach", "lock.release", "client.release"])
+@pytest.mark.parametrize(("version", "says"), [("2", NEWER_TICKET), ("0", OLDER_TICKET)])
+def test_h30_a_ticket_of_another_version_is_told(version: str, says: str, use: Callable[[Any, Any], Any]) -> None:
+    kept = store()
+    both(kept, ValueError, says, lambda client: use(client, f"lockstead{version}.AAAA"))
     assert not kept.seen
 
 

@@ -182,6 +182,15 @@ odd = st.one_of(
 )
 
 
+@pytest.mark.parametrize("where", ["token", "pid", "ttl", "lock_delay", "expires_at", "v"])
+@pytest.mark.parametrize("digits", ["\u00b2", "\u0667", "9" * 5000, "1_0", "0x7", "+-7"])
+def test_h24_what_only_looks_like_a_number_is_damage_and_no_other_error(where: str, digits: str) -> None:
+    if digits == "9" * 5000 and where == "v":
+        digits = "9"
+    with pytest.raises(StoreRefused, match=r"the record of 'apt'"):
+        decode(Name("apt"), {**SOUND, where: digits})
+
+
 @given(where=st.sampled_from([*SOUND, "closing", "revoked", "tombstone", "expected", "alert_at"]), text=odd)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_h24_whatever_stands_in_one_field_a_fresh_record_is_never_taken_for_free(where: str, text: str) -> None:

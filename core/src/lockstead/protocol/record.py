@@ -278,7 +278,8 @@ def _number(name: Name, what: str, text: str) -> float:
         value = float(text)
     except ValueError:
         raise _damaged(name, what, text) from None
-    if not math.isfinite(value):
+    # Python reads the digits of every script, and underscores between them
+    if not math.isfinite(value) or not text.isascii() or "_" in text:
         raise _damaged(name, what, text)
     return value
 
