@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import sys
 import time
 
 import pytest
@@ -18,9 +19,16 @@ from tests.runtime.processes import Child
 def test_h08_is_held_is_honest_right_after_the_whole_interpreter_stood_still() -> None:
     with Client(MemoryStore(), listener=quiet) as client:
         lease = client.lock("apt", ttl=1).acquire()
-        # PyDLL keeps the interpreter's lock: no other thread of this process runs meanwhile
-        ctypes.PyDLL(None).usleep(1_500_000)
-        assert not lease.is_held
+        interval = sys.getswitchinterval()
+        # the keeper must not be the one who finds it out: no thread takes over before the check
+        sys.setswitchinterval(100)
+        try:
+            # PyDLL keeps the interpreter's lock: no other thread of this process runs meanwhile
+            ctypes.PyDLL(None).usleep(1_500_000)
+            held = lease.is_held
+        finally:
+            sys.setswitchinterval(interval)
+        assert not held
         with pytest.raises(lockstead.LeaseLost):
             lease.check()
 
@@ -28,8 +36,8 @@ def test_h08_is_held_is_honest_right_after_the_whole_interpreter_stood_still() -
 def test_h08_a_blocked_event_loop_starves_no_keeper() -> None:
     async def block() -> None:
         async with lockstead.AsyncClient(MemoryStore(), listener=quiet) as client:
-            async with client.lock("apt", ttl=1).hold() as lease:
-                time.sleep(2.5)  # noqa: ASYNC251 - blocking the loop is the point
+            async with client.lock("apt", ttl=3).hold() as lease:
+                time.sleep(4)  # noqa: ASYNC251 - blocking the loop is the point
                 lease.check()
 
     asyncio.run(block())
@@ -80,9 +88,12 @@ lease = client.lock("apt", ttl=3).acquire(timeout=60)
 called = []
 lease.on_lost(lambda: called.append(1))
 say("held", lease.holder)
-# the interpreter's lock is kept: no thread of this process runs, the keeper's neither
+# the interpreter's lock is kept: no thread of this process runs, the keeper's neither, and none before the check
+sys.setswitchinterval(100)
 ctypes.PyDLL(None).sleep(9)
-say(lease.is_held)
+held = lease.is_held
+sys.setswitchinterval(0.005)
+say(held)
 try:
     say("token", lease.sequencer())
 except lockstead.LeaseLost as lost:
