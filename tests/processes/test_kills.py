@@ -21,9 +21,9 @@ KEYS = {"sqlite": 60, "gs": 100}
 ROOT = Path(__file__).parents[2]
 
 
-def kill_run(url: str, folder: Path, *words: str) -> list[Event]:
-    """Let the program kill, and give the journal."""
-    command = [sys.executable, "-m", "tests.processes.kill_run", url, str(folder), *words]
+def journal_of(program: str, url: str, folder: Path, *words: str) -> list[Event]:
+    """Let a program kill, and give the journal."""
+    command = [sys.executable, "-m", f"tests.processes.{program}", url, str(folder), *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}: {done.stderr}"
     with Journal(folder / "journal") as journal:
@@ -42,7 +42,9 @@ def test_h01_500_kills_at_random_moments_leave_one_holder_growing_tokens_and_eve
     """After each kill the store is read whole, and at the end every lock is taken once more."""
     seed = random.SystemRandom().randrange(2**32)
     keys = KEYS[shared_url.partition(":")[0]]
-    events = kill_run(shared_url, tmp_path, "--seed", f"{seed}", "--kills", f"{KILLS}", "--keys", f"{keys}")
+    events = journal_of(
+        "kill_run", shared_url, tmp_path, "--seed", f"{seed}", "--kills", f"{KILLS}", "--keys", f"{keys}"
+    )
     assert faults(events, tmp_path) == [], f"seed {seed}"
     done = kills(events)
     print(f"seed {seed}: {done}")
@@ -54,9 +56,24 @@ def test_h01_500_kills_at_random_moments_leave_one_holder_growing_tokens_and_eve
     assert done.writes > KILLS / 10
 
 
+@pytest.mark.slow
+def test_h01_a_kill_before_or_after_any_command_of_a_leases_life_locks_nobody_out(
+    shared_url: str, tmp_path: Path
+) -> None:
+    """Asked for, fenced, shared, renewed, given back: cut off where nothing was sent, and where nothing was heard."""
+    events = journal_of("command_run", shared_url, tmp_path)
+    assert faults(events, tmp_path) == []
+    done = kills(events)
+    # alone the grant, a renewal, a registration, the renewals of both, and the giving back are ten commands
+    assert done.all >= 20
+    assert done.taken_over >= 10
+    # of both lives that were cut off nowhere, the lock was removed
+    assert sum(event.what == "removed" for event in events) >= 2
+
+
 def test_the_judge_sees_workers_that_take_over_from_the_living(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/locks.db"
     words = ("--seed", "1", "--kills", "40", "--keys", "4", "--sabotage", "takes over at once")
-    told = "\n".join(faults(kill_run(url, tmp_path, *words), tmp_path))
+    told = "\n".join(faults(journal_of("kill_run", url, tmp_path, *words), tmp_path))
     assert "had to stop" in told
     assert "while" in told

@@ -82,23 +82,23 @@ def _turn_of(course: Course, client: Client, journal: Journal, dice: random.Rand
 
 def _hold(course: Course, lease: Lease, journal: Journal, dice: random.Random) -> None:
     try:
-        _tell(lease, journal)
+        tell(lease, journal)
         if dice.random() < 0.7:
             increment(course, lease, journal, pause=dice.choice((0.0, 0.002, 0.01)))
         if dice.random() < 0.5:
             lease.progress(f"{dice.random()}")
         ends_at = boot_now() + dice.choice((0.0, 0.0, 0.01, 0.2))
         while boot_now() < ends_at:
-            _tell(lease, journal)
+            tell(lease, journal)
             time.sleep(SAMPLE)
     except lockstead.LeaseLost as lost:
         journal.note("lost", lease.key, lease.holder, word=lost.reason.value)
     except (lockstead.StoreUnavailable, lockstead.OutcomeUnknown):
         journal.note("silent", lease.key)
-    _give_back(lease, journal)
+    give_back(lease, journal)
 
 
-def _tell(lease: Lease, journal: Journal) -> None:
+def tell(lease: Lease, journal: Journal) -> None:
     """Say until when this process may believe: read before it is written, so never too long."""
     now = boot_now()
     lease.check()
@@ -119,7 +119,7 @@ def increment(course: Course, lease: Lease, journal: Journal, *, pause: float = 
     journal.note("wrote", lease.key, lease.holder, token=sequencer.token, value=value)
 
 
-def _give_back(lease: Lease, journal: Journal) -> None:
+def give_back(lease: Lease, journal: Journal) -> None:
     journal.note("leaves", lease.key, lease.holder)
     try:
         removed = lease.release()
@@ -136,7 +136,7 @@ def come_last(course: Course, journal: Journal) -> None:
             # the patience of a machine that does other things too: no store may stay closed for good
             lock = client.lock(key, ttl=60, backoff_max=0.1)
             with lock.hold(timeout=60) as lease:
-                _tell(lease, journal)
+                tell(lease, journal)
                 increment(course, lease, journal)
                 journal.note("finally", key)
                 journal.note("leaves", key, lease.holder)
