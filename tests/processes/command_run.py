@@ -77,7 +77,7 @@ def run(folder: Path, url: str) -> int:
     number = 0
     with Journal(folder / "journal") as journal:
         # patient: a request that takes long on a busy machine must not become another command
-        course = Course(url, folder, 0, ttl=2.0, renew_every=0.25, request_timeout=0.24, max_failures=4)
+        course = Course(url, folder, 0, ttl=3.0, renew_every=0.3, request_timeout=0.29, max_failures=5)
         for after in (False, True):
             for count in range(1, COMMANDS_MAX):
                 key = course.key(number)

@@ -120,7 +120,8 @@ FORKS_IN_THREADS = """
 import threading
 
 client = lockstead.connect(URL, listener=lambda event: None)
-lock = client.lock("apt", ttl=4)
+# patient with a store that is slow because the machine is busy
+lock = client.lock("apt", ttl=4, renew_every=0.4, request_timeout=0.39, max_failures=5)
 lease = lock.acquire()
 token = lease.sequencer().token
 codes = []
@@ -133,9 +134,9 @@ def in_child(number):
         os._exit(3)
     except lockstead.LeaseLost:
         pass
-    with client.lock(f"own-{number}", ttl=4).hold(timeout=60) as own:
+    with client.lock(f"own-{number}", ttl=60).hold(timeout=60) as own:
         own.check()
-    if lock.try_acquire() is not None:
+    if client.lock("apt", ttl=60).try_acquire() is not None:
         os._exit(4)
     client.close()
 
@@ -173,7 +174,7 @@ def test_h13_forks_in_threads_that_renew_meanwhile(shared_url: str) -> None:
         assert child.hear() == f"{[0] * 16} True"
         with lockstead.connect(shared_url, listener=quiet) as client:
             with pytest.raises(lockstead.NotAcquired):
-                client.lock("apt", ttl=4).acquire(timeout=9)
+                client.lock("apt", ttl=60).acquire(timeout=9)
             child.say("still there?")
             assert [child.hear(), child.hear()] == ["True True", "True"]
             assert child.end() == 0

@@ -54,7 +54,8 @@ def told(event):
         stop()
 
 client = lockstead.connect(URL, listener=told)
-lock = client.lock("apt", ttl=3)
+# patient with a store that is slow because the machine is busy
+lock = client.lock("apt", ttl=3, renew_every=0.3, request_timeout=0.29, max_failures=5)
 lock.inspect()
 if STOPS == "in an acquisition":
     stop_at.append("COMMIT")

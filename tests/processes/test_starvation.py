@@ -70,7 +70,7 @@ def test_h08_a_lease_is_renewed_while_the_event_loop_is_blocked(shared_url: str)
     with lockstead.connect(shared_url, listener=quiet) as client, Child(BLOCKED, shared_url) as blocked:
         assert blocked.hear().startswith("held")
         with pytest.raises(lockstead.NotAcquired):
-            client.lock("apt", ttl=3).acquire(timeout=7)
+            client.lock("apt", ttl=60).acquire(timeout=7)
         blocked.say("go on")
         renewed, sequencer = blocked.hear().split()
         assert renewed == "True"
