@@ -82,6 +82,13 @@ class Shell:
         assert "Traceback" not in err, err
         return Done(process.returncode, out, err)
 
+    def hold(self, key: str = "apt", **settings: Any) -> str:
+        """Hold a lock from here, for half an hour that nobody renews, and give its ticket: quicker than a command."""
+        with self.client() as client:
+            lease = client.lock(key, **{"ttl": "30m", **settings}).acquire(60)
+            lease.sequencer()
+            return str(lease.detach())
+
     def acquire(self, *words: str, key: str = "apt") -> str:
         """Acquire a lock and give its ticket."""
         done = self.run("acquire", self.url(key), *words)

@@ -24,7 +24,7 @@ ENTRY = ("key", "at", "what", "by", "reason", "owner", "holder", "incarnation", 
 
 
 def test_h12_break_shows_the_holder_revokes_it_and_leaves_an_entry(shell: Shell) -> None:
-    ticket = lockstead.LeaseTicket.parse(shell.acquire("--owner", "ci/7", "--purpose", "publish"))
+    ticket = lockstead.LeaseTicket.parse(shell.hold(owner="ci/7", purpose="publish"))
     done = shell.run("break", shell.url(), "--reason", "stuck", "--yes")
     assert done.code == 0, done
     assert done.err.splitlines()[0] == "apt is held by ci/7"
@@ -41,7 +41,7 @@ def test_h12_break_shows_the_holder_revokes_it_and_leaves_an_entry(shell: Shell)
 
 
 def test_break_now_frees_it_at_once_and_says_until_when_the_holder_may_believe(shell: Shell) -> None:
-    shell.acquire("--ttl", "10m", "--owner", "ci/7")
+    shell.hold(ttl="10m", owner="ci/7")
     done = shell.run("break", shell.url(), "--reason", "gone", "--by", "anna", "--now", "--yes", "--json")
     said = done.said
     assert (done.code, done.err, tuple(said)) == (0, "", TOLD)
@@ -62,14 +62,14 @@ def test_where_there_is_nothing_to_break_that_is_said(files: Shell) -> None:
 
 
 def test_break_asks_nobody_where_there_is_no_terminal(files: Shell) -> None:
-    ticket = files.acquire()
+    ticket = files.hold()
     files.run("break", files.url(), "--reason", "x").fails(64, "no terminal, so nobody can be asked: add --yes")
     files.run("break", files.url(), "--reason", "x", given="y\n").fails(64, "add --yes")
     assert files.run("renew", ticket).code == 0
 
 
 def test_break_needs_a_reason(files: Shell) -> None:
-    files.acquire()
+    files.hold()
     files.run("break", files.url(), "--yes").fails(64, "'--reason'")
     files.run("break", files.url(), "--yes", "--reason", " ").fails(64, "needs a reason")
 
@@ -78,7 +78,7 @@ def test_break_needs_a_reason(files: Shell) -> None:
     ("answer", "code", "words"), [("y", 0, "apt is revoked."), ("n", 75, "nothing was broken"), ("", 75, "")]
 )
 def test_break_asks_at_a_terminal(files: Shell, answer: str, code: int, words: str) -> None:
-    ticket = files.acquire("--owner", "ci/7")
+    ticket = files.hold(owner="ci/7")
     with Screen(files.where, f"{PROGRAM} break '{files.url()}' --reason stuck; echo code $?") as screen:
         screen.shows("Revoke this lease? [y/N]:")
         assert "apt is held by ci/7" in screen.read()
@@ -89,11 +89,11 @@ def test_break_asks_at_a_terminal(files: Shell, answer: str, code: int, words: s
 
 
 def test_break_never_hits_a_lease_that_was_not_shown(files: Shell) -> None:
-    ticket = files.acquire("--owner", "first")
+    ticket = files.hold(owner="first")
     with Screen(files.where, f"{PROGRAM} break '{files.url()}' --reason stuck; echo code $?") as screen:
         screen.shows("Revoke this lease? [y/N]:")
         assert files.run("release", ticket).code == 0
-        second = files.acquire("--owner", "second")
+        second = files.hold(owner="second")
         screen.type(b"y\n")
         screen.shows("code 75")
         assert "'apt' has passed to 'second' meanwhile; nothing was broken" in " ".join(screen.read().split())
@@ -102,7 +102,7 @@ def test_break_never_hits_a_lease_that_was_not_shown(files: Shell) -> None:
 
 
 def test_h24_a_damaged_record_is_only_removed_and_only_when_asked(files: Shell) -> None:
-    files.acquire()
+    files.hold()
     with sqlite3.connect(files.where / "locks.db") as database:
         fields = '{"v": "1", "identity": "x/1", "ttl": "soon"}'
         database.execute("UPDATE record SET fields = ? WHERE space = 'lock'", (fields,))
@@ -129,8 +129,9 @@ def test_h24_what_is_newer_is_refused(bucket: Shell, server: GcsServer) -> None:
 
 def test_history_shows_who_broke_what_when_and_why_the_newest_last(shell: Shell) -> None:
     for key, by in (("b", "anna"), ("a", "bert"), ("b", "cara")):
-        shell.acquire("--owner", "ci/7", key=key)
-        shell.run("break", shell.url(key), "--reason", f"because {by}", "--by", by, "--now", "--yes")
+        shell.hold(key, owner="ci/7")
+        with shell.client() as client:
+            client.lock(key).break_lease(reason=f"because {by}", by=by, now=True)
     said = shell.run("history", "--json", shell.store).said
     assert [tuple(entry) for entry in said] == [ENTRY] * 3
     assert [(entry["key"], entry["by"]) for entry in said] == [("b", "anna"), ("a", "bert"), ("b", "cara")]
@@ -172,7 +173,7 @@ def test_tables_are_coloured_on_a_terminal_only_and_not_where_it_is_unwanted(fil
 
 def test_a_pipe_that_ends_early_is_no_failure(files: Shell) -> None:
     for number in range(3):
-        files.acquire(key=f"a{number}")
+        files.hold(f"a{number}")
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {PROGRAM} list '{files.store}' | true; echo ${{PIPESTATUS[0]}}"],
         capture_output=True,

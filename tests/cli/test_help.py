@@ -153,7 +153,7 @@ def test_what_asks_no_store_imports_no_engine(words: list[str]) -> None:
 
 
 def test_a_look_imports_neither_tables_nor_calendars(files: Shell) -> None:
-    files.acquire()
+    files.hold()
     for words in (["inspect", files.url()], ["inspect", "--json", files.url()], ["list", files.store]):
         assert not imported(*words) & HEAVY
     assert "lockstead.cli.run" not in imported("inspect", files.url())

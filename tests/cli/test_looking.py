@@ -73,13 +73,13 @@ def test_inspect_tells_who_holds_it_since_when_why_and_until_when(shell: Shell) 
 
 
 def test_inspect_exits_with_75_only_if_asked_to(files: Shell) -> None:
-    files.acquire()
+    files.hold()
     assert files.run("inspect", files.url()).code == 0
     assert files.run("inspect", "--exit-code", files.url()).code == 75
 
 
 def test_a_lease_whose_time_is_up_is_free_to_take(files: Shell) -> None:
-    files.acquire("--ttl", "1", "--owner", "ci/7")
+    files.hold(ttl="1", owner="ci/7")
     with files.client() as client:
         until(lambda: (held := client.lock("apt").inspect()) is not None and held.is_expired)
     done = files.run("inspect", "--exit-code", files.url())
@@ -135,8 +135,8 @@ def test_list_shows_what_is_overdue_first_and_then_by_name(files: Shell) -> None
 
 
 def test_a_damaged_record_is_shown_as_such_and_hides_no_other(files: Shell) -> None:
-    files.acquire(key="good")
-    files.acquire(key="bad")
+    files.hold("good")
+    files.hold("bad")
     with sqlite3.connect(files.where / "locks.db") as database:
         fields = '{"v": "1", "identity": "x/1", "ttl": "soon"}'
         assert database.execute("UPDATE record SET fields = ? WHERE key = 'bad'", (fields,)).rowcount == 1
@@ -154,7 +154,7 @@ def test_a_damaged_record_is_shown_as_such_and_hides_no_other(files: Shell) -> N
 
 
 def test_locks_of_other_programs_are_shown(bucket: Shell, server: GcsServer) -> None:
-    bucket.acquire()
+    bucket.hold()
     server.store.insert("b", "locks/deb", draft_of(b"", {}, {"identity": "gem/1", "expires_at": "17"}))
     said = bucket.run("list", "--json", bucket.store).said
     assert [(one["key"], one["owner"]) for one in said] == [("apt", said[0]["owner"]), ("deb", "gem/1")]
@@ -165,7 +165,7 @@ def test_locks_of_other_programs_are_shown(bucket: Shell, server: GcsServer) -> 
 
 
 def test_h15_wait_only_reads_and_is_bounded_by_its_timeout(bucket: Shell, server: GcsServer) -> None:
-    bucket.acquire("--owner", "ci/7", "--purpose", "publish")
+    bucket.hold(owner="ci/7", purpose="publish")
     server.requests.clear()
     bucket.run("wait", "--timeout", "2", bucket.url()).fails(75, "'apt' is held by 'ci/7' since")
     assert writes(server) == 0
@@ -175,7 +175,7 @@ def test_h15_wait_only_reads_and_is_bounded_by_its_timeout(bucket: Shell, server
 
 
 def test_wait_ends_when_the_lock_is_given_back_and_does_not_take_it(shell: Shell) -> None:
-    ticket = shell.acquire("--owner", "ci/7")
+    ticket = shell.hold(owner="ci/7")
     waiting = shell.start("wait", "-v", shell.url())
     assert waiting.stderr is not None
     assert waiting.stderr.readline().startswith("lockstead: waiting for 'apt', held by 'ci/7' since ")
@@ -190,7 +190,7 @@ def test_wait_ends_when_the_lock_is_given_back_and_does_not_take_it(shell: Shell
 def test_h1_wait_ends_when_the_time_of_a_dead_holder_is_up_and_leaves_its_record(
     bucket: Shell, server: GcsServer
 ) -> None:
-    bucket.acquire("--ttl", "2")
+    bucket.hold(ttl="2")
     waiting = bucket.start("wait", "--json", bucket.url() + "?backoff_max=0.5")
     server.requests.wait_for(2, "get")
     server.requests.clear()
@@ -203,7 +203,7 @@ def test_h1_wait_ends_when_the_time_of_a_dead_holder_is_up_and_leaves_its_record
 
 def test_wait_that_looks_once_says_at_once_who_holds_it(files: Shell) -> None:
     assert files.run("wait", "--timeout", "0", files.url()).code == 0
-    files.acquire("--owner", "ci/7")
+    files.hold(owner="ci/7")
     files.run("wait", "--timeout", "0", files.url()).fails(75, "'apt' is held by 'ci/7'")
     done = files.run("wait", "--timeout", "0", "--json", files.url())
     assert (done.code, done.said["state"], done.said["owner"]) == (75, "held", "ci/7")
@@ -211,7 +211,7 @@ def test_wait_that_looks_once_says_at_once_who_holds_it(files: Shell) -> None:
 
 
 def test_wait_waits_out_a_store_that_is_down(bucket: Shell, server: GcsServer) -> None:
-    bucket.acquire()
+    bucket.hold()
     server.pause()
     waiting = bucket.start("wait", bucket.url())
     bucket.run("wait", "--timeout", "300ms", bucket.url()).fails(69, "")
@@ -223,7 +223,7 @@ def test_wait_waits_out_a_store_that_is_down(bucket: Shell, server: GcsServer) -
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_h18_a_signal_ends_the_wait_at_once(files: Shell, number: signal.Signals) -> None:
-    ticket = files.acquire("--owner", "ci/7")
+    ticket = files.hold(owner="ci/7")
     waiting = files.start("wait", "-v", files.url() + "?backoff_min=30&backoff_max=60")
     assert waiting.stderr is not None
     waiting.stderr.readline()
@@ -246,7 +246,7 @@ def test_a_signal_ends_a_wait_on_a_store_that_hangs(bucket: Shell, server: GcsSe
 
 
 def test_several_who_wait_all_end(files: Shell) -> None:
-    ticket = files.acquire()
+    ticket = files.hold()
     all_of_them = [files.start("wait", "-v", files.url()) for _ in range(3)]
     for waiting in all_of_them:
         assert waiting.stderr is not None

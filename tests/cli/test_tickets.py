@@ -67,7 +67,7 @@ def test_settings_come_from_the_url_and_options_outdo_it(files: Shell) -> None:
 
 
 def test_75_acquire_tells_who_holds_it_and_prints_no_ticket(files: Shell) -> None:
-    files.acquire("--owner", "ci/7", "--purpose", "publish")
+    files.hold(owner="ci/7", purpose="publish")
     for timeout in ("0", "200ms"):
         done = files.run("acquire", files.url(), "--timeout", timeout)
         done.fails(75, "'apt' is held by 'ci/7' since")
@@ -75,7 +75,7 @@ def test_75_acquire_tells_who_holds_it_and_prints_no_ticket(files: Shell) -> Non
 
 
 def test_acquire_waits_for_its_turn(files: Shell) -> None:
-    ticket = files.acquire("--owner", "ci/7")
+    ticket = files.hold(owner="ci/7")
     waiting = files.start("acquire", files.url(), "-v", "--timeout", "60")
     assert waiting.stderr is not None
     assert waiting.stderr.readline().startswith("lockstead: waiting for 'apt', held by 'ci/7'")
@@ -87,7 +87,7 @@ def test_acquire_waits_for_its_turn(files: Shell) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_h18_a_signal_while_waiting_leaves_nothing_behind(files: Shell, number: signal.Signals) -> None:
-    ticket = files.acquire()
+    ticket = files.hold()
     waiting = files.start("acquire", "-v", files.url() + "?backoff_min=30&backoff_max=60")
     assert waiting.stderr is not None
     waiting.stderr.readline()
@@ -158,7 +158,7 @@ def test_one_lease_through_several_steps(shell: Shell) -> None:
 
 
 def test_renew_is_one_look_and_one_extension_of_that_incarnation(bucket: Shell, server: GcsServer) -> None:
-    ticket = bucket.acquire()
+    ticket = bucket.hold()
     server.requests.clear()
     said = bucket.run("renew", "--json", "--progress", "3 of 5", ticket).said
     assert tuple(said) == ("key", "holder", "ttl", "time_left", "renew_before")
@@ -171,7 +171,7 @@ def test_renew_is_one_look_and_one_extension_of_that_incarnation(bucket: Shell, 
 
 
 def test_the_ticket_may_come_as_an_argument_from_standard_input_or_from_the_environment(files: Shell) -> None:
-    ticket = files.acquire()
+    ticket = files.hold()
     assert files.run("renew", "-", given=f"{ticket}\n").code == 0
     assert files.run("renew", "-", given=f"  {ticket}").code == 0
     files.environment = {"LOCKSTEAD_TICKET": ticket}
@@ -191,7 +191,7 @@ def test_inside_run_the_ticket_is_the_one_of_that_run(files: Shell) -> None:
 
 @pytest.mark.parametrize("now", [False, True], ids=["revoked", "ended"])
 def test_h12_76_a_broken_lease_is_neither_renewed_nor_brought_back(shell: Shell, now: bool) -> None:
-    ticket = shell.acquire()
+    ticket = shell.hold()
     with shell.client() as client:
         client.lock("apt").break_lease(reason="stuck", by="anna", now=now)
         shell.run("renew", ticket).fails(76, "REVOKED: it was revoked (by anna: stuck)")
@@ -200,7 +200,7 @@ def test_h12_76_a_broken_lease_is_neither_renewed_nor_brought_back(shell: Shell,
 
 
 def test_h2_76_a_lease_that_somebody_else_took_is_not_touched(files: Shell) -> None:
-    ticket = files.acquire()
+    ticket = files.hold()
     with files.client() as client:
         client.lock("apt").break_lease(reason="stuck", now=True)
         with client.lock("apt", owner="next").acquire(0) as lease:
@@ -213,7 +213,7 @@ def test_h2_76_a_lease_that_somebody_else_took_is_not_touched(files: Shell) -> N
 
 
 def test_76_a_lease_that_is_gone_is_not_given_back_and_that_is_said(shell: Shell) -> None:
-    ticket = shell.acquire()
+    ticket = shell.hold()
     done = shell.run("release", "--json", ticket)
     said = done.said
     assert (done.code, tuple(said), said["key"], said["released"]) == (0, ("key", "holder", "released"), "apt", True)
@@ -221,7 +221,7 @@ def test_76_a_lease_that_is_gone_is_not_given_back_and_that_is_said(shell: Shell
 
 
 def test_h27_75_release_waits_for_who_works_under_the_lease_and_leaves_it_to_expire(files: Shell) -> None:
-    ticket = files.acquire()
+    ticket = files.hold()
     with files.client() as client:
         member = client.lock("apt").attach(ticket)
         files.run("release", "--drain", "300ms", ticket).fails(75, "somebody works under the lease")
@@ -263,7 +263,7 @@ def test_64_what_is_no_ticket(
 
 
 def test_69_the_store_does_not_answer(bucket: Shell, server: GcsServer) -> None:
-    ticket = bucket.acquire()
+    ticket = bucket.hold()
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     bucket.environment = {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}"}

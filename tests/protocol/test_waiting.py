@@ -1,0 +1,161 @@
+"""Waiting until a key is free without asking for it: what counts as free, and that nothing is ever written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.protocol.commands import Absent, Pause, Paused, Read, Reply, Snapshot, StoreClock, Traits
+from lockstead.protocol.expiry import FOREIGN_ALLOWANCE
+from lockstead.protocol.release import Sight
+from lockstead.protocol.terms import Terms
+from lockstead.protocol.waiting import Found, until_free
+from lockstead.settings import Settings
+from lockstead.stores.gcs import TRAITS as DATED
+from lockstead.stores.memory import TRAITS as SHARED
+from lockstead.values import Name
+
+APT = Name("apt")
+OURS = {"v": "1", "identity": "ci/7/0", "owner": "ci/7", "ttl": "60"}
+NO_CLOCK = replace(SHARED, clock=StoreClock.NONE)
+
+
+def seen(
+    fields: dict[str, str] | None = None, *, age: float | None = 0.0, now: float = 1000.0, **more: object
+) -> Snapshot:
+    """Give a record as a store shows it, last changed `age` seconds ago."""
+    updated_at = None if age is None else now - age
+    made = Snapshot(fields or OURS, "7", "1", updated_at, None if age is None else now)
+    return replace(made, **more)
+
+
+class Talk:
+    """Drives one wait by hand, in virtual time: each read takes no time, each pause the longest it may."""
+
+    def __init__(self, *, traits: Traits = SHARED, limit: float | None = None, **settings: object) -> None:
+        self.now = 0.0
+        self.commands: list[object] = []
+        self.told: list[Sight] = []
+        self.script = until_free(
+            APT,
+            Terms(traits, Settings.make(**settings)),  # type: ignore[arg-type] # handed on
+            gives_up_at=limit,
+            tries_once=limit == 0,
+            on_wait=self.told.append,
+        )
+
+    def run(self, answer: Callable[[float], Snapshot | Absent | StoreError], *, turns: int = 200) -> Found:
+        """Answer every read by the time it is; give how the wait ends."""
+        try:
+            command = next(self.script)
+            for _ in range(turns):
+                self.commands.append(command)
+                sent_at = self.now
+                if isinstance(command, Pause):
+                    self.now += command.at_most
+                    command = self.script.send(Reply(Paused(command.at_most), sent_at, self.now))
+                    continue
+                said = answer(self.now)
+                if isinstance(said, StoreError):
+                    command = self.script.throw(said)
+                else:
+                    command = self.script.send(Reply(said, sent_at, self.now))
+        except StopIteration as stop:
+            found: Found = stop.value
+            return found
+        finally:
+            assert {type(command) for command in self.commands} <= {Read, Pause}
+        raise AssertionError("it goes on")
+
+
+def test_a_key_without_a_record_is_free_at_once() -> None:
+    talk = Talk()
+    assert talk.run(lambda _now: Absent()) == Found(None, is_free=True)
+    assert (len(talk.commands), talk.told) == (1, [])
+
+
+def test_a_holder_is_told_once_and_waited_for() -> None:
+    talk = Talk()
+    assert talk.run(lambda now: seen() if now < 30 else Absent()).is_free
+    assert [sight.record.owner for sight in talk.told] == ["ci/7"]
+    assert 30 <= talk.now <= 35
+
+
+def test_pauses_grow_from_the_shortest_to_the_longest_backoff() -> None:
+    talk = Talk(backoff_min=0.1, backoff_max=5)
+    talk.run(lambda now: seen() if now < 60 else Absent())
+    pauses = [command for command in talk.commands if isinstance(command, Pause)]
+    assert {pause.at_least for pause in pauses} == {0.1}
+    assert [pause.at_most for pause in pauses[:5]] == pytest.approx([0.1, 0.3, 0.9, 2.7, 5.0])
+    assert max(pause.at_most for pause in pauses) == 5.0
+
+
+@pytest.mark.parametrize("traits", [SHARED, DATED], ids=["one clock", "two clocks"])
+def test_h1_a_record_whose_time_is_up_by_the_stores_clock_is_free_though_nothing_proves_it(traits: Traits) -> None:
+    over = 60 * 1.01 + traits.granularity
+    assert not Talk(traits=traits, limit=0).run(lambda _now: seen(age=over - 0.001)).is_free
+    found = Talk(traits=traits, limit=0).run(lambda _now: seen(age=over + 0.001))
+    assert found.is_free
+    assert found.sight is not None
+
+
+def test_h1_without_a_store_clock_it_is_free_once_it_stood_still_for_its_time() -> None:
+    talk = Talk(traits=NO_CLOCK)
+    assert talk.run(lambda _now: seen(age=None)).is_free
+    assert 60 * 1.01 < talk.now <= 60 * 1.01 + 5
+    # and not while it is renewed
+    talk = Talk(traits=NO_CLOCK, limit=300)
+    assert not talk.run(lambda now: seen(age=None, revision=str(now // 20))).is_free
+
+
+def test_a_record_whose_writer_is_known_to_be_dead_is_free() -> None:
+    assert Talk().run(lambda _now: seen(age=None, dead=True)).is_free
+
+
+def test_a_lock_delay_lengthens_the_wait() -> None:
+    delayed = {**OURS, "lock_delay": "30"}
+    assert not Talk(limit=0).run(lambda _now: seen(delayed, age=90.5)).is_free
+    assert Talk(limit=0).run(lambda _now: seen(delayed, age=90.7)).is_free
+
+
+def test_the_lock_of_another_program_is_free_an_allowance_after_it_says_so() -> None:
+    foreign = {"identity": "gem/1", "expires_at": "1000"}
+    at = 1000 + FOREIGN_ALLOWANCE
+    assert not Talk(traits=DATED, limit=0).run(lambda _now: seen(foreign, age=900, now=at - 1)).is_free
+    assert Talk(traits=DATED, limit=0).run(lambda _now: seen(foreign, age=900, now=at + 1)).is_free
+    endless = {"identity": "gcslock"}
+    assert not Talk(traits=DATED, limit=0).run(lambda _now: seen(endless, age=9000)).is_free
+    assert Talk(traits=DATED, limit=0, assume_ttl=60).run(lambda _now: seen(endless, age=9000)).is_free
+
+
+def test_a_revoked_or_closing_lease_is_held_until_it_is_gone() -> None:
+    for more in ({"closing": "1"}, {"revoked": '{"by": "anna", "reason": "stuck"}'}):
+        assert not Talk(limit=0).run(lambda _now, more=more: seen({**OURS, **more})).is_free  # type: ignore[misc]
+
+
+def test_the_wait_is_over_with_its_time_and_says_who_holds_it_still() -> None:
+    talk = Talk(limit=20)
+    found = talk.run(lambda _now: seen())
+    assert not found.is_free
+    assert found.sight is not None
+    assert found.sight.record.owner == "ci/7"
+    assert 20 <= talk.now <= 25
+    assert isinstance(talk.commands[-1], Read)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("down"), OutcomeUnknown("silent")])
+def test_a_store_that_is_down_is_waited_out_and_raised_only_at_the_end(error: StoreError) -> None:
+    assert Talk().run(lambda now: error if now < 30 else Absent()).is_free
+    # what was seen before it went down says nothing about now
+    with pytest.raises(type(error)):
+        Talk(limit=20).run(lambda now: seen() if now < 10 else error)
+    with pytest.raises(type(error)):
+        Talk(limit=0).run(lambda _now: error)
+
+
+def test_h24_a_record_that_cannot_be_read_is_never_free() -> None:
+    with pytest.raises(StoreRefused, match="has version 2"):
+        Talk().run(lambda _now: seen({**OURS, "v": "2"}, age=9000))
