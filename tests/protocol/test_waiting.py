@@ -112,7 +112,7 @@ def test_h1_without_a_store_clock_it_is_free_once_it_stood_still_for_its_time() 
 
 
 def test_a_record_whose_writer_is_known_to_be_dead_is_free() -> None:
-    assert Talk().run(lambda _now: seen(age=None, dead=True)).is_free
+    assert Talk(limit=0).run(lambda _now: seen(age=None, dead=True)).is_free
 
 
 def test_a_lock_delay_lengthens_the_wait() -> None:
