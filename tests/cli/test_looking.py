@@ -210,6 +210,11 @@ def test_wait_that_looks_once_says_at_once_who_holds_it(files: Shell) -> None:
     assert tuple(done.said) == (*FACTS, "waited")
 
 
+def test_a_single_look_gives_a_slow_store_the_time_of_its_request(bucket: Shell, server: GcsServer) -> None:
+    server.faults.inject("stall_answer", kind="get", seconds=2)
+    assert bucket.run("wait", "--timeout", "0", bucket.url()).code == 0
+
+
 def test_wait_waits_out_a_store_that_is_down(bucket: Shell, server: GcsServer) -> None:
     bucket.hold()
     server.pause()

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,46 @@ def test_a_ticket_that_cannot_be_printed_leaves_no_lock_behind(files: Shell, to:
         assert client.list() == []
 
 
+def is_writing(pid: int) -> bool:
+    """Tell whether a process stands in a write to its standard output; where the kernel does not say, wait a while."""
+    try:
+        number, first, *_ = (*Path(f"/proc/{pid}/syscall").read_text().split(), "")
+    except OSError:
+        time.sleep(2)
+        return True
+    return (number, first) in (("1", "0x1"), ("64", "0x1"))  # of x86-64, of the others
+
+
+def test_h18_a_signal_while_the_ticket_is_being_printed_gives_the_lock_back(files: Shell) -> None:
+    """Whoever sees the exit code of a signal takes the lock for not held, even if the ticket was printed."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    filled = 0
+    with suppress(BlockingIOError):
+        while True:
+            filled += os.write(writes, b"x" * 65536)
+    os.set_blocking(writes, True)
+    process = subprocess.Popen([str(PROGRAM), "acquire", files.url()], stdout=writes, stderr=subprocess.PIPE)
+    os.close(writes)
+    try:
+        with files.client() as client:
+            until(lambda: client.lock("apt").inspect() is not None, seconds=60)
+            until(lambda: is_writing(process.pid), seconds=60)
+            process.send_signal(signal.SIGTERM)
+            printed = b""
+            while chunk := os.read(reads, 65536):
+                printed += chunk
+            os.close(reads)
+            _, err = process.communicate(timeout=60)
+            assert process.returncode == 143, err
+            assert b"the lock is given back" in err
+            assert client.list() == []
+    finally:
+        process.kill()
+        process.wait()
+    assert printed[filled:] == b"" or printed[filled:].startswith(b"lockstead1.")
+
+
 # --- renew ----------------------------------------------------------------------------------------------------------
 
 
@@ -243,11 +284,12 @@ def test_h27_75_release_waits_for_who_works_under_the_lease_and_leaves_it_to_exp
     [
         ([], "no ticket: give it as an argument, on standard input ('-'), or in LOCKSTEAD_TICKET"),
         ([""], "no ticket"),
+        (["  "], "no ticket"),
         (["lockstead1.x"], "not a lease ticket"),
         ([str(lockstead.LeaseTicket("memory:", "apt", "a/1", "1", 60.0))], "a memory: store lives in one process"),
         ([str(lockstead.LeaseTicket("nowhere://x", "apt", "a/1", "1", 60.0))], "no store has the scheme 'nowhere'"),
     ],
-    ids=["none", "empty", "damaged", "memory", "unknown store"],
+    ids=["none", "empty", "blank", "damaged", "memory", "unknown store"],
 )
 def test_64_what_is_no_ticket(
     command: str, ticket: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
