@@ -17,7 +17,7 @@ from lockstead.cli.bench.measures import Measure
 from lockstead.cli.doctor.figures import in_short
 from lockstead.testing.gcs_server import GcsServer
 from tests.cli.conftest import until
-from tests.cli.test_doctor import ended, ran, started
+from tests.cli.test_doctor import PATIENCE, ended, ran, started
 
 
 @pytest.fixture
@@ -126,18 +126,18 @@ def test_locks_that_others_hold_stay_theirs(server: GcsServer, monkeypatch: pyte
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_measurement_that_is_cut_short_leaves_no_lock_and_no_process(server: GcsServer, number: int) -> None:
     running = started("bench", "--count", "1", "gs://bucket/locks", emulator=server.url)
-    until(lambda: any(parent_of(pid) == running.pid for pid in peers()), "the other process", 60.0)
+    until(lambda: any(parent_of(pid) == running.pid for pid in peers()), "the other process", PATIENCE)
     other = [pid for pid in peers() if parent_of(pid) == running.pid]
     # so slow that the hand-over is under way for seconds
     server.faults.latency = 1.0
-    until(lambda: any("lockstead-bench" in name for name in server.objects("bucket")), "a lock")
+    until(lambda: any("lockstead-bench" in name for name in server.objects("bucket")), "a lock", PATIENCE)
     running.send_signal(number)
     server.faults.latency = 0.0
     code, _, err = ended(running)
     assert code == 128 + number
     assert err == f"lockstead: {signal.Signals(number).name} ended the measurement\n"
     assert set(other) & set(peers()) == set()
-    until(lambda: server.objects("bucket") == {}, "an empty bucket")
+    until(lambda: server.objects("bucket") == {}, "an empty bucket", PATIENCE)
 
 
 def test_h22_a_store_that_fails_is_one_line_and_69(server: GcsServer) -> None:

@@ -34,11 +34,15 @@ def test_a_date_within_what_is_allowed_is_ok_and_beyond_it_a_warning() -> None:
     assert severities([sight(-0.1, 1.0)])["clock.calibration"] is Severity.WARNING
 
 
-def test_one_answer_that_does_not_calibrate_among_good_ones_is_told() -> None:
-    findings = {one.check: one for one in of_time([sight(0.5, 0.0), sight(30.0, 0.0)], DATED)}
+def test_answers_that_do_not_calibrate_are_counted_and_a_warning_if_they_are_most() -> None:
+    good, bad = sight(0.5, 0.0), sight(30.0, 0.0)
+    kinds = [severities([good] * most + [bad] * 2)["clock.calibration"] for most in (1, 2)]
+    assert kinds == [Severity.WARNING, Severity.OK]
+    findings = {one.check: one for one in of_time([good, bad], DATED)}
     assert "1 of 2" in findings["clock.calibration"].text
     assert findings["clock.calibration"].figures["date_minus_updated_min_s"] == -30.0
     assert findings["clock.calibration"].figures["date_minus_updated_max_s"] == -0.5
+    assert severities([sight(0.5, 0.0), sight(0.5, 0.0, took=9.0)])["clock.calibration"] is Severity.OK, "a slow one"
 
 
 def test_an_answer_without_date_is_a_warning() -> None:

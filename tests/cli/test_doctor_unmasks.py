@@ -17,7 +17,7 @@ import pytest
 from lockstead.testing.gcs_server import GcsServer
 from tests.cli import wrong_store as wrong
 from tests.cli.conftest import until
-from tests.cli.test_doctor import ROOM, examined
+from tests.cli.test_doctor import PATIENCE, ROOM, examined
 
 OBJECTS = "permission.storage.objects"
 
@@ -173,7 +173,7 @@ def emulated(command: list[str], port: int) -> Iterator[str]:
             return False
 
     try:
-        until(answers, "the emulator", 60.0)
+        until(answers, "the emulator", PATIENCE)
         httpx.post(f"{url}/storage/v1/b", params={"project": "test"}, json={"name": "bucket"}).raise_for_status()
         yield url
     finally:
