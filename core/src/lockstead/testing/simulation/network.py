@@ -84,6 +84,7 @@ class Network:
     """Carries requests to the store and answers back. `calm` ends all faults but what is already on its way.
 
     delivered: requests that the store carried out. halts_at: so many of them end the part that is being played.
+    answered: answers that reached who waited for them.
     down_until: a true instant until which the store answers nobody. faults: how often each of `FAULTS` happened.
     """
 
@@ -97,6 +98,7 @@ class Network:
         "_top",
         "_twice",
         "_world",
+        "answered",
         "delivered",
         "down_until",
         "faults",
@@ -114,6 +116,7 @@ class Network:
         self._random = world.dice.random
         self._arrival = self._arrive
         self.delivered = 0
+        self.answered = 0
         self.halts_at = 0
         self.down_until = 0.0
         self.faults = [0] * len(FAULTS)
@@ -195,11 +198,12 @@ class Network:
         world = self._world
         now = world.now
         process = talk.process
-        error = self._refusal(command, now) if now < self.down_until or self._changes_every else None
-        if error is not None:
-            if back is not None:
-                world.at(now + back, process, talk.failed, (number, error))
-            return
+        if now < self.down_until or (self._changes_every and type(command) is not Read):
+            error = self._refusal(command, now)
+            if error is not None:
+                if back is not None:
+                    world.at(now + back, process, talk.failed, (number, error))
+                return
         self.delivered += 1
         if number != talk.number:
             self.faults[_STALE] += 1
@@ -222,7 +226,7 @@ class Network:
             self.faults[_DOWN] += 1
             is_reset = self._random() < 0.5
             return OutcomeUnknown("connection reset") if is_reset else StoreUnavailable("connection refused")
-        if type(command) in (Read, List):
+        if type(command) is List:
             return None
         changed_at = self._store.touched_at.get(command.name)  # type: ignore[attr-defined]  # every other one has it
         if changed_at is None or now - changed_at >= self._changes_every or self._random() < 0.5:

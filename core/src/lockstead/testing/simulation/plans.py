@@ -1,7 +1,7 @@
 """Decides what one seed stands for: which store, settings, processes, faults and accidents. Plays nothing.
 
 Two scenarios. The long one goes on for some ttls, and each kind of fault is in some of its plans and not in others, so
-that none hides another. The short one ends its rough part with the sixtieth request that is delivered, and every kind
+that none hides another. The short one ends its rough part with the fiftieth request that is delivered, and every kind
 of fault is enabled in every run of it.
 """
 
@@ -19,7 +19,7 @@ from lockstead.testing.simulation.network import ACCIDENTS, KINDS, Faults
 from lockstead.testing.simulation.store import PROFILES
 from lockstead.testing.simulation.worker import Habits
 
-DELIVERED_MIN: Final = 60
+ROUGH_DELIVERED: Final = 50
 """Requests that the store has carried out when the rough part of a short run ends."""
 
 LONG_EVERY: Final = 5
@@ -201,7 +201,7 @@ def _short(dice: Random) -> Plan:
             rivals=choice((0.05, 0.3)),
         ),
         lasts=40 * longest,
-        delivers=DELIVERED_MIN,
+        delivers=ROUGH_DELIVERED,
         within=2 * longest,
         accidents=tuple(choice(_SHORT_ACCIDENTS[kind]) for kind in ACCIDENTS),
         watches=dice.random() < 0.3,

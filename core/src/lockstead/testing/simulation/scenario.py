@@ -32,12 +32,16 @@ M = TypeVar("M", bound=Machine)
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What came of a seed. violation: None if everything held. faults: how often each of `network.FAULTS` happened."""
+    """What came of a seed. violation: None if everything held. faults: how often each of `network.FAULTS` happened.
+
+    delivered: requests that the store carried out. answered: answers that reached who waited for them.
+    """
 
     seed: int
     scenario: Scenario
     violation: str | None
     delivered: int
+    answered: int
     faults: tuple[int, ...]
     grants: int
     losses: int
@@ -72,6 +76,7 @@ def play(
         stage.plan.scenario,
         violation,
         network.delivered,
+        network.answered,
         tuple(network.faults),
         watch.grants,
         watch.losses,

@@ -78,8 +78,16 @@ class Talk:
         process = self.process
         # an answer may reach a process that died and came back: it is not the one that asked
         if number == self.number and not self.is_over and self._epoch == process.epoch:
+            process.network.answered += 1
             clock = self._clock
             self._advance(Reply(answer, self.sent_at, clock.offset + clock.rate * self._world.now), None)
+
+    def resumed(self, message: tuple[int, Paused]) -> None:
+        """A pause is over."""
+        number, paused = message
+        if number == self.number and not self.is_over and self._epoch == self.process.epoch:
+            clock = self._clock
+            self._advance(Reply(paused, self.sent_at, clock.offset + clock.rate * self._world.now), None)
 
     def failed(self, message: tuple[int, StoreError]) -> None:
         """The request failed, or its limit passed."""
@@ -140,7 +148,7 @@ class Talk:
         if process.is_watching and random() < 0.2:
             slept, changed = seconds * random(), True
         self.has_paused = True
-        world.at(world.now + slept / self._clock.rate, process, self.answered, (self.number, Paused(seconds, changed)))
+        world.at(world.now + slept / self._clock.rate, process, self.resumed, (self.number, Paused(seconds, changed)))
 
     def _count_idle_turn(self) -> None:
         """Catch a script that spins: it neither waits nor sends, and a real driver would burn a processor."""

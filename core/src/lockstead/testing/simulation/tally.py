@@ -25,10 +25,11 @@ CHUNK: Final = 250
 
 @dataclass(slots=True)
 class Tally:
-    """The sums over the runs of one scenario. took: seconds of processor time; fewest: requests of the poorest run."""
+    """The sums over the runs of one scenario. took: seconds of processor time; fewest: messages of the poorest run."""
 
     runs: int = 0
     delivered: int = 0
+    answered: int = 0
     fewest: int | None = None
     grants: int = 0
     losses: int = 0
@@ -41,6 +42,7 @@ class Tally:
         """Count one run."""
         self.runs += 1
         self.delivered += run.delivered
+        self.answered += run.answered
         self.grants += run.grants
         self.losses += run.losses
         self.tokens += run.tokens
@@ -48,13 +50,14 @@ class Tally:
         self.faults = [a + b for a, b in zip(self.faults, run.faults, strict=True)]
         if run.violation is not None:
             self.failed.append((run.seed, run.violation))
-        elif self.fewest is None or run.delivered < self.fewest:
-            self.fewest = run.delivered
+        elif self.fewest is None or run.delivered + run.answered < self.fewest:
+            self.fewest = run.delivered + run.answered
 
     def add(self, other: Tally) -> None:
         """Add what another process counted."""
         self.runs += other.runs
         self.delivered += other.delivered
+        self.answered += other.answered
         self.grants += other.grants
         self.losses += other.losses
         self.tokens += other.tokens
@@ -112,9 +115,10 @@ def shown(tallies: Tallies, took: float) -> Iterable[str]:
     for scenario, tally in tallies.items():
         each = tally.runs
         yield (
-            f"  {scenario.value:<5} {each} runs, {each / tally.took:.0f} a second and core; requests delivered: "
-            f"{tally.delivered / each:.1f} a run, {tally.fewest} at least; a run: {tally.grants / each:.2f} beliefs, "
-            f"{tally.losses / each:.2f} losses, {tally.tokens / each:.2f} tokens"
+            f"  {scenario.value:<5} {each} runs, {each / tally.took:.0f} a second and core; delivered in a run: "
+            f"{tally.delivered / each:.1f} requests and {tally.answered / each:.1f} answers, {tally.fewest} in the "
+            f"poorest; {tally.grants / each:.2f} beliefs, {tally.losses / each:.2f} losses, "
+            f"{tally.tokens / each:.2f} tokens"
         )
     yield "  faults " + " ".join(f"{scenario.value:>9}" for scenario in tallies)
     for number, kind in enumerate(FAULTS):
