@@ -136,10 +136,8 @@ class SimulatedStore:
         return now if not step else math.floor((now + self._skew) / step) * step
 
     def _show(self, entry: Entry, now: float, name: Name) -> Snapshot:
-        token: int | None = None
-        if self._is_native:
-            token = entry.token
-        elif name.space is Space.COMPANION:
+        token = entry.token if self._is_native else None
+        if token is None and name.space is Space.COMPANION:
             token = entry.created_ms + entry.revision
         if not self._has_date:
             return Snapshot(entry.fields, entry.incarnation, str(entry.revision), token=token)

@@ -6,6 +6,7 @@ Stamps every command's send and receipt by the process's boot clock, limits it, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.errors import StoreError
@@ -148,7 +149,11 @@ class Talk:
         if process.is_watching and random() < 0.2:
             slept, changed = seconds * random(), True
         self.has_paused = True
-        world.at(world.now + slept / self._clock.rate, process, self.resumed, (self.number, Paused(seconds, changed)))
+        # as `World.at` does: half of all steps end here
+        world.number = number = world.number + 1
+        ends_at = world.now + slept / self._clock.rate
+        message = (self.number, Paused(seconds, changed))
+        heappush(world.events, (ends_at, number, process, process.epoch, self.resumed, message))
 
     def _count_idle_turn(self) -> None:
         """Catch a script that spins: it neither waits nor sends, and a real driver would burn a processor."""

@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
+from operator import add
 from typing import Final
 
 from lockstead.testing.simulation.network import FAULTS
@@ -47,7 +48,7 @@ class Tally:
         self.losses += run.losses
         self.tokens += run.tokens
         self.took += took
-        self.faults = [a + b for a, b in zip(self.faults, run.faults, strict=True)]
+        self.faults = list(map(add, self.faults, run.faults))
         if run.violation is not None:
             self.failed.append((run.seed, run.violation))
         elif self.fewest is None or run.delivered + run.answered < self.fewest:
@@ -62,7 +63,7 @@ class Tally:
         self.losses += other.losses
         self.tokens += other.tokens
         self.took += other.took
-        self.faults = [a + b for a, b in zip(self.faults, other.faults, strict=True)]
+        self.faults = list(map(add, self.faults, other.faults))
         self.failed += other.failed
         known = [fewest for fewest in (self.fewest, other.fewest) if fewest is not None]
         self.fewest = min(known, default=None)
