@@ -17,7 +17,7 @@ from google.auth.credentials import AnonymousCredentials, Credentials
 from google.auth.exceptions import RefreshError, TransportError
 from google.cloud import storage
 
-from lockstead.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Read
 from lockstead.stores import url
 from lockstead.stores.gcs import GcsStore
@@ -287,3 +287,30 @@ def test_an_endpoint_may_be_below_a_path() -> None:
             assert isinstance(asked.exception(30.0), OutcomeUnknown)
         store.close()
     assert asks_for.startswith(b"GET /below/storage/v1/b/bucket/o/locks%2Fapt%2520%C3%BC?prettyPrint=false HTTP/1.1")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "kind", "said"),
+    [
+        ("HTTPS_PROXY", f"http://me:{SECRET}@[::1", StoreRefused, "InvalidURL"),
+        ("HTTPS_PROXY", f"ftp://me:{SECRET}@proxy.example", StoreRefused, "ValueError"),
+        ("ALL_PROXY", f"socks5://me:{SECRET}@proxy.example", StoreRefused, "socksio"),
+        ("SSL_CERT_FILE", "/nowhere/ca.pem", StoreUnavailable, "SSL_CERT_FILE"),
+    ],
+)
+@pytest.mark.parametrize("awaiting", [False, True])
+def test_h22_a_way_that_cannot_be_is_told_at_the_first_request(
+    awaiting: bool, variable: str, value: str, kind: type[StoreError], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv(variable, value)
+    store = GcsStore(Place("bucket", "locks"), Access(ENDPOINT))
+    with pytest.raises(kind, match=said) as told:
+        if awaiting:
+            asyncio.run(store.aperform(Read(Name("apt")), 5.0))
+        else:
+            store.perform(Read(Name("apt")), 5.0)
+    assert SECRET not in str(told.value)
+    store.close()

@@ -1,24 +1,22 @@
 """Decides how commands reach Google Cloud Storage: our own requests, one a command, never repeated.
 
 `google-cloud-storage` is asked for credentials and endpoint only: its client repeats requests, asks for the bucket
-behind one's back, and hides response headers. The requests go out through the transports of httpx, below its client:
-nothing there follows a redirect, keeps a cookie or parses an address anew. Must not know what a request says nor what
-the fields of a record mean.
+behind one's back, and hides response headers. Must not know what a request says nor what the fields of a record mean.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ssl
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.errors import StoreUnavailable
 from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
 from lockstead.stores.gcs_access import Access
+from lockstead.stores.gcs_transport import Transports, translated
 from lockstead.stores.gcs_wire import Place, Request, Response, exchange
 
 if TYPE_CHECKING:
@@ -41,41 +39,8 @@ TRAITS: Final = Traits(
     pace=1.0,
 )
 
-KEEPALIVE: Final = 10.0
-"""Seconds for which an idle connection is used again.
-
-Longer than the longest pause of a waiter, so that polling needs no handshakes; far below the patience of the service
-and of anything that forgets connections on the way (a minute and more), because a request that is sent into a
-connection just closed has an unknown outcome, and sending it again would be a hidden repetition.
-"""
-
-CONNECTIONS_MAX: Final = 64
-
 CLEANUP_LIMIT: Final = 1.0
 """Seconds that `close` waits for an event loop to close its connections."""
-
-
-_HEADERS: Final = {"User-Agent": "lockstead"}
-
-
-class _Ways(TypedDict):
-    """How a transport makes its connections, blocking or awaiting."""
-
-    limits: httpx.Limits
-    verify: ssl.SSLContext
-    trust_env: bool
-    proxy: str | None
-
-
-class _Remaining(dict[str, float]):
-    """The time-outs of one request, by phase: each may take what its predecessors left of the whole limit."""
-
-    def __init__(self, limit: float) -> None:
-        super().__init__()
-        self._ends_at = time.monotonic() + limit
-
-    def get(self, _phase: str, _default: object = None) -> float:
-        return max(0.001, self._ends_at - time.monotonic())
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +63,7 @@ class GcsStore:
         self._lock = threading.Lock()
         self._transport: httpx.HTTPTransport | None = None
         self._looped: dict[asyncio.AbstractEventLoop, _Looped] = {}
-        self._base: httpx.URL | None = None
-        self._tls: ssl.SSLContext | None = None
+        self._transports = Transports(access)
         self._inherited: list[object] = []
         self._is_open = True
 
@@ -134,13 +98,13 @@ class GcsStore:
     def _send(self, transport: httpx.HTTPTransport, request: Request, left: float, limit: float) -> Response:
         headers = self._access.signed(request.headers, max(0.0, left))
         try:
-            answer = transport.handle_request(self._built(request, headers, left))
+            answer = transport.handle_request(self._transports.request(request, headers, left))
             try:
                 body = answer.read()
             finally:
                 answer.close()
         except Exception as error:
-            raise _translated(error, request, limit) from error
+            raise translated(error, request, limit) from error
         finally:
             if not self._is_open:
                 transport.close()  # closed meanwhile, and it may have connected anew since
@@ -150,9 +114,7 @@ class GcsStore:
         with self._lock:
             self._check_open()
             if self._transport is None:
-                import httpx
-
-                self._transport = httpx.HTTPTransport(**self._ways())
+                self._transport = self._transports.blocking()
             return self._transport
 
     # --- examining -----------------------------------------------------------------------------------------------
@@ -196,13 +158,13 @@ class GcsStore:
         try:
             # the phases are limited too, and know better what was never sent: they come first
             async with asyncio.timeout(left + 0.1):
-                answer = await transport.handle_async_request(self._built(request, headers, left))
+                answer = await transport.handle_async_request(self._transports.request(request, headers, left))
                 try:
                     body = await answer.aread()
                 finally:
                     await answer.aclose()
         except Exception as error:
-            raise _translated(error, request, limit) from error
+            raise translated(error, request, limit) from error
         finally:
             if not self._is_open:
                 await transport.aclose()
@@ -215,9 +177,7 @@ class GcsStore:
             looped = self._looped.get(loop)
             if looped is not None:
                 return looped.transport
-            import httpx
-
-            transport = httpx.AsyncHTTPTransport(**self._ways())
+            transport = self._transports.awaiting()
             looped = _Looped(transport, self._until_closed(loop, transport))
             self._looped = {old: kept for old, kept in self._looped.items() if not old.is_closed()}
             self._looped[loop] = looped
@@ -237,51 +197,10 @@ class GcsStore:
 
     # --- both ----------------------------------------------------------------------------------------------------
 
-    def _built(self, request: Request, headers: dict[str, str], left: float) -> httpx.Request:
-        import httpx
-
-        if self._base is None:
-            self._base = httpx.URL(self._access.endpoint)
-        base, target = self._base, request.target.encode("ascii")
-        path = base.raw_path.rstrip(b"/") + target
-        extensions: dict[str, object] = {"timeout": _Remaining(left)}
-        if self._access.proxy is None:
-            # what differs from request to request goes as it is: to parse it takes as long as all the rest
-            extensions["target"] = path
-        else:
-            # a tunnel through a proxy would be asked for by that very target
-            base = base.copy_with(raw_path=path)
-        return httpx.Request(
-            request.method, base, headers={**_HEADERS, **headers}, content=request.content, extensions=extensions
-        )
-
     def _received(self, answer: httpx.Response, body: bytes) -> Response:
         if answer.status_code == 401:
             self._access.rejected()
         return Response(answer.status_code, answer.headers.get("Date"), body)
-
-    def _ways(self) -> _Ways:
-        """Say how connections are made. Called with the lock held."""
-        import httpx
-
-        limits = httpx.Limits(
-            max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX, keepalive_expiry=KEEPALIVE
-        )
-        return {
-            "limits": limits,
-            "verify": self._verification(),
-            "trust_env": self._access.uses_proxies,
-            "proxy": self._access.proxy,
-        }
-
-    def _verification(self) -> ssl.SSLContext:
-        if self._tls is None:
-            import httpx
-
-            is_secure = self._access.endpoint.startswith("https://")
-            # reading all the authorities takes a tenth of a second; a context without any trusts nobody
-            self._tls = httpx.create_ssl_context() if is_secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        return self._tls
 
     def prepare(self) -> None:
         """Make what the first request needs: how long its answer takes calibrates the clocks, so nothing may add."""
@@ -293,11 +212,11 @@ class GcsStore:
 
     def after_fork(self) -> None:
         """Forget every inherited connection, without closing it: its bytes belong to the parent."""
-        self._inherited += [self._transport, *self._looped.values(), self._tls]
+        self._inherited += [self._transport, *self._looped.values(), self._transports]
         self._lock = threading.Lock()
         self._transport = None
         self._looped = {}
-        self._tls = None
+        self._transports = Transports(self._access)
         self._access.forget()
 
     def close(self) -> None:
@@ -327,17 +246,3 @@ def _close_in(loop: asyncio.AbstractEventLoop, looped: _Looped) -> None:
             closing.result(timeout=CLEANUP_LIMIT)
         except TimeoutError:
             closing.cancel()
-
-
-def _translated(error: Exception, request: Request, limit: float) -> StoreError:
-    """Tell what was certainly never sent from everything else, which may have been applied."""
-    import httpx
-
-    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError):
-        return StoreUnavailable(f"no connection to Cloud Storage for {request.what} ({told}); nothing was sent")
-    if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
-        return StoreRefused(f"the endpoint of Cloud Storage is no address ({told}); correct the client's endpoint")
-    if isinstance(error, httpx.TimeoutException | TimeoutError):
-        return OutcomeUnknown(f"no answer to {request.what} within {limit:.3g} s")
-    return OutcomeUnknown(f"no clear answer to {request.what} ({told})")
