@@ -22,7 +22,7 @@ def _rows(*, deep: bool) -> Iterator[tuple[bool, str, str, checker.Verdict]]:
         )
         yield verdict.is_proved, proof.model, f"{proof.says}{spared}: {what}", verdict
     for fault in FAULTS:
-        verdict = checker.check(fault.model, *fault.switches)
+        verdict = checker.refute(fault.model, *fault.switches)
         is_found = verdict.violated is not None and verdict.violated.startswith(fault.breaks)
         yield is_found, fault.model, f"{fault.name.replace('_', ' ')}: {'found' if is_found else 'NOT FOUND'}", verdict
 

@@ -18,6 +18,7 @@ PROGRAMS = ("spin", "gcc")
 DEPTH_MAX = 2_000_000
 """Steps of the longest path. A path that would be longer is an error of the check, never a silent end."""
 
+SHORT_PATH = 150
 MEMORY_MIB = 2000
 DEEP_MEMORY_MIB = 6000
 LIMIT = 170.0
@@ -55,21 +56,35 @@ def missing() -> list[str]:
 
 
 def check(model: str, *switches: str, depth: int = DEPTH_MAX, deep: bool = False) -> Verdict:
-    """Check one model with some of its switches on. RuntimeError if it cannot be checked at all.
+    """Visit every state of a model with some of its switches on. RuntimeError if it cannot be checked at all.
 
     deep: it may take an hour and 6 GB, and not minutes and 2 GB.
     """
     memory, limit = (DEEP_MEMORY_MIB, DEEP_LIMIT) if deep else (MEMORY_MIB, LIMIT)
     with tempfile.TemporaryDirectory(prefix="lockstead-model-") as folder:
-        where = Path(folder)
-        shutil.copy(MODELS / f"{model}.pml", where / "model.pml")
-        _run(where, "spin", *(f"-D{switch}" for switch in switches), "-a", "model.pml")
-        # a fault is found at once, so there the compiler's time counts, and else the verifier's
-        speed = "-O1" if deep or not switches else "-O0"
-        _run(where, "gcc", "-w", speed, "-DSAFETY", "-DNOFAIR", f"-DMEMLIM={memory}", "-o", "pan", "pan.c")
-        started_at = perf_counter()
-        output = _run(where, "./pan", f"-m{depth}", limit=limit)
-        return _verdict(output, perf_counter() - started_at)
+        _build(Path(folder), model, switches, speed="-O1", memory=memory)
+        return _search(Path(folder), depth, limit)
+
+
+def refute(model: str, *switches: str) -> Verdict:
+    """Look for a path that breaks a promise: among the short ones first, which are found at once and can be read."""
+    with tempfile.TemporaryDirectory(prefix="lockstead-model-") as folder:
+        # it ends so soon that the compiler's time counts
+        _build(Path(folder), model, switches, speed="-O0", memory=MEMORY_MIB)
+        short = _search(Path(folder), SHORT_PATH, LIMIT)
+        return short if short.violated is not None else _search(Path(folder), DEPTH_MAX, LIMIT)
+
+
+def _build(where: Path, model: str, switches: tuple[str, ...], *, speed: str, memory: int) -> None:
+    shutil.copy(MODELS / f"{model}.pml", where / "model.pml")
+    _run(where, "spin", *(f"-D{switch}" for switch in switches), "-a", "model.pml")
+    _run(where, "gcc", "-w", speed, "-DSAFETY", "-DNOFAIR", f"-DMEMLIM={memory}", "-o", "pan", "pan.c")
+
+
+def _search(where: Path, depth: int, limit: float) -> Verdict:
+    started_at = perf_counter()
+    output = _run(where, "./pan", f"-m{depth}", limit=limit)
+    return _verdict(output, perf_counter() - started_at)
 
 
 def _run(where: Path, *words: str, limit: float = LIMIT) -> str:

@@ -44,7 +44,7 @@ def test_the_promises_hold_in_every_state(proof: Proof) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=_title)
 def test_a_fault_breaks_its_promise(fault: Fault) -> None:
-    verdict = checker.check(fault.model, *fault.switches)
+    verdict = checker.refute(fault.model, *fault.switches)
     assert verdict.violated is not None, f"{fault.name} was not found in {verdict.states} states"
     assert verdict.violated.startswith(fault.breaks), verdict.violated
 
