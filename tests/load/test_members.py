@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ import lockstead
 from lockstead.events import LockEvent, Lost, ReleaseFailed
 from lockstead.testing.gcs_server import GcsServer
 from tests.load.crowd import crowd, said
+from tests.runtime.faulty import until
 
 MEMBERS = 50
 AT_ONCE = 16
@@ -65,15 +67,21 @@ def own_writes(server: GcsServer | None, began_at: float) -> int:
 
 FIRST_TOKEN = """
 with lockstead.Lock(URL + "#apt").attach(os.environ["TICKET"]) as member:
+    while not os.path.exists(os.environ["GO"]):
+        time.sleep(0.002)
     told(member.sequencer().token)
 """
 
 
-def test_h17_sixteen_members_that_draw_the_first_token_at_once_share_one(gcs: GcsServer) -> None:
+def test_h17_sixteen_members_that_draw_the_first_token_at_once_share_one(gcs: GcsServer, tmp_path: Path) -> None:
     gcs.faults.one_mutation_per_second = True
+    go = tmp_path / "go"
     with lockstead.connect("gs://b/locks") as client:
         lease = client.lock("apt", ttl=TTL).acquire(timeout=30)
-        with crowd(FIRST_TOKEN, "gs://b/locks", AT_ONCE, AT_ONCE, TICKET=str(lease.share())) as members:
+        ticket = str(lease.share())
+        with crowd(FIRST_TOKEN, "gs://b/locks", AT_ONCE, AT_ONCE, TICKET=ticket, GO=str(go)) as members:
+            until(lambda: sum("/member/" in name for name in gcs.objects("b")) == AT_ONCE + 1, 60)
+            go.touch()
             tokens = said(members)
         assert tokens == [str(lease.sequencer().token)] * AT_ONCE
         assert lease.release(drain=60) is True

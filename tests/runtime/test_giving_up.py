@@ -12,6 +12,7 @@ import pytest
 
 from lockstead import AsyncClient, Client, LeaseLost, NotAcquired
 from lockstead.errors import OutcomeUnknown, StoreError
+from lockstead.events import LockEvent, Warned
 from lockstead.protocol.commands import Command, Create, Extend, Remove
 from lockstead.values import Space
 from tests.runtime.faulty import Faulty, HangsUntilLimit, client_with, lose_answer, quiet, refuse, until
@@ -192,6 +193,31 @@ def test_h16_a_store_that_was_down_for_a_while_is_waited_out() -> None:
     with Client(store, listener=quiet) as client:
         threading.Timer(0.3, lambda: setattr(store, "before", lambda _command: None)).start()
         client.lock("apt", **SETTINGS).acquire(timeout=60).release()
+
+
+def test_h16_who_waits_for_a_silent_store_is_told_once_what_is_wrong() -> None:
+    store, told = Faulty(), list[LockEvent]()
+    store.before = refuse
+    with Client(store, listener=told.append) as client:
+        with pytest.raises(StoreError):
+            client.lock("apt", **SETTINGS).acquire(timeout=0.5)
+    assert [(type(event), event.message) for event in told if isinstance(event, Warned)] == [
+        (Warned, "the store is silent, and the wait for it goes on: connection refused")
+    ]
+
+
+def test_h16_one_lost_answer_is_nothing_to_tell_who_waits() -> None:
+    store, told = Faulty(), list[LockEvent]()
+    failures = iter([refuse, refuse])
+
+    def twice(command: object) -> None:
+        for fail in failures:
+            fail(command)
+
+    store.before = twice
+    with Client(store, listener=told.append) as client:
+        client.lock("apt", **SETTINGS).acquire(timeout=20).release()
+    assert not [event for event in told if isinstance(event, Warned)]
 
 
 # --- tasks ----------------------------------------------------------------------------------------------------------

@@ -36,6 +36,10 @@ PLAIN = Settings()
 """What a conversation is held under that belongs to no lock."""
 
 
+SILENCES_TOLD: Final = 3
+"""Attempts of one acquisition without an answer of the store until who waits is told; one alone is an accident."""
+
+
 class Asking:
     """One acquisition, from the wish to the lease: its place in line, its script, and what it leaves if it fails.
 
@@ -60,6 +64,7 @@ class Asking:
         self._contended = Contended(None)
         self._waits = limit != 0
         self._is_told = self._has_asked = False
+        self._silences = 0
         self._started_at = engine.clock.now()
         self._want = engine.want(Name(key), settings, reclaim=reclaim)
         self.gives_up_at = None if limit is None else self._started_at + limit
@@ -84,7 +89,12 @@ class Asking:
 
     def _waiting(self, seen: Contended | StoreError) -> None:
         self.engine.lines.note(self.key, seen)
-        if isinstance(seen, Contended) and not self._is_told:
+        if isinstance(seen, StoreError):
+            self._silences += 1
+            if self._silences == SILENCES_TOLD:
+                # a wrong address is waited out like an outage, and who waits for ever would never hear of it
+                self.engine.emit(Warned(self.key, f"the store is silent, and the wait for it goes on: {seen}"))
+        elif not self._is_told:
             self._is_told = True
             self.engine.waiting(self.key, self._want.holder, seen)
 
