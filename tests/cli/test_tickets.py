@@ -89,7 +89,7 @@ def test_acquire_waits_for_its_turn(files: Shell) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_h18_a_signal_while_waiting_leaves_nothing_behind(files: Shell, number: signal.Signals) -> None:
     ticket = files.hold()
-    waiting = files.start("acquire", "-v", files.url() + "?backoff_min=30&backoff_max=60")
+    waiting = files.start("acquire", "-v", files.url() + "?backoff_min=600&backoff_max=600")
     assert waiting.stderr is not None
     waiting.stderr.readline()
     waiting.send_signal(number)
@@ -324,9 +324,7 @@ def test_a_ticket_is_good_in_another_folder(files: Shell, tmp_path: Path) -> Non
 def test_no_process_is_left_to_keep_the_lease(files: Shell) -> None:
     ticket = lockstead.LeaseTicket.parse(files.acquire("--ttl", "1"))
     with files.client() as client:
-        began_at = time.monotonic()
         until(lambda: client.lock("apt").try_acquire() is not None)
-        assert time.monotonic() - began_at < 20
     files.run("renew", str(ticket)).fails(76, "TAKEN")
 
 
