@@ -13,6 +13,7 @@ FINAL: Final = "assertion violated ((state[me]==2)&&(left[me]>0))"
 STANDS: Final = "assertion violated (stands||"
 ONE_TOKEN: Final = "assertion violated ((known[lease]==0)||"
 ORDER: Final = "assertion violated (((known["
+STILL: Final = "assertion violated  !((left>0))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ PROOFS: Final = (
     Proof("contenders", "two contenders never both believe; what is lost stays lost", 1_000_000),
     Proof("members", "nobody works under a lease whose record is gone", 500_000),
     Proof("tokens", "tokens grow in the order of holding; one lease, one token", 500_000),
+    Proof("observation", "who watches a record takes it over only when its holder believes no more", 5_000),
 )
 
 SECOND_LINES: Final = (
@@ -80,4 +82,7 @@ FAULTS: Final = (
     Fault("tokens", ORDER, ("PUBLISHED_WITHOUT_THE_INCARNATION", "ONLY_THE_ORDER")),
     Fault("tokens", ONE_TOKEN, ("PUBLISHED_WITHOUT_THE_REVISION",)),
     Fault("tokens", ONE_TOKEN, ("TOKEN_NOT_SHARED",)),
+    Fault("observation", STILL, ("NO_MARGIN_OF_THE_OBSERVER",)),
+    Fault("observation", STILL, ("OBSERVED_FROM_THE_SEND",)),
+    Fault("observation", STILL, ("OBSERVED_WITHOUT_THE_REVISION",)),
 )
