@@ -20,6 +20,7 @@ from tests.runtime.processes import Child
 WRITING = ("create", "extend", "replace", "remove", "found")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [(), ("--bystander",)], ids=["alone", "beside-another-process"])
 @pytest.mark.parametrize("disk", ["full", "over quota", "broken once"])
 def test_what_the_store_says_of_a_failing_disk_is_true(tmp_path: Path, disk: str, others: tuple[str, ...]) -> None:

@@ -71,6 +71,7 @@ def test_h01_a_kill_before_or_after_any_command_of_a_leases_life_locks_nobody_ou
     assert sum(event.what == "removed" for event in events) >= 2
 
 
+@pytest.mark.slow
 def test_the_judge_sees_workers_that_take_over_from_the_living(shared_url: str, tmp_path: Path) -> None:
     words = ("--seed", "1", "--kills", "40", "--keys", "4", "--sabotage", "takes over at once")
     told = "\n".join(faults(journal_of("kill_run", shared_url, tmp_path, *words), tmp_path))

@@ -16,6 +16,8 @@ from lockstead.testing.gcs_server import GcsServer
 from tests.runtime.faulty import quiet, until
 from tests.runtime.processes import Child
 
+pytestmark = pytest.mark.slow
+
 TTL = 3
 
 
@@ -26,14 +28,15 @@ def client(shared_url: str) -> Iterator[Client]:
 
 
 PAUSED = """
-import itertools, signal, sqlite3
+import itertools, signal, sqlite3, threading
 from lockstead.events import Renewed
 
 STOPS = os.environ.get("STOPS")
 stop_at = []
 
 def stop():
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # sent to the process it might be taken by another thread, and this one would run on for a moment
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 def traced(sql):
     if sql in stop_at:

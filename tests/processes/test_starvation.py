@@ -65,6 +65,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_h08_a_lease_is_renewed_while_the_event_loop_is_blocked(shared_url: str) -> None:
     """Nobody else gets in for more than two ttl, and the holder is right to believe."""
     with lockstead.connect(shared_url, listener=quiet) as client, Child(BLOCKED, shared_url) as blocked:
@@ -108,6 +109,7 @@ client.close()
 """
 
 
+@pytest.mark.slow
 def test_h08_a_holder_whose_interpreter_stood_still_past_the_ttl_knows_and_harms_no_successor(
     shared_url: str,
 ) -> None:

@@ -37,6 +37,7 @@ def test_h01_a_kill_at_any_tick_inside_a_statement_leaves_the_old_or_the_new_sta
     assert steps(deaths(tmp_path, "tick")).total() > 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [(), ("--bystander",)], ids=["alone", "beside-another-process"])
 @pytest.mark.parametrize("way", ["before call", "in call"])
 def test_h01_a_kill_at_any_system_call_that_changes_a_file_leaves_the_old_or_the_new_state(
