@@ -278,11 +278,17 @@ def test_a_retention_policy_is_a_failure_and_nothing_is_written_into_it(server: 
     assert server.objects("kept") == {}
 
 
-def test_a_retention_policy_that_cannot_be_looked_at_is_found_by_trying(server: GcsServer) -> None:
-    with wrong.before(server, wrong.Retaining()) as url:
-        told = examined("gs://bucket/locks", emulator=url)
+@pytest.mark.parametrize(
+    "setting", [{"retentionPolicy": {"retentionPeriod": "3600"}}, {"defaultEventBasedHold": True}], ids=str
+)
+def test_what_keeps_objects_is_found_by_trying_where_settings_cannot_be_looked_at(
+    server: GcsServer, setting: dict[str, object]
+) -> None:
+    server.create_bucket("kept", **ROOM, **setting)
+    server.faults.denied = frozenset({"storage.buckets.get"})
+    told = examined("gs://kept/locks", emulator=server.url)
     assert (told.code, told.of("failure")) == (69, {"bucket.retention-policy", "rights.enough"})
-    assert len(server.objects("bucket")) == 1, "the one that was tried with"
+    assert len(server.objects("kept")) == 1, "the one that was tried with"
     assert "scratch" in told.of("warning")
 
 

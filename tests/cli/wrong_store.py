@@ -211,20 +211,6 @@ class Keeping(Wrong):
         return Said(204, {}, b"") if asked.method == "DELETE" and self.current(asked) else asked
 
 
-class Retaining(Wrong):
-    """Refuses every DELETE of an object that is there as a retention policy does, and hides the bucket."""
-
-    def bend(self, asked: Asked) -> Asked | Said:
-        if asked.path == "/storage/v1/b/bucket":
-            return _refusal("The caller does not have storage.buckets.get access to the Google Cloud Storage bucket.")
-        if asked.method == "DELETE" and self.current(asked):
-            return _refusal(
-                "Object 'bucket/x' is subject to bucket's retention policy or object retention and cannot be deleted "
-                "or overwritten until 2030-01-01T00:00:00Z"
-            )
-        return asked
-
-
 class Unasked(Wrong):
     """Knows no testIamPermissions."""
 
@@ -238,11 +224,6 @@ class Conditional(Wrong):
     def bend(self, asked: Asked) -> Asked | Said:
         answer = b'{"kind": "storage#testIamPermissionsResponse"}'
         return Said(200, {}, answer) if "/iam/" in asked.path else asked
-
-
-def _refusal(message: str) -> Said:
-    error = {"code": 403, "message": message, "errors": [{"message": message, "reason": "forbidden"}]}
-    return Said(403, {}, json.dumps({"error": error}).encode())
 
 
 @contextmanager

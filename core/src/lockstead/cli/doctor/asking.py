@@ -215,7 +215,7 @@ class Asker:
             for pause in (0.0, *PAUSES):
                 time.sleep(pause)
                 answer = self._quietly(Remove(name, found[name].incarnation))
-                if not isinstance(answer, StoreError):
+                if not isinstance(answer, StoreError) or isinstance(answer, StoreRefused):
                     return
 
         self._by_crew(list(found), remove)
