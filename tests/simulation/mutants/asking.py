@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from lockstead import Client
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused
 from lockstead.protocol import acquire, release, renew, terms
 from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Snapshot, ask
 from lockstead.protocol.lifecycle import Duty, State, Tenure
 from lockstead.protocol.record import Record, encode
+from lockstead.runtime.engine import Engine
 from lockstead.runtime.keeper import Keeper
 from lockstead.testing.simulation.process import Process
 from lockstead.testing.simulation.store import SHARED
 from lockstead.values import Ending, Predecessor
 from tests.protocol import test_hazards, test_lifecycle, test_rules
+from tests.runtime import test_breaking
+from tests.runtime.faulty import Faulty
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
 
@@ -99,6 +106,29 @@ def reclaims_from_its_own_process() -> list[Patch]:
         return not record.is_foreign and not record.tombstone and bool(record.owner == want.owner)
 
     return [(acquire, "_may_reclaim", may_reclaim)]
+
+
+@contextmanager
+def _client(_: Path) -> Iterator[Mapping[str, Any]]:
+    store = Faulty()
+    with Client(store) as client:
+        yield {"client": client, "store": store}
+
+
+@mutant(
+    "reclaim of what a sibling was granted and has not got yet",
+    "the answer to the first thread's request is on its way when the second one asks",
+    test_breaking.test_rule_12_reclaim_spares_what_a_sibling_was_granted_and_has_not_got_yet,
+    fixtures=_client,
+)
+def reclaims_what_a_sibling_was_just_granted() -> list[Patch]:
+    def engines(self: Any, holder: str) -> bool:
+        return bool(self.keeper.keeps(holder))
+
+    def simulators(self: Any, holder: str) -> bool:
+        return any(kept.tenure.lease.holder == holder for kept in self._kept.values())
+
+    return [(Engine, "keeps", engines), (Process, "_keeps", simulators)]
 
 
 @mutant(

@@ -51,7 +51,7 @@ def _fields_of(owner: str, ttl: float, lock_delay: float) -> Mapping[str, str]:
 class Process(Machine):
     """A process with its own client and keeper, on a machine of its own."""
 
-    __slots__ = ("_fields", "_keeps_at", "_kept", "_rota")
+    __slots__ = ("_fields", "_keeps_at", "_kept", "_rota", "_wishes")
 
     def __init__(self, name: str, clock: BootClock, world: World, network: Network, watch: Watch, terms: Terms) -> None:
         super().__init__(name, clock, world, network, watch, terms)
@@ -61,6 +61,7 @@ class Process(Machine):
     def _renew_state(self) -> None:
         self._rota = Rota()
         self._kept: dict[int, Kept] = {}
+        self._wishes: set[str] = set()
         self._keeps_at = EVER
 
     # --- asking --------------------------------------------------------------------------------------------------
@@ -68,16 +69,19 @@ class Process(Machine):
     def wish(self, name: Name, *, reclaim: bool = False) -> Acquisition:
         """Make one wish for one lock, with a holder of its own."""
         holder = self.nonce()
+        self._wishes.add(holder)
         fields = {**self._fields, "identity": holder}
         return Acquisition(name, holder, self.name, fields, reclaim=reclaim, keeps=self._keeps)
 
     def _keeps(self, holder: str) -> bool:
-        return any(kept.tenure.lease.holder == holder for kept in self._kept.values())
+        # the answer of one that was granted may still be on its way
+        return holder in self._wishes or any(kept.tenure.lease.holder == holder for kept in self._kept.values())
 
     # --- keeping -------------------------------------------------------------------------------------------------
 
     def granted(self, grant: Grant, want: Acquisition) -> Kept:
         """Take a grant into care."""
+        self._wishes.discard(want.holder)
         return self.keep(
             Tenure(
                 lease=grant.lease,
@@ -262,7 +266,8 @@ class Process(Machine):
 
     def given_up(self, want: Acquisition) -> None:
         """Take back what an acquisition that ended without a grant may have written."""
-        if want.unsettled:
+        self._wishes.discard(want.holder)
+        if want.unsettled or want.reclaim:
             self.sweep(want.name, want.holder, None)
 
     def sweep(self, name: Name, holder: str, spare: str | None, *, is_clean: bool = True) -> None:

@@ -161,6 +161,9 @@ class Watch:
         """An owner's release ended, and said whether the lease is gone, and whether it was removed by this release."""
         if is_ours and tenure.state is State.LOST and tenure.settings.lock_delay:
             self.violated(f"{tenure.lease.holder} lost its lease and cut its lock-delay")
+        entry = self._store.entries.get(tenure.lease.name)
+        if entry is not None and "ttl" not in entry.fields:
+            return  # damaged in the very moment: what stood there is not known any more
         if is_removed and not self.is_superseded(tenure):
             self.violated(f"{tenure.lease.holder} was told that its lease is gone, but it stands")
 
