@@ -6,10 +6,13 @@ import os
 import random
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
+from lockstead.testing.gcs_server import GcsServer
 from tests.processes.counter import Counter
 from tests.processes.journal import Event, Journal
 from tests.processes.judge import judge, kills
@@ -54,6 +57,43 @@ def test_h01_500_kills_at_random_moments_leave_one_holder_growing_tokens_and_eve
     assert done.taken_over > KILLS / 10
     assert done.tokens > KILLS / 10
     assert done.writes > KILLS / 10
+
+
+TROUBLE = (
+    ("fail", "insert,patch,delete,get"),
+    ("fail_after_commit", "insert,patch,delete"),
+    ("lose_request", "insert,patch,delete,get"),
+    ("lose_answer", "insert,patch,delete"),
+    ("stall", "patch,delete"),
+    ("stall_answer", "insert,patch,delete,get"),
+    ("repeat", "patch,delete"),
+)
+"""What may befall a request. An insert that commits late or twice leaves, by right, a record of nobody for a ttl."""
+
+
+def trouble(gcs: GcsServer, journal: Path, seed: int, until_killed: int) -> None:
+    """Let one request after the other go wrong, until so many processes were killed."""
+    dice = random.Random(seed)
+    while not journal.exists() or journal.read_bytes().count(b'"killed"') < until_killed:
+        action, kinds = dice.choice(TROUBLE)
+        gcs.faults.inject(action, kind=kinds, skip=dice.randrange(3), seconds=dice.uniform(0.02, 0.4))
+        time.sleep(dice.uniform(0.0, 0.06))
+    gcs.faults.clear()
+
+
+@pytest.mark.slow
+def test_h20_kills_amid_requests_that_are_lost_late_or_sent_twice(gcs: GcsServer, tmp_path: Path) -> None:
+    """The processes die while others read wrong answers, or none, and requests of the dead still arrive."""
+    seed = random.SystemRandom().randrange(2**32)
+    words = ("--seed", f"{seed}", "--kills", "150", "--keys", "40")
+    breaking = threading.Thread(target=trouble, args=(gcs, tmp_path / "journal", seed, 130), daemon=True)
+    breaking.start()
+    events = journal_of("kill_run", "gs://b/locks", tmp_path, *words)
+    breaking.join(60)
+    assert faults(events, tmp_path) == [], f"seed {seed}"
+    done = kills(events)
+    assert done.writes > 15
+    assert sum(event.what == "silent" for event in events) > 5
 
 
 @pytest.mark.slow
