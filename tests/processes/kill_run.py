@@ -35,7 +35,7 @@ from tests.processes.worker import Course, come_last, work
 AT_ONCE = 6
 """Workers that live at one time."""
 LIFE_MAX = 0.22
-"""Seconds from a worker's start to its end at the latest."""
+"""Seconds from a worker's start to its end at the latest, unless said otherwise."""
 ALL_EVERY = 9
 """Each so many kills all die at once, so that nobody is left who had the file open."""
 
@@ -91,8 +91,8 @@ def kill(journal: Journal, pid: int) -> None:
     journal.note("killed", pid=pid)
 
 
-def run(course: Course, seed: int, kills: int, sabotage: str | None) -> None:
-    """Kill so many, then let one process take every lock."""
+def run(course: Course, seed: int, kills: int, life: float, sabotage: str | None) -> None:
+    """Kill so many, none older than `life` seconds, then let one process take every lock."""
     dice = random.Random(seed)
     alive: dict[int, float] = {}
     done = number = 0
@@ -107,7 +107,7 @@ def run(course: Course, seed: int, kills: int, sabotage: str | None) -> None:
             while done < kills:
                 while len(alive) < AT_ONCE:
                     number += 1
-                    alive[born(worker)] = time.monotonic() + dice.uniform(0.0, LIFE_MAX)
+                    alive[born(worker)] = time.monotonic() + dice.uniform(0.0, life)
                 all_at_once = done % ALL_EVERY == ALL_EVERY - 1
                 first = min(alive, key=alive.__getitem__)
                 time.sleep(max(0.0, alive[first] - time.monotonic()))
@@ -143,9 +143,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--kills", type=int, required=True)
     parser.add_argument("--keys", type=int, required=True)
+    parser.add_argument("--life", type=float, default=LIFE_MAX)
     parser.add_argument("--sabotage", choices=sorted(SABOTAGE))
     asked = parser.parse_args()
-    run(Course(asked.url, asked.folder, asked.keys), asked.seed, asked.kills, asked.sabotage)
+    run(Course(asked.url, asked.folder, asked.keys), asked.seed, asked.kills, asked.life, asked.sabotage)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def trouble(gcs: GcsServer, journal: Path, seed: int, until_killed: int) -> None
     while not journal.exists() or journal.read_bytes().count(b'"killed"') < until_killed:
         action, kinds = dice.choice(TROUBLE)
         gcs.faults.inject(action, kind=kinds, skip=dice.randrange(3), seconds=dice.uniform(0.02, 0.4))
-        time.sleep(dice.uniform(0.0, 0.06))
+        time.sleep(dice.uniform(0.0, 0.1))
     gcs.faults.clear()
 
 
@@ -85,14 +85,14 @@ def trouble(gcs: GcsServer, journal: Path, seed: int, until_killed: int) -> None
 def test_h20_kills_amid_requests_that_are_lost_late_or_sent_twice(gcs: GcsServer, tmp_path: Path) -> None:
     """The processes die while others read wrong answers, or none, and requests of the dead still arrive."""
     seed = random.SystemRandom().randrange(2**32)
-    words = ("--seed", f"{seed}", "--kills", "150", "--keys", "40")
-    breaking = threading.Thread(target=trouble, args=(gcs, tmp_path / "journal", seed, 130), daemon=True)
+    words = ("--seed", f"{seed}", "--kills", "60", "--keys", "14", "--life", "2")
+    breaking = threading.Thread(target=trouble, args=(gcs, tmp_path / "journal", seed, 50), daemon=True)
     breaking.start()
     events = journal_of("kill_run", "gs://b/locks", tmp_path, *words)
     breaking.join(60)
     assert faults(events, tmp_path) == [], f"seed {seed}"
     done = kills(events)
-    assert done.writes > 15
+    assert done.writes > 3
     assert sum(event.what == "silent" for event in events) > 5
 
 
