@@ -37,7 +37,10 @@ settings.update(backoff_max={BACKOFF_MAX})
 HOLDER = (
     SETTINGS
     + """
+import threading
 from lockstead.events import Renewed
+
+is_told = threading.Event()
 
 def told(event):
     if isinstance(event, Renewed):
@@ -46,7 +49,7 @@ def told(event):
 client = lockstead.connect(URL, listener=told)
 try:
     with client.lock("apt", **settings).hold(interrupt=True) as lease:
-        lease.on_lost(lambda: journal.note("told", word=lease.lost_reason.value))
+        lease.on_lost(lambda: (journal.note("told", word=lease.lost_reason.value), is_told.set()))
         token = lease.sequencer().token
         now = boot_now()
         journal.note("holds", lease.key, lease.holder, at=now, token=token, until=now + lease.time_left)
@@ -57,6 +60,8 @@ try:
         finally:
             journal.note("aborted")
 except lockstead.LeaseLost as lost:
+    # the callback has a thread of its own, which the end of the process would cut off
+    is_told.wait(60)
     say(lost.reason.value)
 client.close()
 """
