@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lockstead.errors import OutcomeUnknown, StoreRefused
-from lockstead.protocol.acquire import Contended
-from lockstead.protocol.commands import Create, Extend, Pause, Read, Remove
+from lockstead.protocol.commands import Create, Extend, Pause, Read, Remove, StoreClock
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.members import Attached, member_name
 from lockstead.protocol.release import Outcome, remove
@@ -93,22 +92,40 @@ def test_a_token_that_is_always_turned_away_ends_in_doubt_and_not_in_a_token() -
 def test_a_free_key_that_turns_writes_away_is_waited_for_and_not_asked_in_a_volley() -> None:
     bench = Bench(PACED)
     session = bench.asking(bench.want("a"))
-    for _ in range(2):
+    pauses: list[float] = []
+    for _ in range(4):
         session.expect(Create)
         turned_away(session).expect(Read)
         session.commit()
-    session.expect(Pause)
-    session.wait()
-    session.expect(Read)
+        pauses.append(session.expect(Pause).at_least)
+        session.wait().expect(Read)
+        session.commit()
+    assert pauses[:3] == [0.1, 0.5, 1.0]
     assert session.run().lease.name == APT
 
 
-def test_one_try_for_a_key_that_turns_writes_away_says_contended() -> None:
+def test_one_try_for_a_free_key_that_turns_writes_away_says_that_nobody_knows() -> None:
+    """None would say that somebody else holds it."""
     bench = Bench(PACED)
     session = bench.asking(bench.want("a"), tries_once=True)
-    for _ in range(2):
-        turned_away(session).commit()
-    assert session.outcome == Contended(None)
+    assert pauses_until_it_raises(session) == [0.1, 0.5, 1.0]
+
+
+def test_one_try_that_was_turned_away_just_after_a_release_is_granted_at_the_stores_pace() -> None:
+    bench = Bench(PACED)
+    session = bench.asking(bench.want("a"), tries_once=True)
+    for _ in range(3):
+        turned_away(session).commit().wait().commit()
+    session.expect(Create)
+    assert session.run().lease.name == APT
+
+
+def test_a_dead_key_that_turns_writes_away_is_not_taken_over_in_a_volley() -> None:
+    bench = Bench(replace(PACED, clock=StoreClock.SHARED))
+    bench.granted("dead")
+    bench.now += 1000
+    session = bench.asking(bench.want("a"), tries_once=True).commit()
+    assert pauses_until_it_raises(session) == [0.1, 0.5, 1.0]
 
 
 # --- attaching where the record itself takes no more changes ---------------------------------------------------------

@@ -157,3 +157,30 @@ def test_a_try_waits_for_a_slow_store_and_a_wait_of_nothing_ends_within_a_second
     with pytest.raises(lockstead.OutcomeUnknown):
         lock.acquire(timeout=0)
     assert hang.hits == 1
+
+
+def test_a_bucket_that_takes_no_writes_is_told_and_not_taken_for_somebody_who_holds(
+    server: GcsServer, client: lockstead.Client
+) -> None:
+    lock = client.lock("apt", ttl=60, backoff_max=0.2)
+    server.faults.inject("fail", kind="insert", times=None, status=503)
+    with pytest.raises(lockstead.OutcomeUnknown, match="503"):
+        lock.try_acquire()
+    assert server.requests.count("insert") == 4
+    with pytest.raises(lockstead.OutcomeUnknown, match="503"):
+        lock.acquire(timeout=1)
+    server.faults.clear()
+    with lock.hold(timeout=20):
+        pass
+
+
+def test_a_try_just_after_a_release_is_granted_though_the_bucket_takes_one_change_a_second(
+    server: GcsServer, client: lockstead.Client
+) -> None:
+    lock = client.lock("apt", ttl=60)
+    server.faults.one_mutation_per_second = True
+    with lock.hold(timeout=20):
+        pass
+    lease = lock.try_acquire()
+    assert lease is not None
+    lease.release()

@@ -36,8 +36,8 @@ from lockstead.values import Ending, Name, Predecessor
 TURNS_MAX: Final = 16
 """Turns of one attempt. Each but the first is caused by a change that somebody else made."""
 
-DOUBTS_MAX: Final = 2
-"""Writes of one attempt with an unknown outcome, until it pauses: who is asked too fast must not be asked faster."""
+DOUBTS_MAX: Final = 4
+"""Writes of one attempt with an unknown outcome, until it ends with that: who is asked too fast is not asked faster."""
 
 
 @dataclass(slots=True)
@@ -45,9 +45,9 @@ class Acquisition:
     """One wish for one lock: the same holder through all its attempts.
 
     fields is the record to write. unsettled: some write of ours has an unknown outcome and may still land, so
-    whoever gives up, and whoever releases, must look once more. doubts: how many such writes there were. reclaim:
-    take the lock from an earlier process of the same owner. keeps tells whether this very process keeps a lease of a
-    holder. on_wait is told, before each pause, what it is that is waited out.
+    whoever gives up, and whoever releases, must look once more. doubts: how many such writes there were; doubt: what
+    became of the last one. reclaim: take the lock from an earlier process of the same owner. keeps tells whether this
+    very process keeps a lease of a holder. on_wait is told, before each pause, what it is that is waited out.
     """
 
     name: Name
@@ -58,6 +58,7 @@ class Acquisition:
     keeps: Callable[[str], bool] = lambda _holder: False
     unsettled: bool = False
     doubts: int = 0
+    doubt: OutcomeUnknown | None = None
     on_wait: Callable[[Contended | StoreError], None] | None = None
 
 
@@ -132,7 +133,7 @@ def attempt(
     want: Acquisition, terms: Terms, *, look_first: bool, gives_up_at: float | None = None
 ) -> Script[Grant | Contended]:
     """Try once, without waiting for anybody but, to reclaim, for members. look_first: read before writing."""
-    write_first, doubts = not look_first, want.doubts
+    write_first, doubts, paced_for = not look_first, want.doubts, want.doubts
     for _turn in range(TURNS_MAX):
         if write_first:
             granted = yield from _create(want, terms)
@@ -143,14 +144,17 @@ def attempt(
         seen = reply.answer
         if isinstance(seen, Absent):
             terms.book.forget(want.name)
-            if want.doubts - doubts >= DOUBTS_MAX:
-                return Contended(None)
-            write_first = True
+            write_first = want.doubts == paced_for
+            if not write_first:
+                paced_for = yield from _keep_pace(want, doubts, terms)
             continue
         record = terms.decode(want.name, seen)
         if record.holder == want.holder:
             granted = yield from _fenced(want, (yield from _adopt(want, seen, record, terms)), terms)
         elif (yield from is_over(want.name, record, reply, seen, want.holder, terms)):
+            if want.doubts > paced_for:
+                paced_for = yield from _keep_pace(want, doubts, terms)
+                continue
             granted = yield from _take_over(want, seen, record, terms)
         elif want.reclaim and _may_reclaim(want, record):
             reclaimed = yield from _reclaim(want, seen, record, terms, gives_up_at)
@@ -164,6 +168,19 @@ def attempt(
     return Contended(None)
 
 
+def _keep_pace(want: Acquisition, doubts: int, terms: Terms) -> Script[int]:
+    """Pause before a write is asked again whose like had an unknown outcome; give how many such writes that was for.
+
+    doubts: how many there were when the attempt began. After a few more it ends with the last one's: nobody was seen
+    to hold the key.
+    """
+    since = want.doubts - doubts
+    if since >= DOUBTS_MAX and want.doubt is not None:
+        raise want.doubt
+    yield from ask(terms.again(want.name, since - 1))
+    return want.doubts
+
+
 def _create(want: Acquisition, terms: Terms) -> Script[Grant | None]:
     was_unsettled = want.unsettled
     want.unsettled = True
@@ -172,8 +189,8 @@ def _create(want: Acquisition, terms: Terms) -> Script[Grant | None]:
     except StoreUnavailable:
         want.unsettled = was_unsettled
         raise
-    except OutcomeUnknown:
-        want.doubts += 1
+    except OutcomeUnknown as doubt:
+        want.doubts, want.doubt = want.doubts + 1, doubt
         return None
     want.unsettled = was_unsettled
     if not isinstance(reply.answer, Snapshot):
@@ -204,8 +221,8 @@ def _take_over(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) 
     except StoreUnavailable:
         want.unsettled = was_unsettled
         raise
-    except OutcomeUnknown:
-        want.doubts += 1
+    except OutcomeUnknown as doubt:
+        want.doubts, want.doubt = want.doubts + 1, doubt
         return None
     want.unsettled = was_unsettled
     if not isinstance(reply.answer, Snapshot):
