@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 
 from lockstead.testing.simulation import play
-from lockstead.testing.simulation.tally import cores, quicken
+from lockstead.testing.simulation.tally import cores
 from tests.simulation.mutants import MUTANTS, broken
 from tests.simulation.mutants.table import FOUND, SEEDS, found, write_table
 
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
     names = [name for name in arguments if name != "--table"]
     if "--table" not in arguments:
         known = found()
-        with ProcessPoolExecutor(cores(), initializer=quicken) as pool:
+        with ProcessPoolExecutor(cores()) as pool:
             for name, caught, first in pool.map(search, names or MUTANTS):
                 print(f"{name:42} {caught:5} of {SEEDS}  {first}"[:180], flush=True)
                 known[name] = caught

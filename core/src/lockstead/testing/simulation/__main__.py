@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from lockstead.testing.simulation.plans import Scenario, plan_of, scenario_of
 from lockstead.testing.simulation.scenario import Run, play
-from lockstead.testing.simulation.tally import Tallies, Tally, cores, play_all, quicken, shown
+from lockstead.testing.simulation.tally import Tallies, Tally, cores, play_all, shown
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,8 +35,6 @@ def _replay(seed: int, scenario: Scenario | None) -> int:
 
 
 def _play_many(seeds: range, scenario: Scenario | None, jobs: int) -> int:
-    if jobs == 1:
-        quicken()
     started = time.perf_counter()
     tallies: Tallies = {}
     for chunk in play_all(seeds, scenario, jobs):

@@ -80,18 +80,14 @@ def play_all(seeds: range, scenario: Scenario | None, jobs: int) -> Iterator[Tal
         yield from map(work, chunks)
         return
     # not by a fork: whoever calls may have threads
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=quicken) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=gc.freeze) as pool:
         yield from pool.map(work, chunks)
-
-
-def quicken() -> None:
-    """Let the collector of cycles come rarely: a run leaves next to none behind, and looking for them takes a tenth."""
-    gc.freeze()
-    gc.set_threshold(50_000, 10, 10)
 
 
 def play_chunk(scenario: Scenario | None, seeds: range) -> Tallies:
     """Play some seeds in this process."""
+    # the collector of cycles is not told to come rarely: what it finds then has left the processor's caches, and that
+    # takes a fifth more of the time
     tallies: Tallies = {}
     clock: Callable[[], float] = time.process_time
     before = clock()
