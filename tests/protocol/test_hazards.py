@@ -16,10 +16,20 @@ from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.lifecycle import Duty, State
 from lockstead.protocol.members import renew_member
 from lockstead.protocol.record import Revocation, stamped
-from lockstead.protocol.release import Outcome, break_lease, may_remove_after_loss, release, remove, sweep
+from lockstead.protocol.release import (
+    ENDED,
+    ENDED_LIVES,
+    Outcome,
+    break_lease,
+    end,
+    may_remove_after_loss,
+    release,
+    remove,
+    sweep,
+)
 from lockstead.protocol.renew import Over, Renewed, renew
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
-from lockstead.values import Sequencer
+from lockstead.values import Ending, Predecessor, Sequencer
 from tests.protocol.bench import APT, Bench
 
 EVERY = pytest.mark.parametrize("traits", [SHARED, DATED, NONE], ids=lambda traits: traits.scheme)
@@ -50,7 +60,7 @@ def test_h01_a_holder_dead_for_longer_is_overtaken_at_once_where_the_store_has_a
 
 
 @EVERY
-@pytest.mark.parametrize("late", ["delete", "refresh", "replace"])
+@pytest.mark.parametrize("late", ["delete", "refresh", "replace", "end"])
 def test_h02_a_delayed_request_of_an_old_holder_does_not_hit_the_next(traits: Traits, late: str) -> None:
     bench = Bench(traits, ttl=10)
     old = bench.granted("a").lease
@@ -59,6 +69,7 @@ def test_h02_a_delayed_request_of_an_old_holder_does_not_hit_the_next(traits: Tr
         "delete": Remove(APT, old.incarnation),
         "refresh": Extend(APT, {"progress": "late"}, old.incarnation, lives=10.0),
         "replace": Replace(APT, {"v": "1"}, old.incarnation, revision),
+        "end": Extend(APT, ENDED, old.incarnation, lives=ENDED_LIVES),
     }
     bench.session(remove(old, bench.terms())).run()
     bench.granted("b")
@@ -249,6 +260,24 @@ def test_h11_a_takeover_loses_against_a_holder_that_renews_just_in_time() -> Non
     assert isinstance(bench.session(renew(grant.lease, {}, bench.terms())).run(), Renewed)
     assert isinstance(session.run(), Contended)
     assert bench.holder == "a"
+
+
+@EVERY
+def test_h12_a_lease_that_was_ended_is_free_at_once_and_stays_so_whatever_its_holder_still_sends(
+    traits: Traits,
+) -> None:
+    bench = Bench(traits, ttl=10)
+    old = bench.granted("a").lease
+    assert bench.session(end(old, bench.terms())).run() is Outcome.ENDED
+    bench.store.perform(Extend(APT, {"progress": "late"}, old.incarnation, lives=10.0))
+    assert isinstance(bench.session(renew(old, {}, bench.terms())).run(), Over)
+    assert bench.session(draw_token(old, bench.terms(), salt="s")).run() is None
+    began_at = bench.now
+    granted = bench.asking("b", tries_once=True).run()
+    assert isinstance(granted, Grant)
+    assert bench.now == began_at
+    assert granted.predecessor == Predecessor(Ending.EXPIRED, "a", "a")
+    assert bench.session(end(old, bench.terms())).run() is Outcome.NOT_OURS
 
 
 def test_h12_a_deleted_lock_is_gone_for_its_holder_and_yields_no_later_token() -> None:

@@ -157,9 +157,6 @@ class Pause(Command[Paused]):
     at_most: float
 
 
-StoreCommand: TypeAlias = Create | Read | Replace | Extend | Remove | List
-
-
 # --- scripts -----------------------------------------------------------------------------------------------------
 
 
