@@ -13,6 +13,7 @@ from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.frozen import frozen
 from lockstead.protocol.commands import (
     Absent,
+    Conflict,
     Create,
     Extend,
     OutOfTime,
@@ -46,7 +47,8 @@ class Acquisition:
 
     fields is the record to write. unsettled: some write of ours has an unknown outcome and may still land, so
     whoever gives up, and whoever releases, must look once more. doubts: how many such writes there were; doubt: what
-    became of the last one. reclaim: take the lock from an earlier process of the same owner. keeps tells whether this
+    became of the last one. has_waited: there may be a place of ours in the
+    store's queue. reclaim: take the lock from an earlier process of the same owner. keeps tells whether this
     very process keeps a lease of a holder. on_wait is told, before each pause, what it is that is waited out.
     """
 
@@ -59,12 +61,16 @@ class Acquisition:
     unsettled: bool = False
     doubts: int = 0
     doubt: OutcomeUnknown | None = None
+    has_waited: bool = False
     on_wait: Callable[[Contended | StoreError], None] | None = None
 
 
 @frozen
 class Grant:
-    """The lock is ours, from `sent_at` until `deadline` (seconds, the caller's boot clock), unless it is renewed."""
+    """The lock is ours until `deadline`, unless it is renewed; `sent_at` is the send that last renewed its life.
+
+    Both are instants of the caller's boot clock, in seconds.
+    """
 
     lease: LeaseId
     sent_at: float
@@ -114,7 +120,9 @@ def acquire(
         if want.on_wait is not None and waited_out is not None:
             want.on_wait(waited_out)
         # as `ask` does, without its frame: every waiter comes through here with every poll
-        pause: Reply[Paused] = yield Pause(want.name, settings.backoff_min, max(settings.backoff_min, longest))
+        want.has_waited = True
+        at_most = max(settings.backoff_min, longest)
+        pause: Reply[Paused] = yield Pause(want.name, settings.backoff_min, at_most, want.holder)
         if gives_up_at is not None and pause.received_at >= gives_up_at:
             is_last = True
         # decorrelated jitter: the next pause is drawn from up to three times this one
@@ -181,11 +189,13 @@ def _keep_pace(want: Acquisition, doubts: int, terms: Terms) -> Script[int]:
     return want.doubts
 
 
-def _create(want: Acquisition, terms: Terms) -> Script[Grant | None]:
+def _create(want: Acquisition, terms: Terms) -> Script[Grant | Contended | None]:
     was_unsettled = want.unsettled
     want.unsettled = True
+    ttl = terms.settings.ttl
     try:
-        reply = yield from ask(Create(want.name, want.fields, lives=terms.settings.ttl))
+        stands = terms.stands(ttl, terms.settings.lock_delay)
+        reply = yield from ask(Create(want.name, want.fields, ttl, want.holder, stands))
     except StoreUnavailable:
         want.unsettled = was_unsettled
         raise
@@ -193,8 +203,8 @@ def _create(want: Acquisition, terms: Terms) -> Script[Grant | None]:
         want.doubts, want.doubt = want.doubts + 1, doubt
         return None
     want.unsettled = was_unsettled
-    if not isinstance(reply.answer, Snapshot):
-        return None
+    if isinstance(reply.answer, Conflict):
+        return Contended(None) if reply.answer.is_queued else None
     return _granted(want, reply, reply.answer, Predecessor(Ending.CLEAN), terms)
 
 
@@ -212,10 +222,12 @@ def _adopt(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> S
     return _granted(want, reply, reply.answer, Predecessor(Ending.UNKNOWN), terms)
 
 
-def _take_over(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> Script[Grant | None]:
+def _take_over(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> Script[Grant | Contended | None]:
     was_unsettled = want.unsettled
     want.unsettled = True
-    command = Replace(want.name, want.fields, seen.incarnation, seen.revision, lives=terms.settings.ttl)
+    ttl = terms.settings.ttl
+    stands = terms.stands(ttl, terms.settings.lock_delay)
+    command = Replace(want.name, want.fields, seen.incarnation, seen.revision, ttl, want.holder, stands)
     try:
         reply = yield from ask(command)
     except StoreUnavailable:
@@ -225,6 +237,8 @@ def _take_over(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) 
         want.doubts, want.doubt = want.doubts + 1, doubt
         return None
     want.unsettled = was_unsettled
+    if isinstance(reply.answer, Conflict) and reply.answer.is_queued:
+        return Contended(record, seen)
     if not isinstance(reply.answer, Snapshot):
         return None
     # one that ended without a word of an operator was lost by its holder, who then stopped
@@ -284,8 +298,8 @@ def _granted(want: Acquisition, reply: Reply[Any], seen: Snapshot, predecessor: 
     ttl = terms.settings.ttl
     return Grant(
         lease=LeaseId(want.name, want.holder, seen.incarnation, ttl),
-        sent_at=reply.sent_at,
-        deadline=terms.deadline(reply.sent_at, ttl),
+        sent_at=terms.renewed_at(reply),
+        deadline=terms.deadline_by(reply, ttl),
         revision=seen.revision,
         token=seen.token if terms.traits.tokens is TokenSource.NATIVE else None,
         predecessor=predecessor,

@@ -29,6 +29,10 @@ class Snapshot:
     updated_at and store_now are seconds on the *store's* clock: when the record last changed, and the store's time
     of this answer; None where the answer does not say. dead: the store knows that the writer no longer runs.
     token is the number that the store itself counted, for stores that do.
+
+    Where a server drops what is not renewed, two more: renewed_at is the instant (the caller's boot clock) at which the
+    request was sent that renewed this record's life, if that was an earlier one than this command; lives is how long
+    the server lets the record live from there (seconds), if that is less than was asked.
     """
 
     fields: Mapping[str, str]
@@ -38,11 +42,18 @@ class Snapshot:
     store_now: float | None = None
     token: int | None = None
     dead: bool = False
+    renewed_at: float | None = None
+    lives: float | None = None
 
 
 @frozen
 class Conflict:
-    """The expectation did not hold; nothing was changed."""
+    """The expectation did not hold; nothing was changed.
+
+    is_queued: the key may well be free, but others asked first (`stores.port.Queues`): wait for your turn.
+    """
+
+    is_queued: bool = False
 
 
 @frozen
@@ -87,11 +98,19 @@ class Command(Generic[A]):
 
 @frozen
 class Create(Command["Snapshot | Conflict"]):
-    """Write the record if there is none. lives: seconds; the driver adds what people read (`expires_at`)."""
+    """Write the record if there is none. lives: seconds; the driver adds what people read (`expires_at`).
+
+    asker: who wants the lock, the same text through all attempts of one acquisition; a store that keeps a queue lets
+    nobody overtake, and what is granted leaves the queue in the same step. Empty for what is no lock.
+    stands: seconds after its last write for which a server that drops records must leave this one alone; each `Extend`
+    renews that; 0 for ever.
+    """
 
     name: Name
     fields: Mapping[str, str]
     lives: float = 0.0
+    asker: str = ""
+    stands: float = 0.0
 
 
 @frozen
@@ -103,21 +122,26 @@ class Read(Command["Snapshot | Absent"]):
 
 @frozen
 class Replace(Command["Snapshot | Conflict | Absent"]):
-    """Write a new record, of a new incarnation, if the one there has exactly this incarnation and revision."""
+    """Write a new record, of a new incarnation, if the one there has exactly this incarnation and revision.
+
+    asker, stands: as for `Create`.
+    """
 
     name: Name
     fields: Mapping[str, str]
     incarnation: str
     revision: str
     lives: float = 0.0
+    asker: str = ""
+    stands: float = 0.0
 
 
 @frozen
 class Extend(Command["Snapshot | Conflict | Absent"]):
     """Merge fields into the record and renew its life, if it has this incarnation (and revision, where given).
 
-    The incarnation stays, the revision and `updated_at` move, even if no field changes. An incarnation of None
-    expects only that there is a record.
+    The incarnation stays, the revision and `updated_at` move, even if no field changes (except where the store's clock
+    is ENFORCED: there nobody judges by them). An incarnation of None expects only that there is a record.
     """
 
     name: Name
@@ -149,12 +173,14 @@ class List(Command[Listing]):
 class Pause(Command[Paused]):
     """Come back after a time that the driver draws between the two bounds (seconds), or when the key changes.
 
-    Never performed by a store itself: see `stores.port.Waits`.
+    Never performed by a store itself: see `stores.port.Waits`. asker: who waits for the lock, and so wants a place in
+    the queue of a store that keeps one; empty for who only looks.
     """
 
     name: Name
     at_least: float
     at_most: float
+    asker: str = ""
 
 
 # --- scripts -----------------------------------------------------------------------------------------------------
@@ -193,6 +219,7 @@ class StoreClock(Enum):
     SHARED = "updated_at and store_now are readings of one clock"
     DATED = "store_now comes from another clock than updated_at and is coarse: calibrate, or ask one clock twice"
     NONE = "answers carry no time: observe"
+    ENFORCED = "the server drops a record that is not renewed: what stands there is alive, and nobody else judges"
 
 
 class TokenSource(Enum):

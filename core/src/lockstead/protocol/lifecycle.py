@@ -139,6 +139,10 @@ class Tenure:
             return Duty.NOTHING
         return Duty.RENEW
 
+    def may_join(self, now: float) -> bool:
+        """Tell whether a renewal may go out early, in a batch with one that is due: half of the wait is over."""
+        return self.state is State.HELD and not self.in_flight and self.due_at - now <= self.settings.renew_every / 2
+
     def sending(self, now: float) -> None:
         """A renewal goes out."""
         self.in_flight = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.frozen import frozen
@@ -76,7 +76,7 @@ def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], terms: Terms) 
     Withdraws if the read that follows the registration shows closing, revoked, or another incarnation.
     """
     name = member_name(lease, nonce)
-    registration, registered_at = yield from _register(name, nonce, lease.ttl, fields, terms)
+    registration, registered = yield from _register(name, nonce, lease.ttl, fields, terms)
     try:
         joined = yield from _join(lease, terms)
     except StoreRefused:
@@ -91,22 +91,22 @@ def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], terms: Terms) 
     return Attached(
         lease=lease,
         registration=registration,
-        registration_deadline=terms.deadline(registered_at, lease.ttl),
+        registration_deadline=terms.deadline_by(registered, lease.ttl),
         record_deadline=joined,
-        sent_at=registered_at,
+        sent_at=terms.renewed_at(registered),
     )
 
 
 def _register(
     name: Name, nonce: str, ttl: float, fields: Mapping[str, str], terms: Terms
-) -> Script[tuple[LeaseId, float]]:
+) -> Script[tuple[LeaseId, Reply[Any]]]:
     turn = 0
     while True:
         try:
-            reply = yield from ask(Create(name, fields, lives=ttl))
+            reply = yield from ask(Create(name, fields, lives=ttl, stands=terms.stands(ttl)))
             if isinstance(reply.answer, Snapshot):
                 terms.book.wrote(terms, reply)
-                return LeaseId(name, nonce, reply.answer.incarnation, ttl), reply.sent_at
+                return LeaseId(name, nonce, reply.answer.incarnation, ttl), reply
         except OutcomeUnknown:
             # a store that reads and does not write would otherwise be asked for ever, without a pause
             if turn == REGISTRATIONS_MAX - 1:
@@ -120,7 +120,7 @@ def _register(
         renewed = yield from ask(Extend(name, {}, seen.answer.incarnation, lives=ttl))
         if isinstance(renewed.answer, Snapshot):
             terms.book.wrote(terms, renewed)
-            return LeaseId(name, nonce, renewed.answer.incarnation, ttl), renewed.sent_at
+            return LeaseId(name, nonce, renewed.answer.incarnation, ttl), renewed
 
 
 def _join(lease: LeaseId, terms: Terms) -> Script[float | Over]:

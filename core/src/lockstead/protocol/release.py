@@ -290,7 +290,10 @@ def _entomb(
     tomb = encode(Record(f"tombstone/{salt}", record.lock_delay, owner=record.owner, revoked=revoked, tombstone=True))
     standing: Snapshot = seen
     while True:
-        reply = yield from ask(Replace(name, tomb, standing.incarnation, standing.revision, lives=record.lock_delay))
+        stands = terms.stands(record.lock_delay)
+        reply = yield from ask(
+            Replace(name, tomb, standing.incarnation, standing.revision, lives=record.lock_delay, stands=stands)
+        )
         if isinstance(reply.answer, Snapshot):
             return Broken(record, seen, False, True, _believed_for(record, terms))
         # a revision changes under the operator's eyes; the incarnation is what was meant

@@ -6,11 +6,11 @@ One Extend that expects the incarnation alone: idempotent, so lost answers and s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from lockstead.errors import LossReason, OutcomeUnknown
 from lockstead.frozen import frozen
-from lockstead.protocol.commands import Absent, Conflict, Extend, Read, Script, Snapshot, ask
+from lockstead.protocol.commands import Absent, Conflict, Extend, Read, Reply, Script, Snapshot, ask
 from lockstead.protocol.record import Record
 from lockstead.protocol.terms import LeaseId, Terms, loss
 
@@ -50,7 +50,7 @@ def renew(lease: LeaseId, fields: Mapping[str, str], terms: Terms) -> Script[Ren
     if lost is not None:
         return lost
     terms.book.wrote(terms, reply)
-    return Renewed(_deadline(lease, answer, reply.sent_at, terms), reply.sent_at, answer.revision)
+    return Renewed(_deadline(lease, reply, terms), terms.renewed_at(reply), answer.revision)
 
 
 def extensible(lease: LeaseId, terms: Terms) -> Script[Record | Over]:
@@ -87,8 +87,8 @@ def over(lease: LeaseId, answer: Snapshot | Absent, terms: Terms) -> Over | None
     return Over(reason, (record.owner or record.holder) if reason is LossReason.TAKEN else "")
 
 
-def _deadline(lease: LeaseId, answer: Snapshot, sent_at: float, terms: Terms) -> float | None:
-    record = terms.decode(lease.name, answer)
+def _deadline(lease: LeaseId, reply: Reply[Any], terms: Terms) -> float | None:
+    record = terms.decode(lease.name, reply.answer)
     if record.closing:
         return None
-    return terms.deadline(sent_at, believable_ttl(lease, record))
+    return terms.deadline_by(reply, believable_ttl(lease, record))

@@ -91,6 +91,23 @@ class Terms:
         """Give the holder's deadline from the send of a request that renewed this record's life."""
         return expiry.holder_deadline(sent_at, ttl, self.settings.drift)
 
+    def renewed_at(self, reply: Reply[Any]) -> float:
+        """Give the instant of the send that renewed the life of the record in an answer to a write of ours.
+
+        Taking a lock that hangs on a lease of the server does not renew that lease.
+        """
+        earlier: float | None = reply.answer.renewed_at
+        return reply.sent_at if earlier is None else min(earlier, reply.sent_at)
+
+    def deadline_by(self, reply: Reply[Any], ttl: float) -> float:
+        """Give the holder's deadline from the answer to a write of ours that shows the record."""
+        lives: float | None = reply.answer.lives
+        return self.deadline(self.renewed_at(reply), ttl if lives is None else min(ttl, lives))
+
+    def stands(self, ttl: float, lock_delay: float = 0.0) -> float:
+        """Give how long a record must be left alone after its last change (seconds)."""
+        return expiry.record_life(ttl, lock_delay, self.settings.drift)
+
     def drain_bound(self) -> float:
         """Give for how long a release waits for members (seconds): a dead registration must expire within it."""
         clock = self.traits.clock
@@ -187,6 +204,8 @@ def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, te
     """Judge by a read alone whether a record's time is up; None if it seems so and only a write could prove it."""
     if seen.dead or record.ended:
         return True
+    if terms.traits.clock is StoreClock.ENFORCED:
+        return False  # a renewal there need not change the record, so standing still proves nothing
     first_received_at = terms.book.see(name, seen, reply.received_at)
     ttl = record.ttl
     if ttl is None:

@@ -17,9 +17,9 @@ from lockstead.errors import LocksteadError, OutcomeUnknown, StoreError, StoreUn
 from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
 from lockstead.protocol.record import stamped
 from lockstead.runtime.engine import Engine
-from lockstead.runtime.run import Limits, unknown
+from lockstead.runtime.run import Limits, unknown, watching
 from lockstead.runtime.workers import Workers
-from lockstead.stores.port import Awaits, Store, Waits
+from lockstead.stores.port import Awaits, Store
 
 T = TypeVar("T")
 
@@ -135,9 +135,8 @@ async def _perform(command: Command[Any], engine: Engine, limit: float) -> Any:
 
 
 async def _pause(command: Pause, engine: Engine, seconds: float, bell: LoopBell) -> Paused:
-    store = engine.store
-    if isinstance(store, Waits):
-        watch = partial(store.wait, command.name, seconds, bell.wait)
+    watch = watching(command, engine.store, seconds, bell)
+    if watch is not None:
         try:
             changed = await in_thread(engine.watches, watch, queue=False)
         except asyncio.CancelledError:

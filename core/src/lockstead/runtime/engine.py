@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from lockstead.errors import LocksteadError, NotAcquired, StoreRefused
+from lockstead.errors import LocksteadError, NotAcquired, StoreError, StoreRefused
 from lockstead.events import Acquired, Listener, LockEvent, Waiting, Warned, log
 from lockstead.protocol.acquire import Acquisition, Contended, Grant
 from lockstead.protocol.commands import Traits
@@ -32,13 +32,16 @@ from lockstead.runtime.line import NO_BELL, Lines, ThreadBell
 from lockstead.runtime.run import Limits, run
 from lockstead.runtime.workers import Workers
 from lockstead.settings import Settings
-from lockstead.stores.port import Store
+from lockstead.stores.port import Queues, Store
 from lockstead.values import Name
 
 _HERE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - a prefix of code's file names
 
 CALLS_MAX: Final = 32
 """Requests at once that awaiting callers have in threads, to a store without an awaiting side."""
+
+LEAVE_AGAIN_MAX: Final = 30.0
+"""Seconds, at most, until a place in a store's queue that could not be given up is given up again."""
 
 WATCHES_MAX: Final = 64
 """Keys that awaiting callers watch in threads at once, where the store can watch; those beyond poll."""
@@ -198,9 +201,23 @@ class Engine:
         error is what ended it. Any that is not the protocol's own may fall after the grant, when nobody has the lease
         yet who could release it; a reclaim asks for a token after it was granted.
         """
+        if want.has_waited and isinstance(self.store, Queues):
+            self._leave_queue(want.name, want.holder, settings.request_timeout)
         is_foreign = error is not None and not isinstance(error, LocksteadError)
         if want.unsettled or want.reclaim or is_foreign:
             self.sweep(want.name, want.holder, settings)
+
+    def _leave_queue(self, name: Name, holder: str, limit: float, delay: float = 0.0) -> None:
+        """Give up a place in the store's queue: asked until it is gone, since nobody would get past it."""
+
+        def leave() -> None:
+            try:
+                cast(Queues, self.store).leave(name, holder, limit)
+            except StoreError:
+                if not self.is_closed:
+                    self._leave_queue(name, holder, limit, min(LEAVE_AGAIN_MAX, max(1.0, delay * 2)))
+
+        self.keeper.chore(delay, leave)
 
     def sweep(
         self, name: Name, holder: str, settings: Settings, *, spare: str | None = None, is_clean: bool = True

@@ -13,11 +13,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefused
 from lockstead.events import Abandoned, CallbackFailed, Listener, LockEvent, Lost, RenewalFailed, Warned
 from lockstead.events import Renewed as RenewedEvent
+from lockstead.protocol.commands import Script
 from lockstead.protocol.lifecycle import Duty, State, Tenure
 from lockstead.protocol.members import Attached, MemberRenewed, renew_member
 from lockstead.protocol.record import number
@@ -26,9 +27,9 @@ from lockstead.protocol.rota import Rota
 from lockstead.protocol.terms import Terms
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.line import NO_BELL
-from lockstead.runtime.run import Limits, run
+from lockstead.runtime.run import Limits, run, run_many
 from lockstead.runtime.workers import Workers
-from lockstead.stores.port import Store
+from lockstead.stores.port import Batches, Store
 
 WORKERS_MAX: Final = 32
 TELLERS_MAX: Final = 128
@@ -37,7 +38,12 @@ TELLERS_MAX: Final = 128
 LONGEST_SLEEP: Final = 1.0
 """Seconds. A condition's timer stands still in suspend, so the timing thread never trusts it for long."""
 
+BATCH_MAX: Final = 1000
+"""Renewals that a store which batches is given at once."""
+
 OnLost = Callable[[], None]
+Outcome: TypeAlias = "Renewed | MemberRenewed | Over | StoreError"
+"""How a renewal ended."""
 
 
 class Kept:
@@ -246,12 +252,13 @@ class Keeper:
             return None
         self._abandon_dropped()
         now = self._clock.now()
+        renewals: list[Kept] = []
         for tenure in self._rota.due(now):
             kept = self._kept[id(tenure)]
             match tenure.duty(now):
                 case Duty.RENEW:
                     tenure.sending(now)
-                    self._workers.submit(partial(self._renew, kept))
+                    renewals.append(kept)
                 case Duty.TELL:
                     self._drop(kept)
                     lost.append(kept)
@@ -259,6 +266,7 @@ class Keeper:
                 case Duty.NOTHING:
                     pass
             self._rota.plan(tenure)
+        self._send_out(renewals, now)
         while self._chores and self._chores[0][0] <= now:
             _at, _number, work = heapq.heappop(self._chores)
             self._chores_under_way += 1
@@ -266,6 +274,23 @@ class Keeper:
         wake_at = min(self._rota.wake_at(), self._chores[0][0] if self._chores else float("inf"))
         self._sleeps_until = min(wake_at, now + LONGEST_SLEEP)
         return max(0.0, self._sleeps_until - now)
+
+    def _send_out(self, renewals: list[Kept], now: float) -> None:
+        """Give the crew what is due; to a store that batches in one piece, with what is due soon. Lock held."""
+        if not renewals or not isinstance(self._store, Batches):
+            for kept in renewals:
+                self._workers.submit(partial(self._renew, kept))
+            return
+        if len(self._kept) > len(renewals):
+            # renewed a little early, leases that were taken at any time come to be renewed together
+            for kept in self._kept.values():
+                if kept.tenure.may_join(now):
+                    kept.tenure.sending(now)
+                    self._rota.plan(kept.tenure)
+                    renewals.append(kept)
+        for first in range(0, len(renewals), BATCH_MAX):
+            batch = renewals[first : first + BATCH_MAX]
+            self._workers.submit(partial(self._renew_many, self._store, batch))
 
     def _abandon_dropped(self) -> None:
         while self._dropped:
@@ -298,7 +323,18 @@ class Keeper:
 
     def _renew(self, kept: Kept) -> None:
         fields, progress = self._fields(kept)
-        outcome = self._ask(kept, fields)
+        self._renewed(kept, progress, self._ask(kept, fields))
+
+    def _renew_many(self, store: Batches, batch: list[Kept]) -> None:
+        told = [self._fields(kept) for kept in batch]
+        scripts = [_renewal(kept, fields) for kept, (fields, _progress) in zip(batch, told, strict=True)]
+        limit = min(kept.tenure.settings.request_timeout for kept in batch)
+        outcomes = run_many(scripts, store, self._clock, limit)
+        for kept, (_fields, progress), outcome in zip(batch, told, outcomes, strict=True):
+            is_ours = isinstance(outcome, Renewed | MemberRenewed | Over | StoreError)
+            self._renewed(kept, progress, outcome if is_ours else _failure(outcome))
+
+    def _renewed(self, kept: Kept, progress: str | None, outcome: Outcome) -> None:
         tenure = kept.tenure
         with self._changed:
             now = self._clock.now()
@@ -321,21 +357,14 @@ class Keeper:
         elif deadline is not None and not isinstance(outcome, StoreError):
             self.emit(RenewedEvent(tenure.lease.name.key, tenure.lease.holder, deadline))
 
-    def _ask(self, kept: Kept, fields: dict[str, str]) -> Renewed | MemberRenewed | Over | StoreError:
-        tenure = kept.tenure
-        limits = Limits(tenure.settings.request_timeout)
+    def _ask(self, kept: Kept, fields: dict[str, str]) -> Outcome:
+        limits = Limits(kept.tenure.settings.request_timeout)
         try:
-            if tenure.registration is None:
-                owner = renew(tenure.lease, fields, kept.terms)
-                return run(owner, self._store, self._clock, limits, NO_BELL)
-            member = renew_member(tenure.lease, tenure.registration, fields, kept.terms)
-            return run(member, self._store, self._clock, limits, NO_BELL)
+            return run(_renewal(kept, fields), self._store, self._clock, limits, NO_BELL)
         except StoreError as error:
             return error
         except Exception as error:  # noqa: BLE001 - the keeper outlives everything and reports it
-            failure = OutcomeUnknown(f"the renewal failed: {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            return failure
+            return _failure(error)
 
     def _fields(self, kept: Kept) -> tuple[dict[str, str], str | None]:
         with self._changed:
@@ -393,7 +422,20 @@ class Keeper:
             self.emit(CallbackFailed(kept.tenure.lease.name.key, kept.tenure.lease.holder, error))
 
 
-def _apply(tenure: Tenure, outcome: Renewed | MemberRenewed | Over | StoreError, now: float) -> None:
+def _renewal(kept: Kept, fields: dict[str, str]) -> Script[Renewed | MemberRenewed | Over]:
+    tenure = kept.tenure
+    if tenure.registration is None:
+        return renew(tenure.lease, fields, kept.terms)
+    return renew_member(tenure.lease, tenure.registration, fields, kept.terms)
+
+
+def _failure(error: Exception) -> OutcomeUnknown:
+    failure = OutcomeUnknown(f"the renewal failed: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
+
+
+def _apply(tenure: Tenure, outcome: Outcome, now: float) -> None:
     match outcome:
         case StoreError():
             tenure.failed(now, outcome)

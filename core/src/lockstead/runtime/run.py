@@ -7,16 +7,18 @@ about.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from lockstead.errors import LocksteadError, OutcomeUnknown, StoreError, StoreRefused
 from lockstead.frozen import frozen
 from lockstead.protocol.acquire import OutOfTime
-from lockstead.protocol.commands import Pause, Paused, Reply, Script
+from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
 from lockstead.protocol.record import stamped
 from lockstead.runtime.clock import Clock
-from lockstead.stores.port import Store, Waits
+from lockstead.stores.port import Batches, Queues, Store, Waits
 
 T = TypeVar("T")
 
@@ -98,16 +100,75 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, bell: Bel
         script.close()
 
 
+@dataclass(slots=True, eq=False)
+class _Talk:
+    """One script of many: what it asks next, and how it ended."""
+
+    script: Script[Any]
+    command: Command[Any] | None = None
+    result: Any = None
+
+    def step(self, move: Callable[[], Command[Any]]) -> None:
+        try:
+            self.command = move()
+        except StopIteration as stop:
+            self.command, self.result = None, stop.value
+        except Exception as error:  # noqa: BLE001 - it is this script's result, and no other's
+            self.command, self.result = None, error
+
+
+def run_many(scripts: Sequence[Script[Any]], store: Batches, clock: Clock, limit: float) -> list[Any]:
+    """Drive many scripts side by side, each round of what they ask in one batch. limit is seconds for each batch.
+
+    Gives for each, in order, what it returned or the exception that it raised. Nobody is waited for: a script that
+    wants to pause comes on with its next question in the next batch.
+    """
+    talks = [_Talk(script) for script in scripts]
+    for talk in talks:
+        talk.step(partial(next, talk.script))
+    while asking := [talk for talk in talks if talk.command is not None]:
+        sent_at = clock.now()
+        resting = [talk for talk in asking if isinstance(talk.command, Pause)]
+        for talk in resting:
+            talk.step(partial(talk.script.send, Reply(Paused(0.0), sent_at, sent_at)))
+        asked = [talk for talk in asking if talk not in resting] if resting else asking
+        if not asked:
+            continue
+        wall = clock.wall()
+        commands = [stamped(talk.command, wall) for talk in asked if talk.command is not None]
+        try:
+            answers: Sequence[Any] = store.perform_many(commands, limit)
+        except Exception as error:  # noqa: BLE001 - a foreign store's unknown failure is an unknown outcome
+            answers = [error if isinstance(error, StoreError) else unknown(error)] * len(commands)
+        received_at = clock.now()
+        for talk, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, StoreError):
+                talk.step(partial(talk.script.throw, answer))
+            else:
+                talk.step(partial(talk.script.send, Reply(answer, sent_at, received_at)))
+    return [talk.result for talk in talks]
+
+
 def _pause(command: Pause, store: Store, seconds: float, bell: Bell) -> Paused:
     changed = False
-    if isinstance(store, Waits):
+    watch = watching(command, store, seconds, bell)
+    if watch is not None:
         try:
-            changed = store.wait(command.name, seconds, bell.wait)
+            changed = watch()
         except Exception:  # noqa: BLE001 - a store that cannot watch is polled, and says what is wrong when it is read
             bell.wait(seconds)
     else:
         bell.wait(seconds)
     return Paused(seconds, bell.take() or changed)
+
+
+def watching(command: Pause, store: Store, seconds: float, bell: Bell) -> Callable[[], bool] | None:
+    """Give the call that waits in the store itself, in its queue if it keeps one; None if it can only be polled."""
+    if command.asker and isinstance(store, Queues):
+        return partial(store.queue, command.name, command.asker, seconds, bell.wait)
+    if isinstance(store, Waits):
+        return partial(store.wait, command.name, seconds, bell.wait)
+    return None
 
 
 def unknown(error: Exception) -> OutcomeUnknown:

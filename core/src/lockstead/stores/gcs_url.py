@@ -25,6 +25,11 @@ class _Opener:
 
         return TRAITS
 
+    @property
+    def options(self) -> frozenset[str]:
+        """None of its own."""
+        return frozenset()
+
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
         """Give (store, key): the last piece of the path is the key where no fragment names one."""
         if fragment is not None:

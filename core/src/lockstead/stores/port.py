@@ -5,7 +5,7 @@ Must not know any store. The conformance suite (`lockstead.testing.conformance`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -74,6 +74,44 @@ class Waits(Protocol):
 
 
 @runtime_checkable
+class Queues(Waits, Protocol):
+    """A store that keeps those who wait in the order in which they came, and grants in that order.
+
+    `Create` and `Replace` of an asker for whom it is not the turn answer Conflict(is_queued=True), whether the asker
+    queues or not. A grant takes the asker out of the queue in the same step. A place is held by the process: when that
+    is gone, so is the place.
+    """
+
+    def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        """Like `wait`, but takes a place in the queue first, or keeps the one taken earlier: until the turn has come.
+
+        True when it is worth asking for the lock: the asker is first and the record is gone or has changed.
+        """
+        ...
+
+    def leave(self, name: Name, asker: str, limit: float) -> None:
+        """Give up the place of an asker, if there is one, within `limit` seconds; raises what `perform` raises.
+
+        A `queue` of the same asker that is still under way, or a request of it that arrives late, must not bring it
+        back. Called again after an error, for as long as the process lives.
+        """
+        ...
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """A store that can carry out many commands with few requests: the renewals of all leases of a process."""
+
+    def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
+        """Give, in order, for each command its answer, or the StoreError that `perform` would have raised.
+
+        Together within `limit` seconds. Commands may be of any kind and are independent of each other; there is no
+        promise that all or none are carried out. Raises nothing of its own.
+        """
+        ...
+
+
+@runtime_checkable
 class Examines(Protocol):
     """A store that can look at its own place: rights, settings, clocks, whatever its commands do not show."""
 
@@ -94,7 +132,8 @@ class Examines(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
-    """A parsed store URL. text is the store's part of it, without key and settings but with credentials.
+    """A parsed store URL. text is the store's part of it, without key and settings but with credentials and with the
+    store's own options behind `?`, sorted by name and percent-encoded.
 
     key and the values of options are percent-decoded. Only what `Opener.printable` makes of text may be shown.
     """
@@ -114,6 +153,11 @@ class Opener(Protocol):
     @property
     def traits(self) -> Traits:
         """The traits of every store that this opens."""
+        ...
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The names behind `?` that belong to the store and not to the lock; they stay part of the store's URL."""
         ...
 
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:

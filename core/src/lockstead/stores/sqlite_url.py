@@ -23,6 +23,11 @@ class _Opener:
 
         return TRAITS
 
+    @property
+    def options(self) -> frozenset[str]:
+        """None of its own."""
+        return frozenset()
+
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
         """Give (store, key); only a fragment names a key."""
         return rest, fragment

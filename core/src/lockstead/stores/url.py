@@ -9,6 +9,7 @@ repeats a URL, for there may be credentials in it.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from typing import Final
@@ -107,12 +108,29 @@ def _parse(url: str, *, wants_key: bool) -> StoreUrl:
         store, encoded = opens.split(rest, encoded)
         if not encoded:
             raise ValueError(f"the URL names no key; write the lock's name after '#', as in '{scheme}:...#apt'")
+    options = _options(early, late)
+    ours = {name: options.pop(name) for name in sorted(opens.options & set(options))}
     return StoreUrl(
         scheme=scheme,
-        text=store,
+        text=store + query(ours),
         key=checked_key(_decoded(encoded, "key")) if encoded else None,
-        options=_options(early, late),
+        options=options,
     )
+
+
+def query(options: Mapping[str, str]) -> str:
+    """Write a store's own options as they stand in its URL, from the `?` on; nothing if there are none."""
+    if not options:
+        return ""
+    from urllib.parse import quote
+
+    return "?" + "&".join(f"{name}={quote(value, safe='/:@!$*+,;')}" for name, value in sorted(options.items()))
+
+
+def options_of(store_url: str) -> tuple[str, dict[str, str]]:
+    """Split a store's URL from its own options: the URL before the `?`, and their percent-decoded values by name."""
+    before, _, after = store_url.partition("?")
+    return before, _options(after)
 
 
 def _options(*queries: str) -> dict[str, str]:

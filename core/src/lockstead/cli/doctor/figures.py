@@ -37,6 +37,8 @@ def of_time(sights: Sequence[Sight], traits: Traits) -> Iterator[Finding]:
         case StoreClock.NONE:
             text = "answers carry no time: a dead holder's lock is taken over after it was watched for its whole ttl"
             yield Finding(Severity.NOTE, "clock", text)
+        case StoreClock.ENFORCED:
+            yield Finding(Severity.OK, "clock", "the server itself drops what is not renewed")
         case StoreClock.SHARED:
             yield _shared(sights)
         case StoreClock.DATED:

@@ -7,12 +7,15 @@
         @pytest.fixture
         def twin(self, store): ...  # the same place, opened once more
 
-A store that has `aperform` also subclasses `AwaitingConformance`, one that has `wait` also `WaitingConformance`.
+A store that has `aperform` also subclasses `AwaitingConformance`, one that has `wait` also `WaitingConformance`, one
+that keeps a queue `QueueConformance`, one that has `perform_many` `BatchConformance`.
 H-numbers are hazards of the lock protocol that rest on the store. Must not know any store.
 """
 
 from lockstead.testing.conformance.awaiting import AwaitingConformance
+from lockstead.testing.conformance.batches import BatchConformance
+from lockstead.testing.conformance.queueing import QueueConformance
 from lockstead.testing.conformance.store import StoreConformance
 from lockstead.testing.conformance.waiting import WaitingConformance
 
-__all__ = ["AwaitingConformance", "StoreConformance", "WaitingConformance"]
+__all__ = ["AwaitingConformance", "BatchConformance", "QueueConformance", "StoreConformance", "WaitingConformance"]

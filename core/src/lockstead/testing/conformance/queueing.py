@@ -1,0 +1,121 @@
+"""Decides what a queue promises: nobody is overtaken, and nobody who has gone is waited for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from lockstead.protocol.commands import Conflict, Create, Read, Remove, Snapshot
+from lockstead.stores.port import Queues, Store
+from lockstead.testing.conformance.base import Ask, Suite, is_a, require, shows
+from lockstead.values import Name
+
+APT = Name("apt")
+
+
+class QueueConformance(Suite):
+    """What `queue` and `leave` promise, for stores that have them. Override the fixtures `store` and `twin`."""
+
+    def test_who_queues_is_granted_in_the_order_of_asking_and_nobody_overtakes(
+        self, store: Store, twin: Store, ask: Ask
+    ) -> None:
+        held = shows(ask(_taking("holder")))
+        first, second = _InLine(store, "first", self.limit), _InLine(twin, "second", self.limit)
+        first.begin()
+        second.begin()
+        ask(Remove(APT, held.incarnation))
+        require(first.turn() is True, "the first in line was not told that its turn has come")
+        for asker, place in (("second", twin), ("newcomer", store)):
+            answer = place.perform(_taking(asker), self.limit)
+            require(isinstance(answer, Conflict) and answer.is_queued, f"{asker} overtook the first: {answer}")
+        granted = shows(store.perform(_taking("first"), self.limit))
+        ask(Remove(APT, granted.incarnation))
+        require(second.turn() is True, "the second in line was not told that its turn has come")
+        shows(twin.perform(_taking("second"), self.limit))
+
+    def test_who_was_granted_the_lock_stands_in_line_no_more(self, store: Store, ask: Ask) -> None:
+        held = shows(ask(_taking("holder")))
+        line = _InLine(store, "waiter", self.limit)
+        line.begin()
+        ask(Remove(APT, held.incarnation))
+        require(line.turn() is True, "the only one in line was not told that its turn has come")
+        granted = shows(ask(_taking("waiter")))
+        ask(Remove(APT, granted.incarnation))
+        shows(ask(_taking("newcomer")))
+
+    def test_h18_a_place_that_was_given_up_stops_nobody(self, store: Store, twin: Store, ask: Ask) -> None:
+        held = shows(ask(_taking("holder")))
+        first, second = _InLine(store, "first", self.limit), _InLine(twin, "second", self.limit)
+        first.begin()
+        second.begin()
+        first.stops()
+        queues = is_a(Queues, store)  # type: ignore[type-abstract]
+        queues.leave(APT, "first", self.limit)
+        queues.leave(APT, "first", self.limit)
+        ask(Remove(APT, held.incarnation))
+        require(second.turn() is True, "who stood behind somebody that left was not told")
+        shows(twin.perform(_taking("second"), self.limit))
+
+    def test_a_place_ends_with_the_store_that_took_it(self, twin: Store, ask: Ask) -> None:
+        held = shows(ask(_taking("holder")))
+        gone = _InLine(twin, "gone", self.limit)
+        gone.begin()
+        gone.stops()
+        twin.close()
+        ask(Remove(APT, held.incarnation))
+        ends_at = time.monotonic() + self.limit
+        while not isinstance(ask(_taking("newcomer")), Snapshot):
+            require(time.monotonic() < ends_at, "a place of a store that was closed still stops others")
+            time.sleep(0.05)
+
+    def test_who_only_looks_takes_no_place(self, store: Store, ask: Ask) -> None:
+        held = shows(ask(_taking("holder")))
+        is_a(Queues, store).wait(APT, 0.2, _asleep)  # type: ignore[type-abstract]
+        ask(Remove(APT, held.incarnation))
+        shows(ask(_taking("newcomer")))
+        shows(ask(Read(APT)))
+
+
+def _taking(asker: str) -> Create:
+    return Create(APT, {"v": "1", "identity": asker}, 30.0, asker, 33.0)
+
+
+def _asleep(seconds: float) -> bool:
+    time.sleep(min(seconds, 0.05))
+    return False
+
+
+class _InLine:
+    """Somebody who queues in a thread of its own until told that it is worth asking."""
+
+    def __init__(self, store: Store, asker: str, limit: float) -> None:
+        self._queue: Callable[..., bool] = is_a(Queues, store).queue  # type: ignore[type-abstract]
+        self._asker = asker
+        self._limit = limit
+        self._result: bool | None = None
+        self._stop = threading.Event()
+        self._looked = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._stand, daemon=True)
+
+    def _stand(self) -> None:
+        self._result = self._queue(APT, self._asker, self._limit, self._is_over)
+
+    def _is_over(self, seconds: float) -> bool:
+        self._looked.release()
+        return self._stop.wait(min(seconds, 0.05))
+
+    def begin(self) -> None:
+        """Come back when the place is taken: the store has looked twice whether to go on."""
+        self._thread.start()
+        for _ in range(2):
+            require(self._looked.acquire(timeout=self._limit), "a store that queues must come back to is_over")
+
+    def stops(self) -> None:
+        self._stop.set()
+        self._thread.join(self._limit)
+        require(not self._thread.is_alive(), "who queues cannot stop")
+
+    def turn(self) -> bool | None:
+        self._thread.join(self._limit)
+        return self._result

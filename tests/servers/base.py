@@ -1,0 +1,152 @@
+"""Decides how a server is run for a test: started on a free loopback port, killed, paused, restarted, taken away.
+
+Must not know any server. What a machine has not is a skip with its reason, and a loud failure with CI=true.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+READY_WITHIN = 120.0
+"""Seconds; for a broken server, not for a slow machine."""
+
+
+def needed(program: str, *places: str) -> str:
+    """Give the path of a program; a skip where the machine has none, a failure with CI=true."""
+    path = ":".join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", *places])
+    found = shutil.which(program, path=path)
+    return found or absent(f"there is no {program} on this machine")
+
+
+def absent(why: str) -> str:
+    """Skip with a reason, or fail with it where everything has to be there."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{why}, and CI has to have it", pytrace=False)
+    pytest.skip(why)
+
+
+def free_port() -> int:
+    """Give a loopback port that nobody listens on now. Not taken from the range that outgoing connections get."""
+    while True:
+        port = 10_000 + int.from_bytes(os.urandom(2), "big") % 20_000
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+def answers(port: int) -> bool:
+    """Tell whether somebody accepts connections on a loopback port."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Server:
+    """One server process. `start` it, then `kill`, `pause`, `resume` and `start` again as the test wants; `stop` it.
+
+    Subclasses give `command()`, and `is_ready()` where an open port is not enough. Output goes to DIRECTORY/log.
+    """
+
+    def __init__(self, directory: Path, port: int | None = None) -> None:
+        self.directory = directory
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.port = port or free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> Sequence[str]:
+        """Give the command line."""
+        raise NotImplementedError
+
+    def environment(self) -> Mapping[str, str]:
+        """Give what stands in the environment besides this process's own."""
+        return {}
+
+    def is_ready(self) -> bool:
+        """Tell whether the server serves."""
+        return answers(self.port)
+
+    @property
+    def address(self) -> str:
+        """`127.0.0.1:port`."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> Self:
+        """Start it and wait until it serves; on the data that it had, if it ran before."""
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
+                env={**os.environ, **self.environment()},
+                start_new_session=True,
+            )
+        self.until(self.is_ready, "it did not come up")
+        return self
+
+    def until(self, condition: Callable[[], bool], otherwise: str, seconds: float = READY_WITHIN) -> None:
+        """Wait for a condition of a server that runs; AssertionError with the end of its log."""
+        ends_at = time.monotonic() + seconds
+        while not condition():
+            if not self.is_running or time.monotonic() > ends_at:
+                raise AssertionError(f"{type(self).__name__}: {otherwise}\n{self.log()}")
+            time.sleep(0.02)
+
+    def log(self) -> str:
+        """Give the end of what the server said."""
+        return (self.directory / "log").read_text("utf-8", errors="replace")[-3000:]
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.is_running and self.process is not None:
+            os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        """End it at once, with everything it started (SIGKILL), and wait until it is gone."""
+        self._signal(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+    def pause(self) -> None:
+        """Let it stand still (SIGSTOP): connections stay open, and nothing is answered."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End it in good order, or at once if it does not end within 10 s. Idempotent."""
+        self.resume()
+        self._signal(signal.SIGTERM)
+        if self.process is not None:
+            try:
+                self.process.wait(10.0)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        return self.start()
+
+    def __exit__(self, *_error: object) -> None:
+        """Stop it."""
+        self.stop()
