@@ -137,6 +137,16 @@ def test_whoever_is_closing_or_revoked_is_ending() -> None:
     assert not Record("a", 1.0).is_ending
 
 
+def test_who_asks_and_how_long_it_stands_are_not_lost_when_times_are_added() -> None:
+    made = stamped(Create(APT, {"v": "1"}, 10.0, "me", 12.0), 1000.0)
+    assert isinstance(made, Create)
+    assert (made.lives, made.asker, made.stands) == (10.0, "me", 12.0)
+    replaced = stamped(Replace(APT, {}, "1", "2", 10.0, "me", 12.0), 1000.0)
+    assert isinstance(replaced, Replace)
+    assert (replaced.incarnation, replaced.revision) == ("1", "2")
+    assert (replaced.lives, replaced.asker, replaced.stands) == (10.0, "me", 12.0)
+
+
 def test_stamps_are_put_on_what_writes_a_life_and_on_nothing_else() -> None:
     made = stamped(Create(APT, {"v": "1", "alert_at": "5"}, lives=10.0), 1000.0)
     assert isinstance(made, Create)

@@ -219,10 +219,12 @@ def stamped(command: Command[Any], wall_now: float) -> Command[Any]:
     """
     match command:
         case Create() if command.lives:
-            return Create(command.name, _granted(command.fields, command.lives, wall_now), command.lives)
+            fields = _granted(command.fields, command.lives, wall_now)
+            return Create(command.name, fields, command.lives, command.asker, command.stands)
         case Replace() if command.lives:
             fields = _granted(command.fields, command.lives, wall_now)
-            return Replace(command.name, fields, command.incarnation, command.revision, command.lives)
+            expected, lives = (command.incarnation, command.revision), command.lives
+            return Replace(command.name, fields, *expected, lives, command.asker, command.stands)
         case Extend() if command.lives:
             fields = {**command.fields, "expires_at": number(wall_now + command.lives)}
             return Extend(command.name, fields, command.incarnation, command.revision, command.lives)
