@@ -5,6 +5,7 @@ A store's place stands in its own file beside this one and is named in the table
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,31 +17,49 @@ from lockstead.stores.port import Store
 class Place(Protocol):
     """One running server (or several that make one store) and how the store on it is opened.
 
-    `root` numbers and names are the place's business: `url(space)` gives a store that shares nothing with that of
-    another `space`, so that one server does for many tests.
+    `space` is up to twelve lower-case letters and digits, a letter first: `url(space)` gives a store that shares
+    nothing with that of another space, so that one server does for many tests. Other processes open it by that URL
+    alone.
     """
 
     scheme: str
     is_fifo: bool
-    """Whether waiting is granted in the order of asking."""
+    """Whether waiting is granted in the order of asking, among processes."""
     wakes: bool
-    """Whether a release wakes a waiter."""
-
-    def url(self, space: str, *, port: int | None = None) -> str:
-        """Give the URL of an empty store, without key; through another loopback port (a proxy's) if given."""
-        ...
-
-    def open(self, space: str, *, port: int | None = None) -> Store:
-        """Open it."""
-        ...
+    """Whether a release wakes a waiter, so that the number of requests does not grow with the time of waiting."""
+    is_durable: bool
+    """Whether what was written is still there after `kill` and `start`."""
+    cycles: int
+    """How many cycles of taking and giving back the leak test makes: 1,000, or less where each takes very long."""
 
     @property
-    def port(self) -> int:
-        """The loopback port that a proxy has to stand before."""
+    def ports(self) -> Sequence[int]:
+        """The loopback ports that a proxy has to stand before: one, or one of each server that a client speaks to."""
+        ...
+
+    def url(self, space: str, *, ports: Sequence[int] | None = None) -> str:
+        """Give the URL of an empty store, without key; through other loopback ports (proxies') if given."""
+        ...
+
+    def open(self, space: str, *, ports: Sequence[int] | None = None) -> Store:
+        """Open it, as a user's URL would."""
+        ...
+
+    def is_write(self, sent: bytes) -> bool:
+        """Tell whether these bytes, as a client sent them, ask the server to change a record (a renewal does).
+
+        Bytes as one `recv` gives them: a whole request, or its beginning (the head of an HTTP request), or several.
+        What only looks, and what opens or keeps up a connection (hello, login, ping), is no write. For the proxy of
+        `tests.servers.proxy`, which loses, delays and cuts what this recognises.
+        """
         ...
 
     def left(self, space: str) -> list[str]:
-        """Name everything that stands in this store now: records, queue places, sessions, leases; for leak tests."""
+        """Name everything that stands in this store now: records, queue places, sessions, leases; for leak tests.
+
+        One entry for each who stands in the queue, so that a test can see that somebody has come to stand in it.
+        Asked of the server directly, not through a store.
+        """
         ...
 
     def kill(self) -> None:
