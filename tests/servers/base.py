@@ -90,6 +90,12 @@ class Server:
 
     def start(self) -> Self:
         """Start it and wait until it serves; on the data that it had, if it ran before."""
+        self.launch()
+        self.until(self.is_ready, "it did not come up")
+        return self
+
+    def launch(self) -> None:
+        """Start it and wait for nothing: it may need others to serve."""
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(),
@@ -100,8 +106,6 @@ class Server:
                 env={**os.environ, **self.environment()},
                 start_new_session=True,
             )
-        self.until(self.is_ready, "it did not come up")
-        return self
 
     def until(self, condition: Callable[[], bool], otherwise: str, seconds: float = READY_WITHIN) -> None:
         """Wait for a condition of a server that runs; AssertionError with the end of its log."""

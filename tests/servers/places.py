@@ -91,7 +91,9 @@ class Known:
     maker: str
 
 
-PLACES: dict[str, Known] = {}
+PLACES: dict[str, Known] = {
+    "zk": Known("tests.servers.zookeeper", "ZookeeperPlace"),
+}
 """Scheme to place. A store with a server that is missing here fails `tests/stores/test_all_stores.py`."""
 
 

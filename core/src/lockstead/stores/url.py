@@ -24,6 +24,7 @@ OURS: Final = {
     "gs": "lockstead.stores.gcs_url",
     "memory": "lockstead.stores.memory_url",
     "sqlite": "lockstead.stores.sqlite_url",
+    "zk": "lockstead.stores.zookeeper_url",
 }
 """Scheme to the module with its OPENER; importing one imports neither the store nor a client library."""
 

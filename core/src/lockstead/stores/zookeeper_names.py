@@ -1,0 +1,110 @@
+"""Decides where a record, its mark and its queue stand in the tree of a ZooKeeper, and what a node's data says.
+
+Every name is one node name, escaped one-to-one, so that no key can reach another's nodes, "." or "..". Must not know a
+connection, nor what the fields of a record mean.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from lockstead.values import Name, Space
+
+_SEPARATOR: Final = ","
+"""Between key and part: `quote` never leaves one."""
+
+_MARK: Final = re.compile(r"[0-9a-f]{32}")
+
+_PLACE: Final = re.compile(r"([0-9a-f]{32})-(-?[0-9]{10})")
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class Stored(NamedTuple):
+    """What a record's node says: the incarnation, which is also the name of its mark, and the fields."""
+
+    mark: str
+    fields: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The nodes of one store. base is an absolute path without a slash at its end."""
+
+    base: str
+
+    def space(self, space: Space) -> str:
+        """Give the node under which all records of a space stand."""
+        return f"{self.base}/{space.value}"
+
+    def record(self, name: Name) -> str:
+        """Give the node of a record."""
+        return f"{self.base}/{name.space.value}/{node_name(name)}"
+
+    @property
+    def queues(self) -> str:
+        """The node under which all queues stand."""
+        return f"{self.base}/queue"
+
+    def queue(self, name: Name) -> str:
+        """Give the node under which those stand who wait for a key."""
+        return f"{self.base}/queue/{node_name(name)}"
+
+
+def node_name(name: Name) -> str:
+    """Give the node name of a record below its space."""
+    if name.space is Space.LOCK:
+        return _escaped(name.key)
+    return f"{_escaped(name.key)}{_SEPARATOR}{_escaped(name.part)}"
+
+
+def named(space: Space, node: str) -> Name | None:
+    """Give the name whose node this is; None if it is nobody's."""
+    key, separator, part = node.partition(_SEPARATOR)
+    try:
+        name = Name(_plain(key), space, _plain(part))
+    except UnicodeDecodeError:
+        return None
+    return name if bool(separator) is (space is not Space.LOCK) and node_name(name) == node else None
+
+
+def is_mark(incarnation: str) -> bool:
+    """Tell whether an incarnation can be the name of a mark of ours."""
+    return _MARK.fullmatch(incarnation) is not None
+
+
+def in_order(places: list[str]) -> list[str]:
+    """Sort the places of a queue as they were taken; what is no place of ours is left out."""
+    found = [match for match in map(_PLACE.fullmatch, places) if match is not None]
+    return [match[0] for match in sorted(found, key=lambda match: int(match[2]))]
+
+
+def written(mark: str, fields: dict[str, str]) -> bytes:
+    """Give a record as the data of its node."""
+    return _encode({"incarnation": mark, "fields": fields}).encode("utf-8", "surrogatepass")
+
+
+def stored(data: bytes | None) -> Stored | None:
+    """Read the data of a record's node; None if it is damaged, or another program's."""
+    try:
+        said = json.loads((data or b"").decode("utf-8", "surrogatepass"))
+        mark, fields = said["incarnation"], said["fields"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    if not isinstance(mark, str) or not is_mark(mark) or not isinstance(fields, dict):
+        return None
+    return Stored(mark, fields) if all(isinstance(value, str) for value in fields.values()) else None
+
+
+def _escaped(text: str) -> str:
+    escaped = quote(text, safe="", errors="surrogatepass")
+    # the two names that a path cannot have: quote leaves the dots
+    return escaped.replace(".", "%2E") if escaped in {".", ".."} else escaped
+
+
+def _plain(text: str) -> str:
+    return unquote(text, errors="surrogatepass")
