@@ -6,7 +6,7 @@ deletes them, renewed by writes. Must not know what the fields of a record mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
@@ -17,7 +17,6 @@ from lockstead.stores.zookeeper_wire import Wire
 from lockstead.values import Name
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Promise
     from lockstead.stores.zookeeper_url import Where
 
 A = TypeVar("A")

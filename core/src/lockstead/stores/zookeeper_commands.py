@@ -10,8 +10,7 @@ Must not know sessions, limits or what the fields of a record mean.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from kazoo import exceptions as kz
@@ -31,17 +30,16 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
-from lockstead.stores.zookeeper_names import Tree, in_order, is_mark, named, stored, written
+from lockstead.stores.zookeeper_grant import Expected, Grants, version_of, what_stands
+from lockstead.stores.zookeeper_names import Tree, is_mark, named, stored, written
 from lockstead.stores.zookeeper_wire import Ask, Flow, refused_at
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
-    from lockstead.stores.zookeeper_line import Line, Stand
+    from lockstead.stores.zookeeper_line import Line
 
 LISTED_AT_ONCE: Final = 500
 """Records of a listing that are asked for together."""
-
-Refusal = tuple[int, Exception]
 
 
 class Commands:
@@ -49,7 +47,7 @@ class Commands:
 
     def __init__(self, tree: Tree, line: Line) -> None:
         self._tree = tree
-        self._line = line
+        self._grants = Grants(tree, line)
 
     def flow(self, command: Command[Any]) -> Flow[Any]:
         """Give the flow of a command."""
@@ -109,76 +107,15 @@ class Commands:
     # --- granting ------------------------------------------------------------------------------------------------
 
     def _create(self, command: Create) -> Flow[Snapshot | Conflict]:
-        answer = yield from self._grant(command.name, command.fields, command.asker, _Nothing())
+        answer = yield from self._grants.grant(command.name, command.fields, command.asker, None)
         return Conflict() if isinstance(answer, Absent) else answer
 
     def _replace(self, command: Replace) -> Flow[Snapshot | Conflict | Absent]:
-        revision = _version(command.revision)
-        if revision is None or not is_mark(command.incarnation):
-            return (yield from self._what_stands(command.name))
-        old = _Old(self._tree.record(command.name), command.incarnation, revision)
-        return (yield from self._grant(command.name, command.fields, command.asker, old))
-
-    def _grant(
-        self, name: Name, fields: Mapping[str, str], asker: str, old: _Nothing | _Old
-    ) -> Flow[Snapshot | Conflict | Absent]:
-        """Write a record of a new incarnation in the place of an old one, unless others stand in line for it."""
-        path, queue = self._tree.record(name), self._tree.queue(name)
-        kept, mark = dict(fields), os.urandom(16).hex()
-        stand = self._line.stand(name, asker)
-        is_first, has_leftover = False, False
-        while True:
-            if stand is not None and not is_first:
-                is_first = stand.is_first
-                if not is_first:
-                    order = yield from self._order(queue)
-                    is_first = order[:1] == [stand.node]
-                    if stand.node in order and not is_first:
-                        return Conflict(is_queued=True)
-                    if not is_first:  # the session was lost, and the place with it
-                        stand = None
-            turn = _turn(queue, asker, stand, has_leftover=has_leftover)
-
-            def granting(client: Any, turn: _Turn = turn) -> tuple[Any]:
-                step = client.transaction()
-                old.adds(step)
-                step.create(path, b"")
-                step.create(f"{path}/{mark}", b"")
-                # its answer alone says in which transaction the node was made
-                step.set_data(path, written(mark, kept), 0)
-                turn.adds(step)
-                return (step.commit_async(),)
-
-            results = (yield Ask(granting, writes=True))[0]
-            refused = refused_at(results)
-            if refused is None:
-                self._line.granted(name, asker)
-                stat = results[old.steps + 2]
-                return Snapshot(kept, mark, str(stat.version), token=stat.mzxid)
-            index, error = refused
-            if index < old.steps:
-                return (yield from self._what_stands(name))
-            if index < old.steps + 3:
-                if isinstance(error, kz.NodeExistsError):
-                    return Conflict()
-                yield from self._make(self._tree.space(name.space))
-            elif stand is not None:
-                stand, is_first = None, False
-            elif isinstance(error, kz.NotEmptyError):
-                return Conflict(is_queued=True)
-            elif has_leftover:
-                has_leftover = False
-            elif isinstance(error, kz.NodeExistsError):
-                # somebody stands in line, or the last one left without clearing up
-                if (yield from self._order(queue)):
-                    return Conflict(is_queued=True)
-                has_leftover = True
-            else:
-                yield from self._make(self._tree.queues)
-
-    def _order(self, queue: str) -> Flow[list[str]]:
-        found = (yield Ask(lambda client: (client.get_children_async(queue),)))[0]
-        return [] if isinstance(found, kz.NoNodeError) else in_order(found)
+        version = version_of(command.revision)
+        if version is None or not is_mark(command.incarnation):
+            return (yield from what_stands(self._tree.record(command.name)))
+        expected = Expected(command.incarnation, version)
+        return (yield from self._grants.grant(command.name, command.fields, command.asker, expected))
 
     # --- writing -------------------------------------------------------------------------------------------------
 
@@ -203,7 +140,7 @@ class Commands:
 
     def _remove(self, command: Remove) -> Flow[Removed | Conflict | Absent]:
         path = self._tree.record(command.name)
-        revision = -1 if command.revision is None else _version(command.revision)
+        revision = -1 if command.revision is None else version_of(command.revision)
         if revision is not None and is_mark(command.incarnation):
 
             def removing(client: Any) -> tuple[Any]:
@@ -214,67 +151,7 @@ class Commands:
 
             if refused_at((yield Ask(removing, writes=True))[0]) is None:
                 return Removed()
-        return (yield from self._what_stands(command.name))
-
-    def _what_stands(self, name: Name) -> Flow[Conflict | Absent]:
-        """Tell, of a record that is not the one expected, whether there is another."""
-        path = self._tree.record(name)
-        found = (yield Ask(lambda client: (client.sync_async(path), client.exists_async(path))))[1]
-        return Absent() if found is None else Conflict()
-
-    def _make(self, path: str) -> Flow[None]:
-        """Make a node that records or queues stand under, and those above it."""
-        pieces = path.split("/")[1:]
-        above = ["/" + "/".join(pieces[: length + 1]) for length in range(len(pieces))]
-        yield Ask(lambda client: [client.create_async(node, b"") for node in above], writes=True)
-
-
-class _Nothing:
-    """What a Create expects: nothing, which making the node checks by itself."""
-
-    steps = 0
-
-    def adds(self, step: Any) -> None:
-        """Add nothing."""
-
-
-class _Old:
-    """What a Replace expects: a record of this incarnation, at this revision, which goes in the same step."""
-
-    steps = 2
-
-    def __init__(self, path: str, mark: str, version: int) -> None:
-        self._path, self._mark, self._version = path, mark, version
-
-    def adds(self, step: Any) -> None:
-        """Delete the mark, then the node."""
-        step.delete(f"{self._path}/{self._mark}")
-        step.delete(self._path, self._version)
-
-
-class _Turn:
-    """What keeps who asks from overtaking: the last operations of a grant."""
-
-    def __init__(self, *operations: tuple[str, str]) -> None:
-        self._operations = operations
-
-    def adds(self, step: Any) -> None:
-        """Add the operations."""
-        for verb, path in self._operations:
-            getattr(step, verb)(path)
-
-
-def _turn(queue: str, asker: str, stand: Stand | None, *, has_leftover: bool) -> _Turn:
-    """Give what proves that nobody is overtaken. has_leftover: the queue's node stands there, and is empty."""
-    if not asker:
-        return _Turn()
-    if stand is not None:
-        # who is first stays first, as long as the place is there
-        return _Turn(("delete", f"{queue}/{stand.node}"))
-    if has_leftover:
-        return _Turn(("delete", queue))
-    # a queue's node that cannot be made is one in which somebody may stand
-    return _Turn(("create", queue), ("delete", queue))
+        return (yield from what_stands(path))
 
 
 def _getting(paths: list[str]) -> Callable[[Any], list[Any]]:
@@ -291,11 +168,6 @@ def _extending(path: str, mark: str, version: int, data: bytes) -> Callable[[Any
     return extending
 
 
-def _version(revision: str) -> int | None:
-    """Read a revision; None if it cannot be one of ours. -1 would be any."""
-    return int(revision) if revision.isascii() and revision.isdigit() and len(revision) < 11 else None
-
-
 def _shown(name: Name, data: bytes | None, stat: Any) -> Snapshot:
     said = stored(data)
     if said is None:
@@ -304,4 +176,6 @@ def _shown(name: Name, data: bytes | None, stat: Any) -> Snapshot:
 
 
 def _damaged(name: Name, path: str) -> StoreRefused:
-    return StoreRefused(f"the record of {name.key!r} in ZooKeeper is damaged or another program's; delete the node {path}")
+    return StoreRefused(
+        f"the record of {name.key!r} in ZooKeeper is damaged or another program's; delete the node {path}"
+    )

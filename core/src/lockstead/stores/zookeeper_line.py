@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from kazoo import exceptions as kz
 
 from lockstead.errors import StoreError
 from lockstead.stores.zookeeper_names import Tree, in_order
-from lockstead.stores.zookeeper_wire import Ask, Flow, Wire, outcome
+from lockstead.stores.zookeeper_wire import Ask, Flow, Wire, make, outcome
 from lockstead.values import Name
 
 LOOK_EVERY: Final = 0.05
@@ -55,7 +56,7 @@ class Stand:
     bell: threading.Event = field(default_factory=threading.Event)
 
 
-class _Stopped(Exception):
+class _Stopped(Exception):  # noqa: N818 - no error: it only leads out
     """The caller of a wait wants to stop, or its time is up."""
 
 
@@ -90,7 +91,7 @@ class Bells:
 
 @dataclass(frozen=True)
 class _Ringer:
-    """What kazoo calls when a node changes, or the connection is lost. Equal ones are one, however often they are set."""
+    """What kazoo calls when a node changes, or the connection is lost. Equal ones are one, however often set."""
 
     bells: Bells
     path: str
@@ -219,7 +220,10 @@ class Line:
                 if stand.has_left:
                     raise _Stopped
                 if stand.making is None:
-                    ask = Ask(lambda client: (client.create_async(f"{queue}/{stand.guid}-", b"", None, True, True),), writes=True)
+                    ask = Ask(
+                        lambda client: (client.create_async(f"{queue}/{stand.guid}-", b"", None, True, True),),
+                        writes=True,
+                    )
                     stand.making = self._wire.send(client, ask, max(ends_at, time.monotonic() + 1.0))[0]
             try:
                 made = _answer(stand.making, ends_at, is_over, writes=True)
@@ -228,13 +232,17 @@ class Line:
                 raise
             stand.making = None
             if isinstance(made, kz.NoNodeError):
-                self._ask(client, _making([self._tree.base, self._tree.queues, queue]), ends_at, is_over)
+                self._carry_out(client, make(queue), ends_at, is_over)
             else:
                 stand.node = str(made).rpartition("/")[2]
 
-    def _ask(
-        self, client: Any, ask: Ask, ends_at: float, is_over: Callable[[float], bool], which: int = 0
-    ) -> Any:
+    def _carry_out(self, client: Any, flow: Flow[None], ends_at: float, is_over: Callable[[float], bool]) -> None:
+        with suppress(StopIteration):
+            ask = next(flow)
+            while True:
+                ask = flow.send([self._ask(client, ask, ends_at, is_over)])
+
+    def _ask(self, client: Any, ask: Ask, ends_at: float, is_over: Callable[[float], bool], which: int = 0) -> Any:
         results = self._wire.send(client, ask, max(ends_at, time.monotonic() + 1.0))
         return _answer(results[which], ends_at, is_over, writes=ask.writes)
 
@@ -271,14 +279,9 @@ class Line:
 
     def _clear_up(self, name: Name) -> None:
         """Delete the node of a queue that is empty now, without waiting: who comes later would do it otherwise."""
-        try:
-            self._wire.send(
-                self._wire.ready(0.0),
-                Ask(lambda client: (client.delete_async(self._tree.queue(name)),), writes=True),
-                time.monotonic() + 1.0,
-            )
-        except StoreError:
-            pass
+        with suppress(StoreError):
+            deleting = Ask(lambda client: (client.delete_async(self._tree.queue(name)),), writes=True)
+            self._wire.send(self._wire.ready(0.0), deleting, time.monotonic() + 1.0)
 
 
 def _rung(bell: threading.Event, ends_at: float, is_over: Callable[[float], bool]) -> bool:
@@ -309,7 +312,3 @@ def _of(stand: Stand, found: Any) -> str:
     if isinstance(found, kz.NoNodeError):
         return ""
     return next((node for node in found if node.startswith(stand.guid)), "")
-
-
-def _making(paths: list[str]) -> Ask:
-    return Ask(lambda client: [client.create_async(path, b"") for path in paths], writes=True)

@@ -48,7 +48,9 @@ def why_silent(where: Where, limit: float) -> StoreError:
         return StoreRefused(f"no TLS with the ZooKeeper at {hosts}: {said}; see tls=, ca=, cert= and key= in the URL")
     if "foreign" in kinds:
         host = next(one.host for one in seen if one.kind == "foreign")
-        return StoreRefused(f"what answers at {host} is no ZooKeeper; look at the port, and whether it wants TLS (tls=true)")
+        return StoreRefused(
+            f"what answers at {host} is no ZooKeeper; look at the port, and whether it wants TLS (tls=true)"
+        )
     if "mute" in kinds:
         return StoreUnavailable(
             f"{hosts} accepts connections and does not answer as a ZooKeeper: it hangs, it does not serve yet, or it "

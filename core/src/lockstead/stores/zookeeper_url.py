@@ -7,6 +7,7 @@ A DAG file names many locks and opens none, so this file imports nothing but to 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -101,7 +102,7 @@ class _Opener:
         return ZookeeperStore(where, client)
 
 
-def where_of(store_url: str, environ: os.Environ[str] | dict[str, str] | None = None) -> Where:
+def where_of(store_url: str, environ: Mapping[str, str] | None = None) -> Where:
     """Read a store's URL; credentials that it does not name are taken from ZOOKEEPER_USER and ZOOKEEPER_PASSWORD."""
     from urllib.parse import unquote
 
@@ -138,7 +139,9 @@ def _path(path: str) -> str:
     path = path.rstrip("/") or PATH
     pieces = path.split("/")[1:]
     if any(piece in {"", ".", ".."} for piece in pieces) or not path.isprintable():
-        raise ValueError(f"a path in ZooKeeper has no empty pieces, no '.', no '..' and no control characters; {_SHAPE}")
+        raise ValueError(
+            f"a path in ZooKeeper has no empty pieces, no '.', no '..' and no control characters; {_SHAPE}"
+        )
     if pieces[0] == "zookeeper":
         raise ValueError("the path /zookeeper belongs to the server itself; take another one")
     return path
@@ -160,8 +163,5 @@ def _flag(text: str) -> bool:
         raise ValueError("tls is true or false")
     return text.lower() in {"true", "1"}
 
-
-if TYPE_CHECKING:
-    import os
 
 OPENER: Final = _Opener()

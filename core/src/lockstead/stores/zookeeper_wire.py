@@ -91,7 +91,7 @@ class Wire:
     # --- the session ---------------------------------------------------------------------------------------------
 
     def ready(self, limit: float) -> Any:
-        """Give a client that is connected, within `limit` seconds; StoreUnavailable, or StoreRefused, with the reason."""
+        """Give a client that is connected, within `limit` seconds; otherwise StoreUnavailable or StoreRefused."""
         client, live = self._started()
         if live.is_set():
             return client
@@ -252,6 +252,18 @@ def outcome(result: Any, ends_at: float, *, writes: bool) -> Any:
         raise doubt("no answer came within the limit", writes=writes) from error
     except Exception as error:
         raise failure(error, writes=writes) from error
+
+
+def make(path: str) -> Flow[None]:
+    """Make a node that records or queues stand under, and those above it that are missing.
+
+    From below: who may write below a path may well have no right to write above it.
+    """
+    made = (yield Ask(lambda client: (client.create_async(path, b""),), writes=True))[0]
+    parent = path.rpartition("/")[0]
+    if isinstance(made, kz.NoNodeError) and parent:
+        yield from make(parent)
+        yield from make(path)
 
 
 def refused_at(results: Sequence[Any]) -> tuple[int, Exception] | None:
