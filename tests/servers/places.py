@@ -92,6 +92,7 @@ class Known:
 
 
 PLACES: dict[str, Known] = {
+    "redis": Known("tests.servers.redis", "RedisPlace"),
     "zk": Known("tests.servers.zookeeper", "ZookeeperPlace"),
 }
 """Scheme to place. A store with a server that is missing here fails `tests/stores/test_all_stores.py`."""

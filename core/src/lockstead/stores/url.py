@@ -23,10 +23,11 @@ GROUP: Final = "lockstead.stores"
 OURS: Final = {
     "gs": "lockstead.stores.gcs_url",
     "memory": "lockstead.stores.memory_url",
+    "redis": "lockstead.stores.redis_url",
     "sqlite": "lockstead.stores.sqlite_url",
     "zk": "lockstead.stores.zookeeper_url",
 }
-"""Scheme to the module with its OPENER; importing one imports neither the store nor a client library."""
+"""Scheme to the module with its OPENER, or to `module:NAME`; importing it imports no store and no client library."""
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
@@ -71,7 +72,8 @@ def opener(scheme: str) -> Opener:
     StoreRefused when a distribution names a store that cannot be imported.
     """
     if scheme in OURS:
-        ours: Opener = import_module(OURS[scheme]).OPENER
+        module, _, attribute = OURS[scheme].partition(":")
+        ours: Opener = getattr(import_module(module), attribute or "OPENER")
         return ours
     # reads the metadata of everything installed: only for a scheme that is not ours
     from importlib.metadata import entry_points

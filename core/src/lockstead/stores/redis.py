@@ -1,0 +1,324 @@
+"""Decides how commands reach Redis: one script call each, never repeated; who waits is woken by the release.
+
+Must not know what the fields of a record mean. What goes over the wire is `redis_wire`, what the server does
+`redis_scripts`, and which server it is `redis_route`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar, cast
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.protocol.commands import (
+    Absent,
+    Command,
+    Create,
+    List,
+    Listing,
+    Read,
+    Replace,
+    Snapshot,
+    StoreClock,
+    TokenSource,
+    Traits,
+)
+from lockstead.stores.redis_access import Access, Address, Kind
+from lockstead.stores.redis_ear import Ears
+from lockstead.stores.redis_errors import refusal
+from lockstead.stores.redis_link import Link, Links, Stopped
+from lockstead.stores.redis_route import Ask, Route, Talk, call, call_many, route, shown
+from lockstead.stores.redis_wire import Keys, Request, answer, enrol, pass_on, request
+from lockstead.values import Name, Space
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+GUARANTEE: Final = "one server, or asynchronous replication: a fail-over may forget the latest locks"
+
+
+def traits_of(scheme: str) -> Traits:
+    """Give the traits of a store on Redis, which are the same for every way to it."""
+    return Traits(scheme=scheme, guarantee=GUARANTEE, clock=StoreClock.SHARED, tokens=TokenSource.NATIVE)
+
+
+LOOK_EVERY: Final = 0.05
+"""Seconds after which a wait looks whether its caller wants to stop."""
+
+LOOK_AGAIN: Final = 0.02
+"""Seconds until a wait on an absent record ends: it may have gone between the caller's read and the wait."""
+
+ENROL_LIMIT: Final = 1.0
+"""Seconds that a wait spends on asking to be woken; then its caller polls."""
+
+PLACES_MAX: Final = 1000
+"""Locks of which a store remembers since when it waits for them."""
+
+PLACE_KEPT: Final = 30.0
+"""Seconds after the last wait for which a place is kept; longer than any pause of a waiter."""
+
+SCAN_COUNT: Final = 1000
+
+
+class RedisStore:
+    """Records as hashes in Redis. Promises no more than Redis does: see `Traits.guarantee`."""
+
+    def __init__(self, access: Access, url: str, prefix: str) -> None:
+        """url: as it may be printed."""
+        self._access = access
+        self._url = url
+        self._keys = Keys(prefix)
+        self._traits = traits_of(url.partition(":")[0])
+        self._is_routed = access.kind is Kind.CLUSTER
+        self._is_open = True
+        self._inherited: list[object] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._route: Route = route(self._access)
+        self._links = Links(self._access)
+        channel = self._keys.channel(os.urandom(8).hex())
+        self._ears = Ears(self._listener, channel, self._unheard)
+        # hints alone, for waiting: how a lock's record was when last seen, and since when this process waits for it, so
+        # that who was woken in vain does not lose the place
+        self._seen: dict[Name, Snapshot] = {}
+        self._places: dict[Name, tuple[bytes, float]] = {}
+
+    def __repr__(self) -> str:
+        return f"RedisStore({self.url!r})"
+
+    @property
+    def traits(self) -> Traits:
+        """What the protocol must know of this store."""
+        return self._traits
+
+    @property
+    def url(self) -> str:
+        """The store's URL without credentials."""
+        return self._url
+
+    # --- blocking ------------------------------------------------------------------------------------------------
+
+    def perform(self, command: Command[A], limit: float) -> A:
+        """Carry out one command within `limit` seconds: one script call, but for a listing."""
+        return cast(A, self._run(self._carried_out(command), limit))
+
+    def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
+        """Carry out many commands with one sending for each server."""
+        try:
+            return self._run(self._all_carried_out(commands), limit)
+        except StoreError as error:
+            return [error] * len(commands)
+
+    def _run(self, talk: Talk[T], limit: float, is_over: Callable[[float], bool] | None = None) -> T:
+        """Drive a conversation to its end."""
+        self._check_open()
+        ends_at = time.monotonic() + limit
+        left = limit
+        try:
+            ask = next(talk)
+            while True:
+                try:
+                    if left <= 0:
+                        raise StoreUnavailable(f"no time is left of {limit:.3g} s to ask Redis; it was not sent")
+                    replies = self._links.exchange(ask, left * ask.share, is_over)
+                except StoreError as error:
+                    self._failed(ask, error)
+                    ask = talk.throw(error)
+                else:
+                    ask = talk.send(replies)
+                left = ends_at - time.monotonic()
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+
+    def _failed(self, ask: Ask, error: StoreError) -> None:
+        if not ask.to_sentinel and isinstance(error, OutcomeUnknown | StoreUnavailable):
+            self._route.failed(ask.address)
+            self._links.drop(ask.address)
+
+    # --- conversations -------------------------------------------------------------------------------------------
+
+    def _carried_out(self, command: Command[Any]) -> Talk[Any]:
+        if isinstance(command, List):
+            return (yield from self._listed(command))
+        said = yield from self._called(request(command, self._keys))
+        answered = answer(command, said)
+        if isinstance(answered, Snapshot):
+            self._note(command, answered)
+        return answered
+
+    def _note(self, command: Any, seen: Snapshot) -> None:
+        name: Name = command.name
+        if name.space is not Space.LOCK:
+            return
+        if len(self._seen) >= PLACES_MAX:
+            self._seen.clear()
+        self._seen[name] = seen
+        if isinstance(command, Create | Replace):
+            self._places.pop(name, None)
+
+    def _called(self, asked: Request) -> Talk[Any]:
+        return (yield from call(asked, self._route, is_routed=self._is_routed))
+
+    def _all_carried_out(self, commands: Sequence[Command[Any]]) -> Talk[list[Any]]:
+        results: list[Any] = [None] * len(commands)
+        single = [number for number, command in enumerate(commands) if not isinstance(command, List)]
+        requests = [request(commands[number], self._keys) for number in single]
+        said = yield from call_many(requests, self._route, is_routed=self._is_routed)
+        for number, reply in zip(single, said, strict=True):
+            try:
+                is_failure = isinstance(reply, StoreError)
+                results[number] = reply if is_failure else answer(commands[number], reply)
+            except StoreError as error:
+                results[number] = error
+        for number, command in enumerate(commands):
+            if isinstance(command, List):
+                try:
+                    results[number] = yield from self._listed(command)
+                except StoreError as error:
+                    results[number] = error
+        return results
+
+    def _listed(self, command: List) -> Talk[Listing]:
+        """Find the names, then read the records. One that is removed in between is not listed."""
+        if command.key is None:
+            names = yield from self._scanned(command.space)
+        else:
+            names = yield from self._indexed(command.space, command.key)
+        wanted = [name for name in names if name.part.startswith(command.part_prefix)]
+        reads = [Read(name) for name in wanted]
+        requests = [request(read, self._keys) for read in reads]
+        said = yield from call_many(requests, self._route, is_routed=self._is_routed)
+        entries: list[tuple[Name, Snapshot]] = []
+        for read, reply in zip(reads, said, strict=True):
+            if isinstance(reply, StoreError):
+                raise reply
+            seen = answer(read, reply)
+            if not isinstance(seen, Absent):
+                entries.append((read.name, seen))
+        return Listing(tuple(entries))
+
+    def _indexed(self, space: Space, key: str) -> Talk[list[Name]]:
+        index = self._keys.index(Name(key, space))
+        if index is None:
+            return [Name(key, space)]
+        parts = yield from self._plain(index, ("ZRANGE", index, 0, -1))
+        return [Name(key, space, part.decode()) for part in parts]
+
+    def _plain(self, key: bytes, words: tuple[bytes | str | int, ...]) -> Talk[Any]:
+        """Ask for something that changes nothing, following a slot that has moved."""
+        for _ in range(3):
+            address = yield from self._route.find(key)
+            reply = (yield Ask(address, (words,), is_routed=self._is_routed))[0]
+            if not isinstance(reply, Exception):
+                return reply
+            self._route.failed(address)
+        raise refusal(reply, shown(address))
+
+    def _scanned(self, space: Space) -> Talk[list[Name]]:
+        """Look through all keys of all masters: what stands there throughout is found."""
+        found: dict[Name, None] = {}
+        pattern = self._keys.pattern(space)
+        for address in (yield from self._route.masters()):
+            cursor = b"0"
+            while True:
+                words = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+                reply = (yield Ask(address, (words,), is_routed=self._is_routed))[0]
+                if isinstance(reply, Exception):
+                    raise refusal(reply, shown(address))
+                cursor, keys = reply
+                for key in keys:
+                    name = self._keys.name(key)
+                    if name is not None and name.space is space:
+                        found[name] = None
+                if cursor == b"0":
+                    break
+        return list(found)
+
+    # --- waiting -------------------------------------------------------------------------------------------------
+
+    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        """Block until a release (or another change) wakes this process, or may have been missed."""
+        ends_at = time.monotonic() + seconds
+        if seconds <= 0:
+            return False
+        record = self._keys.record(name)
+        with self._ears.bells.hung(record) as bell:
+            if not self._listens(record, ends_at, is_over):
+                return False
+            try:
+                is_there = self._enrolled(name, min(seconds, ENROL_LIMIT), is_over)
+            except Stopped:
+                return False
+            if is_there is None:
+                return True
+            if not is_there:
+                return not is_over(min(LOOK_AGAIN, seconds))
+            while not is_over(0.0):
+                left = ends_at - time.monotonic()
+                if left <= 0:
+                    return False
+                if bell.wait(min(left, LOOK_EVERY)):
+                    return True
+            return False
+
+    def _listens(self, record: bytes, ends_at: float, is_over: Callable[[float], bool]) -> bool:
+        """Have a subscription on the server of this record; False if the wait is over before it stands."""
+        address = self._run(self._route.find(record), ENROL_LIMIT)
+        ear = self._ears.at(address)
+        while not ear.is_listening.wait(min(LOOK_EVERY, max(0.0, ends_at - time.monotonic()))):
+            if ear.has_ended.is_set():
+                raise ear.failure or StoreUnavailable("the subscription to Redis ended")
+            if is_over(0.0) or time.monotonic() >= ends_at:
+                return False
+        return True
+
+    def _enrolled(self, name: Name, limit: float, is_over: Callable[[float], bool]) -> bool | None:
+        """Ask to be woken. None: it is there and has changed since it was last seen."""
+        since, kept_at = self._places.get(name, (b"", 0.0))
+        if time.monotonic() - kept_at > PLACE_KEPT:
+            since = b""
+        asked = enrol(name, self._ears.channel, since, self._seen.pop(name, None), self._keys)
+        said = self._run(self._called(asked), limit, is_over)
+        if said[0] != b"ok":
+            return None if said[0] == b"conflict" else False
+        if len(self._places) >= PLACES_MAX:
+            self._places.clear()
+        self._places[name] = (said[1], time.monotonic())
+        return True
+
+    def _listener(self, address: Address, limit: float) -> Link:
+        return self._links.connected(address, limit, is_routed=self._is_routed)
+
+    def _unheard(self, record: bytes) -> None:
+        """Wake somebody else: nobody here waits any more."""
+        name = self._keys.name(record)
+        if name is None:
+            return
+        try:
+            self._run(self._called(pass_on(name, self._keys)), ENROL_LIMIT)
+        except StoreError:
+            return  # then the others find out by polling
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise StoreUnavailable(f"the store {self.url} is closed")
+
+    def after_fork(self) -> None:
+        """Forget every inherited connection, without closing it: its bytes belong to the parent."""
+        self._inherited += [self._links, self._ears]
+        self._begin()
+
+    def close(self) -> None:
+        """Close every connection. Idempotent."""
+        self._is_open = False
+        self._ears.close()
+        self._links.close()
+
+
+__all__ = ["RedisStore", "traits_of"]

@@ -1,0 +1,194 @@
+"""Decides where Redis is and how one gets in: servers, Sentinels or Cluster, credentials, TLS.
+
+Must not know commands. No message and no repr of this file shows a credential.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+
+from lockstead.errors import StoreRefused
+
+if TYPE_CHECKING:
+    import socket
+
+Address: TypeAlias = "tuple[str, int]"
+"""Host and port."""
+
+MISSING: Final = 'the store on Redis needs its client library; install it: pip install "lockstead[redis]"'
+
+
+class Connection(Protocol):
+    """What is used of redis-py's blocking connection, which is typed in parts only."""
+
+    _sock: socket.socket | None
+
+    def connect(self) -> None:
+        """Connect, log in, select the database."""
+
+    def send_command(self, *words: object) -> None:
+        """Send one command."""
+
+    def pack_command(self, *words: object) -> Sequence[bytes]:
+        """Write one command."""
+        ...
+
+    def pack_commands(self, commands: Iterable[Sequence[object]]) -> Sequence[bytes]:
+        """Write several commands."""
+        ...
+
+    def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:
+        """Send what was written."""
+
+    def read_response(self) -> Any:
+        """Read one reply, raising what is an error."""
+
+    def can_read(self, timeout: float) -> bool:
+        """Tell whether there is something to read, or the end; waits for it up to `timeout` seconds."""
+        ...
+
+    def disconnect(self) -> None:
+        """Close it."""
+
+
+class AwaitedConnection(Protocol):
+    """What is used of redis-py's awaiting connection."""
+
+    async def connect(self) -> None:
+        """Connect, log in, select the database."""
+
+    async def send_command(self, *words: object) -> None:
+        """Send one command."""
+
+    def pack_command(self, *words: object) -> Sequence[bytes]:
+        """Write one command."""
+        ...
+
+    def pack_commands(self, commands: Iterable[Sequence[object]]) -> Sequence[bytes]:
+        """Write several commands."""
+        ...
+
+    async def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:
+        """Send what was written."""
+
+    async def read_response(self) -> Any:
+        """Read one reply, raising what is an error."""
+
+    async def can_read(self) -> bool:
+        """Tell whether there is something to read, or the end."""
+        ...
+
+    async def disconnect(self, nowait: bool = False) -> None:
+        """Close it."""
+
+
+class Kind(Enum):
+    """What stands at the addresses."""
+
+    SERVER = "one server"
+    SENTINEL = "Sentinels, who know the server"
+    CLUSTER = "nodes of a Cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where and how to connect. ways: arguments of redis-py's connections, of a caller's own client among them."""
+
+    kind: Kind
+    addresses: tuple[Address, ...]
+    service: str = ""
+    db: int = 0
+    is_secure: bool = False
+    username: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    ways: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    sentinel_ways: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def connection(self, address: Address, limit: float, *, to_sentinel: bool = False) -> Connection:
+        """Make a connection, which connects when it is told to. limit (seconds) is for every step of that."""
+        from redis import connection
+
+        kind = connection.SSLConnection if self.is_secure else connection.Connection
+        return cast(Connection, kind(**self._arguments(address, limit, to_sentinel=to_sentinel)))
+
+    def awaiting(self, address: Address, limit: float, *, to_sentinel: bool = False) -> AwaitedConnection:
+        """Make an awaiting connection, like `connection`."""
+        from redis.asyncio import connection
+
+        kind = connection.SSLConnection if self.is_secure else connection.Connection
+        return cast(AwaitedConnection, kind(**self._arguments(address, limit, to_sentinel=to_sentinel)))
+
+    def _arguments(self, address: Address, limit: float, *, to_sentinel: bool) -> dict[str, Any]:
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        who = dict(self.sentinel_ways) if to_sentinel else self._who()
+        return {
+            **self.ways,
+            **who,
+            "host": address[0],
+            "port": address[1],
+            "db": 0 if to_sentinel else self.db,
+            "socket_timeout": limit,
+            "socket_connect_timeout": limit,
+            "socket_keepalive": True,
+            # a request that is sent again by the library would turn our own success into a conflict
+            "retry": Retry(NoBackoff(), 0),
+            "protocol": 2,
+        }
+
+    def _who(self) -> dict[str, Any]:
+        if self.ways.get("credential_provider") is not None:
+            return {}
+        return {"username": self.username, "password": self.password}
+
+
+_TAKEN: Final = frozenset({"username", "password", "credential_provider", "client_name", "socket_keepalive_options"})
+
+
+def ways_of(client: object) -> tuple[dict[str, Any], bool]:
+    """Take credentials and TLS from a caller's own client, never its connections, time-outs or retries.
+
+    Also tells whether it speaks TLS. TypeError for what is no blocking client of redis-py.
+    """
+    import redis
+    from redis.connection import SSLConnection
+
+    if isinstance(client, redis.RedisCluster):
+        arguments: Mapping[str, Any] = client.get_connection_kwargs()  # type: ignore[no-untyped-call]  # not typed there
+        is_secure = bool(arguments.get("ssl")) or arguments.get("connection_class") is SSLConnection
+    elif isinstance(client, redis.Redis):
+        arguments = client.connection_pool.connection_kwargs
+        is_secure = issubclass(client.connection_pool.connection_class, SSLConnection)
+    else:
+        raise TypeError(f"client must be a redis.Redis or redis.RedisCluster, not {type(client).__name__}")
+    taken = {
+        name: value
+        for name, value in arguments.items()
+        if value is not None and (name in _TAKEN or (is_secure and name.startswith("ssl_")))
+    }
+    return taken, is_secure
+
+
+def default_credentials(environment: Mapping[str, str] = os.environ) -> tuple[str | None, str | None]:
+    """Give user and password from the environment: REDIS_USERNAME and REDIS_PASSWORD, or redis-cli's REDISCLI_AUTH."""
+    password = environment.get("REDIS_PASSWORD") or environment.get("REDISCLI_AUTH")
+    return (environment.get("REDIS_USERNAME") or None, password) if password else (None, None)
+
+
+def sentinel_credentials(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Give what the Sentinels themselves ask for: REDIS_SENTINEL_USERNAME and REDIS_SENTINEL_PASSWORD."""
+    named = {"username": "REDIS_SENTINEL_USERNAME", "password": "REDIS_SENTINEL_PASSWORD"}
+    return {name: environment[variable] for name, variable in named.items() if environment.get(variable)}
+
+
+def check_library() -> None:
+    """Find out now, not in the middle of a renewal, that the client library is missing."""
+    try:
+        import redis  # noqa: F401
+    except ImportError as error:
+        raise StoreRefused(MISSING) from error

@@ -1,0 +1,140 @@
+"""Decides what a failure of Redis means: certainly not applied, perhaps applied, or never will be; one line each.
+
+Every script of ours writes all or nothing, and the server refuses it before its first write: so a refusal of the
+server is certainly not applied. Must not know what was asked.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+
+OLDEST: Final = "5.0"
+
+_PASSING: Final = {
+    "OOM": "it is out of memory (maxmemory): raise maxmemory, or make room",
+    "MISCONF": "it takes no writes because it cannot save to disk: free the disk, or see its log",
+    "READONLY": "it is a replica and takes no writes: name the master, or write redis+sentinel:// or redis+cluster://",
+    "NOREPLICAS": "too few replicas are in touch with it (min-replicas-to-write)",
+    "LOADING": "it is still reading its data after a start",
+    "MASTERDOWN": "it is a replica that has lost its master",
+    "BUSY": "a script of somebody keeps it busy: SCRIPT KILL ends one that has not written",
+    "TRYAGAIN": "the slot of this key is being moved to another node",
+    "CLUSTERDOWN": "the Cluster is down: a slot has no master, or most masters cannot be reached",
+    "UNBLOCKED": "the request was turned away while its role changed",
+}
+_FOR_GOOD: Final = {
+    "NOAUTH": "it wants a password: put it into REDIS_PASSWORD, or into the URL",
+    "WRONGPASS": "it does not accept user and password: correct them (URL, REDIS_USERNAME, REDIS_PASSWORD)",
+    "NOPERM": "this user may not do that: grant it the commands and keys that docs/stores/redis.md names",
+    "DENIED": "it is in protected mode: set a password there, or bind it",
+    "WRONGTYPE": "another program keeps something under our key: take another prefix (?prefix=...)",
+    "CROSSSLOT": "the keys of one lock are not in one slot: is there a proxy on the way that rewrites keys?",
+}
+_PHRASES: Final = {
+    "without any password configured": "it has no password, and one was given: leave it out (URL, REDIS_PASSWORD)",
+    "but no password is set": "it has no password, and one was given: leave it out (URL, REDIS_PASSWORD)",
+    "invalid password": _FOR_GOOD["WRONGPASS"],
+    "invalid username-password": _FOR_GOOD["WRONGPASS"],
+    "invalid username or password": _FOR_GOOD["WRONGPASS"],
+    "db index is out of range": "it has no such database: correct the number in the URL",
+    "invalid db index": "it has no such database: correct the number in the URL",
+    "select is not allowed in cluster mode": "it is a node of a Cluster: write redis+cluster://",
+    "cluster support disabled": "it is no node of a Cluster: write redis://",
+    "non deterministic commands": f"it is too old: Redis {OLDEST} or later is needed",
+    "unknown redis command": f"it is too old, or no Redis: Redis {OLDEST} or later is needed",
+    "unknown command": f"it cannot run scripts, or its commands were renamed: Redis {OLDEST} or later is needed",
+}
+_CODE: Final = re.compile(r"(?:^|-)([A-Z]{3,})\b")
+
+
+def refusal(error: Exception, where: str) -> StoreError:
+    """Translate an error that the server answered with."""
+    code, said = code_of(error), str(error)
+    if code in _PASSING:
+        return StoreUnavailable(f"Redis at {where} does not do it now: {_PASSING[code]}")
+    if code in _FOR_GOOD:
+        return StoreRefused(f"Redis at {where} refuses: {_FOR_GOOD[code]}")
+    lowered = said.lower()
+    for phrase, remedy in _PHRASES.items():
+        if phrase in lowered:
+            return StoreRefused(f"Redis at {where} refuses: {remedy}")
+    if "max number of clients" in lowered:
+        return StoreUnavailable(f"Redis at {where} has no connection free (maxclients): raise it, or close some")
+    return OutcomeUnknown(f"Redis at {where} failed in a way that is not known: {_short(said)}")
+
+
+def code_of(error: Exception) -> str:
+    """Give the word by which Redis says what kind of error it is ("OOM"); empty if it says none."""
+    code: str | None = getattr(error, "status_code", None)
+    if code and code != "ERR":
+        return code
+    named = _BY_CLASS.get(type(error).__name__)
+    if named is not None:
+        return named
+    # servers before 7 wrap what a command of a script said, with a dash before its code
+    for found in _CODE.finditer(str(error)):
+        if found[1] in _PASSING or found[1] in _FOR_GOOD or found[1] in ("MOVED", "ASK", "NOSCRIPT"):
+            return found[1]
+    return ""
+
+
+_BY_CLASS: Final = {
+    "NoScriptError": "NOSCRIPT",
+    "ReadOnlyError": "READONLY",
+    "OutOfMemoryError": "OOM",
+    "BusyLoadingError": "LOADING",
+    "NoPermissionError": "NOPERM",
+    "TryAgainError": "TRYAGAIN",
+    "ClusterDownError": "CLUSTERDOWN",
+    "MasterDownError": "MASTERDOWN",
+    "MovedError": "MOVED",
+    "AskError": "ASK",
+    "ClusterCrossSlotError": "CROSSSLOT",
+}
+"""Older versions of the client library take the code out of the text and keep it in the class alone."""
+
+
+def unconnected(error: BaseException, where: str, *, is_secure: bool) -> StoreError:
+    """Translate what went wrong before anything was sent."""
+    from redis import exceptions
+
+    said = _short(str(error))
+    lowered = said.lower()
+    if isinstance(error, exceptions.ResponseError | exceptions.AuthenticationError | exceptions.BusyLoadingError):
+        known = refusal(error, where)
+        return known if not isinstance(known, OutcomeUnknown) else StoreUnavailable(str(known))
+    if "certificate verify failed" in lowered or "hostname mismatch" in lowered:
+        return StoreRefused(
+            f"the certificate of {where} is not trusted ({said}); name its authority: ?ssl_ca_certs=FILE"
+        )
+    if isinstance(error, exceptions.InvalidResponse):
+        way = "" if is_secure else ", or a Redis that wants TLS (write rediss://, or ?tls=true)"
+        return StoreRefused(f"what answers at {where} is no Redis{way}; correct the address")
+    if is_secure and any(word in lowered for word in ("wrong version number", "record layer", "ssl", "eof occurred")):
+        return StoreUnavailable(f"no TLS with {where} ({said}); without TLS write redis:// (or leave out ?tls=true)")
+    if "closed by server" in lowered and not is_secure:
+        return StoreUnavailable(
+            f"{where} closed the connection at once; is it Redis, and does it want TLS (rediss://, or ?tls=true)?"
+        )
+    return StoreUnavailable(f"no connection to Redis at {where} ({said}); nothing was sent")
+
+
+def unanswered(error: BaseException, where: str, limit: float) -> StoreError:
+    """Translate what went wrong after the send, or in the middle of it."""
+    from redis import exceptions
+
+    if isinstance(error, exceptions.AuthenticationError | exceptions.BusyLoadingError):
+        return refusal(error, where)  # an answer of the server, which the library raises as an error of the connection
+    if isinstance(error, exceptions.TimeoutError | TimeoutError):
+        return OutcomeUnknown(f"no answer from Redis at {where} within {limit:.3g} s")
+    if isinstance(error, exceptions.ConnectionError) and "max number of clients" in str(error):
+        return refusal(error, where)
+    return OutcomeUnknown(f"no clear answer from Redis at {where} ({_short(str(error)) or type(error).__name__})")
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 160 else line[:160] + "…"

@@ -1,0 +1,230 @@
+"""Decides how bytes go to Redis and back, blocking: connections of redis-py, each for one exchange at a time.
+
+Its pools and clients are not used: they repeat requests, and cannot tell what was never sent. Must not know what is
+asked.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.redis_access import Access, Address, Connection
+from lockstead.stores.redis_errors import unanswered, unconnected
+from lockstead.stores.redis_route import Ask, shown
+from lockstead.stores.redis_wire import Words
+
+IDLE_CHECKED: Final = 0.02
+"""Seconds of idling after which a connection is looked at before it is used: the server may have closed it."""
+
+LOOK_EVERY: Final = 0.05
+"""Seconds after which who waits patiently for an answer looks whether the caller wants to stop."""
+
+
+class Stopped(Exception):  # noqa: N818 - no error: the caller wanted to
+    """The caller wanted to stop while an answer was under way."""
+
+
+class Link:
+    """One connection. Not safe to share between threads."""
+
+    __slots__ = ("_connection", "_limit", "_used_at", "address", "where")
+
+    def __init__(self, connection: Connection, address: Address, limit: float) -> None:
+        self._connection = connection
+        self.address = address
+        self.where = shown(address)
+        self._limit: float | None = limit
+        self._used_at = 0.0
+
+    def connect(self, *, is_secure: bool, role: str) -> None:
+        """Connect and look whom we have: role is "master" or "sentinel", or empty for any. Raises what it means."""
+        from redis import exceptions
+
+        try:
+            self._connection.connect()
+            found = self._role() if role else ""
+        except StoreError:
+            self.close()
+            raise
+        except (exceptions.RedisError, OSError) as error:
+            self.close()
+            raise unconnected(error, self.where, is_secure=is_secure) from error
+        if found and found != role:
+            self.close()
+            raise wrong_role(self.where, found, role)
+        self._used_at = time.monotonic()
+
+    def _role(self) -> str:
+        from redis import exceptions
+
+        self._connection.send_command("ROLE")
+        try:
+            return str(self._connection.read_response()[0].decode())
+        except exceptions.NoPermissionError:
+            return ""  # who may not ask learns it from the first write
+
+    def is_usable(self) -> bool:
+        """Tell whether a connection that has idled is still open, and nothing unasked was said on it."""
+        if time.monotonic() - self._used_at < IDLE_CHECKED:
+            return True
+        try:
+            is_clean = not self._connection.can_read(0)
+        except Exception:  # noqa: BLE001 - closed, whatever it says
+            is_clean = False
+        self._limit = -1.0  # looking has put back the time-out of the socket
+        if not is_clean:
+            self.close()
+        return is_clean
+
+    def exchange(
+        self, commands: Sequence[Words], limit: float, is_over: Callable[[float], bool] | None = None
+    ) -> list[Any]:
+        """Send commands together and give a reply for each, errors of the server among them, within `limit` seconds.
+
+        is_over: looked at every 50 ms while nothing is answered; Stopped where it says True.
+        """
+        from redis.exceptions import RedisError, ResponseError
+
+        connection = self._connection
+        try:
+            if limit != self._limit:
+                self._limit_to(limit)
+            packed = connection.pack_command(*commands[0]) if len(commands) == 1 else connection.pack_commands(commands)
+            connection.send_packed_command(packed, check_health=False)
+            if is_over is not None:
+                self._await_answer(limit, is_over)
+            replies: list[Any] = []
+            for _ in commands:
+                try:
+                    replies.append(connection.read_response())
+                except ResponseError as error:
+                    replies.append(error)
+        except (RedisError, OSError) as error:
+            self.close()
+            raise unanswered(error, self.where, limit) from error
+        except BaseException:
+            self.close()  # half an answer may be left on it
+            raise
+        self._used_at = time.monotonic()
+        return replies
+
+    def _await_answer(self, limit: float, is_over: Callable[[float], bool]) -> None:
+        ends_at = time.monotonic() + limit
+        while not self._connection.can_read(LOOK_EVERY):
+            if is_over(0.0):
+                raise Stopped
+            if time.monotonic() > ends_at:
+                raise TimeoutError
+        self._limit = -1.0
+
+    def listen(self, channel: bytes) -> None:
+        """Subscribe; from then on only `heard` may be called. Raises what the server answers instead."""
+        self._connection.send_command("SUBSCRIBE", channel)
+        self._connection.read_response()
+        self._limit_to(None)
+
+    def _limit_to(self, limit: float | None) -> None:
+        """Limit every read and write; the library has no other way to do so for one command."""
+        connected = self._connection._sock
+        if connected is not None:
+            connected.settimeout(limit)
+        self._limit = limit
+
+    def heard(self) -> bytes | None:
+        """Block until a message comes; None for what is none. Raises when the connection ends."""
+        said = self._connection.read_response()
+        return bytes(said[2]) if said[0] == b"message" else None
+
+    def hang_up(self) -> None:
+        """End it from another thread: whoever reads from it comes back, and closes it."""
+        connected = self._connection._sock
+        if connected is not None:
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it. Idempotent."""
+        self._connection.disconnect()
+
+
+class Links:
+    """The connections of one store by server; as many as there are threads that ask at once. Safe to share."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._lock = threading.Lock()
+        self._idle: dict[tuple[Address, bool], list[Link]] = {}
+        self._is_open = True
+
+    def exchange(self, ask: Ask, limit: float, is_over: Callable[[float], bool] | None = None) -> list[Any]:
+        """Send what is asked to its server, within `limit` seconds. Raises StoreError."""
+        began_at = time.monotonic()
+        link, is_new = self._taken(ask, limit)
+        left = limit if not is_new else limit - (time.monotonic() - began_at)
+        if left <= 0:
+            link.close()
+            raise StoreUnavailable(
+                f"it took all of {limit:.3g} s to connect to Redis at {link.where}; nothing was sent"
+            )
+        replies = link.exchange(ask.commands, left, is_over)
+        with self._lock:
+            if self._is_open:
+                self._idle.setdefault((ask.address, ask.to_sentinel), []).append(link)
+                return replies
+        link.close()
+        return replies
+
+    def _taken(self, ask: Ask, limit: float) -> tuple[Link, bool]:
+        while True:
+            with self._lock:
+                if not self._is_open:
+                    raise StoreUnavailable("the store is closed")
+                idle = self._idle.get((ask.address, ask.to_sentinel))
+                link = idle.pop() if idle else None
+            if link is None:
+                return self.connected(ask.address, limit, to_sentinel=ask.to_sentinel, is_routed=ask.is_routed), True
+            if link.is_usable():
+                return link, False
+
+    def connected(self, address: Address, limit: float, *, to_sentinel: bool = False, is_routed: bool = False) -> Link:
+        """Make a connection of one's own. Raises StoreError."""
+        try:
+            connection = self._access.connection(address, limit, to_sentinel=to_sentinel)
+        except Exception as error:
+            raise StoreRefused(f"no connection to Redis can be made: {type(error).__name__}: {error}") from error
+        link = Link(connection, address, limit)
+        role = "" if is_routed or to_sentinel else "master"
+        link.connect(is_secure=self._access.is_secure, role=role)
+        return link
+
+    def drop(self, address: Address) -> None:
+        """Close what idles on a server that failed."""
+        with self._lock:
+            links = self._idle.pop((address, False), [])
+        for link in links:
+            link.close()
+
+    def close(self) -> None:
+        """Close what idles now, and what is in use when it is given back."""
+        with self._lock:
+            self._is_open = False
+            links = [link for idle in self._idle.values() for link in idle]
+            self._idle.clear()
+        for link in links:
+            link.close()
+
+
+def wrong_role(where: str, found: str, wanted: str) -> StoreError:
+    """Say what answers where something else was expected."""
+    if found == "sentinel":
+        return StoreRefused(f"{where} is a Sentinel; write redis+sentinel://{where}/SERVICE")
+    return StoreUnavailable(
+        f"Redis at {where} is a {found.replace('slave', 'replica')} and no {wanted}; name the master, or write "
+        "redis+sentinel:// or redis+cluster://"
+    )
