@@ -12,7 +12,7 @@ from typing import Final
 
 from rich.console import Console
 
-from tests.benchmarks import crowds, cycles, handing, imports
+from tests.benchmarks import crowds, cycles, handing, imports, networked
 from tests.benchmarks.figures import Row, Size, machine, markdown, table
 
 Benchmark = Callable[[Size], Iterator[Row]]
@@ -24,6 +24,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "gcs": cycles.gcs,
     "waiters": crowds.waiters,
     "leases": crowds.leases,
+    **networked.BENCHMARKS,
     "imports": imports.imports,
 }
 

@@ -5,9 +5,7 @@ As a program (`python -m tests.benchmarks.crowds LEASES SECONDS`) it keeps lease
 
 from __future__ import annotations
 
-import gc
 import json
-import resource
 import subprocess
 import sys
 import threading
@@ -15,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import httpx
 
@@ -24,6 +21,7 @@ from lockstead.events import LockEvent, Renewed
 from lockstead.stores.memory import MemoryStore
 from tests.benchmarks.cycles import emulator, silent
 from tests.benchmarks.figures import Row, Size
+from tests.benchmarks.memory import resident_bytes
 
 POLL = 0.5
 """Seconds between two looks of a waiter, here without the jitter, so that they can be counted."""
@@ -104,21 +102,16 @@ def keep(count: int, seconds: float) -> Kept:
 
     with lockstead.Client(MemoryStore(), listener=count_renewals) as client:
         client.lock("warm").acquire().release()
-        before = _resident_bytes()
+        before = resident_bytes()
         kept = [client.lock(f"key-{number}", ttl=300).acquire() for number in range(count)]
-        each = (_resident_bytes() - before) / count
+        each = (resident_bytes() - before) / count
         began, worked = time.monotonic(), time.process_time()
         time.sleep(seconds)
         worked = time.process_time() - worked
         lasted = time.monotonic() - began
         if not all(lease.is_held for lease in kept):
             raise RuntimeError("a lease was lost")
-        return Kept(count, each, (_resident_bytes() - before) / count, lasted, worked, renewals)
-
-
-def _resident_bytes() -> int:
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
+        return Kept(count, each, (resident_bytes() - before) / count, lasted, worked, renewals)
 
 
 if __name__ == "__main__":

@@ -33,9 +33,25 @@ class Size:
     waiting: float = 10.0
     leases: int = 10_000
     keeping: float = 75.0
+    rounds_networked: int = 41
+    times_networked: int = 20
+    hand_overs: int = 100
+    leases_networked: int = 1000
 
 
-TINY = Size(rounds=1, times=2, samples=1, waiters=5, waiting=1.2, leases=20, keeping=0.2)
+TINY = Size(
+    rounds=1,
+    times=2,
+    samples=1,
+    waiters=5,
+    waiting=1.2,
+    leases=20,
+    keeping=0.2,
+    rounds_networked=1,
+    times_networked=2,
+    hand_overs=1,
+    leases_networked=20,
+)
 """For the test that every benchmark runs."""
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import lockstead
 from lockstead.testing.gcs_server import GcsServer
-from tests.benchmarks import money
+from tests.benchmarks import money, networked
 from tests.benchmarks.__main__ import BENCHMARKS
 from tests.benchmarks.figures import TINY, Row, cells, in_turn, machine, markdown, paired
 
 
+# peers warn of themselves: of what is deprecated, of what they leave open
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmark_runs_and_gives_its_figures(name: str) -> None:
     rows = list(BENCHMARKS[name](TINY))
@@ -81,3 +84,33 @@ def test_the_prices_in_the_documentation_are_those_worked_out() -> None:
     page = Path(__file__).parents[2].joinpath("docs", "benchmarks.md").read_text("utf-8")
     for row in money.markdown():
         assert row in page
+
+
+def test_several_are_measured_in_turn_and_another_one_begins_each_round() -> None:
+    calls: list[str] = []
+    kinds = ("a", "b", "c")
+    taken = networked.in_turn({kind: partial(calls.append, kind) for kind in kinds}, rounds=3, times=1)
+    assert "".join(calls) == "abc" + "abc" + "bca" + "cab"
+    assert [list(taken[kind]) for kind in kinds] == [[0, 1, 2]] * 3
+
+
+def test_a_slow_peer_is_compared_with_the_rounds_in_which_it_took_part() -> None:
+    taken = {"lockstead": {0: 1.0, 1: 50.0, 2: 60.0, 5: 2.0}, "slow": {0: 2.0, 5: 4.0}}
+    goal = networked.Goal("slow", 0.5)
+    (row,) = networked._beside("a", taken, ["slow"], [goal], "ms", {})
+    assert (row.ours, row.theirs, row.ratio) == (1500.0, 3000.0, 0.5)
+    assert row.is_reached
+
+
+def test_a_peer_that_cannot_run_is_a_row_that_says_so() -> None:
+    taken = {"lockstead": {0: 1.0}}
+    goals = [networked.Goal("", 1.0, of_ratio=False), networked.Goal("absent", 0.5)]
+    alone, beside = networked._beside("a", taken, ["absent"], goals, "ms", {"absent": "ImportError: no"})
+    assert (alone.ours, alone.limit, alone.is_reached) == (1000.0, 1.0, False)
+    assert "cannot run here: ImportError: no" in beside.against
+    assert beside.to_reach == ""
+
+
+def test_what_one_in_a_hundred_exceeds() -> None:
+    assert networked.late(range(100)) == 98
+    assert networked.late([3.0, 1.0, 2.0]) == 3.0
