@@ -27,6 +27,7 @@ class Other:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._acquire = acquire
         self._kind = kind
+        self._hear()
 
     def handed_over(self, settled: tuple[float, float] = SETTLED) -> float:
         """Give the seconds that one hand-over took. The other has been waiting for some time when it begins."""

@@ -344,6 +344,7 @@ def wait_in_turn(kind: str, where: str) -> None:
     """Be a process that waits."""
     with opened(kind, where) as acquire:
         acquire()()  # so that it is connected
+        print("ready", flush=True)
         for _line in sys.stdin:
             print("waiting", flush=True)
             release = acquire()
