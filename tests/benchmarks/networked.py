@@ -27,7 +27,7 @@ PHASES: Final = (0.03, 0.13)
 """Seconds that the other waits before a release: a whole period of the peer that polls every 0.1 s, and no less."""
 
 SLOW: Final = 0.2
-"""Seconds of a hand-over from which a peer is measured in one round of five only."""
+"""Seconds of a hand-over from which a peer is measured in one round of ten only."""
 
 Taken = dict[str, dict[int, float]]
 """Who took how many seconds in which round."""
@@ -266,12 +266,12 @@ def _others(kinds: Sequence[str], server: Running, stack: ExitStack) -> tuple[di
 
 
 def handed_over_in_turn(others: Mapping[str, Other], rounds: int) -> Taken:
-    """Give, for each, the seconds of its hand-overs by round. Who is slow takes part in one round of five."""
+    """Give, for each, the seconds of its hand-overs by round. Who is slow takes part in one round of ten."""
     taken: Taken = {kind: {} for kind in others}
     slow: set[str] = set()
     for number in range(rounds):
         for kind, other in others.items():
-            if kind in slow and number % 5:
+            if kind in slow and number % 10:
                 continue
             taken[kind][number] = other.handed_over(PHASES)
             if taken[kind][number] > SLOW and kind != OURS:
