@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.servers.base import Server, free_port, needed
+from tests.servers.zookeeper import ZookeeperServer, four_letters
 
 Counts = Callable[[], Mapping[str, int]]
 
@@ -112,37 +113,6 @@ def _as_postgres() -> list[str]:
     return [needed("setpriv"), *ids] if os.geteuid() == 0 else []
 
 
-class ZookeeperServer(Server):
-    """One server that does not wait for its disk."""
-
-    def command(self) -> Sequence[str]:
-        """Give the command line."""
-        settings = self.directory / "zoo.cfg"
-        settings.write_text(
-            f"tickTime=1000\ndataDir={self.directory}\nclientPort={self.port}\nclientPortAddress=127.0.0.1\n"
-            "admin.enableServer=false\nmaxClientCnxns=0\n4lw.commands.whitelist=*\n"
-        )
-        main = "org.apache.zookeeper.server.ZooKeeperServerMain"
-        flags = ["-Xmx512m", "-Dzookeeper.forceSync=no", "-cp", "/usr/share/java/*"]
-        return [needed("java"), *flags, main, str(settings)]
-
-    def is_ready(self) -> bool:
-        """Tell whether it serves."""
-        return "imok" in four_letters(self.port, "ruok")
-
-
-def four_letters(port: int, word: str) -> str:
-    """Ask ZooKeeper for something by a word; nothing while it does not listen."""
-    import socket
-
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=2) as asking:
-            asking.sendall(word.encode("ascii"))
-            return b"".join(iter(lambda: asking.recv(4096), b"")).decode("utf-8")
-    except OSError:
-        return ""
-
-
 # --- counting -------------------------------------------------------------------------------------------------------
 
 
@@ -202,7 +172,7 @@ def _logging(where: str) -> Callable[[], AbstractContextManager[None]]:
 
 def _of_zookeeper(port: int) -> Counts:
     def counts() -> Mapping[str, int]:
-        found = re.search(r"^Received: (\d+)", four_letters(port, "srvr"), re.MULTILINE)
+        found = re.search(r"^Received: (\d+)", four_letters(port, b"srvr").decode("utf-8"), re.MULTILINE)
         return {"packets": int(found[1]) if found else 0}
 
     return counts
