@@ -23,6 +23,8 @@ GROUP: Final = "lockstead.stores"
 OURS: Final = {
     "gs": "lockstead.stores.gcs_url",
     "memory": "lockstead.stores.memory_url",
+    "postgres": "lockstead.stores.postgres_url",
+    "postgresql": "lockstead.stores.postgres_url",
     "redis": "lockstead.stores.redis_url",
     "sqlite": "lockstead.stores.sqlite_url",
     "zk": "lockstead.stores.zookeeper_url",

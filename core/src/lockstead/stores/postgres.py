@@ -1,0 +1,255 @@
+"""Decides how records are kept in one table of a PostgreSQL database: a command is a statement, and none is two.
+
+Time is the server's `clock_timestamp()`, read by the statement itself; `updated` never goes back. A row outlives its
+record, so that its counter, incarnation and fencing token in one, goes on. Must not know what the fields of a record
+mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from lockstead.errors import StoreError, StoreRefused
+from lockstead.protocol.commands import (
+    Absent,
+    Command,
+    Conflict,
+    Create,
+    Extend,
+    List,
+    Listing,
+    Read,
+    Remove,
+    Removed,
+    Replace,
+    Snapshot,
+    StoreClock,
+    TokenSource,
+    Traits,
+)
+from lockstead.stores.postgres_listen import Listener, until_changed
+from lockstead.stores.postgres_pool import Pool
+from lockstead.stores.postgres_statements import bucket, statements
+from lockstead.stores.postgres_url import Target
+from lockstead.stores.postgres_wire import Row
+from lockstead.values import Name, Space
+
+if TYPE_CHECKING:
+    from lockstead.stores.examination import Finding, Promise
+
+A = TypeVar("A")
+
+TRAITS: Final = Traits(
+    scheme="postgresql",
+    guarantee="one primary server and its clock; over a fail-over what was replicated synchronously",
+    clock=StoreClock.SHARED,
+    tokens=TokenSource.NATIVE,
+)
+
+UNREADABLE: Final = {"v": "1"}
+"""What is shown of a row whose fields are no map of text: neither free nor anybody's, and an operator can remove it."""
+
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class PostgresStore:
+    """Records in a PostgreSQL database. Promises nothing over a fail-over that loses what was committed."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._statements = statements(target.schema)
+        self._pool = Pool(target, self._statements)
+        self._listener = Listener(target, self._statements)
+
+    def __repr__(self) -> str:
+        return f"PostgresStore({self._target.url!r})"
+
+    @property
+    def traits(self) -> Traits:
+        """What the protocol must know of this store."""
+        return TRAITS
+
+    @property
+    def url(self) -> str:
+        """The URL without user and password."""
+        return self._target.url
+
+    def perform(self, command: Command[A], limit: float) -> A:
+        """Carry out one command as one statement, within `limit` seconds.
+
+        Raises StoreUnavailable (nothing was changed), OutcomeUnknown or StoreRefused.
+        """
+        answer: object
+        sql = self._statements
+        match command:
+            case Read():
+                answer = _shown(self._ask(sql.read, _at(command.name), limit))
+            case List():
+                asked = (command.space.value, command.key, command.part_prefix)
+                answer = _listing(command.space, self._ask(sql.list, asked, limit))
+            case Create():
+                rows = self._ask(sql.create, (*_at(command.name), _encode(dict(command.fields))), limit)
+                answer = _snapshot(rows[0]) if rows else Conflict()
+            case Extend():
+                rung = bucket(command.name.key) if command.fields else None
+                asked_extend = (*_expected(command), _encode(dict(command.fields)), rung)
+                answer = _changed(self._ask(sql.extend, asked_extend, limit))
+            case Replace():
+                asked_replace = (*_expected(command), _encode(dict(command.fields)), bucket(command.name.key))
+                answer = _changed(self._ask(sql.replace, asked_replace, limit))
+            case Remove():
+                seen = _changed(self._ask(sql.remove, (*_expected(command), bucket(command.name.key)), limit))
+                answer = Removed(seen.store_now) if isinstance(seen, Snapshot) else seen
+            case _:
+                raise TypeError(f"not a command for a store: {type(command).__name__}")
+        return cast(A, answer)
+
+    def _ask(self, statement: bytes, parameters: Sequence[str | int | None], limit: float) -> list[Row]:
+        with self._pool.lend(limit) as (link, left):
+            return link.ask(statement, parameters, left)
+
+    # --- many at once --------------------------------------------------------------------------------------------
+
+    def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
+        """Carry out many commands, all Extends by one statement and all Reads by another. Raises nothing."""
+        answers: list[Any] = [None] * len(commands)
+        left = _Left(limit)
+        extends: dict[Name, int] = {}
+        reads: list[int] = []
+        alone: list[int] = []
+        for number, command in enumerate(commands):
+            if isinstance(command, Extend) and command.name not in extends:
+                extends[command.name] = number  # a statement changes a row once: a second one of a name goes alone
+            elif isinstance(command, Read):
+                reads.append(number)
+            else:
+                alone.append(number)
+        for numbers, several in ((list(extends.values()), self._extend_many), (reads, self._read_many)):
+            if len(numbers) < 2:
+                alone = sorted((*alone, *numbers))
+                continue
+            try:
+                found = several([commands[number] for number in numbers], left.seconds)
+            except StoreRefused:
+                alone = sorted((*alone, *numbers))  # one that is refused refuses all: each is asked by itself
+                continue
+            except StoreError as error:
+                found = [error] * len(numbers)
+            for number, answer in zip(numbers, found, strict=True):
+                answers[number] = answer
+        for number in alone:
+            try:
+                answers[number] = self.perform(commands[number], left.seconds)
+            except StoreError as error:
+                answers[number] = error
+        return answers
+
+    def _extend_many(self, commands: Sequence[Extend], limit: float) -> list[Any]:
+        asked = [
+            {
+                "n": number,
+                **_named(command.name),
+                "fields": dict(command.fields),
+                "granted": command.incarnation,
+                "revision": command.revision,
+                "bucket": bucket(command.name.key) if command.fields else None,
+            }
+            for number, command in enumerate(commands)
+        ]
+        rows = self._ask(self._statements.extend_many, (_encode(asked),), limit)
+        found = {int(row[0] or 0): row[1:] for row in rows}
+        return [_changed([found[number]] if number in found else []) for number in range(len(commands))]
+
+    def _read_many(self, commands: Sequence[Read], limit: float) -> list[Any]:
+        asked = [{"n": number, **_named(command.name)} for number, command in enumerate(commands)]
+        rows = self._ask(self._statements.read_many, (_encode(asked),), limit)
+        found = {int(row[0] or 0): row[1:] for row in rows}
+        return [_shown([found[number]] if number in found else []) for number in range(len(commands))]
+
+    # --- waiting -------------------------------------------------------------------------------------------------
+
+    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        """Block until the record changed (True), `seconds` passed, or the caller wants to stop (False).
+
+        Wakes by a notification, or by looking every now and then where there can be none.
+        """
+
+        def look() -> Row | None:
+            rows = self._ask(self._statements.state, _at(name), LOOK_LIMIT)
+            return rows[0] if rows else None
+
+        return until_changed(self._listener, name.key, look, seconds, is_over)
+
+    # --- examining -----------------------------------------------------------------------------------------------
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def after_fork(self) -> None:
+        """Forget every inherited connection; psycopg closes none that another process opened."""
+        self._pool = self._pool.forget()
+        self._listener = self._listener.forget()
+
+    def close(self) -> None:
+        """Close every connection; those in use as soon as they are given back."""
+        self._listener.close()
+        self._pool.close()
+
+
+LOOK_LIMIT: Final = 5.0
+"""Seconds that a look at a record may take while waiting for it."""
+
+
+class _Left:
+    """What is left of a limit."""
+
+    def __init__(self, limit: float) -> None:
+        import time
+
+        self._now = time.monotonic
+        self._ends_at = self._now() + limit
+
+    @property
+    def seconds(self) -> float:
+        return max(0.001, self._ends_at - self._now())
+
+
+def _at(name: Name) -> tuple[str, str, str]:
+    return name.space.value, name.key, name.part
+
+
+def _named(name: Name) -> dict[str, str]:
+    return {"space": name.space.value, "key": name.key, "part": name.part}
+
+
+def _expected(command: Extend | Replace | Remove) -> tuple[str | None, ...]:
+    return (*_at(command.name), command.incarnation, command.revision)
+
+
+def _fields(text: str | None) -> Mapping[str, str] | None:
+    """Give the fields of a row; None if another program wrote there: a map of text is all that is ours."""
+    fields = {} if text is None else json.loads(text)
+    return fields if all(isinstance(value, str) for value in fields.values()) else None
+
+
+def _snapshot(row: Row) -> Snapshot:
+    granted, revision, updated, now, text = row[:5]
+    fields = _fields(text)
+    if fields is None:
+        return Snapshot(UNREADABLE, str(granted), str(revision))
+    return Snapshot(fields, str(granted), str(revision), float(updated or 0), float(now or 0), int(granted or 0))
+
+
+def _shown(rows: Sequence[Row]) -> Snapshot | Absent:
+    return _snapshot(rows[0]) if rows else Absent()
+
+
+def _changed(rows: Sequence[Row]) -> Snapshot | Conflict | Absent:
+    if not rows:
+        return Absent()
+    return Conflict() if rows[0][0] is None else _snapshot(rows[0])
+
+
+def _listing(space: Space, rows: Sequence[Row]) -> Listing:
+    return Listing(tuple((Name(str(row[0]), space, str(row[1])), _snapshot(row[2:])) for row in rows))

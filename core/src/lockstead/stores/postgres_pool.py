@@ -1,0 +1,173 @@
+"""Decides which connection serves a statement, and that a new one leads to tables that this version can use.
+
+Must not know commands or records.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.postgres_errors import STANDBY, Forbidden, Missing
+from lockstead.stores.postgres_statements import SCHEMA_VERSION, SWEEP_EVERY, Statements, tables
+from lockstead.stores.postgres_url import Target
+from lockstead.stores.postgres_wire import Link, Row, connect
+
+LINKS_MAX: Final = 8
+"""Connections of one process to one store at once; each command needs one for the time of one answer."""
+
+SERVES: Final = 3600.0
+"""Seconds after which a connection is replaced: what stands there is checked anew, and the server's memory freed."""
+
+OLDEST: Final = 90500
+"""ON CONFLICT, and `||` of jsonb."""
+
+
+class Pool:
+    """The connections of one process to one database. Safe to share between threads; replaced in a forked child."""
+
+    def __init__(self, target: Target, statements: Statements) -> None:
+        self._target = target
+        self._statements = statements
+        self._idle: list[Link] = []
+        self._lent: set[Link] = set()
+        self._lock = threading.Lock()
+        self._places = threading.BoundedSemaphore(LINKS_MAX)
+        self._is_open = True
+
+    @contextmanager
+    def lend(self, limit: float) -> Iterator[tuple[Link, float]]:
+        """Lend a connection that is ready, and say how many seconds of the limit are left.
+
+        Raises StoreUnavailable or StoreRefused: nothing was sent yet.
+        """
+        ends_at = time.monotonic() + limit
+        if not self._places.acquire(timeout=limit):
+            raise StoreUnavailable(f"{self._target.url}: all {LINKS_MAX} connections were busy for {limit:.3g} s")
+        try:
+            link = self._take(ends_at)
+            try:
+                yield link, max(0.001, ends_at - time.monotonic())
+            finally:
+                self._give_back(link)
+        finally:
+            self._places.release()
+
+    def _take(self, ends_at: float) -> Link:
+        while True:
+            with self._lock:
+                if not self._is_open:
+                    raise StoreUnavailable(f"the store {self._target.url} is closed")
+                link = self._idle.pop() if self._idle else None
+                if link is not None:
+                    self._lent.add(link)
+            if link is None:
+                return self._open(ends_at)
+            if link.is_silent() and time.monotonic() - link.opened_at < SERVES:
+                return link
+            self._drop(link)
+
+    def _open(self, ends_at: float) -> Link:
+        link = connect(self._target.conninfo, self._target.url, max(0.001, ends_at - time.monotonic()))
+        with self._lock:
+            self._lent.add(link)
+        try:
+            prepare(link, self._target, self._statements, ends_at)
+        except BaseException:
+            self._drop(link)
+            raise
+        return link
+
+    def _give_back(self, link: Link) -> None:
+        with self._lock:
+            if link.is_good and self._is_open:
+                self._lent.discard(link)
+                self._idle.append(link)
+                return
+        self._drop(link)
+
+    def _drop(self, link: Link) -> None:
+        with self._lock:
+            self._lent.discard(link)
+        link.close()
+
+    def forget(self) -> Pool:
+        """Give a fresh pool to a forked child. psycopg closes no connection that another process opened."""
+        fresh = Pool(self._target, self._statements)
+        fresh._is_open = self._is_open
+        return fresh
+
+    def close(self) -> None:
+        """Close every connection; those in use as soon as they are given back."""
+        with self._lock:
+            self._is_open = False
+            links, self._idle = self._idle, []
+        for link in links:
+            link.close()
+
+
+def prepare(link: Link, target: Target, statements: Statements, ends_at: float) -> None:
+    """See to it that the tables stand, of a version that we can use. Raises StoreUnavailable or StoreRefused."""
+    try:
+        _check_server(link)
+        found = _found(link, statements, ends_at)
+        if found is None:
+            _set_up(link, target, statements, ends_at)
+            found = _found(link, statements, ends_at)
+        if found is None:
+            raise StoreRefused(f"the tables of the locks in {link.place} are removed as soon as they are made")
+        if float(found[4] or 0) > SWEEP_EVERY:
+            with suppress(StoreError):
+                link.ask(statements.sweep, (), _left(ends_at))
+    except OutcomeUnknown as error:
+        # whatever came of it, the command itself was never sent
+        raise StoreUnavailable(str(error)) from error
+
+
+def _check_server(link: Link) -> None:
+    if link.version < OLDEST:
+        raise StoreRefused(
+            f"{link.place} is PostgreSQL {link.said('server_version')}: too old; lockstead needs 9.5 or later"
+        )
+    encoding = link.said("server_encoding")
+    if encoding != "UTF8":
+        raise StoreRefused(
+            f"the database {link.place} keeps text as {encoding}; make one for the locks: "
+            "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+        )
+
+
+def _found(link: Link, statements: Statements, ends_at: float) -> Row | None:
+    try:
+        rows = link.ask(statements.check, (), _left(ends_at))
+    except Missing:
+        return None
+    if not rows:
+        return None
+    version, least, in_recovery, product = rows[0][:4]
+    if not str(product).startswith("PostgreSQL"):
+        raise StoreRefused(f"{link.place} is no PostgreSQL but {str(product)[:40]!r}: its locks are not proved")
+    if in_recovery == "t":
+        raise StoreUnavailable(f"{link.place} {STANDBY}")
+    if int(least or 0) > SCHEMA_VERSION:
+        raise StoreRefused(
+            f"the tables of the locks in {link.place} are of version {version}, newer than this one reads "
+            f"({SCHEMA_VERSION}); upgrade lockstead"
+        )
+    return rows[0]
+
+
+def _set_up(link: Link, target: Target, statements: Statements, ends_at: float) -> None:
+    try:
+        link.ask(statements.set_up, (), _left(ends_at))
+    except Forbidden as error:
+        sql = "; ".join((f"CREATE SCHEMA {target.schema}", *tables(target.schema)))
+        raise StoreRefused(f"{error}. To be run by an administrator: {sql}") from error
+
+
+def _left(ends_at: float) -> float:
+    return max(0.001, ends_at - time.monotonic())

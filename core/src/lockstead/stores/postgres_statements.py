@@ -1,0 +1,196 @@
+"""Decides the SQL of every command: one statement each, which judges and carries out in one step, and its tables.
+
+All of it is meant for autocommit at READ COMMITTED. There, an UPDATE that had to wait for another transaction looks
+again at the row as that one left it, but every other part of the statement goes on seeing what stood when it began. So
+nothing is decided by a second look but through a row lock, which also shows the row as it stands now. Must not know
+connections.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+SCHEMA_VERSION: Final = 1
+"""The version of the tables that this file makes."""
+
+BUCKETS: Final = 256
+"""Locks by which waiters say that they wait; a key has the one of its CRC."""
+
+SETTING_UP: Final = -1
+"""The lock, beside those, under which the tables are made."""
+
+SWEEP_EVERY: Final = 3600.0
+"""Seconds between two sweeps of the whole table by anybody."""
+
+REMEMBERED: Final = "1 day"
+"""How long the row of a removed record stays, so that its counter goes on: far longer than any request is late."""
+
+_EPOCH: Final = "extract(epoch FROM {})::text"
+_MS: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_NAMED: Final = "{}.space = $1::text AND {}.key = $2::text AND {}.part = $3::text"
+_SHOWN: Final = (
+    f"granted::text, revision::text, {_EPOCH.format('updated')}, "
+    f"{_EPOCH.format('greatest(updated, clock_timestamp())')}, fields::text"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """The statements for one schema, as bytes for the wire."""
+
+    create: bytes
+    read: bytes
+    replace: bytes
+    extend: bytes
+    remove: bytes
+    list: bytes
+    extend_many: bytes
+    read_many: bytes
+    state: bytes
+    check: bytes
+    set_up: bytes
+    sweep: bytes
+    listen: bytes
+
+
+def lock_class(schema: str) -> int:
+    """Give the first of the two numbers of every advisory lock of a schema."""
+    number = zlib.crc32(f"lockstead:{schema}".encode())
+    return number - (1 << 32) if number >= 1 << 31 else number
+
+
+def bucket(key: str) -> int:
+    """Give the second of the two numbers for who waits for a key."""
+    return zlib.crc32(key.encode()) % BUCKETS
+
+
+def statements(schema: str) -> Statements:
+    """Give the statements for a schema, whose name must be a plain one."""
+    record, at = f"{schema}.record", _NAMED.format("r", "r", "r")
+    ring = _ring(schema)
+    texts = {
+        "create": _create(record, at),
+        "read": f"SELECT {_SHOWN} FROM {record} AS r WHERE {at} AND fields IS NOT NULL",  # noqa: S608 - a checked name, here and below
+        "replace": _change(
+            record,
+            at,
+            f"granted = greatest(r.granted + 1, {_MS}), revision = 1, fields = $6::jsonb",
+            ring.format("$7::int", "$2::text"),
+        ),
+        "extend": _change(
+            record, at, "revision = r.revision + 1, fields = r.fields || $6::jsonb", ring.format("$7::int", "$2::text")
+        ),
+        "remove": _change(
+            record, at, "revision = r.revision + 1, fields = NULL", ring.format("$6::int", "$2::text")
+        ),
+        "list": f"SELECT key, part, {_SHOWN} FROM {record} AS r WHERE space = $1::text AND fields IS NOT NULL "  # noqa: S608
+        "AND ($2::text IS NULL OR key = $2::text) AND left(part, length($3::text)) = $3::text",
+        "extend_many": _extend_many(record, ring.format("w.bucket", "w.key")),
+        "read_many": f"SELECT g.n, {_SHOWN} FROM jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, "  # noqa: S608
+        f"part text) JOIN {record} AS r USING (space, key, part) WHERE fields IS NOT NULL",
+        "state": f"SELECT granted::text, revision::text FROM {record} AS r WHERE {at} AND fields IS NOT NULL",  # noqa: S608
+        "check": "SELECT version, least, pg_is_in_recovery(), version(), "
+        f"{_EPOCH.format('clock_timestamp() - swept')} FROM {schema}.meta",
+        "set_up": _set_up(schema),
+        "sweep": _sweep(schema, record),
+        "listen": f"LISTEN {schema}",
+    }
+    return Statements(**{name: text.encode() for name, text in texts.items()})
+
+
+def _create(record: str, at: str) -> str:
+    # A counter that is drawn before the row is locked may come late: who drew first may be granted last. So the number
+    # is made from the row itself, which outlives its record. The first look spares a refused Create a write.
+    return (
+        f"INSERT INTO {record} AS r (space, key, part, granted, revision, updated, fields) "  # noqa: S608
+        f"SELECT $1::text, $2::text, $3::text, {_MS}, 1, clock_timestamp(), $4::jsonb "
+        f"WHERE NOT EXISTS (SELECT FROM {record} AS r WHERE {at} AND r.fields IS NOT NULL) "
+        f"ON CONFLICT (space, key, part) DO UPDATE SET granted = greatest(r.granted + 1, {_MS}), revision = 1, "
+        "updated = greatest(r.updated, clock_timestamp()), fields = excluded.fields WHERE r.fields IS NULL "
+        f"RETURNING {_SHOWN}"
+    )
+
+
+def _change(record: str, at: str, change: str, ring: str) -> str:
+    # One row with figures: done. One row of NULL: there is a record, and not the one expected. None: there is none.
+    # What tells the last two apart locks the row, for without that it would see what stood before the UPDATE waited.
+    return (
+        f"WITH w AS (UPDATE {record} AS r SET {change}, updated = greatest(r.updated, clock_timestamp()) "  # noqa: S608
+        f"WHERE {at} AND r.fields IS NOT NULL AND ($4::text IS NULL OR r.granted::text = $4::text) "
+        f"AND ($5::text IS NULL OR r.revision::text = $5::text) RETURNING {_SHOWN}) "
+        f"SELECT w.*, {ring} FROM w UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, NULL FROM "
+        f"(SELECT FROM {record} AS r WHERE {at} AND r.fields IS NOT NULL AND NOT EXISTS (SELECT FROM w) "
+        "FOR KEY SHARE) AS other"
+    )
+
+
+def _extend_many(record: str, ring: str) -> str:
+    # Locked in the order of their names, so that two batches never wait for each other in a circle.
+    same = "r.space = {0}.space AND r.key = {0}.key AND r.part = {0}.part"
+    return (
+        "WITH g AS (SELECT * FROM jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, part text, "  # noqa: S608
+        "fields jsonb, granted text, revision text, bucket int)), "
+        f"there AS (SELECT g.* FROM {record} AS r JOIN g ON {same.format('g')} WHERE r.fields IS NOT NULL "
+        "ORDER BY r.space, r.key, r.part FOR NO KEY UPDATE OF r), "
+        f"w AS (UPDATE {record} AS r SET revision = r.revision + 1, fields = r.fields || t.fields, "
+        f"updated = greatest(r.updated, clock_timestamp()) FROM there AS t WHERE {same.format('t')} "
+        "AND (t.granted IS NULL OR r.granted::text = t.granted) "
+        "AND (t.revision IS NULL OR r.revision::text = t.revision) "
+        f"RETURNING t.n, t.bucket, r.key, {_qualified('r')}) "
+        f"SELECT there.n, w.granted, w.revision, w.updated, w.now, w.fields, {ring} "
+        "FROM there LEFT JOIN w ON w.n = there.n"
+    )
+
+
+def _qualified(row: str) -> str:
+    updated, now = f"{row}.updated", f"greatest({row}.updated, clock_timestamp())"
+    return (
+        f"{row}.granted::text AS granted, {row}.revision::text AS revision, {_EPOCH.format(updated)} AS updated, "
+        f"{_EPOCH.format(now)} AS now, {row}.fields::text AS fields"
+    )
+
+
+def _ring(schema: str) -> str:
+    # A notification makes all commits of the whole server queue up for a moment, so only where somebody waits. Who
+    # waits holds a lock of the bucket and looks at the record *afterwards*; we try for it before we commit and keep it
+    # until then. So either we see the waiter, or the waiter is told to look again.
+    return (
+        f"CASE WHEN {{0}} IS NOT NULL AND NOT pg_try_advisory_xact_lock({lock_class(schema)}, {{0}}) "
+        f"THEN pg_notify('{schema}', {{1}})::text END"
+    )
+
+
+def tables(schema: str) -> tuple[str, ...]:
+    """Give the statements that make the tables of a schema, as an administrator may run them."""
+    return (
+        # by bytes: an index in the order of a language breaks when the language's rules are updated
+        f'CREATE TABLE {schema}.record (space text COLLATE "C" NOT NULL, key text COLLATE "C" NOT NULL, '
+        'part text COLLATE "C" NOT NULL, granted bigint NOT NULL, revision bigint NOT NULL, '
+        "updated timestamptz NOT NULL, fields jsonb CHECK (jsonb_typeof(fields) = 'object'), "
+        # room in each page for the next version of a row, so that the index is left alone
+        "PRIMARY KEY (space, key, part)) WITH (fillfactor = 50)",
+        f"CREATE TABLE {schema}.meta (one int PRIMARY KEY CHECK (one = 1), version int NOT NULL, least int NOT NULL, "
+        "swept timestamptz NOT NULL)",
+        f"INSERT INTO {schema}.meta VALUES (1, {SCHEMA_VERSION}, 1, clock_timestamp())",
+    )
+
+
+def _set_up(schema: str) -> str:
+    made = "; ".join(tables(schema))
+    return (
+        f"DO $lockstead$ BEGIN PERFORM pg_advisory_xact_lock({lock_class(schema)}, {SETTING_UP}); "
+        f"IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF; "
+        f"IF to_regclass('{schema}.meta') IS NULL THEN {made}; END IF; END $lockstead$"
+    )
+
+
+def _sweep(schema: str, record: str) -> str:
+    return (
+        f"WITH turn AS (UPDATE {schema}.meta SET swept = clock_timestamp() "  # noqa: S608
+        f"WHERE swept < clock_timestamp() - interval '{SWEEP_EVERY} seconds' RETURNING 1) "
+        f"DELETE FROM {record} WHERE EXISTS (SELECT FROM turn) AND ctid = ANY (ARRAY(SELECT ctid FROM {record} "
+        f"WHERE fields IS NULL AND updated < clock_timestamp() - interval '{REMEMBERED}' "
+        "LIMIT 10000 FOR UPDATE SKIP LOCKED))"
+    )
