@@ -8,7 +8,8 @@ mean.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from lockstead.errors import StoreError, StoreRefused
@@ -37,7 +38,7 @@ from lockstead.stores.postgres_wire import Row
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Promise
+    pass
 
 A = TypeVar("A")
 
@@ -126,7 +127,9 @@ class PostgresStore:
                 reads.append(number)
             else:
                 alone.append(number)
-        for numbers, several in ((list(extends.values()), self._extend_many), (reads, self._read_many)):
+        together: list[tuple[list[int], Callable[[Sequence[Any], float], list[Any]]]]
+        together = [(list(extends.values()), self._extend_many), (reads, self._read_many)]
+        for numbers, several in together:
             if len(numbers) < 2:
                 alone = sorted((*alone, *numbers))
                 continue
@@ -205,14 +208,11 @@ class _Left:
     """What is left of a limit."""
 
     def __init__(self, limit: float) -> None:
-        import time
-
-        self._now = time.monotonic
-        self._ends_at = self._now() + limit
+        self._ends_at = time.monotonic() + limit
 
     @property
     def seconds(self) -> float:
-        return max(0.001, self._ends_at - self._now())
+        return max(0.001, self._ends_at - time.monotonic())
 
 
 def _at(name: Name) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""Decides what an error of a PostgreSQL server, or of the way to it, means for the caller: one line, of the right class.
+"""Decides what an error of a PostgreSQL server, or of the way there, means for the caller: one line of the right class.
 
 Must not know what was asked.
 """
@@ -13,6 +13,7 @@ STANDBY: Final = (
     "is a standby, which takes no locks; name the primary, or all hosts with ?target_session_attrs=read-write"
 )
 
+
 class Missing(StoreUnavailable):
     """The tables are not there, or no longer. They are made on the next connection."""
 
@@ -22,7 +23,10 @@ class Forbidden(StoreRefused):
 
 
 _REFUSED: Final[tuple[tuple[str, str], ...]] = (
-    ("password authentication failed", "correct the user or the password: in the URL, PGUSER and PGPASSWORD, or ~/.pgpass"),
+    (
+        "password authentication failed",
+        "correct the user or the password: in the URL, PGUSER and PGPASSWORD, or ~/.pgpass",
+    ),
     ("no password supplied", "give the password: in the URL, PGPASSWORD, or ~/.pgpass"),
     ("SASL authentication failed", "correct the user or the password: in the URL, PGUSER and PGPASSWORD, or ~/.pgpass"),
     ("authentication failed", "the server expects another way to log in: see its pg_hba.conf"),

@@ -1,8 +1,8 @@
 """Decides how who waits for a record learns of its change: by a notification, and by looking where there can be none.
 
 One thread and one connection of their own for all waiters of a store. While somebody waits for a key, that connection
-holds the shared advisory lock of the key's bucket: so who changes a record knows whether to notify. Nothing that holds a
-lock of ours depends on this connection; without it a wait only takes longer. Must not know records.
+holds the shared advisory lock of the key's bucket: so who changes a record knows whether to notify. No lease depends on
+this connection; without it a wait only takes longer. Must not know records.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Listener:
         self._wakes = -1
         self._is_open = target.listen != "no"
         self._is_pooled = False
+        self._connections = 0
 
     @contextmanager
     def watching(self, key: str) -> Iterator[threading.Event]:
@@ -77,9 +78,9 @@ class Listener:
                 if not bells:
                     del self._bells[key]
 
-    def hears(self, key: str) -> bool:
-        """Tell whether every change that is committed from now on rings."""
-        return bucket(key) in self._held
+    def ear(self, key: str) -> int:
+        """Tell whether every change that is committed from now on rings: 0 if not, else by which connection."""
+        return self._connections if bucket(key) in self._held else 0
 
     def _want(self, number: int) -> None:
         self._wanted[number] = time.monotonic()
@@ -108,7 +109,6 @@ class Listener:
                 with suppress(StoreError):
                     self._listen(ear)
                 self._held = frozenset()
-                self._ring_all()
                 pause = PAUSE_MIN if time.monotonic() - began_at > PAUSE_MAX else min(PAUSE_MAX, pause * 2)
                 if self._is_open and not self._is_pooled and self._bells:
                     _heard(ear, pause * random.uniform(0.5, 1.0))
@@ -135,6 +135,7 @@ class Listener:
                 self._is_pooled = True
                 return
             link.ask(self._statements.listen, (), ANSWERS_WITHIN)
+            self._connections += 1
             self._serve(link, ear)
         finally:
             self._held = frozenset()
@@ -169,6 +170,8 @@ class Listener:
                 self._wanted[bucket(key)] = now
             self._wanted = {number: at for number, at in self._wanted.items() if now - at < LINGERS}
             wanted = frozenset(self._wanted)
+            dropped = self._held - wanted
+            self._held -= dropped  # under the lock: who begins to wait from here on knows that nobody hears for it
         is_complete = True
         for number in wanted - self._held:
             # somebody may be changing a record of this bucket right now, and has looked whether anybody waits
@@ -177,8 +180,7 @@ class Listener:
                 self._held |= {number}
             else:
                 is_complete = False
-        for number in self._held - wanted:
-            self._held -= {number}
+        for number in dropped:
             link.ask(b"SELECT pg_advisory_unlock_shared($1::int, $2::int)", (lock, number), ANSWERS_WITHIN)
         return is_complete
 
@@ -188,11 +190,6 @@ class Listener:
                 for key in keys:
                     for bell in self._bells.get(key, ()):
                         bell.set()
-
-    def _ring_all(self) -> None:
-        with self._lock:
-            keys = list(self._bells)
-        self._ring(keys)
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -220,7 +217,7 @@ def until_changed(
     ends_at = time.monotonic() + seconds
     try:
         with listener.watching(key) as bell:
-            heard = listener.hears(key)
+            ear = listener.ear(key)
             first = look()
             if first is None and seconds > LOOK_AGAIN:
                 return not is_over(LOOK_AGAIN)
@@ -231,11 +228,10 @@ def until_changed(
                     return False
                 if bell.wait(min(ends_at - now, LOOK_EVERY)):
                     return True
-                # the first look after the ear is there closes the gap before it
-                hears = listener.hears(key)
-                is_due = time.monotonic() - looked_at >= (INSURANCE if hears else pause)
-                if is_due or hears != heard:
-                    heard, looked_at, pause = hears, time.monotonic(), min(POLL_MAX, pause * random.uniform(1.0, 2.0))
+                # the first look with a new ear closes the gap before it
+                before, ear = ear, listener.ear(key)
+                if ear != before or time.monotonic() - looked_at >= (INSURANCE if ear else pause):
+                    looked_at, pause = time.monotonic(), min(POLL_MAX, pause * random.uniform(1.0, 2.0))
                     if look() != first:
                         return True
             return False

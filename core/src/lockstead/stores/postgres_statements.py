@@ -6,6 +6,8 @@ nothing is decided by a second look but through a row lock, which also shows the
 connections.
 """
 
+# ruff: noqa: S608 - the name of the schema is checked, and every value is a parameter
+
 from __future__ import annotations
 
 import zlib
@@ -72,7 +74,7 @@ def statements(schema: str) -> Statements:
     ring = _ring(schema)
     texts = {
         "create": _create(record, at),
-        "read": f"SELECT {_SHOWN} FROM {record} AS r WHERE {at} AND fields IS NOT NULL",  # noqa: S608 - a checked name, here and below
+        "read": f"SELECT {_SHOWN} FROM {record} AS r WHERE {at} AND fields IS NOT NULL",
         "replace": _change(
             record,
             at,
@@ -82,15 +84,13 @@ def statements(schema: str) -> Statements:
         "extend": _change(
             record, at, "revision = r.revision + 1, fields = r.fields || $6::jsonb", ring.format("$7::int", "$2::text")
         ),
-        "remove": _change(
-            record, at, "revision = r.revision + 1, fields = NULL", ring.format("$6::int", "$2::text")
-        ),
-        "list": f"SELECT key, part, {_SHOWN} FROM {record} AS r WHERE space = $1::text AND fields IS NOT NULL "  # noqa: S608
+        "remove": _change(record, at, "revision = r.revision + 1, fields = NULL", ring.format("$6::int", "$2::text")),
+        "list": f"SELECT key, part, {_SHOWN} FROM {record} AS r WHERE space = $1::text AND fields IS NOT NULL "
         "AND ($2::text IS NULL OR key = $2::text) AND left(part, length($3::text)) = $3::text",
         "extend_many": _extend_many(record, ring.format("w.bucket", "w.key")),
-        "read_many": f"SELECT g.n, {_SHOWN} FROM jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, "  # noqa: S608
+        "read_many": f"SELECT g.n, {_SHOWN} FROM jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, "
         f"part text) JOIN {record} AS r USING (space, key, part) WHERE fields IS NOT NULL",
-        "state": f"SELECT granted::text, revision::text FROM {record} AS r WHERE {at} AND fields IS NOT NULL",  # noqa: S608
+        "state": f"SELECT granted::text, revision::text FROM {record} AS r WHERE {at} AND fields IS NOT NULL",
         "check": "SELECT version, least, pg_is_in_recovery(), version(), "
         f"{_EPOCH.format('clock_timestamp() - swept')} FROM {schema}.meta",
         "set_up": _set_up(schema),
@@ -104,7 +104,7 @@ def _create(record: str, at: str) -> str:
     # A counter that is drawn before the row is locked may come late: who drew first may be granted last. So the number
     # is made from the row itself, which outlives its record. The first look spares a refused Create a write.
     return (
-        f"INSERT INTO {record} AS r (space, key, part, granted, revision, updated, fields) "  # noqa: S608
+        f"INSERT INTO {record} AS r (space, key, part, granted, revision, updated, fields) "
         f"SELECT $1::text, $2::text, $3::text, {_MS}, 1, clock_timestamp(), $4::jsonb "
         f"WHERE NOT EXISTS (SELECT FROM {record} AS r WHERE {at} AND r.fields IS NOT NULL) "
         f"ON CONFLICT (space, key, part) DO UPDATE SET granted = greatest(r.granted + 1, {_MS}), revision = 1, "
@@ -117,7 +117,7 @@ def _change(record: str, at: str, change: str, ring: str) -> str:
     # One row with figures: done. One row of NULL: there is a record, and not the one expected. None: there is none.
     # What tells the last two apart locks the row, for without that it would see what stood before the UPDATE waited.
     return (
-        f"WITH w AS (UPDATE {record} AS r SET {change}, updated = greatest(r.updated, clock_timestamp()) "  # noqa: S608
+        f"WITH w AS (UPDATE {record} AS r SET {change}, updated = greatest(r.updated, clock_timestamp()) "
         f"WHERE {at} AND r.fields IS NOT NULL AND ($4::text IS NULL OR r.granted::text = $4::text) "
         f"AND ($5::text IS NULL OR r.revision::text = $5::text) RETURNING {_SHOWN}) "
         f"SELECT w.*, {ring} FROM w UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, NULL FROM "
@@ -130,7 +130,7 @@ def _extend_many(record: str, ring: str) -> str:
     # Locked in the order of their names, so that two batches never wait for each other in a circle.
     same = "r.space = {0}.space AND r.key = {0}.key AND r.part = {0}.part"
     return (
-        "WITH g AS (SELECT * FROM jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, part text, "  # noqa: S608
+        "WITH g AS (SELECT * FROM jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, part text, "
         "fields jsonb, granted text, revision text, bucket int)), "
         f"there AS (SELECT g.* FROM {record} AS r JOIN g ON {same.format('g')} WHERE r.fields IS NOT NULL "
         "ORDER BY r.space, r.key, r.part FOR NO KEY UPDATE OF r), "
@@ -178,17 +178,21 @@ def tables(schema: str) -> tuple[str, ...]:
 
 
 def _set_up(schema: str) -> str:
+    # The catalogs are read by queries: to_regclass would answer from a cache that a wait for the lock does not freshen.
     made = "; ".join(tables(schema))
     return (
         f"DO $lockstead$ BEGIN PERFORM pg_advisory_xact_lock({lock_class(schema)}, {SETTING_UP}); "
-        f"IF to_regnamespace('{schema}') IS NULL THEN CREATE SCHEMA {schema}; END IF; "
-        f"IF to_regclass('{schema}.meta') IS NULL THEN {made}; END IF; END $lockstead$"
+        f"IF NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = '{schema}') "
+        f"THEN CREATE SCHEMA {schema}; END IF; "
+        "IF NOT EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n "
+        f"ON n.oid = c.relnamespace WHERE n.nspname = '{schema}' AND c.relname = 'meta') "
+        f"THEN {made}; END IF; END $lockstead$"
     )
 
 
 def _sweep(schema: str, record: str) -> str:
     return (
-        f"WITH turn AS (UPDATE {schema}.meta SET swept = clock_timestamp() "  # noqa: S608
+        f"WITH turn AS (UPDATE {schema}.meta SET swept = clock_timestamp() "
         f"WHERE swept < clock_timestamp() - interval '{SWEEP_EVERY} seconds' RETURNING 1) "
         f"DELETE FROM {record} WHERE EXISTS (SELECT FROM turn) AND ctid = ANY (ARRAY(SELECT ctid FROM {record} "
         f"WHERE fields IS NULL AND updated < clock_timestamp() - interval '{REMEMBERED}' "

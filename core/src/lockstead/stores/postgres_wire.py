@@ -2,8 +2,8 @@
 
 By psycopg's libpq connection itself: its cursors have no time limit, and do not tell an error that came before a result
 from one that came after it. The first means that nothing was changed; behind a result stands a commit that may have
-been carried out. Every statement is sent once, never prepared by name, so that a pooler may hand each of them to another
-server connection. Must not know what is asked.
+been carried out. Every statement is sent once and never prepared by name, so that a pooler may hand each to another
+connection of its own. Must not know what is asked.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Link:
         self._warned = False
         self.opened_at = time.monotonic()
         self.is_good = True
-        connection.notice_handler = self._noticed  # type: ignore[attr-defined] # psycopg's classes have it, its protocol not
+        connection.notice_handler = self._noticed
 
     @property
     def place(self) -> str:
@@ -186,9 +186,7 @@ def raise_for(
         )
         message = first.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or first.error_message
         text = _line(message.decode("utf-8", "replace"))
-        error = refusal(
-            (code or b"").decode(), (severity or b"").decode("utf-8", "replace"), text, place, called_back
-        )
+        error = refusal((code or b"").decode(), (severity or b"").decode("utf-8", "replace"), text, place, called_back)
         if leave is not None and not isinstance(error, OutcomeUnknown | Missing):
             leave.is_good = True
         raise error
@@ -203,9 +201,7 @@ def connect(conninfo: str, place: str, limit: float) -> Link:
     """
     ends_at = time.monotonic() + limit
     try:
-        parameters = conninfo_to_dict(
-            conninfo, client_encoding="UTF8", fallback_application_name="lockstead"
-        )
+        parameters = conninfo_to_dict(conninfo, client_encoding="UTF8", fallback_application_name="lockstead")
         allowed = float(parameters.pop("connect_timeout", 0) or 0)
         attempts = conninfo_attempts(parameters)
     except psycopg.OperationalError as error:
