@@ -127,7 +127,7 @@ def acquire(
             is_last = True
         # decorrelated jitter: the next pause is drawn from up to three times this one
         longest = settings.backoff_min if pause.answer.changed else min(settings.backoff_max, pause.answer.seconds * 3)
-        look_first = True
+        look_first = not pause.answer.is_turn
 
 
 def _as_known(want: Acquisition, error: StoreError) -> StoreError:

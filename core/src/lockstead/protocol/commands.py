@@ -79,10 +79,14 @@ class Listing:
 
 @frozen
 class Paused:
-    """The pause is over. seconds is how long it was meant to be; changed: the store saw the key change."""
+    """The pause is over. seconds is how long it was meant to be; changed: the store saw the key change.
+
+    is_turn: a store that keeps a queue says that the asker's turn has come, so that asking is worth a write.
+    """
 
     seconds: float
     changed: bool = False
+    is_turn: bool = False
 
 
 # --- commands ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from lockstead.errors import LocksteadError, OutcomeUnknown, StoreError, StoreUn
 from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
 from lockstead.protocol.record import stamped
 from lockstead.runtime.engine import Engine
-from lockstead.runtime.run import Limits, unknown, watching
+from lockstead.runtime.run import Limits, paused, unknown, watching
 from lockstead.runtime.workers import Workers
 from lockstead.stores.port import Awaits, Store
 
@@ -145,7 +145,7 @@ async def _pause(command: Pause, engine: Engine, seconds: float, bell: LoopBell)
         except Exception:  # noqa: BLE001, S110 - no thread is free, or the store cannot watch: it is polled
             pass
         else:
-            return Paused(seconds, bell.take() or changed)
+            return paused(command, engine.store, seconds, changed, bell)
     await bell.awaited(seconds)
     return Paused(seconds, bell.take())
 

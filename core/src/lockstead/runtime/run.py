@@ -159,7 +159,12 @@ def _pause(command: Pause, store: Store, seconds: float, bell: Bell) -> Paused:
             bell.wait(seconds)
     else:
         bell.wait(seconds)
-    return Paused(seconds, bell.take() or changed)
+    return paused(command, store, seconds, changed, bell)
+
+
+def paused(command: Pause, store: Store, seconds: float, changed: bool, bell: Bell) -> Paused:
+    """Say how a pause ended in which the store was watched, or its queue stood in."""
+    return Paused(seconds, bell.take() or changed, changed and bool(command.asker) and isinstance(store, Queues))
 
 
 def watching(command: Pause, store: Store, seconds: float, bell: Bell) -> Callable[[], bool] | None:
