@@ -92,6 +92,7 @@ class Known:
 
 
 PLACES: dict[str, Known] = {
+    "etcd": Known("tests.servers.etcd", "EtcdPlace"),
     "postgresql": Known("tests.servers.postgres", "PostgresPlace"),
     "redis": Known("tests.servers.redis", "RedisPlace"),
     "zk": Known("tests.servers.zookeeper", "ZookeeperPlace"),

@@ -21,6 +21,7 @@ from lockstead.values import checked_key
 GROUP: Final = "lockstead.stores"
 
 OURS: Final = {
+    "etcd": "lockstead.stores.etcd_url",
     "gs": "lockstead.stores.gcs_url",
     "memory": "lockstead.stores.memory_url",
     "postgres": "lockstead.stores.postgres_url",

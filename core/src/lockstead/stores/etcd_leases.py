@@ -1,0 +1,206 @@
+"""Decides on which lease of the server a record hangs, and which leases may be kept alive.
+
+One lease a length is shared by all records of this store: taking and giving back a lock then writes twice, and one
+request renews a thousand. The price is that a renewal of one record would keep all others alive. So no shared lease
+is renewed on which a record hangs that nobody has renewed for a while, or may hang without our knowledge: it is
+retired, those that are renewed move to a new one, and what is left ends with it. Must not know requests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+from lockstead.values import Name
+
+FRESH: Final = 1 / 16
+"""The part of its life after which a lease is renewed before another record is hung on it."""
+
+OVERDUE: Final = 0.16
+"""The part of its life after which a record that was not renewed is given up: a renewal is due every eighth."""
+
+PATIENCE: Final = 1.25
+"""How many of its own longest intervals a record that is renewed less often gets."""
+
+ALONE_MAX: Final = 10_000
+
+
+@dataclass(slots=True)
+class Member:
+    """A record on a lease of ours: its incarnation, when it was last renewed (boot clock), its longest interval."""
+
+    incarnation: str
+    renewed_at: float
+    longest: float = 0.0
+
+    def is_overdue(self, life: float, now: float) -> bool:
+        """Tell whether nobody seems to renew it any more."""
+        return now - self.renewed_at > max(OVERDUE * life, PATIENCE * self.longest)
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A lease of the server. asked and granted are seconds; renewed_at is the send that last certainly renewed it."""
+
+    id: str
+    asked: int
+    granted: int
+    renewed_at: float
+    is_retired: bool = False
+    members: dict[Name, Member] = field(default_factory=dict)
+
+    def is_fresh(self, now: float) -> bool:
+        """Tell whether another record may be hung on it without renewing it first."""
+        return now - self.renewed_at <= FRESH * min(self.asked, self.granted)
+
+    def is_over(self, now: float) -> bool:
+        """Tell whether the server has dropped it long since, with whatever hung on it."""
+        return self.is_retired and now - self.renewed_at > 2 * max(self.asked, self.granted)
+
+
+@dataclass(slots=True, eq=False)
+class Alone:
+    """A lease that carries one record alone, which whoever extends that record keeps alive."""
+
+    id: str
+    incarnation: str
+
+
+class Leases:
+    """The leases of one store. Safe to share between threads; its lock is held for memory only."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._current: dict[int, Lease] = {}
+        self._by_id: dict[str, Lease] = {}
+        self._where: dict[Name, Lease] = {}
+        self._alone: dict[Name, Alone] = {}
+
+    # --- which lease ---------------------------------------------------------------------------------------------
+
+    def current(self, ttl: int, now: float, covered: Collection[Name] = ()) -> Lease | None:
+        """Give the lease that records of this length hang on; None if one has to be granted.
+
+        covered: records that are being renewed just now.
+        """
+        with self._lock:
+            lease = self._current.get(ttl)
+            return lease if lease is not None and self._may_renew(lease, now, covered) else None
+
+    def granted(self, lease: Lease) -> Lease:
+        """Take up a lease just granted; give the one to use: another thread may have been first."""
+        with self._lock:
+            standing = self._current.get(lease.asked)
+            if standing is not None and not standing.is_retired:
+                return standing
+            for old in [old for old in self._by_id.values() if old.is_over(lease.renewed_at)]:
+                del self._by_id[old.id]
+                for name in old.members:
+                    del self._where[name]
+            self._current[lease.asked] = lease
+            self._by_id[lease.id] = lease
+            return lease
+
+    def ours(self, lease_id: str, now: float, covered: Collection[Name]) -> tuple[bool, Lease | None]:
+        """Tell whether a lease is one of ours, and give it if it may be renewed."""
+        with self._lock:
+            lease = self._by_id.get(lease_id)
+            if lease is None:
+                return False, None
+            return True, lease if self._may_renew(lease, now, covered) else None
+
+    def of(self, name: Name, incarnation: str, now: float, covered: Collection[Name] = ()) -> tuple[str, bool] | None:
+        """Give the lease that a record hangs on as far as we know, if it may be renewed; and whether it is alone."""
+        with self._lock:
+            alone = self._alone.get(name)
+            if alone is not None and alone.incarnation == incarnation:
+                return alone.id, True
+            lease = self._where.get(name)
+            if lease is None or lease.members[name].incarnation != incarnation:
+                return None
+            return (lease.id, False) if self._may_renew(lease, now, covered or (name,)) else None
+
+    def _may_renew(self, lease: Lease, now: float, covered: Collection[Name]) -> bool:
+        if lease.is_retired:
+            return False
+        for name, member in lease.members.items():
+            if member.is_overdue(lease.asked, now) and name not in covered:
+                self._retire(lease)
+                return False
+        return True
+
+    # --- what becomes of them ------------------------------------------------------------------------------------
+
+    def beat(self, lease_id: str, sent_at: float, granted: int) -> None:
+        """Note that a lease was certainly renewed."""
+        with self._lock:
+            lease = self._by_id.get(lease_id)
+            if lease is not None:
+                lease.renewed_at, lease.granted = max(lease.renewed_at, sent_at), granted
+
+    def retire(self, lease_id: str) -> None:
+        """Renew this lease no more, and hang nothing on it any more."""
+        with self._lock:
+            lease = self._by_id.get(lease_id)
+            if lease is not None:
+                self._retire(lease)
+
+    def _retire(self, lease: Lease) -> None:
+        lease.is_retired = True
+        if self._current.get(lease.asked) is lease:
+            del self._current[lease.asked]
+
+    def hangs(self, name: Name, lease_id: str, incarnation: str, now: float) -> None:
+        """Note that a record hangs, or may hang from now on, on this lease, and that somebody wants it to live."""
+        with self._lock:
+            lease, before = self._by_id.get(lease_id), self._where.get(name)
+            if lease is None:
+                return
+            longest = 0.0
+            if before is not None:
+                member = before.members[name]
+                # an answer that comes late must not put an older record in the place of one that we have to watch
+                if int(member.incarnation) > int(incarnation):
+                    return
+                if member.incarnation == incarnation:
+                    longest = max(member.longest, now - member.renewed_at)
+                del before.members[name]
+                self._prune(before)
+            lease.members[name] = Member(incarnation, now, longest)
+            self._where[name] = lease
+            self._alone.pop(name, None)
+
+    def hangs_alone(self, name: Name, lease_id: str, incarnation: str) -> None:
+        """Note that a record hangs on a lease of its own."""
+        with self._lock:
+            self._forget(name)
+            if len(self._alone) >= ALONE_MAX:
+                self._alone.pop(next(iter(self._alone)))
+            self._alone[name] = Alone(lease_id, incarnation)
+
+    def forget(self, name: Name, incarnation: str) -> None:
+        """Note that a record of this incarnation certainly stands no more."""
+        with self._lock:
+            alone, lease = self._alone.get(name), self._where.get(name)
+            if alone is not None and alone.incarnation == incarnation:
+                del self._alone[name]
+            if lease is not None and lease.members[name].incarnation == incarnation:
+                self._forget(name)
+
+    def _forget(self, name: Name) -> None:
+        self._alone.pop(name, None)
+        lease = self._where.pop(name, None)
+        if lease is not None:
+            lease.members.pop(name, None)
+            self._prune(lease)
+
+    def _prune(self, lease: Lease) -> None:
+        if lease.is_retired and not lease.members:
+            self._by_id.pop(lease.id, None)
+
+    def empty(self) -> list[str]:
+        """Give the leases on which nothing of ours hangs: they may end with the store."""
+        with self._lock:
+            return [lease.id for lease in self._by_id.values() if not lease.members and not lease.is_retired]

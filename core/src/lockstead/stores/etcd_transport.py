@@ -1,0 +1,173 @@
+"""Decides how a request leaves for the members of an etcd: to which one, by which connections; and why it got nowhere.
+
+It goes out through the transports of httpx, below its client, so nothing is sent twice or led elsewhere. Only what was
+certainly never sent is offered to the next member. Must not know what is asked, nor who owns a transport.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.etcd_errors import NOT_ETCD
+from lockstead.stores.etcd_settings import EtcdSettings
+from lockstead.stores.etcd_wire import Request
+
+if TYPE_CHECKING:
+    import httpx
+
+KEEPALIVE: Final = 10.0
+"""Seconds for which an idle connection is used again. Longer than the longest pause of a waiter, so that polling needs
+no handshakes, and below the patience of anything that forgets connections on the way."""
+
+CONNECTIONS_MAX: Final = 64
+
+
+class _Phases(dict[str, float]):
+    """The time-outs of one request, by phase: each may take what its predecessors left, connecting only its share."""
+
+    def __init__(self, limit: float, connecting: float) -> None:
+        super().__init__()
+        self._ends_at = time.monotonic() + limit
+        self._connecting = connecting
+
+    def get(self, phase: str, _default: object = None) -> float:
+        left = max(0.001, self._ends_at - time.monotonic())
+        return min(left, self._connecting) if phase == "connect" else left
+
+
+class Members:
+    """The members of one etcd, and which of them is asked first. Safe to share between threads."""
+
+    def __init__(self, settings: EtcdSettings) -> None:
+        import httpx
+
+        self.settings = settings
+        self._urls = [httpx.URL(f"{settings.scheme}://{endpoint}/") for endpoint in settings.endpoints]
+        self._first = 0
+        self._tls: ssl.SSLContext | None = None
+        self._lock = threading.Lock()
+
+    def in_turn(self) -> Iterator[tuple[int, httpx.URL]]:
+        """Give the members, the one that served last first."""
+        first = self._first
+        for step in range(len(self._urls)):
+            number = (first + step) % len(self._urls)
+            yield number, self._urls[number]
+
+    def served(self, number: int) -> None:
+        """Ask this member first from now on."""
+        self._first = number
+
+    def failed(self, number: int) -> None:
+        """Ask the next member first from now on: this one gave no answer that helps."""
+        if self._first == number:
+            self._first = (number + 1) % len(self._urls)
+
+    def __len__(self) -> int:
+        return len(self._urls)
+
+    def request(self, url: httpx.URL, request: Request, token: str | None, limit: float, share: float) -> httpx.Request:
+        """Give a request as httpx wants it; limit and share are seconds, for all of it and for connecting."""
+        import httpx
+
+        headers = {"User-Agent": "lockstead", "Content-Type": "application/json"}
+        if token:
+            headers["Authorization"] = token
+        # what differs from request to request goes as it is: to parse it takes as long as all the rest
+        extensions: dict[str, object] = {"timeout": _Phases(limit, share), "target": request.path.encode("ascii")}
+        method = "POST" if request.content else "GET"
+        return httpx.Request(method, url, headers=headers, content=request.content, extensions=extensions)
+
+    def blocking(self) -> httpx.HTTPTransport:
+        """Make a transport. StoreRefused if a certificate cannot be used."""
+        import httpx
+
+        return httpx.HTTPTransport(limits=_limits(), verify=self.tls(), trust_env=False)
+
+    def awaiting(self) -> httpx.AsyncHTTPTransport:
+        """Make an awaiting transport, like `blocking`."""
+        import httpx
+
+        return httpx.AsyncHTTPTransport(limits=_limits(), verify=self.tls(), trust_env=False)
+
+    def tls(self) -> ssl.SSLContext:
+        """Give how members prove who they are, and we to them."""
+        with self._lock:
+            if self._tls is None:
+                self._tls = _context(self.settings)
+            return self._tls
+
+
+def _limits() -> httpx.Limits:
+    import httpx
+
+    return httpx.Limits(
+        max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX, keepalive_expiry=KEEPALIVE
+    )
+
+
+def _context(settings: EtcdSettings) -> ssl.SSLContext:
+    if not settings.is_secure:
+        # reading all the authorities takes a tenth of a second; a context without any trusts nobody
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context = ssl.create_default_context(cafile=settings.cacert)
+    except OSError as error:
+        raise StoreRefused(
+            f"the authorities in {settings.cacert!r} cannot be read ({error}); correct cacert"
+        ) from error
+    if settings.cert is not None:
+        try:
+            context.load_cert_chain(settings.cert, settings.cert_key, password=_no_password)
+        except (OSError, ValueError) as error:
+            raise StoreRefused(
+                f"the client certificate in {settings.cert!r} and its key cannot be used ({error}); correct cert and "
+                "cert_key"
+            ) from error
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; write it without a password")
+
+
+def translated(error: Exception, request: Request, limit: float) -> StoreError:
+    """Tell what was certainly never sent from everything else, which may have been applied."""
+    import httpx
+
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    refused = _refused(error)
+    if refused is not None:
+        return refused
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+        return StoreUnavailable(f"no connection to etcd for {request.what} ({told}); nothing was sent")
+    if isinstance(error, httpx.TimeoutException | TimeoutError):
+        return OutcomeUnknown(f"etcd gave no answer to {request.what} within {limit:.3g} s")
+    return OutcomeUnknown(f"no clear answer of etcd to {request.what} ({told})")
+
+
+def _refused(error: Exception) -> StoreRefused | None:
+    """Find what will not get better by asking again: no TLS where we want it, or none that we trust, or no HTTP."""
+    import httpx
+
+    said = str(error)
+    low = said.lower()
+    if "certificate_verify_failed" in low:
+        return StoreRefused(f"etcd's certificate is not trusted ({said}); name its authority with ?cacert=FILE")
+    if "wrong_version_number" in low or "record layer failure" in low:
+        return StoreRefused("etcd speaks no TLS there; leave tls and certificates out of the URL")
+    if (
+        "certificate_required" in low
+        or "certificate required" in low
+        or "bad_certificate" in low
+        or "bad certificate" in low
+    ):
+        return StoreRefused("etcd wants another client certificate; name it with ?cert=FILE&cert_key=FILE")
+    if isinstance(error, httpx.RemoteProtocolError) and "illegal" in low:
+        return StoreRefused(f"no HTTP is spoken there ({said}): {NOT_ETCD}")
+    return None

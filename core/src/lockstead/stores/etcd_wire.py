@@ -1,0 +1,267 @@
+"""Decides how records stand in etcd, and how requests to its JSON gateway look. Pure.
+
+One key a record, below the store's prefix: `SPACE/KEY:SLOT`, or `SPACE/KEY/PART:SLOT`. KEY and PART are
+percent-encoded, SLOT is `a` or `b`: etcd does not delete and put one key in one transaction, so a record of a new
+incarnation takes the other slot. Incarnation and token are the create revision, the revision is the mod revision.
+Must not know how requests are sent, nor which lease a record ought to hang on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+from urllib.parse import quote, unquote
+
+from lockstead.errors import StoreRefused
+from lockstead.frozen import frozen
+from lockstead.protocol.commands import Snapshot
+from lockstead.values import Name, Space
+
+PREFIX_BYTES_MAX: Final = 512
+PAGE: Final = 1000
+"""Keys in one answer of a listing."""
+
+NO_LEASE: Final = "0"
+SLOTS: Final = ("a", "b")
+
+_ABOVE: Final = {"/": "0", ":": ";"}
+"""The character that follows a separator: where the range of what stands below it ends."""
+
+Json = dict[str, Any]
+
+
+# --- names -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """What all keys of a store begin with; empty, or ending with a slash."""
+
+    text: str
+
+    @classmethod
+    def at(cls, prefix: str) -> Self:
+        """Give the root below a prefix without slashes at its ends. ValueError if it cannot be one."""
+        if not prefix.isprintable() or len(prefix.encode()) > PREFIX_BYTES_MAX:
+            raise ValueError(f"the prefix must be printable and at most {PREFIX_BYTES_MAX} bytes")
+        return cls(f"{prefix}/" if prefix else "")
+
+    def base(self, name: Name) -> str:
+        """Give what the record's key begins with, up to the slot's colon."""
+        part = f"/{quote(name.part, safe='')}" if name.part else ""
+        return f"{self.text}{name.space.value}/{quote(name.key, safe='')}{part}"
+
+    def slot(self, name: Name, slot: str) -> str:
+        """Give the key of a record."""
+        return f"{self.base(name)}:{slot}"
+
+    def queue(self, key: str) -> str:
+        """Give what the places in a key's queue begin with."""
+        return f"{self.text}queue/{quote(key, safe='')}/"
+
+    def place(self, key: str, asker: str) -> str:
+        """Give the key of a place in a queue."""
+        return self.queue(key) + quote(asker, safe="")
+
+    def session(self, lease: str) -> str:
+        """Give the key that guards the queue against places that are taken too late."""
+        return f"{self.text}session/{int(lease):x}"
+
+    def span(self, space: Space, key: str | None, part_prefix: str) -> tuple[str, str]:
+        """Give the range of keys that a listing reads."""
+        folder = f"{self.text}{space.value}/"
+        if key is None:
+            return folder, end_of(folder)
+        has_parts = space in (Space.MEMBER, Space.AUDIT)
+        below = f"{folder}{quote(key, safe='')}{'/' if has_parts else ':'}"
+        if not has_parts or not part_prefix:
+            return below, end_of(below)
+        below += quote(part_prefix, safe="")
+        # what is escaped is ASCII, so this is above everything that begins with it
+        return below, below + "\x7f"
+
+    def name_of(self, key: str, space: Space) -> Name | None:
+        """Give the name that a key stands for; None if it is none that we could have written."""
+        body, colon, slot = key.removeprefix(f"{self.text}{space.value}/").rpartition(":")
+        escaped, _slash, part = body.partition("/")
+        try:
+            name = Name(unquote(escaped, errors="strict"), space, unquote(part, errors="strict"))
+        except UnicodeDecodeError:
+            return None
+        return name if colon and escaped and slot in SLOTS and self.slot(name, slot) == key else None
+
+
+def end_of(below: str) -> str:
+    """Give the end of the range of keys that begin with a text ending in a separator."""
+    return below[:-1] + _ABOVE[below[-1]]
+
+
+def b64(text: str) -> str:
+    """Write a key or a value as JSON wants bytes."""
+    return b64encode(text.encode()).decode()
+
+
+def text(encoded: str) -> str:
+    """Read a key as JSON has it."""
+    return b64decode(encoded).decode("utf-8", "replace")
+
+
+# --- records -----------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Kv:
+    """One record as it stands there. stands: seconds it asks to be left alone, 0 for ever.
+
+    is_alone: no other record hangs on its lease, so that whoever extends it may keep that lease alive.
+    """
+
+    key: str
+    created: str
+    changed: str
+    lease: str
+    fields: Mapping[str, str]
+    stands: float
+    is_alone: bool
+
+    @property
+    def other_slot(self) -> str:
+        """The key under which a record of a new incarnation is written."""
+        return self.key[:-1] + ("b" if self.key.endswith("a") else "a")
+
+    def snapshot(self, renewed_at: float | None = None, lives: float | None = None) -> Snapshot:
+        """Give the record as the protocol sees it."""
+        token = int(self.created)
+        return Snapshot(dict(self.fields), self.created, self.changed, None, None, token, False, renewed_at, lives)
+
+
+def value_of(fields: Mapping[str, str], stands: float, *, is_alone: bool) -> str:
+    """Write a record's value."""
+    value = {"fields": dict(fields), "stands": stands, "lease": "alone" if is_alone else "shared"}
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def kv_of(item: Json) -> Kv:
+    """Read one key of an answer; StoreRefused, naming it, if it is no record."""
+    key = text(item["key"])
+    try:
+        value = json.loads(b64decode(item.get("value", "")))
+        fields, stands, lease = value["fields"], float(value.get("stands", 0.0)), value.get("lease", "shared")
+        if not all(isinstance(said, str) for said in fields.values()) or not math.isfinite(stands):
+            raise TypeError("fields are text")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StoreRefused(
+            f"what stands under {key!r} is no record of lockstead; remove it, or choose another prefix"
+        ) from error
+    return Kv(
+        key=key,
+        created=item["create_revision"],
+        changed=item["mod_revision"],
+        lease=item.get("lease", NO_LEASE),
+        fields=fields,
+        stands=stands,
+        is_alone=lease == "alone",
+    )
+
+
+def ttl_of(stands: float) -> int:
+    """Give the whole seconds of the lease for a record that must be left alone for so long."""
+    return math.ceil(stands)
+
+
+# --- requests ----------------------------------------------------------------------------------------------------
+
+
+@frozen
+class Request:
+    """One request: path below the endpoint, what says in words what is asked."""
+
+    what: str
+    path: str
+    content: bytes
+
+
+@frozen
+class Response:
+    """What came back: the status, the body, and the instant (boot clock) at which the request was sent."""
+
+    status: int
+    body: bytes
+    sent_at: float
+
+
+def request(what: str, path: str, body: Json) -> Request:
+    """Give a request to the gateway."""
+    return Request(what, f"/v3/{path}", json.dumps(body, separators=(",", ":")).encode())
+
+
+def range_of(what: str, start: str, end: str, **more: Any) -> Request:
+    """Read a range of keys."""
+    return request(what, "kv/range", get(start, end, **more))
+
+
+def get(start: str, end: str, **more: Any) -> Json:
+    """Give the body of a range, as a request of its own or inside of a transaction."""
+    return {"key": b64(start), "range_end": b64(end), **more}
+
+
+def txn(what: str, compare: list[Json], success: list[Json], failure: list[Json]) -> Request:
+    """Do `success` if all comparisons hold, else `failure`, in one step."""
+    return request(what, "kv/txn", {"compare": compare, "success": success, "failure": failure})
+
+
+def grant(ttl: int) -> Request:
+    """Ask for a lease of so many seconds."""
+    return request("LeaseGrant", "lease/grant", {"TTL": str(ttl)})
+
+
+def keep_alive(*leases: str) -> Request:
+    """Renew leases, all in one request; they are answered one after the other."""
+    body = b"".join(json.dumps({"ID": lease}).encode() for lease in leases)
+    return Request("LeaseKeepAlive", "/v3/lease/keepalive", body)
+
+
+def revoke(lease: str) -> Request:
+    """End a lease, and with it everything that hangs on it."""
+    return request("LeaseRevoke", "lease/revoke", {"ID": lease})
+
+
+def compared(base: str, target: str, revision: str, result: str = "EQUAL") -> Json:
+    """Compare all keys of a range; of an empty range etcd compares a revision of 0. Source: etcd's `applyCompare`."""
+    return {
+        "target": "CREATE" if target == "create_revision" else "MOD",
+        "result": result,
+        "key": b64(base),
+        "range_end": b64(end_of(base)),
+        target: revision,
+    }
+
+
+def put(key: str, value: str, lease: str) -> Json:
+    """Write a key inside of a transaction."""
+    return {"request_put": {"key": b64(key), "value": b64(value), "lease": lease}}
+
+
+def delete(base: str) -> Json:
+    """Delete a range of keys inside of a transaction, and give what stood there."""
+    return {"request_delete_range": {"key": b64(base), "range_end": b64(end_of(base)), "prev_kv": True}}
+
+
+def delete_key(key: str) -> Json:
+    """Delete one key inside of a transaction."""
+    return {"request_delete_range": {"key": b64(key)}}
+
+
+def number(text: str) -> str | None:
+    """Give an incarnation or revision as etcd takes it; None for what cannot be one of its own."""
+    return text if text.isascii() and text.isdigit() and not text.startswith("0") and len(text) < 19 else None
+
+
+def compared_key(key: str, target: str, revision: str) -> Json:
+    """Compare one key; of one that is not there etcd compares a revision of 0."""
+    kind = "CREATE" if target == "create_revision" else "MOD"
+    return {"target": kind, "result": "EQUAL", "key": b64(key), target: revision}

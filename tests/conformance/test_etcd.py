@@ -1,0 +1,71 @@
+"""The store on etcd keeps the contract of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lockstead.stores.etcd import EtcdStore
+from lockstead.stores.port import Store
+from lockstead.testing.conformance import (
+    AwaitingConformance,
+    BatchConformance,
+    QueueConformance,
+    StoreConformance,
+    WaitingConformance,
+)
+from lockstead.testing.conformance.base import Suite
+from tests.servers.etcd import EtcdPlace
+
+SPACES = iter(range(1_000_000))
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdPlace]:
+    place = EtcdPlace(tmp_path_factory.mktemp("etcd"))
+    yield place
+    place.stop()
+
+
+class OnEtcd(Suite):
+    scheme = "etcd"
+
+    @pytest.fixture
+    def space(self) -> str:
+        return f"c{next(SPACES)}"
+
+    @pytest.fixture
+    def store(self, etcd: EtcdPlace, space: str) -> Iterator[Store]:
+        store = etcd.open(space)
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def twin(self, etcd: EtcdPlace, space: str, store: Store) -> Iterator[Store]:
+        twin = etcd.open(space)
+        yield twin
+        twin.close()
+
+
+class TestEtcd(OnEtcd, StoreConformance):
+    pass
+
+
+class TestEtcdAwaiting(OnEtcd, AwaitingConformance):
+    pass
+
+
+class TestEtcdWaiting(OnEtcd, WaitingConformance):
+    pass
+
+
+class TestEtcdQueue(OnEtcd, QueueConformance):
+    pass
+
+
+class TestEtcdBatches(OnEtcd, BatchConformance):
+    pass
+
+
+CONFORMING = dict.fromkeys((TestEtcd, TestEtcdAwaiting, TestEtcdWaiting, TestEtcdQueue, TestEtcdBatches), EtcdStore)
