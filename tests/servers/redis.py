@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstead.stores import url
 from lockstead.stores.port import Store
-from lockstead.stores.redis_scripts import ENROL, EXTEND, GRANT, PASS_ON, READ, REMOVE
+from lockstead.stores.redis_scripts import ENROL, PASS_ON, READ, WRITING
 from tests.servers.base import Server, needed
 
 
@@ -109,7 +109,7 @@ class RedisPlace:
 def is_write(sent: bytes) -> bool:
     """Tell whether bytes on the wire call a script that changes a record."""
     if b"EVALSHA" in sent:
-        return any(script.digest in sent for script in (GRANT, EXTEND, REMOVE))
+        return any(script.digest in sent for script in WRITING)
     return b"\r\nEVAL\r\n" in sent and not any(script.text in sent for script in (READ, ENROL, PASS_ON))
 
 

@@ -30,7 +30,7 @@ from lockstead.stores.redis_ear import Ears
 from lockstead.stores.redis_errors import refusal
 from lockstead.stores.redis_link import Link, Links, Stopped
 from lockstead.stores.redis_route import Ask, Route, Talk, call, call_many, route, shown
-from lockstead.stores.redis_wire import Keys, Request, answer, enrol, pass_on, request
+from lockstead.stores.redis_wire import Keys, Request, Words, answer, enrol, pass_on, request
 from lockstead.values import Name, Space
 
 A = TypeVar("A")
@@ -59,7 +59,7 @@ PLACES_MAX: Final = 1000
 PLACE_KEPT: Final = 30.0
 """Seconds after the last wait for which a place is kept; longer than any pause of a waiter."""
 
-SCAN_COUNT: Final = 1000
+SCAN_COUNT: Final = b"1000"
 
 
 class RedisStore:
@@ -205,10 +205,10 @@ class RedisStore:
         index = self._keys.index(Name(key, space))
         if index is None:
             return [Name(key, space)]
-        parts = yield from self._plain(index, ("ZRANGE", index, 0, -1))
+        parts = yield from self._plain(index, (b"ZRANGE", index, b"0", b"-1"))
         return [Name(key, space, part.decode()) for part in parts]
 
-    def _plain(self, key: bytes, words: tuple[bytes | str | int, ...]) -> Talk[Any]:
+    def _plain(self, key: bytes, words: Words) -> Talk[Any]:
         """Ask for something that changes nothing, following a slot that has moved."""
         for _ in range(3):
             address = yield from self._route.find(key)
@@ -225,7 +225,7 @@ class RedisStore:
         for address in (yield from self._route.masters()):
             cursor = b"0"
             while True:
-                words = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+                words = (b"SCAN", cursor, b"MATCH", pattern, b"COUNT", SCAN_COUNT)
                 reply = (yield Ask(address, (words,), is_routed=self._is_routed))[0]
                 if isinstance(reply, Exception):
                     raise refusal(reply, shown(address))
@@ -283,11 +283,12 @@ class RedisStore:
             since = b""
         asked = enrol(name, self._ears.channel, since, self._seen.pop(name, None), self._keys)
         said = self._run(self._called(asked), limit, is_over)
-        if said[0] != b"ok":
-            return None if said[0] == b"conflict" else False
+        word, _, since = said.partition(b" ")
+        if word != b"ok":
+            return None if word == b"conflict" else False
         if len(self._places) >= PLACES_MAX:
             self._places.clear()
-        self._places[name] = (said[1], time.monotonic())
+        self._places[name] = (since, time.monotonic())
         return True
 
     def _listener(self, address: Address, limit: float) -> Link:

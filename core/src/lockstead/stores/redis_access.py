@@ -6,7 +6,7 @@ Must not know commands. No message and no repr of this file shows a credential.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
@@ -33,14 +33,6 @@ class Connection(Protocol):
     def send_command(self, *words: object) -> None:
         """Send one command."""
 
-    def pack_command(self, *words: object) -> Sequence[bytes]:
-        """Write one command."""
-        ...
-
-    def pack_commands(self, commands: Iterable[Sequence[object]]) -> Sequence[bytes]:
-        """Write several commands."""
-        ...
-
     def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:
         """Send what was written."""
 
@@ -63,14 +55,6 @@ class AwaitedConnection(Protocol):
 
     async def send_command(self, *words: object) -> None:
         """Send one command."""
-
-    def pack_command(self, *words: object) -> Sequence[bytes]:
-        """Write one command."""
-        ...
-
-    def pack_commands(self, commands: Iterable[Sequence[object]]) -> Sequence[bytes]:
-        """Write several commands."""
-        ...
 
     async def send_packed_command(self, command: Sequence[bytes], check_health: bool = True) -> None:
         """Send what was written."""

@@ -17,7 +17,7 @@ from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.redis_access import Access, Address, Connection
 from lockstead.stores.redis_errors import unanswered, unconnected
 from lockstead.stores.redis_route import Ask, shown
-from lockstead.stores.redis_wire import Words
+from lockstead.stores.redis_wire import Words, wire
 
 IDLE_CHECKED: Final = 0.02
 """Seconds of idling after which a connection is looked at before it is used: the server may have closed it."""
@@ -95,8 +95,7 @@ class Link:
         try:
             if limit != self._limit:
                 self._limit_to(limit)
-            packed = connection.pack_command(*commands[0]) if len(commands) == 1 else connection.pack_commands(commands)
-            connection.send_packed_command(packed, check_health=False)
+            connection.send_packed_command([wire(commands)], check_health=False)
             if is_over is not None:
                 self._await_answer(limit, is_over)
             replies: list[Any] = []

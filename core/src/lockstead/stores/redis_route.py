@@ -127,7 +127,7 @@ class BySentinel:
         knows_none = False
         for count, sentinel in enumerate(self._sentinels):
             share = 1.0 / (len(self._sentinels) - count + 1)
-            words: Words = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+            words: Words = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service.encode())
             try:
                 reply = (yield Ask(sentinel, (words,), share, to_sentinel=True))[0]
             except StoreError as error:
@@ -193,7 +193,7 @@ class ByCluster:
         for count, node in enumerate(nodes):
             share = 1.0 / (len(nodes) - count + 1)
             try:
-                reply = (yield Ask(node, (("CLUSTER", "SLOTS"),), share, is_routed=True))[0]
+                reply = (yield Ask(node, ((b"CLUSTER", b"SLOTS"),), share, is_routed=True))[0]
             except StoreError as error:
                 silent = error
                 continue
@@ -281,7 +281,7 @@ def _settled(reply: Any, request: Request, address: Address, along: Route, is_ro
                 commands = (request.by_digest(),)
             case "ASK":
                 address = _target(reply, address)
-                commands = (("ASKING",), request.in_full())
+                commands = ((b"ASKING",), request.in_full())
             case code:
                 if code in ("READONLY", "CLUSTERDOWN", "MASTERDOWN"):
                     along.failed(address)

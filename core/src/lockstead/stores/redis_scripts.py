@@ -1,8 +1,11 @@
 """Decides what Redis does in one step: the Lua scripts, one for each command of a store.
 
-A record is a hash: its fields, and under the field `@` its head: incarnation, revision, updated (microseconds of the
-server's clock), life (milliseconds for which the key stays after a write) and token, with blanks between. Must not
-know what the fields mean, nor how keys are named. Every key that a script writes gets a time to live in that script.
+A record is one string: its head, a line feed, and its fields as a JSON object of texts. The head is incarnation,
+revision, updated (microseconds of the server's clock), life (milliseconds for which the key stays after a write) and
+token, with blanks between. Every answer is one string too: a word, the server's time, and what there is to show.
+
+One string, because that is written together with its time to live, and read without taking fields apart. Must not know
+what the fields mean, nor how keys are named. Every key that a script writes gets a time to live in that script.
 """
 
 from __future__ import annotations
@@ -21,31 +24,47 @@ class LuaScript:
     digest: bytes
 
     @classmethod
-    def of(cls, name: str, text: str) -> LuaScript:
+    def of(cls, name: str, *pieces: str) -> LuaScript:
         """Name a text. The digest only names it, it protects nothing."""
-        encoded = (_PRELUDE + text).strip().encode()
+        encoded = "".join(pieces).strip().encode()
         return cls(name, encoded, hashlib.sha1(encoded, usedforsecurity=False).hexdigest().encode())
 
 
-_PRELUDE: Final = """
+_NOW: Final = """
 local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local function text(number) return string.format('%.0f', number) end
-local function heading(key)
-  local head = redis.call('HGET', key, '@')
-  if not head then return nil, redis.call('EXISTS', key) == 1 end
-  local inc, rev, updated, life, token = string.match(head, '^(%S+) (%d+) (%d+) (%d+) (%d+)$')
-  if not inc then return nil, true end
-  return { inc = inc, rev = rev, updated = tonumber(updated), life = tonumber(life), token = tonumber(token) }
-end
+local now = clock[1] .. string.format('%06d', clock[2])
+"""
+"""The server's time in microseconds, as text."""
+
+_STANDING: Final = """
+local value = redis.call('GET', KEYS[1])
+if not value then return 'absent ' .. now end
+local inc, rev, updated, life, token, fields = string.match(value, '^(%x+) (%d+) (%d+) (%d+) (%d+)\\n(.*)$')
+if not inc then return 'foreign ' .. now end
+if (ARGV[1] ~= '' and inc ~= ARGV[1]) or (ARGV[2] ~= '' and rev ~= ARGV[2]) then return 'conflict ' .. now end
+if tonumber(updated) > tonumber(now) then now = updated end
+"""
+"""The record as it stands, and the end of the script unless it is in the state expected."""
+
+_KEEP: Final = """
 local function keep(key, life)
-  if redis.call('PTTL', key) < life then redis.call('PEXPIRE', key, life) end
+  if redis.call('PTTL', key) < tonumber(life) then redis.call('PEXPIRE', key, life) end
 end
+"""
+
+_ENLIST: Final = (
+    _KEEP
+    + """
 local function enlist(index, part, life)
-  redis.call('ZREMRANGEBYSCORE', index, '-inf', text(now / 1000))
-  redis.call('ZADD', index, text(now / 1000 + life), part)
+  local ms = math.floor(tonumber(now) / 1000)
+  redis.call('ZREMRANGEBYSCORE', index, '-inf', string.format('%.0f', ms))
+  redis.call('ZADD', index, string.format('%.0f', ms + life), part)
   keep(index, life)
 end
+"""
+)
+
+_WAKE: Final = """
 local function wake(waiters, record)
   while true do
     local first = redis.call('ZPOPMIN', waiters)
@@ -55,115 +74,107 @@ local function wake(waiters, record)
     if type(heard) ~= 'number' or heard > 0 then return end
   end
 end
-local function write(key, head, from)
-  redis.call('HSET', key, '@', head)
-  for first = from, #ARGV, 1000 do
-    redis.call('HSET', key, unpack(ARGV, first, math.min(first + 999, #ARGV)))
-  end
-end
 """
 
-GRANT: Final = LuaScript.of(
-    "grant",
-    """
--- KEYS: record, then token counter or index. ARGV: incarnation ('' to create), revision, nonce, life, life of the
--- counter (0: no lock, so an index), part, then fields and values
-local token = math.floor(now / 1000)
-if ARGV[1] == '' then
-  if redis.call('EXISTS', KEYS[1]) == 1 then return { 'conflict', text(now) } end
-else
-  local old, foreign = heading(KEYS[1])
-  if foreign then return { 'foreign', text(now) } end
-  if not old then return { 'absent', text(now) } end
-  if old.inc ~= ARGV[1] or old.rev ~= ARGV[2] then return { 'conflict', text(now) } end
-  now = math.max(now, old.updated)
-  token = math.max(token, old.token + 1)
-end
-local life = tonumber(ARGV[4])
-if ARGV[5] ~= '0' then
-  local counted = redis.call('GET', KEYS[2])
-  if counted then token = math.max(token, (tonumber(counted) or 0) + 1) end
-  redis.call('SET', KEYS[2], text(token), 'PX', ARGV[5])
-elseif KEYS[2] then
-  enlist(KEYS[2], ARGV[6], life)
-end
-if ARGV[1] ~= '' then redis.call('DEL', KEYS[1]) end
-local head = ARGV[3] .. ' 1 ' .. text(now) .. ' ' .. ARGV[4] .. ' ' .. text(token)
-write(KEYS[1], head, 7)
-redis.call('PEXPIRE', KEYS[1], life)
-return { 'ok', text(now), head }
-""",
-)
+_GRANTED: Final = """
+local head = string.format('%s 1 %s %s %.0f', ARGV[3], now, ARGV[4], token)
+redis.call('SET', KEYS[1], head .. '\\n' .. ARGV[5], 'PX', ARGV[4])
+"""
 
+_COUNTED: Final = """
+local counted = redis.call('GET', KEYS[2])
+if counted then token = math.max(token, (tonumber(counted) or 0) + 1) end
+redis.call('SET', KEYS[2], string.format('%.0f', token), 'PX', ARGV[6])
+"""
+
+_MS: Final = """
+local token = math.floor(tonumber(now) / 1000)
+"""
+
+_ANSWERED: Final = """
+return 'ok ' .. now .. ' ' .. head
+"""
+
+# KEYS: record, counter of tokens. ARGV: incarnation and revision expected ('' to create), new incarnation, life,
+# fields, life of the counter. In other spaces than that of locks: record, index; the last of ARGV is the part
+_ABSENT: Final = """
+if redis.call('EXISTS', KEYS[1]) == 1 then return 'conflict ' .. now end
+"""
+_LATER: Final = """
+local token = math.max(math.floor(tonumber(now) / 1000), token + 1)
+"""
+_LISTED: Final = """
+if KEYS[2] then enlist(KEYS[2], ARGV[6], ARGV[4]) end
+"""
+CREATE: Final = LuaScript.of("create", _NOW, _ABSENT, _MS, _COUNTED, _GRANTED, _ANSWERED)
+CREATE_LISTED: Final = LuaScript.of("create", _NOW, _ENLIST, _ABSENT, _MS, _GRANTED, _LISTED, _ANSWERED)
+REPLACE: Final = LuaScript.of("replace", _NOW, _STANDING, _LATER, _COUNTED, _GRANTED, _ANSWERED)
+REPLACE_LISTED: Final = LuaScript.of("replace", _NOW, _ENLIST, _STANDING, _LATER, _GRANTED, _LISTED, _ANSWERED)
+
+# KEYS: record
 READ: Final = LuaScript.of(
     "read",
+    _NOW,
     """
--- KEYS: record
-return { 'ok', text(now), redis.call('HGETALL', KEYS[1]) }
+local value = redis.call('GET', KEYS[1])
+if not value then return 'absent ' .. now end
+return 'ok ' .. now .. ' ' .. value
 """,
 )
 
-EXTEND: Final = LuaScript.of(
-    "extend",
-    """
--- KEYS: record, then waiters or index. ARGV: incarnation ('' for any), revision ('' for any), what the second key is
--- ('waiters', 'index' or ''), part, then fields and values
-local old, foreign = heading(KEYS[1])
-if foreign then return { 'foreign', text(now) } end
-if not old then return { 'absent', text(now) } end
-if (ARGV[1] ~= '' and old.inc ~= ARGV[1]) or (ARGV[2] ~= '' and old.rev ~= ARGV[2]) then
-  return { 'conflict', text(now) }
+# KEYS: record, waiters or index. ARGV: incarnation and revision expected ('' for any), fields to merge, part
+_EXTENDED: Final = """
+if ARGV[3] ~= '{}' then
+  local merged = cjson.decode(fields)
+  for name, text in pairs(cjson.decode(ARGV[3])) do merged[name] = text end
+  fields = cjson.encode(merged)
 end
-now = math.max(now, old.updated)
-local head = table.concat({ old.inc, text(old.rev + 1), text(now), text(old.life), text(old.token) }, ' ')
-write(KEYS[1], head, 5)
-redis.call('PEXPIRE', KEYS[1], old.life)
-if ARGV[3] == 'waiters' then wake(KEYS[2], KEYS[1]) elseif ARGV[3] == 'index' then
-  enlist(KEYS[2], ARGV[4], old.life)
-end
-return { 'ok', text(now), redis.call('HGETALL', KEYS[1]) }
-""",
+local record = string.format('%s %.0f %s %s %s', inc, rev + 1, now, life, token) .. '\\n' .. fields
+redis.call('SET', KEYS[1], record, 'PX', life)
+"""
+_SHOWN: Final = """
+return 'ok ' .. now .. ' ' .. record
+"""
+_WOKEN: Final = """
+wake(KEYS[2], KEYS[1])
+"""
+EXTEND: Final = LuaScript.of("extend", _NOW, _WAKE, _STANDING, _EXTENDED, _WOKEN, _SHOWN)
+EXTEND_LISTED: Final = LuaScript.of(
+    "extend", _NOW, _ENLIST, _STANDING, _EXTENDED, "if KEYS[2] then enlist(KEYS[2], ARGV[4], life) end\n", _SHOWN
 )
 
-REMOVE: Final = LuaScript.of(
-    "remove",
-    """
--- KEYS and ARGV: as for extend, without fields
-local old, foreign = heading(KEYS[1])
-if foreign then return { 'foreign', text(now) } end
-if not old then return { 'absent', text(now) } end
-if (ARGV[1] ~= '' and old.inc ~= ARGV[1]) or (ARGV[2] ~= '' and old.rev ~= ARGV[2]) then
-  return { 'conflict', text(now) }
-end
+# KEYS: record, waiters or index. ARGV: incarnation and revision expected ('' for any), part
+_REMOVED: Final = """
 redis.call('DEL', KEYS[1])
-if ARGV[3] == 'waiters' then wake(KEYS[2], KEYS[1]) elseif ARGV[3] == 'index' then
-  redis.call('ZREM', KEYS[2], ARGV[4])
-end
-return { 'ok', text(math.max(now, old.updated)) }
-""",
+"""
+_DONE: Final = """
+return 'ok ' .. now
+"""
+REMOVE: Final = LuaScript.of("remove", _NOW, _WAKE, _STANDING, _REMOVED, _WOKEN, _DONE)
+REMOVE_LISTED: Final = LuaScript.of(
+    "remove", _NOW, _STANDING, _REMOVED, "if KEYS[2] then redis.call('ZREM', KEYS[2], ARGV[3]) end\n", _DONE
 )
 
+# KEYS: record, waiters. ARGV: channel, since when it waits ('' for now), life of the list, how the record began when it
+# was last seen ('' for never)
 ENROL: Final = LuaScript.of(
     "enrol",
+    _NOW,
+    _KEEP,
     """
--- KEYS: record, waiters. ARGV: channel, since when it waits ('' for now), life of the list, how the head began when it
--- was last seen ('' for never)
-local head = redis.call('HGET', KEYS[1], '@')
-if not head then return { 'absent', text(now) } end
-if ARGV[4] ~= '' and string.sub(head, 1, #ARGV[4]) ~= ARGV[4] then return { 'conflict', text(now) } end
+local value = redis.call('GET', KEYS[1])
+if not value then return 'absent ' .. now end
+if string.sub(value, 1, #ARGV[4]) ~= ARGV[4] then return 'conflict ' .. now end
 local since = ARGV[2]
-if since == '' then since = text(now) end
+if since == '' then since = now end
 redis.call('ZADD', KEYS[2], since, ARGV[1])
-keep(KEYS[2], tonumber(ARGV[3]))
-return { 'ok', since }
+keep(KEYS[2], ARGV[3])
+return 'ok ' .. since
 """,
 )
 
-PASS_ON: Final = LuaScript.of(
-    "pass-on",
-    """
--- KEYS: record, waiters. Whoever was woken waits no more: wake the next
-wake(KEYS[2], KEYS[1])
-return { 'ok', text(now) }
-""",
-)
+# KEYS: record, waiters. Whoever was woken waits no more: wake the next
+PASS_ON: Final = LuaScript.of("pass-on", _NOW, _WAKE, _WOKEN, _DONE)
+
+WRITING: Final = (CREATE, CREATE_LISTED, REPLACE, REPLACE_LISTED, EXTEND, EXTEND_LISTED, REMOVE, REMOVE_LISTED)
+"""Those that change a record."""
