@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 from uuid import uuid4
 
 import pytest
@@ -12,7 +13,11 @@ from lockstead.stores.port import Store
 from lockstead.stores.redis import RedisStore
 from lockstead.testing.conformance import BatchConformance, StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
-from tests.servers.redis import RedisPlace
+from tests.servers.redis import ClusterPlace, RedisPlace, SecureRedisPlace, SentinelPlace
+
+
+class Opens(Protocol):
+    def open(self, space: str) -> Store: ...
 
 
 @pytest.fixture(scope="session")
@@ -22,12 +27,31 @@ def redis_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisPlace
     place.stop()
 
 
-class OnRedis(Suite):
-    scheme = "redis"
+@pytest.fixture(scope="session")
+def secure_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureRedisPlace]:
+    place = SecureRedisPlace(tmp_path_factory.mktemp("rediss"))
+    yield place
+    place.stop()
 
+
+@pytest.fixture(scope="session")
+def sentinel_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelPlace]:
+    place = SentinelPlace(tmp_path_factory.mktemp("sentinel"))
+    yield place
+    place.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
+    place = ClusterPlace(tmp_path_factory.mktemp("cluster"))
+    yield place
+    place.stop()
+
+
+class _OnPlace(Suite):
     @pytest.fixture
-    def store(self, redis_place: RedisPlace) -> Iterator[Store]:
-        store = redis_place.open(uuid4().hex)
+    def store(self, place: Opens) -> Iterator[Store]:
+        store = place.open(f"s{uuid4().hex[:10]}")
         yield store
         store.close()
 
@@ -36,6 +60,38 @@ class OnRedis(Suite):
         twin = url.open_store(store.url)
         yield twin
         twin.close()
+
+
+class OnRedis(_OnPlace):
+    scheme = "redis"
+
+    @pytest.fixture
+    def place(self, redis_place: RedisPlace) -> Opens:
+        return redis_place
+
+
+class OnSecureRedis(_OnPlace):
+    scheme = "rediss"
+
+    @pytest.fixture
+    def place(self, secure_place: SecureRedisPlace) -> Opens:
+        return secure_place
+
+
+class OnSentinel(_OnPlace):
+    scheme = "redis+sentinel"
+
+    @pytest.fixture
+    def place(self, sentinel_place: SentinelPlace) -> Opens:
+        return sentinel_place
+
+
+class OnCluster(_OnPlace):
+    scheme = "redis+cluster"
+
+    @pytest.fixture
+    def place(self, cluster_place: ClusterPlace) -> Opens:
+        return cluster_place
 
 
 class TestRedis(OnRedis, StoreConformance):
@@ -50,4 +106,40 @@ class TestRedisBatches(OnRedis, BatchConformance):
     pass
 
 
-CONFORMING = {TestRedis: RedisStore, TestRedisWaiting: RedisStore, TestRedisBatches: RedisStore}
+class TestSecureRedis(OnSecureRedis, StoreConformance):
+    pass
+
+
+class TestSecureRedisWaiting(OnSecureRedis, WaitingConformance):
+    pass
+
+
+class TestSentinel(OnSentinel, StoreConformance):
+    pass
+
+
+class TestSentinelWaiting(OnSentinel, WaitingConformance):
+    pass
+
+
+class TestCluster(OnCluster, StoreConformance):
+    pass
+
+
+class TestClusterWaiting(OnCluster, WaitingConformance):
+    pass
+
+
+class TestClusterBatches(OnCluster, BatchConformance):
+    pass
+
+
+CONFORMING = {
+    suite: RedisStore
+    for suite in (
+        *(TestRedis, TestRedisWaiting, TestRedisBatches),
+        *(TestSecureRedis, TestSecureRedisWaiting),
+        *(TestSentinel, TestSentinelWaiting),
+        *(TestCluster, TestClusterWaiting, TestClusterBatches),
+    )
+}

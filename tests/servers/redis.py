@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 from lockstead.stores import url
 from lockstead.stores.port import Store
 from lockstead.stores.redis_scripts import ENROL, PASS_ON, READ, WRITING
-from tests.servers.base import Server, needed
+from tests.servers.base import Server, answers, free_port, needed
 
 
 class RedisServer(Server):
@@ -123,3 +125,172 @@ def left(client: Any, space: str) -> list[str]:
         elif not key.endswith("}:token"):
             found.append(key)
     return sorted(found)
+
+
+# --- TLS ---------------------------------------------------------------------------------------------------------
+
+
+class SecureRedisPlace(RedisPlace):
+    """One server that speaks TLS and nothing else; its own certificate is the authority."""
+
+    scheme = "rediss"
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.certificate, key = certificate(directory)
+        self.server = SecureRedisServer(directory, self.certificate, key).start()
+
+    def url(self, space: str, *, ports: Sequence[int] | None = None) -> str:
+        """Give the URL of an empty store."""
+        port = (ports or self.ports)[0]
+        return f"rediss://127.0.0.1:{port}/0?prefix={space}&ssl_ca_certs={self.certificate}"
+
+
+class SecureRedisServer(RedisServer):
+    """A `redis-server` on a port for TLS."""
+
+    def __init__(self, directory: Path, certificate: Path, key: Path) -> None:
+        super().__init__(directory)
+        self.certificate, self.key = certificate, key
+
+    def command(self) -> Sequence[str]:
+        """Give the command line."""
+        files = ["--tls-cert-file", str(self.certificate), "--tls-key-file", str(self.key)]
+        trust = ["--tls-ca-cert-file", str(self.certificate), "--tls-auth-clients", "no"]
+        plain = super().command()
+        return [plain[0], "--port", "0", "--tls-port", str(self.port), *plain[3:], *files, *trust]
+
+    def is_ready(self) -> bool:
+        """Tell whether its port is open."""
+        return answers(self.port)
+
+    def client(self) -> Any:
+        """Give a client of redis-py."""
+        import redis
+
+        return redis.Redis(port=self.port, ssl=True, ssl_ca_certs=str(self.certificate), socket_timeout=20.0)
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """Make a certificate for 127.0.0.1 that signs itself, and its key."""
+    made, key = directory / "server.crt", directory / "server.key"
+    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    files = ["-keyout", str(key), "-out", str(made)]
+    subprocess.run([needed("openssl"), "req", "-x509", *kind, *files, *subject], check=True, capture_output=True)
+    return made, key
+
+
+# --- Sentinel ----------------------------------------------------------------------------------------------------
+
+
+class SentinelServer(RedisServer):
+    """A Sentinel that watches one master, and is quick to act."""
+
+    def __init__(self, directory: Path, master: RedisServer, quorum: int) -> None:
+        super().__init__(directory)
+        lines = [
+            f"port {self.port}",
+            "bind 127.0.0.1",
+            f"dir {directory}",
+            f"sentinel monitor locks 127.0.0.1 {master.port} {quorum}",
+            "sentinel down-after-milliseconds locks 1000",
+            "sentinel failover-timeout locks 6000",
+            "sentinel parallel-syncs locks 2",
+        ]
+        (directory / "sentinel.conf").write_text("\n".join(lines) + "\n")
+
+    def command(self) -> Sequence[str]:
+        """Give the command line."""
+        return [self.program, str(self.directory / "sentinel.conf"), "--sentinel"]
+
+
+class SentinelPlace:
+    """Three Sentinels, a master and two replicas."""
+
+    scheme = "redis+sentinel"
+
+    def __init__(self, directory: Path) -> None:
+        quick = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
+        self.master = RedisServer(directory / "master", None, *quick).start()
+        following = ("--replicaof", f"127.0.0.1 {self.master.port}", *quick)
+        self.replicas = [RedisServer(directory / f"replica-{number}", None, *following) for number in (1, 2)]
+        self.sentinels = [SentinelServer(directory / f"sentinel-{number}", self.master, 2) for number in (1, 2, 3)]
+        for server in (*self.replicas, *self.sentinels):
+            server.start()
+        for replica in self.replicas:
+            replica.until(
+                lambda replica=replica: b"master_link_status:up" in replica.says("INFO", "replication"), "no link"
+            )
+        for sentinel in self.sentinels:
+            sentinel.until(lambda sentinel=sentinel: self._knows_all(sentinel), "it does not know the others")
+
+    @staticmethod
+    def _knows_all(sentinel: RedisServer) -> bool:
+        said = sentinel.says("SENTINEL", "MASTER", "locks").replace(b"\r\n", b" ")
+        return all(
+            re.search(rb"%b \$\d+ %b " % pair, said) for pair in ((b"num-slaves", b"2"), (b"num-other-sentinels", b"2"))
+        )
+
+    def url(self, space: str) -> str:
+        """Give the URL of an empty store."""
+        hosts = ",".join(sentinel.address for sentinel in self.sentinels)
+        return f"redis+sentinel://{hosts}/locks/0?prefix={space}"
+
+    def open(self, space: str) -> Store:
+        """Open it."""
+        return url.open_store(self.url(space))
+
+    def stop(self) -> None:
+        """Stop all."""
+        for server in (*self.sentinels, *self.replicas, self.master):
+            server.kill()
+
+
+# --- Cluster -----------------------------------------------------------------------------------------------------
+
+
+class ClusterServer(RedisServer):
+    """A node of a Cluster."""
+
+    def __init__(self, directory: Path) -> None:
+        # the bus needs a port of its own, which is otherwise 10,000 above
+        self.bus = free_port()
+        cluster = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port", str(self.bus))
+        super().__init__(directory, None, *cluster)
+
+
+class ClusterPlace:
+    """Three masters that share the slots."""
+
+    scheme = "redis+cluster"
+
+    def __init__(self, directory: Path) -> None:
+        self.nodes = [ClusterServer(directory / f"node-{number}").start() for number in range(3)]
+        bounds = [0, 5461, 10923, 16384]
+        for number, node in enumerate(self.nodes):
+            assert node.says("CLUSTER", "ADDSLOTSRANGE", str(bounds[number]), str(bounds[number + 1] - 1)) == b"+OK\r\n"
+            assert node.says("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1)) == b"+OK\r\n"
+        first = self.nodes[0]
+        for node in self.nodes[1:]:
+            node.says("CLUSTER", "MEET", "127.0.0.1", str(first.port), str(first.bus))
+        for node in self.nodes:
+            node.until(lambda node=node: self._is_whole(node), "the Cluster does not come together")
+
+    @staticmethod
+    def _is_whole(node: RedisServer) -> bool:
+        said = node.says("CLUSTER", "INFO")
+        return b"cluster_state:ok" in said and b"cluster_known_nodes:3" in said
+
+    def url(self, space: str) -> str:
+        """Give the URL of an empty store."""
+        return f"redis+cluster://{','.join(node.address for node in self.nodes)}?prefix={space}"
+
+    def open(self, space: str) -> Store:
+        """Open it."""
+        return url.open_store(self.url(space))
+
+    def stop(self) -> None:
+        """Stop all."""
+        for node in self.nodes:
+            node.kill()

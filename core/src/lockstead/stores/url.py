@@ -27,6 +27,9 @@ OURS: Final = {
     "postgres": "lockstead.stores.postgres_url",
     "postgresql": "lockstead.stores.postgres_url",
     "redis": "lockstead.stores.redis_url",
+    "redis+cluster": "lockstead.stores.redis_url:CLUSTER",
+    "redis+sentinel": "lockstead.stores.redis_url:SENTINEL",
+    "rediss": "lockstead.stores.redis_url:SECURE",
     "sqlite": "lockstead.stores.sqlite_url",
     "zk": "lockstead.stores.zookeeper_url",
 }
