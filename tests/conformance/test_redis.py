@@ -11,7 +11,7 @@ import pytest
 from lockstead.stores import url
 from lockstead.stores.port import Store
 from lockstead.stores.redis import RedisStore
-from lockstead.testing.conformance import BatchConformance, StoreConformance, WaitingConformance
+from lockstead.testing.conformance import AwaitingConformance, BatchConformance, StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
 from tests.servers.redis import ClusterPlace, RedisPlace, SecureRedisPlace, SentinelPlace
 
@@ -98,6 +98,10 @@ class TestRedis(OnRedis, StoreConformance):
     pass
 
 
+class TestRedisAwaiting(OnRedis, AwaitingConformance):
+    pass
+
+
 class TestRedisWaiting(OnRedis, WaitingConformance):
     pass
 
@@ -110,11 +114,19 @@ class TestSecureRedis(OnSecureRedis, StoreConformance):
     pass
 
 
+class TestSecureRedisAwaiting(OnSecureRedis, AwaitingConformance):
+    pass
+
+
 class TestSecureRedisWaiting(OnSecureRedis, WaitingConformance):
     pass
 
 
 class TestSentinel(OnSentinel, StoreConformance):
+    pass
+
+
+class TestSentinelAwaiting(OnSentinel, AwaitingConformance):
     pass
 
 
@@ -126,6 +138,10 @@ class TestCluster(OnCluster, StoreConformance):
     pass
 
 
+class TestClusterAwaiting(OnCluster, AwaitingConformance):
+    pass
+
+
 class TestClusterWaiting(OnCluster, WaitingConformance):
     pass
 
@@ -134,12 +150,9 @@ class TestClusterBatches(OnCluster, BatchConformance):
     pass
 
 
-CONFORMING = {
-    suite: RedisStore
-    for suite in (
-        *(TestRedis, TestRedisWaiting, TestRedisBatches),
-        *(TestSecureRedis, TestSecureRedisWaiting),
-        *(TestSentinel, TestSentinelWaiting),
-        *(TestCluster, TestClusterWaiting, TestClusterBatches),
-    )
-}
+ON_ONE = (TestRedis, TestRedisAwaiting, TestRedisWaiting, TestRedisBatches)
+ON_TLS = (TestSecureRedis, TestSecureRedisAwaiting, TestSecureRedisWaiting)
+ON_SENTINELS = (TestSentinel, TestSentinelAwaiting, TestSentinelWaiting)
+ON_CLUSTER = (TestCluster, TestClusterAwaiting, TestClusterWaiting, TestClusterBatches)
+
+CONFORMING: dict[type, type] = dict.fromkeys((*ON_ONE, *ON_TLS, *ON_SENTINELS, *ON_CLUSTER), RedisStore)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
@@ -25,10 +26,12 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
+from lockstead.stores.loops import PerLoop
 from lockstead.stores.redis_access import Access, Address, Kind
 from lockstead.stores.redis_ear import Ears
 from lockstead.stores.redis_errors import refusal
 from lockstead.stores.redis_link import Link, Links, Stopped
+from lockstead.stores.redis_loop import AwaitedLinks
 from lockstead.stores.redis_route import Ask, Route, Talk, call, call_many, route, shown
 from lockstead.stores.redis_wire import Keys, Request, Words, answer, enrol, pass_on, request
 from lockstead.values import Name, Space
@@ -79,6 +82,7 @@ class RedisStore:
     def _begin(self) -> None:
         self._route: Route = route(self._access)
         self._links = Links(self._access)
+        self._looped = PerLoop(partial(AwaitedLinks, self._access), AwaitedLinks.close)
         channel = self._keys.channel(os.urandom(8).hex())
         self._ears = Ears(self._listener, channel, self._unheard)
         # hints alone, for waiting: how a lock's record was when last seen, and since when this process waits for it, so
@@ -134,10 +138,39 @@ class RedisStore:
             value: T = stop.value
             return value
 
-    def _failed(self, ask: Ask, error: StoreError) -> None:
-        if not ask.to_sentinel and isinstance(error, OutcomeUnknown | StoreUnavailable):
-            self._route.failed(ask.address)
-            self._links.drop(ask.address)
+    def _failed(self, ask: Ask, error: StoreError) -> bool:
+        """Note that a server may be gone, or not be the one to ask any more."""
+        if ask.to_sentinel or not isinstance(error, OutcomeUnknown | StoreUnavailable):
+            return False
+        self._route.failed(ask.address)
+        self._links.drop(ask.address)
+        return True
+
+    # --- awaiting ------------------------------------------------------------------------------------------------
+
+    async def aperform(self, command: Command[Any], limit: float) -> Any:
+        """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
+        self._check_open()
+        ends_at = time.monotonic() + limit
+        talk = self._carried_out(command)
+        links = await self._looped.get()
+        left = limit
+        try:
+            ask = next(talk)
+            while True:
+                try:
+                    if left <= 0:
+                        raise StoreUnavailable(f"no time is left of {limit:.3g} s to ask Redis; it was not sent")
+                    replies = await links.exchange(ask, left * ask.share)
+                except StoreError as error:
+                    if self._failed(ask, error):
+                        await links.drop(ask.address)
+                    ask = talk.throw(error)
+                else:
+                    ask = talk.send(replies)
+                left = ends_at - time.monotonic()
+        except StopIteration as stop:
+            return stop.value
 
     # --- conversations -------------------------------------------------------------------------------------------
 
@@ -312,7 +345,7 @@ class RedisStore:
 
     def after_fork(self) -> None:
         """Forget every inherited connection, without closing it: its bytes belong to the parent."""
-        self._inherited += [self._links, self._ears]
+        self._inherited += [self._links, self._looped, self._ears]
         self._begin()
 
     def close(self) -> None:
@@ -320,6 +353,7 @@ class RedisStore:
         self._is_open = False
         self._ears.close()
         self._links.close()
+        self._looped.close()
 
 
 __all__ = ["RedisStore", "traits_of"]

@@ -99,17 +99,14 @@ class Access:
         kind = connection.SSLConnection if self.is_secure else connection.Connection
         return cast(Connection, kind(**self._arguments(address, limit, to_sentinel=to_sentinel)))
 
-    def awaiting(self, address: Address, limit: float, *, to_sentinel: bool = False) -> AwaitedConnection:
-        """Make an awaiting connection, like `connection`."""
+    def awaiting(self, address: Address, *, to_sentinel: bool = False) -> AwaitedConnection:
+        """Make an awaiting connection, like `connection`; whoever awaits it limits it."""
         from redis.asyncio import connection
 
         kind = connection.SSLConnection if self.is_secure else connection.Connection
-        return cast(AwaitedConnection, kind(**self._arguments(address, limit, to_sentinel=to_sentinel)))
+        return cast(AwaitedConnection, kind(**self._arguments(address, None, to_sentinel=to_sentinel)))
 
-    def _arguments(self, address: Address, limit: float, *, to_sentinel: bool) -> dict[str, Any]:
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
-
+    def _arguments(self, address: Address, limit: float | None, *, to_sentinel: bool) -> dict[str, Any]:
         who = dict(self.sentinel_ways) if to_sentinel else self._who()
         return {
             **self.ways,
@@ -121,7 +118,9 @@ class Access:
             "socket_connect_timeout": limit,
             "socket_keepalive": True,
             # a request that is sent again by the library would turn our own success into a conflict
-            "retry": Retry(NoBackoff(), 0),
+            "retry": None,
+            "retry_on_timeout": False,
+            "health_check_interval": 0,
             "protocol": 2,
         }
 
