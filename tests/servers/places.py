@@ -95,6 +95,7 @@ PLACES: dict[str, Known] = {
     "etcd": Known("tests.servers.etcd", "EtcdPlace"),
     "postgresql": Known("tests.servers.postgres", "PostgresPlace"),
     "redis": Known("tests.servers.redis", "RedisPlace"),
+    "redlock": Known("tests.servers.redlock", "RedlockPlace"),
     "zk": Known("tests.servers.zookeeper", "ZookeeperPlace"),
 }
 """Scheme to place. A store with a server that is missing here fails `tests/stores/test_all_stores.py`."""

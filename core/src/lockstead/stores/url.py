@@ -30,6 +30,7 @@ OURS: Final = {
     "redis+cluster": "lockstead.stores.redis_url:CLUSTER",
     "redis+sentinel": "lockstead.stores.redis_url:SENTINEL",
     "rediss": "lockstead.stores.redis_url:SECURE",
+    "redlock": "lockstead.stores.redlock_url",
     "sqlite": "lockstead.stores.sqlite_url",
     "zk": "lockstead.stores.zookeeper_url",
 }

@@ -1,0 +1,79 @@
+"""Three real Redis servers, or five, that know nothing of one another: the masters of a Redlock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lockstead.stores import url
+from lockstead.stores.port import Store
+from tests.servers.redis import RedisServer
+
+WRITES = ("create", "replace", "extend", "amend", "remove", "undo", "copy")
+
+
+class RedlockPlace:
+    """Independent masters; every space has a prefix of its own.
+
+    The stores opened here let a restarted master vote at once, since these masters are always young.
+    """
+
+    scheme = "redlock"
+    is_fifo = False
+    wakes = False
+    is_durable = False
+    cycles = 1000
+
+    def __init__(self, directory: Path, masters: int = 3) -> None:
+        self.servers = [RedisServer(directory / str(number)).start() for number in range(masters)]
+
+    @property
+    def ports(self) -> Sequence[int]:
+        """Where the masters listen."""
+        return [server.port for server in self.servers]
+
+    def url(self, space: str, *, ports: Sequence[int] | None = None, options: str = "restart_delay=0") -> str:
+        """Give the URL of an empty store."""
+        hosts = ",".join(f"127.0.0.1:{port}" for port in ports or self.ports)
+        return f"redlock://{hosts}/0?prefix={space}&{options}"
+
+    def open(self, space: str, *, ports: Sequence[int] | None = None, options: str = "restart_delay=0") -> Store:
+        """Open it."""
+        return url.open_store(self.url(space, ports=ports, options=options))
+
+    def is_write(self, sent: bytes) -> bool:
+        """Tell whether the script is told to change something."""
+        return b"EVAL" in sent and any(f"\r\n{word}\r\n".encode() in sent for word in WRITES)
+
+    def left(self, space: str) -> list[str]:
+        """Name all keys, each with the number of its master."""
+        found = []
+        for number, server in enumerate(self.servers):
+            with server.client() as client:
+                found += [f"{number}/{raw.decode()}" for raw in client.scan_iter(match=f"{space}:*")]
+        return sorted(found)
+
+    def kill(self) -> None:
+        """End all masters at once."""
+        for server in self.servers:
+            server.kill()
+
+    def start(self) -> None:
+        """Start them; they have forgotten everything."""
+        for server in self.servers:
+            server.start()
+
+    def pause(self) -> None:
+        """Let all stand still."""
+        for server in self.servers:
+            server.pause()
+
+    def resume(self) -> None:
+        """Let all go on."""
+        for server in self.servers:
+            server.resume()
+
+    def stop(self) -> None:
+        """Stop them for good."""
+        for server in self.servers:
+            server.stop()
