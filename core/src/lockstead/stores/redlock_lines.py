@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
@@ -39,7 +39,15 @@ IDLE_MAX: Final = 64
 
 
 class Pipelined(Connection, Protocol):
-    """What is used beyond that of redis-py's connection: reading what is there, without waiting."""
+    """What is used beyond that of redis-py's connection: to write many commands, and read without waiting."""
+
+    def pack_command(self, *words: object) -> Sequence[bytes]:
+        """Write one command."""
+        ...
+
+    def pack_commands(self, commands: Sequence[Sequence[object]]) -> Sequence[bytes]:
+        """Write several commands."""
+        ...
 
     def read_response(
         self, disable_decoding: bool = False, *, timeout: float = 0, disconnect_on_error: bool = True
@@ -261,7 +269,7 @@ class Master:
         from redis import exceptions
 
         asked = [("INFO", "server"), ("ROLE",), ("SCRIPT", "LOAD", SCRIPT)]
-        connection.send_packed_command(connection.pack_commands(asked), check_health=False)
+        connection.send_packed_command([b"".join(connection.pack_commands(asked))], check_health=False)
         said: list[Any] = []
         for _ in asked:
             try:
