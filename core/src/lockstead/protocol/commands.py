@@ -81,7 +81,8 @@ class Listing:
 class Paused:
     """The pause is over. seconds is how long it was meant to be; changed: the store saw the key change.
 
-    is_turn: a store that keeps a queue says that the asker's turn has come, so that asking is worth a write.
+    is_turn: a store that keeps a queue says that the asker's turn has come, or one that wakes that the lock is free, so
+    that asking is worth a write.
     """
 
     seconds: float
@@ -241,7 +242,8 @@ class Traits:
     granularity: the greatest error of store_now against updated_at that is tolerated. date_step: the resolution of
     store_now. ttl_recommended: a shorter ttl draws a warning. foreign: records of other implementations are
     respected as locks; elsewhere a record without our version is refused. pace: how far two changes of one record
-    have to be apart, or the second may be turned away with an unknown outcome.
+    have to be apart, or the second may be turned away with an unknown outcome. wakes: a wait that tells of a change
+    tells, as a rule, that the record has gone.
     """
 
     scheme: str
@@ -253,6 +255,7 @@ class Traits:
     ttl_recommended: float = 1.0
     foreign: bool = False
     pace: float = 0.0
+    wakes: bool = False
 
 
 FIELDS_BYTES_MAX: Final = 8192

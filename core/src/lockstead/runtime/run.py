@@ -164,7 +164,8 @@ def _pause(command: Pause, store: Store, seconds: float, bell: Bell) -> Paused:
 
 def paused(command: Pause, store: Store, seconds: float, changed: bool, bell: Bell) -> Paused:
     """Say how a pause ended in which the store was watched, or its queue stood in."""
-    return Paused(seconds, bell.take() or changed, changed and bool(command.asker) and isinstance(store, Queues))
+    tells_turns = store.traits.wakes or isinstance(store, Queues)
+    return Paused(seconds, bell.take() or changed, changed and bool(command.asker) and tells_turns)
 
 
 def watching(command: Pause, store: Store, seconds: float, bell: Bell) -> Callable[[], bool] | None:

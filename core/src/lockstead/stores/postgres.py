@@ -47,6 +47,7 @@ TRAITS: Final = Traits(
     guarantee="one primary server and its clock; over a fail-over what was replicated synchronously",
     clock=StoreClock.SHARED,
     tokens=TokenSource.NATIVE,
+    wakes=True,
 )
 
 UNREADABLE: Final = {"v": "1"}

@@ -44,7 +44,7 @@ GUARANTEE: Final = "one server, or asynchronous replication: a fail-over may for
 
 def traits_of(scheme: str) -> Traits:
     """Give the traits of a store on Redis, which are the same for every way to it."""
-    return Traits(scheme=scheme, guarantee=GUARANTEE, clock=StoreClock.SHARED, tokens=TokenSource.NATIVE)
+    return Traits(scheme=scheme, guarantee=GUARANTEE, clock=StoreClock.SHARED, tokens=TokenSource.NATIVE, wakes=True)
 
 
 LOOK_EVERY: Final = 0.05

@@ -1,0 +1,50 @@
+"""Who is woken by a store that wakes asks at once; who is told of a change by any other looks first."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lockstead.protocol.commands import Pause, Paused
+from lockstead.runtime.run import Bell, paused
+from lockstead.stores.memory import MemoryStore
+from lockstead.values import Name
+
+
+class Silent:
+    """A bell that nobody rings."""
+
+    def wait(self, seconds: float) -> bool:
+        return False
+
+    def take(self) -> bool:
+        return False
+
+
+class Waking(MemoryStore):
+    """The memory, as a store that wakes."""
+
+    traits = dataclasses.replace(MemoryStore().traits, wakes=True)  # type: ignore[assignment]
+
+
+class Queueing(MemoryStore):
+    """The memory, as a store with a queue."""
+
+    def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        return True
+
+    def leave(self, name: Name, asker: str, limit: float) -> None:
+        return None
+
+
+@pytest.mark.parametrize(("store", "is_turn"), [(Waking, True), (Queueing, True), (MemoryStore, False)])
+def test_it_is_the_turn_of_who_is_woken_where_the_store_wakes(store: type[Any], is_turn: bool) -> None:
+    bell: Bell = Silent()
+    asked, member = (Pause(Name("apt"), 1.0, 1.0, asker) for asker in ("me", ""))
+    assert paused(asked, store(), 1.0, True, bell) == Paused(1.0, True, is_turn)
+    # nothing changed, or nobody asks for the lock here
+    assert paused(asked, store(), 1.0, False, bell) == Paused(1.0)
+    assert paused(member, store(), 1.0, True, bell) == Paused(1.0, True)
