@@ -159,10 +159,12 @@ class Line:
             return False
         try:
             while not stand.has_left:
+                if stand.bell.is_set() and stand.is_first:
+                    self._unwatch(stand)
+                    return True
                 if not stand.watches or stand.bell.is_set():
-                    was_first = stand.is_first and bool(stand.watches)
                     client = self._wire.ready(max(ends_at - time.monotonic(), 1.0))
-                    if self._look(client, stand, ends_at, is_over) or (was_first and stand.is_first):
+                    if self._look(client, stand, ends_at, is_over):
                         return True
                 if not _rung(stand.bell, ends_at, is_over):
                     return False
