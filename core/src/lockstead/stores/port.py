@@ -85,7 +85,8 @@ class Queues(Waits, Protocol):
     def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
         """Like `wait`, but takes a place in the queue first, or keeps the one taken earlier: until the turn has come.
 
-        True when it is worth asking for the lock: the asker is first and the record is gone or has changed.
+        True when it is worth asking for the lock at once: the asker is first and the record is gone. False, early, when
+        it is first and the record has changed: then it is looked at.
         """
         ...
 

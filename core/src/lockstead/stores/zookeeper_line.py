@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kazoo import exceptions as kz
+from kazoo.protocol.states import EventType
 
 from lockstead.errors import StoreError
 from lockstead.stores.zookeeper_names import Tree, in_order
@@ -33,6 +34,12 @@ LEFT_MAX: Final = 4096
 
 ANSWERS_WITHIN: Final = 10.0
 """Seconds that a wait gives the server to answer, where its own time is shorter."""
+
+
+class Bell(threading.Event):
+    """Rung when a node that is watched changes. is_gone: it was deleted."""
+
+    is_gone = False
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +60,7 @@ class Stand:
     making: Any = None
     is_lost: bool = False
     watches: str = ""
-    bell: threading.Event = field(default_factory=threading.Event)
+    bell: Bell = field(default_factory=Bell)
 
 
 class _Stopped(Exception):  # noqa: N818 - no error: it only leads out
@@ -65,15 +72,15 @@ class Bells:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._bells: dict[str, list[threading.Event]] = {}
+        self._bells: dict[str, list[Bell]] = {}
 
-    def add(self, path: str, bell: threading.Event) -> _Ringer:
+    def add(self, path: str, bell: Bell) -> _Ringer:
         """Have a bell rung when the node changes; give what kazoo is to call."""
         with self._lock:
             self._bells.setdefault(path, []).append(bell)
         return _Ringer(self, path)
 
-    def remove(self, path: str, bell: threading.Event) -> None:
+    def remove(self, path: str, bell: Bell) -> None:
         """Ring it no more."""
         with self._lock:
             bells = self._bells.get(path, [])
@@ -82,10 +89,11 @@ class Bells:
             if not bells:
                 self._bells.pop(path, None)
 
-    def ring(self, path: str) -> None:
+    def ring(self, path: str, *, is_gone: bool) -> None:
         """Wake all who wait for the node."""
         with self._lock:
             for bell in self._bells.pop(path, ()):
+                bell.is_gone = is_gone
                 bell.set()
 
 
@@ -96,8 +104,8 @@ class _Ringer:
     bells: Bells
     path: str
 
-    def __call__(self, _event: object) -> None:
-        self.bells.ring(self.path)
+    def __call__(self, event: Any) -> None:
+        self.bells.ring(self.path, is_gone=event.type == EventType.DELETED)
 
 
 class Line:
@@ -136,7 +144,7 @@ class Line:
     def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
         """Block until the record changed (True), `seconds` passed, or the caller wants to stop (False)."""
         ends_at = time.monotonic() + seconds
-        path, bell = self._tree.record(name), threading.Event()
+        path, bell = self._tree.record(name), Bell()
         client = self._wire.ready(max(seconds, 1.0))
         ringer = self._bells.add(path, bell)
         try:
@@ -150,7 +158,7 @@ class Line:
             self._bells.remove(path, bell)
 
     def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        """Block until the asker is first and the record is gone or changed (True), or as `wait` (False)."""
+        """Block until the asker is first and the record is gone (True), or as `wait`, or it has changed (False)."""
         ends_at = time.monotonic() + seconds
         if is_over(0.0):
             return False
@@ -160,8 +168,9 @@ class Line:
         try:
             while not stand.has_left:
                 if stand.bell.is_set() and stand.is_first:
+                    is_gone = stand.bell.is_gone
                     self._unwatch(stand)
-                    return True
+                    return is_gone
                 if not stand.watches or stand.bell.is_set():
                     client = self._wire.ready(max(ends_at - time.monotonic(), 1.0))
                     if self._look(client, stand, ends_at, is_over):
@@ -286,7 +295,7 @@ class Line:
             self._wire.send(self._wire.ready(0.0), deleting, time.monotonic() + 1.0)
 
 
-def _rung(bell: threading.Event, ends_at: float, is_over: Callable[[float], bool]) -> bool:
+def _rung(bell: Bell, ends_at: float, is_over: Callable[[float], bool]) -> bool:
     while not is_over(0.0):
         left = ends_at - time.monotonic()
         if left <= 0:
