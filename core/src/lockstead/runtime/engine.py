@@ -170,6 +170,9 @@ class Engine:
         )
         kept = Kept(tenure, self.terms(settings))
         self.keeper.keep(kept)
+        if want.has_waited and want.doubts and isinstance(self.store, Queues):
+            # a request of ours landed late and was found: the place that was taken meanwhile would stop all others
+            self._leave_queue(want.name, want.holder, settings.request_timeout)
         self.emit(Acquired(grant.lease.name.key, grant.lease.holder, grant.token, waited))
         return kept
 

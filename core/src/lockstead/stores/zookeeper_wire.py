@@ -75,6 +75,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         thread.start()
         return thread
 
+    def dispatch_callback(self, callback: Any) -> None:
+        """Call at once what watches: it only rings bells, and another thread's turn would come before it."""
+        callback.func(*callback.args)
+
 
 class Wire:
     """One session with a ZooKeeper, opened when first used, by as many threads as like. Its limit is the caller's."""

@@ -1,0 +1,75 @@
+"""A store that keeps a queue: who is granted stands in line no more, and whose turn it is asks without a look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lockstead import Client
+from lockstead.errors import NotAcquired, OutcomeUnknown, StoreUnavailable
+from lockstead.protocol.commands import Command, Create, Read
+from lockstead.stores.port import Queues
+from lockstead.values import Name
+from tests.runtime.faulty import Faulty, until
+
+
+class Queueing(Faulty):
+    """A memory store with a queue that lets everybody through, and notes who stands in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[str] = []
+        self.on_turn: Callable[[], bool] = lambda: False
+
+    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        return self.inner.wait(name, seconds, is_over)
+
+    def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        if asker not in self.places:
+            self.places.append(asker)
+        is_over(min(seconds, 0.01))
+        return self.on_turn()
+
+    def leave(self, name: Name, asker: str, limit: float) -> None:
+        if asker in self.places:
+            self.places.remove(asker)
+
+
+def test_h28_who_finds_a_late_request_of_its_own_granted_leaves_the_line() -> None:
+    store = Queueing()
+    assert isinstance(store, Queues)
+    lost: list[Command[Any]] = []
+
+    def lose_the_first_grant(command: Command[Any]) -> None:
+        if isinstance(command, Create) and not lost:
+            lost.append(command)
+            raise OutcomeUnknown("the answer was lost")
+
+    def fail_the_first_look(command: Command[Any]) -> None:
+        # so that it comes to stand in line before it finds what it was granted
+        if isinstance(command, Read) and not store.places:
+            raise StoreUnavailable("not now")
+
+    store.after, store.before = lose_the_first_grant, fail_the_first_look
+    with Client(store) as client, client.lock("apt", ttl=60).hold(timeout=30):
+        assert lost
+        until(lambda: not store.places)
+
+
+@pytest.mark.parametrize(("is_turn", "kind"), [(True, Create), (False, Read)])
+def test_whose_turn_it_is_asks_at_once_and_who_is_only_woken_looks_first(
+    is_turn: bool, kind: type[Command[Any]]
+) -> None:
+    store, asked = Queueing(), []
+    store.beside().perform(Create(Name("apt"), {"v": "1", "identity": "other", "ttl": "60"}), 1.0)
+
+    def turn() -> bool:
+        store.before = lambda command: asked.append(type(command))
+        return is_turn
+
+    store.on_turn = turn
+    with Client(store) as client, pytest.raises(NotAcquired):
+        client.lock("apt", ttl=60).acquire(timeout=0.05)
+    assert asked[0] is kind
