@@ -160,7 +160,10 @@ def sequencer(lease: HeldLease) -> Script[Sequencer]:
     engine, tenure = lease._engine, lease._tenure
     if tenure.token is None:
         if engine.traits.tokens is TokenSource.NONE:
-            raise StoreRefused(f"{engine.traits.scheme} has no fencing tokens; use a store that has")
+            raise StoreRefused(
+                f"{engine.traits.scheme} has no fencing tokens, so the data cannot refuse a holder that was paused; "
+                "where that matters take a store that has them: etcd:, zk:, postgresql:, redis:, gs: or sqlite:"
+            )
         token = yield from draw_token(tenure.lease, lease._kept.terms, salt=fresh_nonce())
         if token is None:
             yield from _find_loss(lease)

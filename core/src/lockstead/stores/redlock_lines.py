@@ -27,6 +27,10 @@ Sink = Callable[[object], None]
 BACKLOG_BYTES_MAX: Final = 64 * 1024
 """Bytes without an answer on one connection, above which nothing more is sent: a full socket would block."""
 
+STALE_MIN: Final = 1.0
+STALE_LIMITS: Final = 3
+"""An answer that is outstanding for so many seconds, and so many times the time of a master, does not come any more."""
+
 DIAL_LIMIT: Final = 2.0
 """Seconds for each step of connecting; who asks waits far shorter, and uses the connection next time."""
 
@@ -70,7 +74,7 @@ class Line:
 
     def __init__(self, connection: Pipelined, identity: Identity) -> None:
         self._connection = connection
-        self._sinks: deque[tuple[Sink, int]] = deque()
+        self._sinks: deque[tuple[Sink, int, float]] = deque()
         self._backlog = 0
         self.fileno = -1 if connection._sock is None else connection._sock.fileno()
         self.identity = identity
@@ -80,6 +84,10 @@ class Line:
     def awaits(self) -> bool:
         """Whether answers are outstanding."""
         return bool(self._sinks)
+
+    def is_stale(self, seconds: float) -> bool:
+        """Tell whether an answer is outstanding for longer than that: the server may be well, and the way dead."""
+        return bool(self._sinks) and time.monotonic() - self._sinks[0][2] > seconds
 
     @property
     def is_full(self) -> bool:
@@ -99,7 +107,8 @@ class Line:
             return False
         share = len(packed) // len(sinks)
         self._backlog += share * len(sinks)
-        self._sinks.extend((sink, share) for sink in sinks)
+        now = time.monotonic()
+        self._sinks.extend((sink, share, now) for sink in sinks)
         return True
 
     def collect(self) -> None:
@@ -120,7 +129,7 @@ class Line:
             except Exception as error:  # noqa: BLE001 - nothing can be read from it any more
                 self.fail(error)
                 return
-            sink, share = self._sinks.popleft()
+            sink, share, _sent_at = self._sinks.popleft()
             self._backlog -= share
             sink(answer)
 
@@ -128,7 +137,7 @@ class Line:
         """End it: nothing is known of what is outstanding."""
         self.close()
         sinks, self._sinks = self._sinks, deque()
-        for sink, _share in sinks:
+        for sink, _share, _sent_at in sinks:
             sink(error)
 
     def close(self) -> None:

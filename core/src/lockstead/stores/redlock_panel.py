@@ -17,7 +17,7 @@ from lockstead.errors import StoreRefused, StoreUnavailable
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.redis_access import Access
 from lockstead.stores.redis_errors import code_of, refusal
-from lockstead.stores.redlock_lines import Line, Master, Sink
+from lockstead.stores.redlock_lines import STALE_LIMITS, STALE_MIN, Line, Master, Sink
 from lockstead.stores.redlock_scripts import SCRIPT, Seen, Words
 from lockstead.stores.redlock_votes import Ballot, quorum_of
 
@@ -56,7 +56,11 @@ class Panel:
         missing: list[int] = []
         for place, master in enumerate(self.masters):
             line = master.take()
-            if line is None:
+            if line is not None and line.awaits:
+                line.collect()
+                if line.is_stale(max(STALE_MIN, STALE_LIMITS * self.master_limit)):
+                    line.fail(TimeoutError("it does not answer"))
+            if line is None or not line.is_open:
                 missing.append(place)
             else:
                 lines[place] = line

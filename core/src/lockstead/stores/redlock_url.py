@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PREFIX: Final = "lockstead"
 PORT: Final = 6379
 MASTERS_MIN: Final = 3
+PREFIX_BYTES_MAX: Final = 200
 
 RESTART_DELAY: Final = 600.0
 """Seconds: longer than a record of the default ttl stands (303 s), with the longest lock-delay (60 s)."""
@@ -73,10 +74,15 @@ class _Opener:
         master_limit = seconds(options.get("master_limit", MASTER_LIMIT), "master_limit")
         if not 0.001 <= master_limit <= 5.0:
             raise ValueError("master_limit is between 1 ms and 5 s: it has to be far below the ttl of every lock")
+        prefix = options.get("prefix", PREFIX)
+        if not prefix or not prefix.isprintable() or len(prefix.encode()) > PREFIX_BYTES_MAX:
+            raise ValueError(f"the prefix must be printable and of 1 to {PREFIX_BYTES_MAX} bytes")
         check_library()
         access = self._access(store_url, client)
+        if len(access.addresses) % 2 == 0:
+            _warn_of_even(len(access.addresses))
         panel = Panel(access, master_limit, restart_delay)
-        return RedlockStore(panel, self.printable(store_url), options.get("prefix", PREFIX), restart_delay)
+        return RedlockStore(panel, self.printable(store_url), prefix, restart_delay)
 
     def _access(self, store_url: str, client: object | None) -> Access:
         from urllib.parse import unquote
@@ -100,6 +106,14 @@ class _Opener:
         elif not who:
             username, secret = default_credentials()
         return Access(Kind.SERVER, addresses, "", db, is_secure, username, secret, ways)
+
+
+def _warn_of_even(count: int) -> None:
+    import logging
+
+    logging.getLogger("lockstead").warning(
+        "%d masters bear no more failures than %d would; take an odd number of masters", count, count - 1
+    )
 
 
 def _addresses(hosts: str) -> tuple[Address, ...]:

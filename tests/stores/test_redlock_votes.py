@@ -1,0 +1,220 @@
+"""What several masters answer together: counting, and the arithmetic of how long a holder may believe."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.protocol.commands import Absent, Conflict, Removed, Snapshot
+from lockstead.protocol.expiry import holder_deadline, record_life
+from lockstead.stores.redlock_scripts import Keys, Seen, inner_name, milliseconds, outer_name
+from lockstead.stores.redlock_url import MASTER_LIMIT, RESTART_DELAY
+from lockstead.stores.redlock_votes import (
+    Tally,
+    Vote,
+    by_extend,
+    by_read,
+    by_remove,
+    by_vote,
+    quorum_of,
+    rival,
+)
+from lockstead.values import Name, Space
+
+
+def record(incarnation: str, count: int = 1, total: str = "0", *, done: bool = True, vote: str = "") -> Seen:
+    raw = {b"i": incarnation.encode(), b"n": str(count).encode(), b"x": total.encode(), b".n": str(count).encode()}
+    return Seen(done, incarnation, count, total, vote, 0, raw)
+
+
+NOTHING = Seen(True)
+REFUSED = Seen(False)
+
+
+def tally(*seen: Seen | StoreError | None, young: tuple[int, ...] = ()) -> Tally:
+    """Give a tally of masters in order: what one showed, None for silence, an error for what was certainly not done."""
+    made = Tally(len(seen), young=set(young))
+    for place, one in enumerate(seen):
+        match one:
+            case Seen():
+                made.seen[place] = one
+            case None:
+                made.silent.add(place)
+            case _:
+                made.failed[place] = one
+    return made
+
+
+DOWN = StoreUnavailable("down")
+
+
+def test_any_two_quorums_have_a_master_in_common_and_no_fewer_would() -> None:
+    for masters in range(3, 12):
+        assert 2 * quorum_of(masters) > masters
+        assert 2 * (quorum_of(masters) - 1) <= masters
+
+
+@pytest.mark.parametrize(
+    ("seen", "answer"),
+    [
+        ((record("a"), record("a"), None), Snapshot),
+        ((record("a"), None, record("a")), Snapshot),
+        ((NOTHING, NOTHING, None), Absent),
+        ((record("a"), NOTHING, NOTHING), Absent),
+        # votes of three who all failed: nobody holds it, now or later
+        ((record("a"), record("b"), NOTHING), Absent),
+        ((record("a"), record("b"), record("c")), Absent),
+        # the third could make it a quorum
+        ((record("a"), NOTHING, None), None),
+        ((record("a"), NOTHING, DOWN), None),
+        ((record("a"), record("b"), None), None),
+        ((NOTHING, DOWN, DOWN), None),
+    ],
+)
+def test_a_read_shows_what_a_quorum_has_and_absent_where_none_can_have_it(
+    seen: tuple[Seen | None], answer: object
+) -> None:
+    found = by_read(tally(*seen), True)
+    assert found is None if answer is None else isinstance(found, answer)  # type: ignore[arg-type]  # a class
+
+
+def test_what_a_young_master_does_not_have_proves_nothing() -> None:
+    assert by_read(tally(NOTHING, NOTHING, NOTHING), True) == Absent()
+    assert by_read(tally(record("a"), NOTHING, NOTHING, young=(1, 2)), True) is None
+    assert by_extend(tally(record("a"), REFUSED, REFUSED), True) == Absent()
+    assert by_extend(tally(record("a"), REFUSED, REFUSED, young=(1, 2)), True) is None
+
+
+def test_every_picture_of_three_masters_is_judged_alike_by_every_order_of_them() -> None:
+    kinds = (record("a"), record("b"), NOTHING, None, DOWN)
+    for one, two, three in product(kinds, repeat=3):
+        found = {
+            type(by_read(tally(*order), True))
+            for order in ((one, two, three), (two, three, one), (three, one, two), (three, two, one))
+        }
+        assert len(found) == 1
+
+
+def test_no_two_incarnations_are_ever_read_of_one_state_of_the_masters() -> None:
+    # whichever masters answer: two readers of the same moment never see two holders, nor a holder and nobody
+    for state in product((record("a"), record("b"), NOTHING), repeat=5):
+        seen = set()
+        for heard in product((True, False), repeat=5):
+            answer = by_read(
+                tally(*(one if is_heard else None for one, is_heard in zip(state, heard, strict=True))), True
+            )
+            if answer is not None:
+                seen.add(answer.incarnation if isinstance(answer, Snapshot) else None)
+        assert len(seen) <= 1, state
+
+
+def test_the_revision_is_what_a_quorum_agrees_on_and_else_marked() -> None:
+    agreed = by_read(tally(record("a", 2, "7"), record("a", 1, "3"), record("a", 2, "7")), True)
+    assert isinstance(agreed, Snapshot)
+    assert agreed.revision == "2.7"
+    pictures = (record("a", 3, "9"), record("a", 2, "7"), None)
+    assert by_read(tally(*pictures), False) is None, "the third may agree with one of them"
+    marked = by_read(tally(*pictures), True)
+    assert isinstance(marked, Snapshot)
+    assert marked.revision.startswith("3.9~")
+    assert marked.fields == {"n": "3"}
+
+
+def test_an_extend_is_done_where_a_quorum_did_it_and_refused_where_none_can() -> None:
+    other = record("b", done=False)
+    assert isinstance(by_extend(tally(record("a"), record("a"), other), True), Snapshot)
+    assert by_extend(tally(record("a"), other, other), True) == Conflict()
+    assert by_extend(tally(record("a"), other, REFUSED), True) == Conflict()
+    assert by_extend(tally(record("a"), REFUSED, REFUSED), True) == Absent()
+    assert by_extend(tally(record("a"), REFUSED, None), True) is None
+    assert by_extend(tally(record("a"), DOWN, DOWN), True) is None
+
+
+def test_a_remove_is_done_where_a_quorum_did_it_and_unclear_where_it_did_a_part() -> None:
+    done = Seen(True)
+    assert by_remove(tally(done, done, None), True) == Removed()
+    assert by_remove(tally(REFUSED, REFUSED, None), True) == Absent()
+    assert by_remove(tally(REFUSED, record("b", done=False), None), True) == Conflict()
+    assert by_remove(tally(done, REFUSED, REFUSED), True) is None
+    assert by_remove(tally(done, REFUSED, None), True) is None
+
+
+def test_a_vote_is_won_by_a_quorum_and_a_rival_is_who_has_one() -> None:
+    yes, a, b = Seen(True), record("a", done=False), record("b", done=False)
+    assert by_vote(tally(yes, yes, None), False) is Vote.WON
+    assert by_vote(tally(a, a, None), False) is Vote.LOST
+    assert by_vote(tally(yes, a, None), False) is None
+    assert by_vote(tally(yes, a, None), True) is Vote.LOST
+    assert rival(tally(a, yes, a)) == Conflict()
+    assert rival(tally(REFUSED, REFUSED, yes)) == Absent()
+    assert rival(tally(a, b, yes)) is None, "nobody has it, so nobody is in the way for good"
+    assert rival(tally(a, None, yes)) is None
+
+
+def test_what_too_few_answered_is_of_the_class_that_is_certain() -> None:
+    refused = StoreRefused("wrong password")
+    where = "h{}".format
+    cases: list[tuple[Tally, bool, type[StoreError]]] = [
+        (tally(NOTHING, DOWN, DOWN), False, StoreUnavailable),
+        (tally(NOTHING, None, DOWN), True, OutcomeUnknown),
+        (tally(refused, refused, NOTHING), False, StoreRefused),
+        (tally(refused, DOWN, NOTHING), False, StoreUnavailable),
+    ]
+    for counted, may_be_done, kind in cases:
+        error = counted.shortage(where, may_be_done=may_be_done)
+        assert type(error) is kind
+        assert "1 of 3 masters answered, 2 are needed" in str(error)
+        assert "h1: " in str(error)
+
+
+def test_a_server_that_failed_in_an_unknown_way_may_have_done_it() -> None:
+    counted = tally(Seen(True), OutcomeUnknown("what?"), DOWN, None, REFUSED)
+    assert counted.doubtful == {0, 1, 3}
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ttl", [1.0, 5.0, 300.0, 3600.0])
+@pytest.mark.parametrize("drift", [0.0, 0.01, 0.05])
+@pytest.mark.parametrize("elapsed", [0.0, MASTER_LIMIT, 2.0])
+def test_no_master_drops_a_record_while_its_holder_believes(ttl: float, drift: float, elapsed: float) -> None:
+    """validity = ttl - elapsed - drift: a quorum that has the record lets it stand beyond the holder's deadline."""
+    sent_at = 1000.0
+    # the earliest that a master can have written it is the send; by its own clock, which may run faster by the drift
+    lives = milliseconds(record_life(ttl, 0.0, drift)) / 1000
+    dropped_at = sent_at + lives / (1 + drift)
+    assert dropped_at >= sent_at + ttl
+    deadline = holder_deadline(sent_at, ttl, drift)
+    assert deadline <= dropped_at
+    believes_for = deadline - (sent_at + elapsed)
+    assert believes_for == pytest.approx(ttl - elapsed - ttl * drift)
+
+
+def test_a_restarted_master_keeps_silent_for_longer_than_a_lease_of_the_default_ttl_and_the_longest_delay_lives() -> (
+    None
+):
+    assert record_life(300.0, 60.0, 0.01) < RESTART_DELAY
+    assert record_life(300.0, 60.0, 0.05) < RESTART_DELAY
+
+
+def test_how_long_a_record_stands_is_never_rounded_down_and_never_for_ever() -> None:
+    assert milliseconds(0.0) > 80 * 86_400_000
+    for stands in (0.0005, 1.0, 303.0, 303.0004):
+        assert milliseconds(stands) >= stands * 1000
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_h23_names_are_written_one_to_one_and_read_back() -> None:
+    keys, seen = Keys("lock:s"), set()
+    for key, part in product(("a", "a:b", "a%3Ab", "%", ":", "index", "old:lock"), ("", "1/x", "b:c", ":")):
+        for space in Space:
+            name = Name(key, space, part)
+            assert outer_name(space, inner_name(name).encode()) == name
+            seen |= set(keys.of(name)[:2])
+    assert len(seen) == 7 * 4 * len(Space) * 2
+    assert not seen & {keys.of(Name("a", space))[2] for space in Space}
