@@ -33,7 +33,7 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CACHE)/hypothesis
 .PHONY: help
 help: ## show this list
 	@grep -hE '^[a-z]+:.* ## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.* ## /\1\t/' | \
-	  while IFS=$$'\t' read -r name text; do printf '  make %-8s %s\n' "$$name" "$$text"; done
+	  while IFS=$$'\t' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
 
 $(STAMP):
 	@scripts/setup $(STAMP)
@@ -58,8 +58,12 @@ format: $(STAMP) ## let ruff sort the imports and lay out the code
 	$(RUN)/ruff format .
 
 .PHONY: test
-test: $(STAMP) debian ## all tests; ARGS="-k renew" for some, WORKERS=4 for more at once
-	scripts/with-borrowed $(RUN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+test: $(STAMP) debian ## all tests but those of Cassandra; ARGS="-k renew" for some, WORKERS=4 for more at once
+	scripts/with-borrowed $(RUN)/pytest -m 'not cassandra' -n $(WORKERS) --dist loadgroup $(ARGS)
+
+.PHONY: cassandra
+cassandra: $(STAMP) debian ## the tests of the Cassandra store, on a server that Maven fetches; ARGS= as for test
+	$(RUN)/pytest -m cassandra $(ARGS)
 
 .PHONY: demo
 demo: $(STAMP) debian ## publish packages under a lock, seen live; REPO= LOCK= PACE= choose where and how fast

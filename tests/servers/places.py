@@ -89,11 +89,14 @@ class Known:
 
     module: str
     maker: str
+    marker: str = ""
+    """The pytest marker of the tests that need it, where these have a make target of their own."""
 
 
 PLACES: dict[str, Known] = {
     "etcd": Known("tests.servers.etcd", "EtcdPlace"),
     "postgresql": Known("tests.servers.postgres", "PostgresPlace"),
+    "cassandra": Known("tests.servers.cassandra.place", "CassandraPlace", marker="cassandra"),
     "redis": Known("tests.servers.redis", "RedisPlace"),
     "redlock": Known("tests.servers.redlock", "RedlockPlace"),
     "zk": Known("tests.servers.zookeeper", "ZookeeperPlace"),

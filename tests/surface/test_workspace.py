@@ -103,7 +103,9 @@ needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 
 @needs_make
-@pytest.mark.parametrize("target", ["setup", "check", "test", "demo", "bench", "sim", "model", "lock", "clean"])
+@pytest.mark.parametrize(
+    "target", ["setup", "check", "test", "cassandra", "demo", "bench", "sim", "model", "lock", "clean"]
+)
 def test_the_makefile_has_the_target_and_help_shows_it(target: str) -> None:
     planned = make("--dry-run", target)
     assert planned.returncode == 0, planned.stderr

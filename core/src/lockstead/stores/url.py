@@ -22,6 +22,7 @@ GROUP: Final = "lockstead.stores"
 
 OURS: Final = {
     "etcd": "lockstead.stores.etcd_url",
+    "cassandra": "lockstead.stores.cassandra_url",
     "gs": "lockstead.stores.gcs_url",
     "memory": "lockstead.stores.memory_url",
     "postgres": "lockstead.stores.postgres_url",

@@ -1,0 +1,367 @@
+"""What the store on Cassandra does beyond the contract: URLs, errors, rights, TLS, damaged rows, counted requests."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
+from lockstead.stores import url
+from lockstead.stores.cassandra_url import where_of
+from lockstead.stores.examination import Severity
+from lockstead.stores.port import Examines, Store
+from lockstead.values import Name, Space
+from tests.servers.cassandra import CassandraServer
+from tests.servers.cassandra.place import CassandraPlace, session
+
+APT = Name("apt")
+LIMIT = 20.0
+
+
+def shows(answer: object) -> Snapshot:
+    assert isinstance(answer, Snapshot), answer
+    return answer
+
+
+@contextmanager
+def opened(text: str) -> Iterator[Store]:
+    store = url.open_store(text)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def refusal(text: str, command: Any = None, kind: type[StoreError] = StoreRefused) -> str:
+    with opened(text) as store, pytest.raises(StoreError) as told:
+        store.perform(command or Read(APT), LIMIT)
+    assert type(told.value) is kind, told.value
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+@pytest.fixture
+def space() -> str:
+    return f"s{uuid4().hex[:11]}"
+
+
+# --- URLs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_url_names_nodes_keyspace_and_options_and_shows_no_credentials() -> None:
+    text = "cassandra://me:s%40crt@h1,h2:9043,[::1]/Locks?replication=dc1:3,dc2:2&consistency=local_serial&ca=/a%20b"
+    where = where_of(text)
+    assert where.hosts == (("h1", 9042), ("h2", 9043), ("::1", 9042))
+    assert (where.user, where.password, where.keyspace) == ("me", "s@crt", "Locks")
+    assert where.tls
+    assert where.replication_cql == "{'class': 'NetworkTopologyStrategy', 'dc1': 3, 'dc2': 2}"
+    assert "crt" not in where.url + repr(where)
+    assert "me" not in where.url
+    assert where_of(where.url) == where_of(text.replace("me:s%40crt@", ""))
+    assert url.printable(text) == where.url
+
+
+def test_credentials_come_from_the_environment_where_the_url_has_none() -> None:
+    environ = {"CASSANDRA_USERNAME": "env", "CASSANDRA_PASSWORD": "secret"}
+    assert where_of("cassandra://h1/k", environ).user == "env"
+    assert where_of("cassandra://h1/k", environ).password == "secret"
+    assert where_of("cassandra://me:other@h1/k", environ).user == "me"
+
+
+def test_a_url_without_a_keyspace_means_lockstead_and_one_copy() -> None:
+    where = where_of("cassandra://h1")
+    assert where.keyspace == "lockstead"
+    assert where.replication_cql == "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cassandra:h1/k",
+        "cassandra:///k",
+        "cassandra://h1:99999/k",
+        "cassandra://h1/a/b",
+        "cassandra://h1/1k",
+        'cassandra://h1/k";DROP',
+        "cassandra://h1/k?replication=0",
+        "cassandra://h1/k?replication=dc1",
+        "cassandra://h1/k?replication=dc1:3'}",
+        "cassandra://h1/k?consistency=one",
+        "cassandra://h1/k?tls=perhaps",
+    ],
+)
+def test_what_is_no_url_of_a_cluster_is_told_in_one_line(text: str) -> None:
+    with pytest.raises(ValueError) as told:
+        url.open_store(text)
+    assert "\n" not in str(told.value)
+
+
+def test_a_client_is_a_function_that_makes_a_cluster() -> None:
+    with pytest.raises(TypeError, match="function that makes a Cluster"):
+        url.open_store("cassandra://h1/k", object())
+
+
+# --- who answers -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def answering(said: bytes) -> Iterator[int]:
+    """Listen as another server would: wait for a request, say something, hang up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                one, _ = listener.accept()
+            except OSError:
+                return
+            with one:
+                one.settimeout(5.0)
+                one.recv(100)
+                one.sendall(said)
+                one.shutdown(socket.SHUT_WR)
+                one.recv(100)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(10.0)
+
+
+@pytest.mark.parametrize(
+    "said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"-ERR unknown command\r\n", b"\x15\x03\x03\x00\x02\x02P"]
+)
+def test_another_server_behind_the_port_is_named_as_such(said: bytes) -> None:
+    with answering(said) as port:
+        assert "no Cassandra" in refusal(f"cassandra://127.0.0.1:{port}/k")
+
+
+def test_a_server_that_is_too_old_is_told_with_the_version_it_takes() -> None:
+    words = b"Invalid or unsupported protocol version: 4"
+    body = struct.pack(">iH", 0x000A, len(words)) + words
+    with answering(bytes((0x83, 0, 0, 0, 0)) + struct.pack(">i", len(body)) + body) as port:
+        assert "Cassandra 2.2 or later" in refusal(f"cassandra://127.0.0.1:{port}/k")
+
+
+def test_a_port_where_nobody_listens_is_unavailable() -> None:
+    assert "no node can be reached" in refusal("cassandra://127.0.0.1:1/k", kind=StoreUnavailable)
+
+
+def test_a_server_that_says_nothing_holds_nobody_beyond_the_limit() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        opened(f"cassandra://127.0.0.1:{silent.getsockname()[1]}/k") as store,
+    ):
+        with pytest.raises(StoreUnavailable, match="not connected within the limit"):
+            store.perform(Read(APT), 0.3)
+
+
+def spoil(asking: Any, space: str, column: str) -> None:
+    """Take a column of the lock's row away, as no statement of ours does."""
+    at = "space = 'lock' AND key = 'apt' AND part = ''"
+    asking.execute(f"UPDATE {space}.lockstead_record SET {column} = null WHERE {at} IF EXISTS")
+
+
+# --- one node --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cassandra
+def test_a_name_that_is_longer_than_the_server_takes_is_refused(cassandra_place: CassandraPlace, space: str) -> None:
+    text = cassandra_place.url(space)
+    for name in (Name("a" * 70_000), Name("apt", Space.MEMBER, "a" * 70_000)):
+        assert "longer than" in refusal(text, Create(name, {}))
+
+
+@pytest.mark.cassandra
+def test_h24_a_row_that_does_not_say_whether_it_is_held_is_refused_and_named(
+    cassandra_place: CassandraPlace, space: str
+) -> None:
+    with opened(cassandra_place.url(space)) as store, session(cassandra_place.server.port) as asking:
+        made = shows(store.perform(Create(APT, {}), LIMIT))
+        spoil(asking, space, "held")
+        for command in (Read(APT), Create(APT, {}), Extend(APT, {}, made.incarnation)):
+            with pytest.raises(StoreRefused, match="'apt'") as told:
+                store.perform(command, LIMIT)
+        assert [name for name, _ in store.perform(List(Space.LOCK), LIMIT).entries] == [APT]
+        asking.execute(str(told.value).partition("run: ")[2])
+        assert isinstance(store.perform(Read(APT), LIMIT), Absent)
+
+
+@pytest.mark.cassandra
+@pytest.mark.parametrize("column", ["granted", "incarnation", "revision", "fields"])
+def test_h24_a_row_with_a_column_missing_is_nobodys_and_not_free_and_can_be_removed(
+    cassandra_place: CassandraPlace, space: str, column: str
+) -> None:
+    with opened(cassandra_place.url(space)) as store, session(cassandra_place.server.port) as asking:
+        store.perform(Create(APT, {"identity": "me"}), LIMIT)
+        spoil(asking, space, column)
+        seen = shows(store.perform(Read(APT), LIMIT))
+        assert dict(seen.fields) == {"v": "1"}
+        assert isinstance(store.perform(Create(APT, {}), LIMIT), Conflict)
+        with pytest.raises(StoreRefused, match="damaged"):
+            store.perform(Extend(APT, {}, seen.incarnation), LIMIT)
+        assert isinstance(store.perform(Remove(APT, seen.incarnation, seen.revision), LIMIT), Removed)
+        assert isinstance(store.perform(Read(APT), LIMIT), Absent)
+
+
+@pytest.mark.cassandra
+def test_tokens_grow_although_the_clock_goes_back_and_although_the_table_is_lost(
+    cassandra_place: CassandraPlace, space: str
+) -> None:
+    from lockstead.stores.cassandra import CassandraStore
+
+    now = [2_000.0]
+    store = CassandraStore(where_of(cassandra_place.url(space)), wall=lambda: now[0])
+    tokens = []
+    for reading in (2_000.0, 1_000.0, 2_000.5):
+        now[0] = reading
+        made = shows(store.perform(Create(APT, {}), LIMIT))
+        tokens.append(made.token)
+        store.perform(Remove(APT, made.incarnation), LIMIT)
+    assert tokens == [2_000_000, 2_000_001, 2_000_500]
+    with session(cassandra_place.server.port) as asking:
+        asking.execute(f"TRUNCATE {space}.lockstead_record", timeout=60.0)
+    now[0] = 2_001.0
+    assert shows(store.perform(Create(APT, {}), LIMIT)).token == 2_001_000
+    store.close()
+
+
+@pytest.mark.cassandra
+def test_a_lock_that_is_free_leaves_its_row_and_a_member_leaves_none(
+    cassandra_place: CassandraPlace, space: str
+) -> None:
+    member = Name("apt", Space.MEMBER, "1/a")
+    with opened(cassandra_place.url(space)) as store, session(cassandra_place.server.port) as asking:
+        for name in (APT, member):
+            made = shows(store.perform(Create(name, {}), LIMIT))
+            assert isinstance(store.perform(Remove(name, made.incarnation), LIMIT), Removed)
+        rows = list(asking.execute(f"SELECT space, held FROM {space}.lockstead_record"))
+        assert [(row.space, row.held) for row in rows] == [("lock", False)]
+
+
+@pytest.mark.cassandra
+def test_local_serial_keeps_the_same_contract(cassandra_place: CassandraPlace, space: str) -> None:
+    with opened(cassandra_place.url(space) + "?consistency=local_serial") as store:
+        made = shows(store.perform(Create(APT, {}), LIMIT))
+        assert isinstance(store.perform(Create(APT, {}), LIMIT), Conflict)
+        extended = shows(store.perform(Extend(APT, {"a": "1"}, made.incarnation), LIMIT))
+        taken = shows(store.perform(Replace(APT, {}, extended.incarnation, extended.revision), LIMIT))
+        assert isinstance(store.perform(Remove(APT, made.incarnation), LIMIT), Conflict)
+        assert isinstance(store.perform(Remove(APT, taken.incarnation), LIMIT), Removed)
+
+
+@pytest.mark.cassandra
+def test_many_processes_that_find_no_table_make_one(cassandra_place: CassandraPlace, space: str) -> None:
+    stores = [cassandra_place.open(space) for _ in range(6)]
+    answers: list[object] = [None] * len(stores)
+
+    def ask(number: int) -> None:
+        try:
+            answers[number] = stores[number].perform(Create(APT, {}), 60.0)
+        except StoreError as error:
+            answers[number] = error
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(stores))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(90.0)
+    won = [answer for answer in answers if isinstance(answer, Snapshot)]
+    for store in stores:
+        store.close()
+    assert len(won) <= 1
+    with opened(cassandra_place.url(space)) as store:
+        seen = shows(store.perform(Read(APT), LIMIT))
+        assert not won or seen.incarnation == won[0].incarnation
+
+
+@pytest.mark.cassandra
+def test_the_doctor_tells_of_one_copy_and_of_rows_that_vanish(cassandra_place: CassandraPlace, space: str) -> None:
+    with opened(cassandra_place.url(space)) as store, session(cassandra_place.server.port) as asking:
+        store.perform(Read(APT), LIMIT)
+        assert isinstance(store, Examines)
+        asking.execute(f"ALTER TABLE {space}.lockstead_record WITH default_time_to_live = 60 AND gc_grace_seconds = 60")
+        found = {finding.check: finding for finding in store.examine(Name, LIMIT)}
+        assert found["keyspace.copies"].figures["copies"] == 1.0
+        assert found["commit_log"].severity is Severity.OK
+        assert found["table.lives"].severity is Severity.FAILURE
+        assert found["table.grace"].severity is Severity.WARNING
+
+
+# --- one node that asks who one is -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CassandraServer]:
+    server = CassandraServer(tmp_path_factory.mktemp("strict"), is_strict=True)
+    with server:
+        server.until(lambda: _lets_in(server.port), "it has no superuser")
+        yield server
+
+
+def admin(port: int) -> Any:
+    from cassandra.auth import PlainTextAuthProvider
+
+    return session(port, auth_provider=PlainTextAuthProvider("cassandra", "cassandra"))
+
+
+def _lets_in(port: int) -> bool:
+    try:
+        with admin(port):
+            return True
+    except Exception:
+        return False
+
+
+@pytest.mark.cassandra
+class TestRightsAndTls:
+    def test_a_wrong_password_and_none_are_refused_and_not_repeated(
+        self, strict: CassandraServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for who in ("", "cassandra:hunter2@"):
+            said = refusal(f"cassandra://{who}{strict.address}/k")
+            assert "password is wrong or missing" in said
+            assert "hunter2" not in said
+        monkeypatch.setenv("CASSANDRA_USERNAME", "cassandra")
+        monkeypatch.setenv("CASSANDRA_PASSWORD", "cassandra")
+        with opened(f"cassandra://{strict.address}/k") as store:
+            assert isinstance(store.perform(Read(APT), LIMIT), Absent)
+            assert "cassandra:cassandra" not in store.url + repr(store)
+
+    def test_who_may_not_create_is_told_what_to_run_and_who_may_write_needs_no_more(
+        self, strict: CassandraServer
+    ) -> None:
+        with admin(strict.port) as asking:
+            for role in ("nobody", "reader", "writer"):
+                asking.execute(f"CREATE ROLE IF NOT EXISTS {role} WITH password = 'p' AND login = true")
+            said = refusal(f"cassandra://nobody:p@{strict.address}/rights")
+            for statement in said.partition("run: ")[2].split("; "):
+                asking.execute(statement)
+            asking.execute("GRANT SELECT ON KEYSPACE rights TO reader")
+            asking.execute("GRANT SELECT ON KEYSPACE rights TO writer")
+            asking.execute("GRANT MODIFY ON KEYSPACE rights TO writer")
+        with opened(f"cassandra://writer:p@{strict.address}/rights") as store:
+            shows(store.perform(Create(APT, {}), LIMIT))
+        assert "SELECT and MODIFY" in refusal(f"cassandra://nobody:p@{strict.address}/rights")
+        assert "SELECT and MODIFY" in refusal(f"cassandra://reader:p@{strict.address}/rights", Create(APT, {}))
+
+    def test_tls_by_the_servers_certificate_and_what_does_not_match_is_refused(self, strict: CassandraServer) -> None:
+        who = f"cassandra://cassandra:cassandra@{strict.address}/k"
+        with opened(f"{who}?ca={strict.certificate}") as store:
+            assert isinstance(store.perform(Read(APT), LIMIT), Absent)
+        assert "TLS failed" in refusal(f"{who}?tls=true")
+
+    def test_tls_to_a_port_without_it_is_refused(self, cassandra_place: CassandraPlace) -> None:
+        assert "TLS failed" in refusal(cassandra_place.url("k") + "?tls=true")
