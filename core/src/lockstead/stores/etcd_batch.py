@@ -71,9 +71,10 @@ def _seen(root: Root, names: set[Name]) -> Steps[tuple[dict[Name, Json | None], 
     terms: set[str] = set()
     if len(names) > GETS_MAX:
         for space, group in groupby(sorted(names, key=lambda name: name.space.value), key=lambda name: name.space):
-            wanted = sorted(group, key=root.base)
+            # by the whole key: a colon sorts above digits, so that "key-1:" comes after "key-10:"
+            wanted = sorted(group, key=lambda name: root.base(name) + ":")
             limit = str(2 * len(wanted) + STRANGERS_MAX)
-            start, stop = root.base(wanted[0]), wire.end_of(root.base(wanted[-1]) + ":")
+            start, stop = root.base(wanted[0]) + ":", wire.end_of(root.base(wanted[-1]) + ":")
             body = yield from ask(wire.range_of("Range", start, stop, limit=limit))
             terms.add(term_of(body))
             if not body.get("more"):

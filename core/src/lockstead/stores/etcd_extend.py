@@ -100,7 +100,7 @@ class Extension:
             refused = refusal(leases, command, self._revision, kv)
             if refused is not None or kv is None:
                 return refused or Absent()
-            if kv.lease == NO_LEASE:
+            if kv.lease == NO_LEASE and kv.stands <= 0:
                 # it stands for ever, so that a write is all there is to renew
                 if self._has_written:
                     return kv.snapshot()

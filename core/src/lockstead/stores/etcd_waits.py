@@ -75,21 +75,25 @@ class Waiting:
 
     def queue(self, name: Name, asker: str, seconds: float, is_over: Over) -> bool:
         """Block until the asker is first and the record is gone or has changed (True); else as `wait`."""
-        ends_at = time.monotonic() + seconds
         place = self._line.enter(name.key, asker)
+        try:
+            return self._queued(name, place, time.monotonic() + seconds, is_over)
+        finally:
+            if place.has_left or not self._is_open:
+                place.drop_watch()
+
+    def _queued(self, name: Name, place: Place, ends_at: float, is_over: Over) -> bool:
         while not is_over(0.0) and self._is_open and not place.has_left:
             sight = self._sight(name, place, ends_at)
             if place.has_left or sight is None:
-                break
+                return False
             if sight.ahead is None and sight.record is None:
                 return True
             if time.monotonic() >= ends_at:
-                break
+                return False
             told = self._await_turn(name, place, sight, ends_at, is_over)
             if told is not None:
                 return told
-        if place.has_left or not self._is_open:
-            place.drop_watch()
         return False
 
     def _sight(self, name: Name, place: Place, ends_at: float) -> Sight | None:

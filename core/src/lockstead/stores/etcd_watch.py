@@ -40,7 +40,7 @@ class Watch:
         host, _, port = endpoint.rpartition(":")
         try:
             plain = socket.create_connection((host.strip("[]"), int(port)), max(0.01, limit))
-            self._socket = plain if tls is None else tls.wrap_socket(plain, server_hostname=host.strip("[]"))
+            self._socket = plain if tls is None else _secured(plain, tls, host.strip("[]"))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, ValueError) as error:
             raise Broken(str(error)) from error
@@ -122,3 +122,11 @@ class Watch:
     def close(self) -> None:
         """End it."""
         self._socket.close()
+
+
+def _secured(plain: socket.socket, tls: ssl.SSLContext, host: str) -> socket.socket:
+    try:
+        return tls.wrap_socket(plain, server_hostname=host)
+    except (OSError, ValueError):
+        plain.close()
+        raise
