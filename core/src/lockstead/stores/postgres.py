@@ -239,7 +239,9 @@ def _snapshot(row: Row) -> Snapshot:
     fields = _fields(text)
     if fields is None:
         return Snapshot(UNREADABLE, str(granted), str(revision))
-    return Snapshot(fields, str(granted), str(revision), float(updated or 0), float(now or 0), int(granted or 0))
+    if updated is None or now is None:  # stamped by another server, or by this one before it was restarted
+        return Snapshot(fields, str(granted), str(revision), token=int(granted or 0))
+    return Snapshot(fields, str(granted), str(revision), float(updated), float(now), int(granted or 0))
 
 
 def _shown(rows: Sequence[Row]) -> Snapshot | Absent:

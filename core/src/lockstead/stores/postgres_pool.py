@@ -115,7 +115,7 @@ def prepare(link: Link, target: Target, statements: Statements, ends_at: float) 
     try:
         _check_server(link)
         found = _found(link, statements, ends_at)
-        if found is None:
+        if found is None or int(found[0] or 0) < SCHEMA_VERSION:
             _set_up(link, target, statements, ends_at)
             found = _found(link, statements, ends_at)
         if found is None:

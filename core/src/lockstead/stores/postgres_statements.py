@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """The version of the tables that this file makes."""
 
 BUCKETS: Final = 256
@@ -32,10 +32,26 @@ REMEMBERED: Final = "1 day"
 _EPOCH: Final = "extract(epoch FROM {})::text"
 _MS: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _NAMED: Final = "{}.space = $1::text AND {}.key = $2::text AND {}.part = $3::text"
-_SHOWN: Final = (
-    f"granted::text, revision::text, {_EPOCH.format('updated')}, "
-    f"{_EPOCH.format('greatest(updated, clock_timestamp())')}, fields::text"
+_HERE: Final = "pg_postmaster_start_time()"
+"""What tells one run of one server from all others. Times are compared only within one: after a fail-over another
+machine's clock speaks, and what it says of the old one's reading is worth nothing."""
+
+_STAMPED: Final = (
+    f"updated = CASE WHEN r.clock = {_HERE} THEN greatest(r.updated, clock_timestamp()) ELSE clock_timestamp() END, "
+    f"clock = {_HERE}"
 )
+
+
+def _shown(row: str) -> str:
+    updated, now = f"{row}.updated", f"greatest({row}.updated, clock_timestamp())"
+    return (
+        f"{row}.granted::text AS granted, {row}.revision::text AS revision, "
+        f"CASE WHEN {row}.clock = {_HERE} THEN {_EPOCH.format(updated)} END AS updated, "
+        f"CASE WHEN {row}.clock = {_HERE} THEN {_EPOCH.format(now)} END AS now, {row}.fields::text AS fields"
+    )
+
+
+_SHOWN: Final = _shown("r")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +120,11 @@ def _create(record: str, at: str) -> str:
     # A counter that is drawn before the row is locked may come late: who drew first may be granted last. So the number
     # is made from the row itself, which outlives its record. The first look spares a refused Create a write.
     return (
-        f"INSERT INTO {record} AS r (space, key, part, granted, revision, updated, fields) "
-        f"SELECT $1::text, $2::text, $3::text, {_MS}, 1, clock_timestamp(), $4::jsonb "
+        f"INSERT INTO {record} AS r (space, key, part, granted, revision, updated, clock, fields) "
+        f"SELECT $1::text, $2::text, $3::text, {_MS}, 1, clock_timestamp(), {_HERE}, $4::jsonb "
         f"WHERE NOT EXISTS (SELECT FROM {record} AS r WHERE {at} AND r.fields IS NOT NULL) "
         f"ON CONFLICT (space, key, part) DO UPDATE SET granted = greatest(r.granted + 1, {_MS}), revision = 1, "
-        "updated = greatest(r.updated, clock_timestamp()), fields = excluded.fields WHERE r.fields IS NULL "
+        f"{_STAMPED}, fields = excluded.fields WHERE r.fields IS NULL "
         f"RETURNING {_SHOWN}"
     )
 
@@ -117,7 +133,7 @@ def _change(record: str, at: str, change: str, ring: str) -> str:
     # One row with figures: done. One row of NULL: there is a record, and not the one expected. None: there is none.
     # What tells the last two apart locks the row, for without that it would see what stood before the UPDATE waited.
     return (
-        f"WITH w AS (UPDATE {record} AS r SET {change}, updated = greatest(r.updated, clock_timestamp()) "
+        f"WITH w AS (UPDATE {record} AS r SET {change}, {_STAMPED} "
         f"WHERE {at} AND r.fields IS NOT NULL AND ($4::text IS NULL OR r.granted::text = $4::text) "
         f"AND ($5::text IS NULL OR r.revision::text = $5::text) RETURNING {_SHOWN}) "
         f"SELECT w.*, {ring} FROM w UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, NULL FROM "
@@ -135,20 +151,12 @@ def _extend_many(record: str, ring: str) -> str:
         f"there AS (SELECT g.* FROM {record} AS r JOIN g ON {same.format('g')} WHERE r.fields IS NOT NULL "
         "ORDER BY r.space, r.key, r.part FOR NO KEY UPDATE OF r), "
         f"w AS (UPDATE {record} AS r SET revision = r.revision + 1, fields = r.fields || t.fields, "
-        f"updated = greatest(r.updated, clock_timestamp()) FROM there AS t WHERE {same.format('t')} "
+        f"{_STAMPED} FROM there AS t WHERE {same.format('t')} "
         "AND (t.granted IS NULL OR r.granted::text = t.granted) "
         "AND (t.revision IS NULL OR r.revision::text = t.revision) "
-        f"RETURNING t.n, t.bucket, r.key, {_qualified('r')}) "
+        f"RETURNING t.n, t.bucket, r.key, {_SHOWN}) "
         f"SELECT there.n, w.granted, w.revision, w.updated, w.now, w.fields, {ring} "
         "FROM there LEFT JOIN w ON w.n = there.n"
-    )
-
-
-def _qualified(row: str) -> str:
-    updated, now = f"{row}.updated", f"greatest({row}.updated, clock_timestamp())"
-    return (
-        f"{row}.granted::text AS granted, {row}.revision::text AS revision, {_EPOCH.format(updated)} AS updated, "
-        f"{_EPOCH.format(now)} AS now, {row}.fields::text AS fields"
     )
 
 
@@ -168,12 +176,21 @@ def tables(schema: str) -> tuple[str, ...]:
         # by bytes: an index in the order of a language breaks when the language's rules are updated
         f'CREATE TABLE {schema}.record (space text COLLATE "C" NOT NULL, key text COLLATE "C" NOT NULL, '
         'part text COLLATE "C" NOT NULL, granted bigint NOT NULL, revision bigint NOT NULL, '
-        "updated timestamptz NOT NULL, fields jsonb CHECK (jsonb_typeof(fields) = 'object'), "
+        "updated timestamptz NOT NULL, clock timestamptz, fields jsonb CHECK (jsonb_typeof(fields) = 'object'), "
         # room in each page for the next version of a row, so that the index is left alone
         "PRIMARY KEY (space, key, part)) WITH (fillfactor = 50)",
         f"CREATE TABLE {schema}.meta (one int PRIMARY KEY CHECK (one = 1), version int NOT NULL, least int NOT NULL, "
         "swept timestamptz NOT NULL)",
         f"INSERT INTO {schema}.meta VALUES (1, {SCHEMA_VERSION}, 1, clock_timestamp())",
+    )
+
+
+def _migrations(schema: str) -> str:
+    # Processes of an older version go on meanwhile, so a column is added and none is changed: what they write leaves
+    # `clock` as it was, and a row without it is observed instead of judged.
+    return (
+        f"IF (SELECT version FROM {schema}.meta) < 2 THEN ALTER TABLE {schema}.record ADD COLUMN clock timestamptz; "
+        f"UPDATE {schema}.meta SET version = 2; END IF;"
     )
 
 
@@ -186,7 +203,7 @@ def _set_up(schema: str) -> str:
         f"THEN CREATE SCHEMA {schema}; END IF; "
         "IF NOT EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n "
         f"ON n.oid = c.relnamespace WHERE n.nspname = '{schema}' AND c.relname = 'meta') "
-        f"THEN {made}; END IF; END $lockstead$"
+        f"THEN {made}; END IF; {_migrations(schema)} END $lockstead$"
     )
 
 
