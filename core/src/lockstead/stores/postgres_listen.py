@@ -130,7 +130,7 @@ class Listener:
         link = connect(_conninfo(target), target.url, ANSWERS_WITHIN)
         try:
             (row,) = link.ask(b"SELECT pg_backend_pid()", (), ANSWERS_WITHIN)
-            if target.listen == "auto" and int(row[0] or 0) != link.backend:
+            if not link.learn(row[0]) and target.listen == "auto":
                 # a pooler stands between: what is listened for there may be told to somebody else
                 self._is_pooled = True
                 return

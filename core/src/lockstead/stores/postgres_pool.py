@@ -120,6 +120,7 @@ def prepare(link: Link, target: Target, statements: Statements, ends_at: float) 
             found = _found(link, statements, ends_at)
         if found is None:
             raise StoreRefused(f"the tables of the locks in {link.place} are removed as soon as they are made")
+        link.learn(found[5])
         if float(found[4] or 0) > SWEEP_EVERY:
             with suppress(StoreError):
                 link.ask(statements.sweep, (), _left(ends_at))

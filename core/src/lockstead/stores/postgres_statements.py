@@ -108,7 +108,7 @@ def statements(schema: str) -> Statements:
         f"part text) JOIN {record} AS r USING (space, key, part) WHERE fields IS NOT NULL",
         "state": f"SELECT granted::text, revision::text FROM {record} AS r WHERE {at} AND fields IS NOT NULL",
         "check": "SELECT version, least, pg_is_in_recovery(), version(), "
-        f"{_EPOCH.format('clock_timestamp() - swept')} FROM {schema}.meta",
+        f"{_EPOCH.format('clock_timestamp() - swept')}, pg_backend_pid() FROM {schema}.meta",
         "set_up": _set_up(schema),
         "sweep": _sweep(schema, record),
         "listen": f"LISTEN {schema}",

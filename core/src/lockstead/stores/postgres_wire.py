@@ -2,14 +2,15 @@
 
 By psycopg's libpq connection itself: its cursors have no time limit, and do not tell an error that came before a result
 from one that came after it. The first means that nothing was changed; behind a result stands a commit that may have
-been carried out. Every statement is sent once and never prepared by name, so that a pooler may hand each to another
-connection of its own. Must not know what is asked.
+been carried out. Every statement is sent once. It is prepared by name only where no pooler stands between: that may
+hand each to another connection of its own. Must not know what is asked.
 """
 
 from __future__ import annotations
 
 import select
 import time
+import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 Row: TypeAlias = "list[str | None]"
+
+PREPARE_AFTER: Final = 2
+"""Uses of a statement on one connection after which it is prepared there: planning takes most of its time."""
 
 CANCEL_SHARE: Final = 0.2
 CANCEL_MAX: Final = 0.5
@@ -46,6 +50,9 @@ class Link:
         self._place = place
         self._poll = select.poll()
         self._warned = False
+        self._uses: dict[bytes, int] = {}
+        self._prepared: set[bytes] = set()
+        self.is_direct = False
         self.opened_at = time.monotonic()
         self.is_good = True
         connection.notice_handler = self._noticed
@@ -55,10 +62,10 @@ class Link:
         """The server and database, as they may be shown."""
         return self._place
 
-    @property
-    def backend(self) -> int:
-        """The number of the server's process, as it was told to whoever connected."""
-        return int(self._connection.backend_pid)
+    def learn(self, backend: str | None) -> bool:
+        """Tell whether the server itself answers and no pooler: by the number of the process that it says it has."""
+        self.is_direct = backend == str(self._connection.backend_pid)
+        return self.is_direct
 
     @property
     def descriptor(self) -> int:
@@ -91,9 +98,13 @@ class Link:
         results: list[PGresult] = []
         try:
             self.is_good = False
-            self._connection.send_query_params(statement, values)
+            called_back_at = ends_at - min(CANCEL_MAX, limit * CANCEL_SHARE)
+            if self._is_prepared(statement, called_back_at):
+                self._connection.send_query_prepared(_name(statement), values)
+            else:
+                self._connection.send_query_params(statement, values)
             try:
-                self._collect(results, ends_at - min(CANCEL_MAX, limit * CANCEL_SHARE))
+                self._collect(results, called_back_at)
             except _Late:
                 self._call_back(ends_at)
                 self._collect(results, ends_at)
@@ -110,6 +121,22 @@ class Link:
             raise OutcomeUnknown(f"{self._place} warned of the change: {self._warning}")
         self.is_good = True
         return _rows(results[0])
+
+    def _is_prepared(self, statement: bytes, ends_at: float) -> bool:
+        if not self.is_direct or statement in self._prepared:
+            return self.is_direct
+        uses = self._uses[statement] = self._uses.get(statement, 0) + 1
+        if uses <= PREPARE_AFTER:
+            return False
+        results: list[PGresult] = []
+        self._connection.send_prepare(_name(statement), statement)
+        try:
+            self._collect(results, ends_at)
+        except _Late:
+            raise StoreUnavailable(f"{self._place} did not answer in time; nothing was changed") from None
+        raise_for(results, self._place)
+        self._prepared.add(statement)
+        return True
 
     def notifications(self) -> list[str]:
         """Give what was notified since, without waiting. Raises StoreUnavailable when the connection is gone."""
@@ -253,6 +280,11 @@ def _ready(poll: select.poll, ends_at: float) -> int:
         raise _Late
     event = found[0][1]
     return event if event & (_POLL_READ | select.POLLOUT) else event | _POLL_READ  # an error is read as one
+
+
+def _name(statement: bytes) -> bytes:
+    # the same name is the same text, on whatever connection it is found
+    return b"lockstead_%08x" % zlib.crc32(statement)
 
 
 def _rows(result: PGresult) -> list[Row]:

@@ -1,0 +1,542 @@
+"""The store on PostgreSQL: what is known after a failure, on a real server that is stopped, killed and filled up."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from itertools import count
+
+import psycopg
+import pytest
+
+import lockstead
+from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
+from lockstead.stores import url
+from lockstead.stores.port import Batches, Store
+from lockstead.values import Name, Space
+from tests.servers.postgres import PostgresServer, reachable_folder
+
+APT = Name("apt")
+LIMIT = 30.0
+SHORT = 0.5
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    server = PostgresServer(settings={"log_statement": "all"}).start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def own() -> Iterator[PostgresServer]:
+    """A server that the test may kill."""
+    server = PostgresServer(settings={"max_connections": "20"})
+    yield server.start()
+    server.remove()
+
+
+@pytest.fixture
+def schema() -> str:
+    return f"fault{next(NUMBERS)}"
+
+
+@pytest.fixture
+def store(server: PostgresServer, schema: str) -> Iterator[Store]:
+    with closing(url.open_store(f"{server.url()}?schema={schema}")) as store:
+        yield store
+
+
+def made(store: Store, name: Name = APT) -> Snapshot:
+    answer = store.perform(Create(name, {"v": "1", "identity": "me"}), LIMIT)
+    assert isinstance(answer, Snapshot)
+    return answer
+
+
+def seen(store: Store, name: Name = APT) -> Snapshot:
+    answer = store.perform(Read(name), LIMIT)
+    assert isinstance(answer, Snapshot)
+    return answer
+
+
+@contextmanager
+def in_the_way(server: PostgresServer, schema: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    """A transaction of somebody else that holds every row of a schema."""
+    with psycopg.connect(server.url()) as other:
+        other.execute(f"SELECT FROM {schema}.record FOR UPDATE")
+        yield other
+
+
+def until_waiting(server: PostgresServer, words: str, backends: int = 1) -> list[int]:
+    """Wait until so many statements with these words wait for a lock; give their backends."""
+    ends_at = time.monotonic() + LIMIT
+    asked = (
+        "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+        f"AND query LIKE '%{words}%' AND pid <> pg_backend_pid()"
+    )
+    while len(found := server.tell(asked)) < backends:
+        assert time.monotonic() < ends_at, "nothing waits"
+        time.sleep(0.01)
+    return [row[0] for row in found]
+
+
+def asked_apart(job: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Ask in a thread, and keep the answer or the error."""
+    said: list[object] = []
+
+    def run() -> None:
+        try:
+            said.append(job())
+        except StoreError as error:
+            said.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, said
+
+
+# --- statements that do not end ----------------------------------------------------------------------------------
+
+
+def test_h28_a_statement_that_waits_too_long_is_called_back_and_never_applied(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    first = made(store)
+    with in_the_way(server, schema) as other:
+        for command in (
+            Extend(APT, {"n": "1"}, first.incarnation),
+            Replace(APT, {"n": "1"}, first.incarnation, first.revision),
+            Remove(APT, first.incarnation),
+        ):
+            with pytest.raises(StoreUnavailable, match="nothing was changed"):
+                store.perform(command, SHORT)  # type: ignore[misc] # a command of any kind
+        answers = batches(store).perform_many([Extend(APT, {}, first.incarnation), Read(Name("no"))] * 2, SHORT)
+        assert [type(answer) for answer in answers] == [StoreUnavailable, Absent] * 2
+        other.rollback()
+    assert seen(store).revision == first.revision
+
+
+def batches(store: Store) -> Batches:
+    assert isinstance(store, Batches)
+    return store
+
+
+def test_h13_a_stalled_statement_does_not_turn_the_time_of_a_record_back(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    """Rule 13: `now()`, or a clock that was read before the wait, would be earlier than what was written meanwhile."""
+    first = made(store)
+    with in_the_way(server, schema) as other:
+        thread, said = asked_apart(lambda: store.perform(Extend(APT, {}, first.incarnation), LIMIT))
+        until_waiting(server, "UPDATE")
+        other.execute(f"UPDATE {schema}.record SET updated = clock_timestamp() RETURNING updated")
+        (meanwhile,) = other.execute(f"SELECT extract(epoch FROM updated) FROM {schema}.record").fetchone() or (0,)
+        other.commit()
+    thread.join(LIMIT)
+    (answer,) = said
+    assert isinstance(answer, Snapshot)
+    assert answer.updated_at is not None
+    assert answer.updated_at >= float(str(meanwhile))
+    # and a clock that was set back altogether
+    server.tell(f"UPDATE {schema}.record SET updated = clock_timestamp() + interval '1 hour'")
+    ahead = seen(store)
+    for command in (
+        Extend(APT, {}, first.incarnation),
+        Extend(APT, {"n": "1"}, None),
+    ):
+        later = store.perform(command, LIMIT)
+        assert isinstance(later, Snapshot)
+        assert later.updated_at == ahead.updated_at
+        assert later.store_now is not None
+        assert later.store_now >= (later.updated_at or 0.0)
+    (batched, _) = batches(store).perform_many([Extend(APT, {}, None), Extend(Name("no"), {}, None)], LIMIT)
+    assert batched.updated_at == ahead.updated_at
+    now = seen(store)
+    replaced = store.perform(Replace(APT, {}, now.incarnation, now.revision), LIMIT)
+    assert isinstance(replaced, Snapshot)
+    assert replaced.updated_at == ahead.updated_at
+    assert isinstance(store.perform(Remove(APT, replaced.incarnation), LIMIT), Removed)
+    assert made(store).updated_at == ahead.updated_at
+
+
+def test_what_changed_while_the_statement_waited_is_judged_and_not_what_it_first_saw(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    changes = {
+        f"UPDATE {schema}.record SET fields = NULL": Absent,
+        f"UPDATE {schema}.record SET granted = granted + 1": Conflict,
+        f"UPDATE {schema}.record SET revision = revision + 1": Conflict,
+    }
+    for change, kind in changes.items():
+        for number, ask in enumerate((_replace, _extend, _remove, _extend_among_others)):
+            first = made(store)
+            with in_the_way(server, schema) as other:
+                thread, said = asked_apart(lambda ask=ask, first=first: ask(store, first))  # type: ignore[misc]
+                until_waiting(server, "UPDATE")
+                other.execute(change)
+                other.commit()
+            thread.join(LIMIT)
+            assert [type(answer) for answer in said] == [kind], (change, number)
+            server.tell(f"UPDATE {schema}.record SET fields = NULL")
+
+
+def _replace(store: Store, first: Snapshot) -> object:
+    return store.perform(Replace(APT, {}, first.incarnation, first.revision), LIMIT)
+
+
+def _extend(store: Store, first: Snapshot) -> object:
+    return store.perform(Extend(APT, {}, first.incarnation, first.revision), LIMIT)
+
+
+def _remove(store: Store, first: Snapshot) -> object:
+    return store.perform(Remove(APT, first.incarnation, first.revision), LIMIT)
+
+
+def _extend_among_others(store: Store, first: Snapshot) -> object:
+    other = Extend(Name("no"), {}, None)
+    return batches(store).perform_many([Extend(APT, {}, first.incarnation, first.revision), other], LIMIT)[0]
+
+
+def test_a_grant_that_waited_gets_a_greater_token_than_the_one_it_waited_for(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    first = made(store)
+    store.perform(Remove(APT, first.incarnation), LIMIT)
+    with in_the_way(server, schema) as other:
+        thread, said = asked_apart(lambda: store.perform(Create(APT, {}), LIMIT))
+        until_waiting(server, "INSERT")
+        # granted and given back meanwhile, by a server whose clock is ahead
+        other.execute(f"UPDATE {schema}.record SET granted = granted + 1000000000000")
+        (granted,) = other.execute(f"SELECT granted FROM {schema}.record").fetchone() or (0,)
+        other.commit()
+    thread.join(LIMIT)
+    (answer,) = said
+    assert isinstance(answer, Snapshot)
+    assert answer.token == int(str(granted)) + 1
+
+
+def test_two_batches_in_opposite_order_never_wait_for_each_other_in_a_circle(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    names = [Name(f"key-{number:03}") for number in range(200)]
+    incarnations = {name: made(store, name).incarnation for name in names}
+    with closing(url.open_store(store.url + f"&user={server.url().split('//')[1].split('@')[0]}")) as twin:
+
+        def renew(one: Store, order: list[Name]) -> list[object]:
+            asked = [Extend(name, {"n": "1"}, incarnations[name]) for name in order]
+            return [answer for _ in range(15) for answer in batches(one).perform_many(asked, LIMIT)]
+
+        pairs = [asked_apart(lambda: renew(store, names)), asked_apart(lambda: renew(twin, names[::-1]))]
+        for thread, said in pairs:
+            thread.join(2 * LIMIT)
+            assert all(isinstance(answer, Snapshot) for answer in said[0])  # type: ignore[attr-defined] # a list
+    assert {entry[1].revision for entry in store.perform(List(Space.LOCK), LIMIT).entries} == {"31"}
+
+
+def test_what_one_command_of_a_batch_is_refused_for_does_no_harm_to_the_others(store: Store) -> None:
+    first = made(store)
+    bad = Extend(APT, {"n": "\0"}, first.incarnation)
+    good = Extend(Name("no"), {}, None)
+    other = made(store, Name("yum"))
+    answers = batches(store).perform_many([bad, Extend(Name("yum"), {"n": "1"}, other.incarnation), good], LIMIT)
+    assert [type(answer) for answer in answers] == [StoreRefused, Snapshot, Absent]
+
+
+# --- connections that end ----------------------------------------------------------------------------------------
+
+
+def test_a_backend_that_is_ended_in_the_middle_leaves_the_outcome_unknown_and_the_store_usable(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    first = made(store)
+    with in_the_way(server, schema):
+        thread, said = asked_apart(lambda: store.perform(Extend(APT, {}, first.incarnation), LIMIT))
+        (backend,) = until_waiting(server, "UPDATE")
+        server.tell(f"SELECT pg_terminate_backend({backend})")
+        thread.join(LIMIT)
+    assert isinstance(said[0], OutcomeUnknown), said
+    assert seen(store).revision == first.revision
+
+
+def test_a_connection_that_was_ended_while_idle_is_replaced_before_anything_is_sent(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    first = made(store)
+    server.tell(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+        f"WHERE query LIKE '%{schema}.record%' AND pid <> pg_backend_pid()"
+    )
+    time.sleep(0.05)  # what the server said goes through the loopback
+    assert isinstance(store.perform(Extend(APT, {}, first.incarnation), LIMIT), Snapshot)
+
+
+def test_a_statement_that_an_administrator_cancels_is_known_not_to_be_applied(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    first = made(store)
+    with in_the_way(server, schema):
+        thread, said = asked_apart(lambda: store.perform(Remove(APT, first.incarnation), LIMIT))
+        (backend,) = until_waiting(server, "UPDATE")
+        server.tell(f"SELECT pg_cancel_backend({backend})")
+        thread.join(LIMIT)
+    assert isinstance(said[0], StoreUnavailable), said
+    assert "nothing was changed" in str(said[0])
+    assert seen(store).revision == first.revision
+
+
+@pytest.mark.parametrize("word", [b"INSERT 0 1", b"SELECT 1"])
+def test_h03_a_connection_cut_behind_the_result_of_a_change_leaves_the_outcome_unknown(
+    server: PostgresServer, schema: str, word: bytes
+) -> None:
+    """The result is sent before the commit: who took it for the answer would believe in what may not be there."""
+    there = f"{server.url()}?schema={schema}"
+    with closing(url.open_store(there)) as store:
+        first = made(store, Name("yum"))
+    with (
+        Cut(server.port, word, behind=b"record") as cut,
+        closing(url.open_store(f"{server.url(port=cut.port)}?schema={schema}")) as store,
+    ):
+        with pytest.raises(OutcomeUnknown):
+            if word.startswith(b"INSERT"):
+                store.perform(Create(APT, {}), LIMIT)
+            else:
+                store.perform(Remove(Name("yum"), first.incarnation), LIMIT)
+    assert cut.changes == 1, "a statement was sent twice"
+
+
+class Cut:
+    """A relay that ends a connection right after a word of the server's, once the client asked for a change."""
+
+    def __init__(self, port: int, word: bytes, behind: bytes) -> None:
+        self._to = port
+        self._word = word
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.changes = 0
+
+    def __enter__(self) -> Cut:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._to))
+            asked = threading.Event()
+            threading.Thread(target=self._forth, args=(client, server, asked), daemon=True).start()
+            threading.Thread(target=self._back, args=(server, client, asked), daemon=True).start()
+
+    def _forth(self, client: socket.socket, server: socket.socket, asked: threading.Event) -> None:
+        try:
+            while said := client.recv(65536):
+                if b".record AS r" in said and (b"INSERT INTO" in said or b"UPDATE" in said):
+                    self.changes += 1
+                    asked.set()
+                server.sendall(said)
+        except OSError:
+            pass
+        server.close()
+
+    def _back(self, server: socket.socket, client: socket.socket, asked: threading.Event) -> None:
+        try:
+            while said := server.recv(65536):
+                at = said.find(self._word)
+                if asked.is_set() and at >= 0:
+                    client.sendall(said[: at + len(self._word) + 1])
+                    break
+                client.sendall(said)
+        except OSError:
+            pass
+        for end in (client, server):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+# --- servers that stop -------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_stands_still_costs_a_command_its_limit_and_no_more(own: PostgresServer) -> None:
+    with closing(url.open_store(own.url())) as store:
+        first = made(store)
+        own.pause()
+        try:
+            with pytest.raises(OutcomeUnknown, match="did not answer within"):
+                store.perform(Extend(APT, {}, first.incarnation), SHORT)
+            with pytest.raises(StoreUnavailable, match="no answer within"):
+                store.perform(Extend(APT, {}, first.incarnation), SHORT)  # a new connection: it never was sent
+        finally:
+            own.resume()
+        assert isinstance(store.perform(Extend(APT, {"n": "2"}, first.incarnation), LIMIT), Snapshot)
+
+
+def test_h21_what_was_granted_outlives_a_crash_and_is_judged_by_no_other_clock(own: PostgresServer) -> None:
+    with closing(url.open_store(own.url())) as store:
+        first = made(store)
+        own.kill()
+        with pytest.raises((StoreUnavailable, OutcomeUnknown)):  # the old connection may not know yet
+            store.perform(Read(APT), LIMIT)
+        with pytest.raises(StoreUnavailable):
+            store.perform(Read(APT), LIMIT)
+        own.start()
+        again = seen(store)
+        assert (again.incarnation, again.revision) == (first.incarnation, first.revision)
+        # another run of the server, perhaps on another machine: its clock says nothing of the old one's
+        assert (again.updated_at, again.store_now) == (None, None)
+        extended = store.perform(Extend(APT, {}, first.incarnation), LIMIT)
+        assert isinstance(extended, Snapshot)
+        assert extended.updated_at is not None
+
+
+def test_h21_a_change_that_no_standby_confirms_is_not_believed(own: PostgresServer) -> None:
+    with closing(url.open_store(own.url())) as store:
+        made(store, Name("yum"))
+        own.tell("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+        own.until(lambda: own.tell("SHOW synchronous_standby_names") == [("nobody",)], "it does not load")
+        with pytest.raises(OutcomeUnknown):
+            store.perform(Create(APT, {}), 2 * SHORT)
+        thread, said = asked_apart(lambda: store.perform(Create(Name("dpkg"), {}), LIMIT))
+        asked = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        own.until(lambda: bool(own.tell(asked)), "nothing waits for a standby")
+        own.tell(f"SELECT pg_cancel_backend(pid) FROM ({asked}) AS waiting")
+        thread.join(LIMIT)
+        assert isinstance(said[0], OutcomeUnknown), said  # the server said success, and warned
+
+
+def test_too_many_connections_are_a_passing_thing(own: PostgresServer) -> None:
+    others: list[psycopg.Connection[tuple[object, ...]]] = []
+    with closing(url.open_store(own.url())) as store:
+        try:
+            with pytest.raises(psycopg.OperationalError):
+                while True:
+                    others.append(psycopg.connect(own.url()))
+            with pytest.raises(StoreUnavailable, match="put PgBouncer in front"):
+                store.perform(Read(APT), LIMIT)
+        finally:
+            for other in others:
+                other.close()
+        ends_at = time.monotonic() + LIMIT
+        while True:  # a backend takes a moment to go
+            try:
+                assert store.perform(Read(APT), LIMIT) == Absent()
+                break
+            except StoreUnavailable:
+                assert time.monotonic() < ends_at
+
+
+def test_a_full_disk_is_refused_and_looking_still_works(own: PostgresServer) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    disk = reachable_folder()
+    owner = disk.stat().st_uid
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size=16m,uid={owner},mode=700", "tmpfs", str(disk)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        disk.rmdir()
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        own.tell(f"CREATE TABLESPACE small LOCATION '{disk}'", "CREATE DATABASE full_soon TABLESPACE small")
+        with closing(url.open_store(own.url("full_soon"))) as store:
+            first = made(store)
+            with own.asked("full_soon") as other:
+                other.execute("CREATE TABLE filler (text text)")
+                rows = 100_000
+                while rows:
+                    try:
+                        other.execute(f"INSERT INTO filler SELECT repeat('x', 1000) FROM generate_series(1, {rows})")
+                    except psycopg.errors.DiskFull:
+                        rows //= 4
+            with pytest.raises(StoreRefused, match="the disk is full"):
+                for number in range(1000):
+                    made(store, Name(f"key-{number}-" + "x" * 300))
+            assert seen(store).incarnation == first.incarnation
+    finally:
+        own.kill()
+        subprocess.run(["umount", str(disk)], check=True)
+        disk.rmdir()
+
+
+# --- somebody else's hands ---------------------------------------------------------------------------------------
+
+
+def test_h12_a_dropped_schema_is_a_lost_lease_and_tokens_grow_over_it(server: PostgresServer, schema: str) -> None:
+    there = f"{server.url()}?schema={schema}"
+    with closing(url.open_store(there)) as store:
+        first = made(store)
+        server.tell(f"DROP SCHEMA {schema} CASCADE")
+        with pytest.raises(StoreUnavailable, match="are gone"):
+            store.perform(Extend(APT, {}, first.incarnation), LIMIT)
+        assert isinstance(store.perform(Extend(APT, {}, first.incarnation), LIMIT), Absent)
+        again = made(store)
+        assert (again.token or 0) > (first.token or 0)
+        assert isinstance(store.perform(Remove(APT, first.incarnation), LIMIT), Conflict)
+    with lockstead.connect(there) as client:
+        lost = threading.Event()
+        with pytest.raises(lockstead.LeaseLost) as caught:
+            with client.lock("yum", ttl=30, renew_every=0.6, request_timeout=0.5).hold() as lease:
+                lease.on_lost(lost.set)
+                server.tell(f"DROP SCHEMA {schema} CASCADE")
+                assert lost.wait(LIMIT)
+                lease.check()
+        assert caught.value.reason is LossReason.GONE
+
+
+def test_fields_of_another_program_are_neither_free_nor_anybodys(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    first = made(store)
+    server.tell(f"UPDATE {schema}.record SET fields = '{{\"identity\": 7}}'")
+    odd = seen(store)
+    assert dict(odd.fields) == {"v": "1"}
+    assert isinstance(store.perform(Create(APT, {}), LIMIT), Conflict)
+    assert isinstance(store.perform(Remove(APT, first.incarnation), LIMIT), Removed)
+
+
+# --- how much is asked -------------------------------------------------------------------------------------------
+
+
+def statements(server: PostgresServer) -> int:
+    log = (server.directory / "log").read_text("utf-8", errors="replace")
+    return sum(line.count("LOG:  execute") + line.count("LOG:  statement:") for line in log.splitlines())
+
+
+def test_a_cycle_is_two_statements_and_a_thousand_renewals_are_one(server: PostgresServer, schema: str) -> None:
+    with lockstead.connect(f"{server.url()}?schema={schema}") as client:
+        lock = client.lock("apt", ttl=300)
+        lock.acquire().release()
+        before = statements(server)
+        for _ in range(50):
+            lock.acquire().release()
+        assert statements(server) - before == 100
+    with closing(url.open_store(f"{server.url()}?schema={schema}")) as store:
+        names = [Name(f"key-{number}") for number in range(1000)]
+        extends = [Extend(name, {}, made(store, name).incarnation) for name in names]
+        before = statements(server)
+        answers = batches(store).perform_many(extends, LIMIT)
+        assert statements(server) - before == 1
+        assert all(isinstance(answer, Snapshot) for answer in answers)
+
+
+def test_no_statement_is_sent_twice_when_it_fails(server: PostgresServer, store: Store, schema: str) -> None:
+    first = made(store)
+    with in_the_way(server, schema):
+        before = statements(server)
+        with pytest.raises(StoreUnavailable):
+            store.perform(Extend(APT, {}, first.incarnation), SHORT)
+        assert statements(server) - before == 1

@@ -1,0 +1,209 @@
+"""The store on PostgreSQL: who waits is told, who does not costs nobody anything, and no change slips between."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+
+import psycopg
+import pytest
+
+from lockstead.protocol.commands import Create, Extend, Remove, Snapshot
+from lockstead.stores import url
+from lockstead.stores.port import Store, Waits
+from lockstead.stores.postgres_statements import bucket, lock_class
+from lockstead.values import Name
+from tests.servers.postgres import USER, BouncerServer, PostgresServer
+
+APT = Name("apt")
+LIMIT = 60.0
+NUMBERS = count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    server = PostgresServer(settings={"log_statement": "all"}).start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(scope="module")
+def bouncer(server: PostgresServer) -> Iterator[BouncerServer]:
+    bouncer = BouncerServer(server)
+    with bouncer:
+        yield bouncer
+    bouncer.remove()
+
+
+@pytest.fixture
+def schema() -> str:
+    return f"wait{next(NUMBERS)}"
+
+
+@pytest.fixture
+def store(server: PostgresServer, schema: str) -> Iterator[Store]:
+    with closing(url.open_store(f"{server.url()}?schema={schema}")) as store:
+        yield store
+
+
+def made(store: Store, name: Name = APT) -> Snapshot:
+    answer = store.perform(Create(name, {"v": "1"}), LIMIT)
+    assert isinstance(answer, Snapshot)
+    return answer
+
+
+class Waiting:
+    """A wait in a thread of its own, until told to stop."""
+
+    def __init__(self, store: Store, name: Name = APT) -> None:
+        assert isinstance(store, Waits)
+        self._store = store
+        self._name = name
+        self._stop = threading.Event()
+        self._seen: list[bool] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._seen.append(self._store.wait(self._name, LIMIT, self._stop.wait))
+
+    def result(self) -> bool:
+        self._thread.join(2 * LIMIT)
+        return self._seen[0]
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(LIMIT)
+
+
+def listening(server: PostgresServer, schema: str, number: int = 1) -> bool:
+    """Tell whether so many connections hold the lock that says that somebody waits for the key."""
+    class_id = lock_class(schema) % (1 << 32)
+    held = (
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted "
+        f"AND classid = {class_id} AND objid = {bucket(APT.key)}"
+    )
+    return server.tell(held) == [(number,)]
+
+
+def statements(server: PostgresServer, words: str) -> int:
+    log = (server.directory / "log").read_text("utf-8", errors="replace")
+    return sum(words in line for line in log.splitlines() if "LOG:  execute" in line or "LOG:  statement:" in line)
+
+
+def test_a_release_is_notified_where_somebody_waits_and_nowhere_else(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    first = made(store)
+    with psycopg.connect(server.url(), autocommit=True) as other:
+        other.execute(f"LISTEN {schema}")
+        store.perform(Extend(APT, {"n": "1"}, first.incarnation), LIMIT)
+        store.perform(Remove(APT, first.incarnation), LIMIT)
+        assert list(other.notifies(timeout=0.2)) == []
+        second = made(store)
+        waiting = Waiting(store)
+        server.until(lambda: listening(server, schema), "nobody says that it waits")
+        store.perform(Extend(APT, {}, second.incarnation), LIMIT)  # a renewal is no news
+        assert list(other.notifies(timeout=0.2)) == []
+        store.perform(Remove(APT, second.incarnation), LIMIT)
+        assert [notice.payload for notice in other.notifies(timeout=LIMIT, stop_after=1)] == ["apt"]
+        assert waiting.result() is True
+
+
+def test_who_waits_asks_little_however_long_it_lasts(server: PostgresServer, store: Store, schema: str) -> None:
+    first = made(store)
+    waiting = Waiting(store)
+    server.until(lambda: listening(server, schema), "nobody says that it waits")
+    time.sleep(0.2)
+    before = statements(server, schema)
+    time.sleep(2.0)
+    assert statements(server, schema) - before <= 2
+    store.perform(Remove(APT, first.incarnation), LIMIT)
+    assert waiting.result() is True
+
+
+def test_nobody_says_that_it_listens_while_a_change_is_under_way_that_saw_nobody_wait(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    made(store)
+    with psycopg.connect(server.url()) as other:
+        # what a change does in its statement, before it commits
+        other.execute(f"SELECT pg_try_advisory_xact_lock({lock_class(schema)}, {bucket(APT.key)})")
+        other.execute(f"UPDATE {schema}.record SET fields = NULL")
+        waiting = Waiting(store)
+        words = "pg_try_advisory_lock_shared"
+        before = statements(server, words)
+        server.until(lambda: statements(server, words) > before + 2, "the lock is not tried")
+        assert listening(server, schema, 0)
+        other.commit()
+    assert waiting.result() is True
+
+
+def test_a_connection_that_listens_and_is_ended_is_opened_anew(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    first = made(store)
+    waiting = Waiting(store)
+    server.until(lambda: listening(server, schema), "nobody says that it waits")
+    pid = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted"
+    server.tell(f"SELECT pg_terminate_backend(pid, 10000) FROM ({pid}) AS listener")
+    server.until(lambda: listening(server, schema), "nobody says so any more")
+    store.perform(Remove(APT, first.incarnation), LIMIT)
+    assert waiting.result() is True
+
+
+def test_who_waits_no_longer_costs_nobody_anything(server: PostgresServer, store: Store, schema: str) -> None:
+    made(store)
+    waiting = Waiting(store)
+    server.until(lambda: listening(server, schema), "nobody says that it waits")
+    waiting.stop()
+    server.until(lambda: listening(server, schema, 0), "it still says that it waits")
+    again = Waiting(store)
+    server.until(lambda: listening(server, schema), "nobody says that it waits")
+    again.stop()
+    store.close()
+    left = f"SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%{schema}%' AND pid <> pg_backend_pid()"
+    server.until(lambda: server.tell(left) == [(0,)], "a connection is left")
+
+
+def test_behind_a_pooler_nobody_listens_unless_told_where(
+    server: PostgresServer, bouncer: BouncerServer, schema: str
+) -> None:
+    pooled = f"{server.url(port=bouncer.port)}?schema={schema}"
+    with closing(url.open_store(pooled)) as store:
+        first = made(store)
+        before = statements(server, f"{schema}.record")
+        waiting = Waiting(store)
+        server.until(lambda: statements(server, f"{schema}.record") > before + 3, "it does not look")
+        assert listening(server, schema, 0)
+        store.perform(Remove(APT, first.incarnation), LIMIT)
+        assert waiting.result() is True
+    past = f"{pooled}&listen_port={server.port}"
+    with closing(url.open_store(past)) as store:
+        second = made(store)
+        waiting = Waiting(store)
+        server.until(lambda: listening(server, schema), "nobody says that it waits")
+        store.perform(Remove(APT, second.incarnation), LIMIT)
+        assert waiting.result() is True
+    with closing(url.open_store(f"{server.url()}?schema={schema}&listen=no")) as store:
+        third = made(store)
+        waiting = Waiting(store)
+        before = statements(server, f"{schema}.record")
+        server.until(lambda: statements(server, f"{schema}.record") > before + 3, "it does not look")
+        assert listening(server, schema, 0)
+        store.perform(Remove(APT, third.incarnation), LIMIT)
+        assert waiting.result() is True
+
+
+def test_nothing_is_prepared_behind_a_pooler(server: PostgresServer, bouncer: BouncerServer, schema: str) -> None:
+    with closing(url.open_store(f"{server.url(port=bouncer.port)}?schema={schema}")) as store:
+        for _ in range(10):
+            store.perform(Remove(APT, made(store).incarnation), LIMIT)
+    with psycopg.connect(
+        f"postgresql://{USER}@127.0.0.1:{bouncer.port}/postgres", autocommit=True, prepare_threshold=None
+    ) as pooled:
+        for _ in range(20):
+            assert pooled.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
