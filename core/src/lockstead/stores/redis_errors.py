@@ -106,6 +106,8 @@ def unconnected(error: BaseException, where: str, *, is_secure: bool) -> StoreEr
     if isinstance(error, exceptions.ResponseError | exceptions.AuthenticationError | exceptions.BusyLoadingError):
         known = refusal(error, where)
         return known if not isinstance(known, OutcomeUnknown) else StoreUnavailable(str(known))
+    if "max number of clients" in lowered:
+        return refusal(error, where)
     if "certificate verify failed" in lowered or "hostname mismatch" in lowered:
         return StoreRefused(
             f"the certificate of {where} is not trusted ({said}); name its authority: ?ssl_ca_certs=FILE"
@@ -113,9 +115,15 @@ def unconnected(error: BaseException, where: str, *, is_secure: bool) -> StoreEr
     if isinstance(error, exceptions.InvalidResponse):
         way = "" if is_secure else ", or a Redis that wants TLS (write rediss://, or ?tls=true)"
         return StoreRefused(f"what answers at {where} is no Redis{way}; correct the address")
-    if is_secure and any(word in lowered for word in ("wrong version number", "record layer", "ssl", "eof occurred")):
-        return StoreUnavailable(f"no TLS with {where} ({said}); without TLS write redis:// (or leave out ?tls=true)")
-    if "closed by server" in lowered and not is_secure:
+    if is_secure and any(
+        word in lowered for word in ("wrong version", "record layer", "ssl", "eof occurred", "timeout")
+    ):
+        # a server without TLS waits for more of what it takes for a long command
+        return StoreUnavailable(
+            f"no connection with TLS to {where} ({said}); nothing was sent. If there is no TLS, write redis://, or leave "
+            "out ?tls=true"
+        )
+    if not is_secure and any(word in lowered for word in ("closed by server", "reset by peer", "broken pipe")):
         return StoreUnavailable(
             f"{where} closed the connection at once; is it Redis, and does it want TLS (rediss://, or ?tls=true)?"
         )

@@ -34,7 +34,7 @@ _NOW: Final = """
 local clock = redis.call('TIME')
 local now = clock[1] .. string.format('%06d', clock[2])
 """
-"""The server's time in microseconds, as text."""
+"""The server's time in microseconds, as text. Numbers in Lua are exact up to 2^53, which comes in the year 2255."""
 
 _STANDING: Final = """
 local value = redis.call('GET', KEYS[1])
@@ -87,8 +87,8 @@ if counted then token = math.max(token, (tonumber(counted) or 0) + 1) end
 redis.call('SET', KEYS[2], string.format('%.0f', token), 'PX', ARGV[6])
 """
 
-_MS: Final = """
-local token = math.floor(tonumber(now) / 1000)
+_FRESH: Final = """
+local token = tonumber(now)
 """
 
 _ANSWERED: Final = """
@@ -101,13 +101,13 @@ _ABSENT: Final = """
 if redis.call('EXISTS', KEYS[1]) == 1 then return 'conflict ' .. now end
 """
 _LATER: Final = """
-local token = math.max(math.floor(tonumber(now) / 1000), token + 1)
+local token = math.max(tonumber(now), token + 1)
 """
 _LISTED: Final = """
 if KEYS[2] then enlist(KEYS[2], ARGV[6], ARGV[4]) end
 """
-CREATE: Final = LuaScript.of("create", _NOW, _ABSENT, _MS, _COUNTED, _GRANTED, _ANSWERED)
-CREATE_LISTED: Final = LuaScript.of("create", _NOW, _ENLIST, _ABSENT, _MS, _GRANTED, _LISTED, _ANSWERED)
+CREATE: Final = LuaScript.of("create", _NOW, _ABSENT, _FRESH, _COUNTED, _GRANTED, _ANSWERED)
+CREATE_LISTED: Final = LuaScript.of("create", _NOW, _ENLIST, _ABSENT, _FRESH, _GRANTED, _LISTED, _ANSWERED)
 REPLACE: Final = LuaScript.of("replace", _NOW, _STANDING, _LATER, _COUNTED, _GRANTED, _ANSWERED)
 REPLACE_LISTED: Final = LuaScript.of("replace", _NOW, _ENLIST, _STANDING, _LATER, _GRANTED, _LISTED, _ANSWERED)
 

@@ -1,0 +1,396 @@
+"""What the store on Redis promises beyond the contract of a store: keys that go, requests counted, who is woken."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import lockstead
+from lockstead.errors import StoreRefused
+from lockstead.events import Renewed
+from lockstead.protocol.commands import (
+    Absent,
+    Conflict,
+    Create,
+    Extend,
+    List,
+    Read,
+    Remove,
+    Removed,
+    Replace,
+    Snapshot,
+)
+from lockstead.stores import url
+from lockstead.stores.redis import RedisStore
+from lockstead.stores.redis_route import slot_of
+from lockstead.stores.redis_wire import Keys
+from lockstead.testing.conformance.names import ODD_KEYS
+from lockstead.values import Name, Space
+from tests.servers.redis import RedisPlace
+
+LIMIT = 20.0
+APT = Name("apt")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisPlace]:
+    place = RedisPlace(tmp_path_factory.mktemp("redis"))
+    yield place
+    place.stop()
+
+
+@pytest.fixture
+def admin(place: RedisPlace) -> Iterator[Any]:
+    with place.server.client() as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def space() -> str:
+    return f"s{uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def store(place: RedisPlace, admin: Any, space: str) -> Iterator[RedisStore]:
+    store = place.open(space)
+    assert isinstance(store, RedisStore)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def twin(store: RedisStore) -> Iterator[RedisStore]:
+    twin = url.open_store(store.url)
+    assert isinstance(twin, RedisStore)
+    yield twin
+    twin.close()
+
+
+def made(store: RedisStore, name: Name = APT, **fields: str) -> Snapshot:
+    answer = store.perform(Create(name, fields, 30.0, "", 31.0), LIMIT)
+    assert isinstance(answer, Snapshot)
+    return answer
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    ends_at = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends_at, "it did not come to pass"
+        time.sleep(0.01)
+
+
+class Waiter:
+    """A wait in a thread of its own."""
+
+    def __init__(self, store: RedisStore, seconds: float = LIMIT) -> None:
+        self.stopped = threading.Event()
+        self.result: bool | None = None
+        self.thread = threading.Thread(target=self._run, args=(store, seconds), daemon=True)
+        self.thread.start()
+
+    def _run(self, store: RedisStore, seconds: float) -> None:
+        self.result = store.wait(APT, seconds, self.stopped.wait)
+
+    def ended(self) -> bool | None:
+        self.thread.join(LIMIT)
+        assert not self.thread.is_alive()
+        return self.result
+
+
+def enrolled(admin: Any, space: str, number: int) -> None:
+    until(lambda: admin.zcard(f"{space}:{{apt}}:waiters") == number)
+
+
+# --- keys --------------------------------------------------------------------------------------------------------
+
+
+def test_no_key_is_ever_without_a_time_to_live(store: RedisStore, admin: Any) -> None:
+    def all_go() -> None:
+        keys = list(admin.scan_iter())
+        assert {key: admin.pttl(key) for key in keys if admin.pttl(key) <= 0} == {}
+
+    names = [APT, Name("apt", Space.COMPANION), Name("apt", Space.MEMBER, "1/a"), Name("apt", Space.AUDIT, "1-a")]
+    for name in names:
+        for stands in (0.0, 31.0):
+            first = store.perform(Create(name, {"a": "1"}, 30.0, "me", stands), LIMIT)
+            assert isinstance(first, Snapshot)
+            all_go()
+            second = store.perform(Extend(name, {"b": "2"}, first.incarnation), LIMIT)
+            assert isinstance(second, Snapshot)
+            all_go()
+            third = store.perform(Replace(name, {}, first.incarnation, second.revision, 30.0, "me", stands), LIMIT)
+            assert isinstance(third, Snapshot)
+            all_go()
+            if name is APT:
+                store.wait(name, 0.1, lambda pause: bool(time.sleep(pause)))
+                assert admin.exists(f"{store.url.rpartition('=')[2]}:{{apt}}:waiters")
+            all_go()
+            assert isinstance(store.perform(Remove(name, third.incarnation), LIMIT), Removed)
+            all_go()
+
+
+def test_a_record_stays_for_as_long_as_it_stands_and_then_long_enough_to_be_read(
+    store: RedisStore, admin: Any, space: str
+) -> None:
+    made(store)
+    assert admin.pttl(f"{space}:{{apt}}:lock") > 7 * 86_400_000 + 30_000
+    renewed = store.perform(Extend(APT, {}, None), LIMIT)
+    assert isinstance(renewed, Snapshot)
+    assert admin.pttl(f"{space}:{{apt}}:lock") > 7 * 86_400_000 + 30_000
+
+
+def test_all_keys_of_one_lock_are_in_one_slot_whatever_it_is_called() -> None:
+    for prefix in ("lockstead", "a{b}c", "%7B"):
+        keys = Keys(prefix)
+        for key in (*ODD_KEYS, "}", "{}", "}{", "a}b{c"):
+            name = Name(key)
+            member = Name(key, Space.MEMBER, "1/}x{")
+            index = keys.index(member)
+            assert index is not None
+            ours = [keys.record(name), keys.token(name), keys.waiters(name), keys.record(member), index]
+            assert len({slot_of(one) for one in ours}) == 1
+            assert keys.name(keys.record(name)) == name
+            assert keys.name(keys.record(member)) == member
+
+
+def test_a_prefix_is_text_and_no_pattern(place: RedisPlace, admin: Any) -> None:
+    stores = [
+        url.open_store(f"redis://127.0.0.1:{place.ports[0]}?prefix={prefix}") for prefix in ("a*", "ab", "[a]", "a")
+    ]
+    for number, store in enumerate(stores):
+        assert isinstance(store.perform(Create(Name(f"key-{number}"), {}), LIMIT), Snapshot)
+    for number, store in enumerate(stores):
+        assert [name.key for name, _ in store.perform(List(Space.LOCK), LIMIT).entries] == [f"key-{number}"]
+        store.close()
+
+
+def test_databases_are_apart(place: RedisPlace, store: RedisStore, space: str) -> None:
+    made(store)
+    with_other = url.open_store(f"redis://127.0.0.1:{place.ports[0]}/1?prefix={space}")
+    assert isinstance(with_other.perform(Read(APT), LIMIT), Absent)
+    with_other.close()
+
+
+@pytest.mark.parametrize("value", [b"", b"text", b"1 2 3", b"ab 1 1 1 1\n[]", b'ab 1 1 1 1\n{"a":1}', b"ab 1 1 1 1\n{"])
+def test_h24_what_is_not_ours_is_refused_and_never_free(
+    store: RedisStore, admin: Any, space: str, value: bytes
+) -> None:
+    admin.set(f"{space}:{{apt}}:lock", value)
+    assert isinstance(store.perform(Create(APT, {}), LIMIT), Conflict)
+    with pytest.raises(StoreRefused, match="apt"):
+        store.perform(Read(APT), LIMIT)
+    assert admin.get(f"{space}:{{apt}}:lock") == value
+
+
+def test_h24_another_kind_of_key_is_refused(store: RedisStore, admin: Any, space: str) -> None:
+    admin.hset(f"{space}:{{apt}}:lock", "a", "1")
+    with pytest.raises(StoreRefused, match="prefix"):
+        store.perform(Read(APT), LIMIT)
+
+
+# --- time and tokens ---------------------------------------------------------------------------------------------
+
+
+def test_tokens_grow_where_the_counter_is_ahead_of_the_clock(store: RedisStore, admin: Any, space: str) -> None:
+    ahead = int(time.time() * 1e6) + 3_600_000_000
+    admin.set(f"{space}:{{apt}}:token", ahead)
+    first = made(store)
+    assert first.token == ahead + 1
+    store.perform(Remove(APT, first.incarnation), LIMIT)
+    assert made(store).token == ahead + 2
+
+
+def test_h21_tokens_grow_by_the_clock_where_the_counter_is_forgotten(store: RedisStore, admin: Any) -> None:
+    first = made(store)
+    admin.flushall()
+    second = made(store)
+    assert first.token is not None
+    assert second.token is not None
+    assert second.token > first.token
+    assert second.incarnation != first.incarnation
+
+
+def test_h07_a_clock_that_is_put_back_turns_nothing_back(store: RedisStore, admin: Any, space: str) -> None:
+    first = made(store)
+    key = f"{space}:{{apt}}:lock"
+    head, fields = admin.get(key).split(b"\n", 1)
+    inc, rev, updated, life, token = head.split(b" ")
+    # what a server wrote whose clock was an hour ahead
+    ahead = int(updated) + 3_600_000_000
+    admin.set(key, b"%b %b %d %b %d\n%b" % (inc, rev, ahead, life, int(token) + 3_600_000_000, fields), px=60_000)
+    for answer in (
+        store.perform(Read(APT), LIMIT),
+        store.perform(Extend(APT, {}, first.incarnation), LIMIT),
+        store.perform(Replace(APT, {}, first.incarnation, "2"), LIMIT),
+    ):
+        assert isinstance(answer, Snapshot)
+        assert answer.updated_at == ahead / 1e6
+        assert answer.store_now is not None
+        assert answer.store_now >= answer.updated_at
+    assert answer.token == int(token) + 3_600_000_001
+
+
+# --- requests ----------------------------------------------------------------------------------------------------
+
+
+def scripts_called(admin: Any) -> int:
+    stats = admin.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha"))
+
+
+def test_a_cycle_is_two_requests_and_a_renewal_is_one(store: RedisStore, admin: Any) -> None:
+    renewals: list[object] = []
+
+    def listen(event: object) -> None:
+        if isinstance(event, Renewed):
+            renewals.append(event)
+
+    with lockstead.Client(store, listener=listen) as client:
+        lock = client.lock("apt", ttl=8)
+        lock.acquire().release()
+        admin.config_resetstat()
+        lease = lock.acquire()
+        assert scripts_called(admin) == 1
+        until(lambda: bool(renewals))
+        assert scripts_called(admin) == 1 + len(renewals)
+        assert lease.release()
+        assert scripts_called(admin) == 2 + len(renewals)
+
+
+def test_a_batch_is_one_sending(store: RedisStore, admin: Any) -> None:
+    grants = [made(store, Name(f"key-{number}")) for number in range(100)]
+    reads = admin.info("stats")["total_reads_processed"]
+    renewals = [Extend(Name(f"key-{n}"), {}, grant.incarnation) for n, grant in enumerate(grants)]
+    answers = store.perform_many(renewals, LIMIT)
+    assert all(isinstance(answer, Snapshot) for answer in answers)
+    # one read takes 16 KiB of what was sent
+    assert admin.info("stats")["total_reads_processed"] - reads < 10
+
+
+def test_scripts_survive_a_server_that_forgets_them(store: RedisStore, admin: Any) -> None:
+    first = made(store)
+    admin.script_flush()
+    assert isinstance(store.perform(Extend(APT, {}, first.incarnation), LIMIT), Snapshot)
+    admin.script_flush()
+    answers = store.perform_many([Read(APT), Create(Name("b"), {}), Remove(APT, first.incarnation)], LIMIT)
+    assert [type(answer) for answer in answers] == [Snapshot, Snapshot, Removed]
+
+
+def test_a_connection_that_the_server_closed_is_not_used_again(store: RedisStore, admin: Any) -> None:
+    first = made(store)
+    for connection in admin.client_list():
+        if connection["id"] != str(admin.client_id()):
+            admin.client_kill_filter(_id=connection["id"])
+    time.sleep(0.05)
+    assert isinstance(store.perform(Extend(APT, {}, first.incarnation), LIMIT), Snapshot)
+
+
+# --- waiting -----------------------------------------------------------------------------------------------------
+
+
+def test_a_release_wakes_one_and_it_is_who_came_first(
+    store: RedisStore, twin: RedisStore, place: RedisPlace, admin: Any, space: str
+) -> None:
+    third = place.open(space)
+    assert isinstance(third, RedisStore)
+    first = made(store)
+    waiters = []
+    for number, one in enumerate((twin, third)):
+        waiters.append(Waiter(one))
+        enrolled(admin, space, number + 1)
+    store.perform(Remove(APT, first.incarnation), LIMIT)
+    assert waiters[0].ended() is True
+    assert waiters[1].thread.is_alive()
+    second = made(store)
+    store.perform(Remove(APT, second.incarnation), LIMIT)
+    assert waiters[1].ended() is True
+    third.close()
+
+
+def test_a_dead_waiter_is_passed_over(store: RedisStore, twin: RedisStore, admin: Any, space: str) -> None:
+    first = made(store)
+    admin.zadd(f"{space}:{{apt}}:waiters", {f"{space}:wake:dead-{number}": number for number in range(3)})
+    waiter = Waiter(twin)
+    enrolled(admin, space, 4)
+    store.perform(Remove(APT, first.incarnation), LIMIT)
+    assert waiter.ended() is True
+
+
+def test_who_was_woken_and_waits_no_more_passes_it_on(
+    store: RedisStore, twin: RedisStore, place: RedisPlace, admin: Any, space: str
+) -> None:
+    first = made(store)
+    assert twin.wait(APT, 0.2, lambda pause: bool(time.sleep(pause))) is False
+    enrolled(admin, space, 1)
+    third = place.open(space)
+    assert isinstance(third, RedisStore)
+    waiter = Waiter(third)
+    enrolled(admin, space, 2)
+    store.perform(Remove(APT, first.incarnation), LIMIT)
+    assert waiter.ended() is True
+    third.close()
+
+
+def test_who_was_woken_in_vain_keeps_the_place(store: RedisStore, twin: RedisStore, admin: Any, space: str) -> None:
+    made(store)
+    twin.wait(APT, 0.1, lambda pause: bool(time.sleep(pause)))
+    (channel, since), *_ = admin.zrange(f"{space}:{{apt}}:waiters", 0, -1, withscores=True)
+    admin.zadd(f"{space}:{{apt}}:waiters", {"later": since + 1})
+    admin.zrem(f"{space}:{{apt}}:waiters", channel)
+    twin.wait(APT, 0.1, lambda pause: bool(time.sleep(pause)))
+    assert admin.zrange(f"{space}:{{apt}}:waiters", 0, -1) == [channel, b"later"]
+
+
+def test_a_change_between_the_look_and_the_wait_is_noticed(store: RedisStore, twin: RedisStore) -> None:
+    first = made(store)
+    assert isinstance(twin.perform(Read(APT), LIMIT), Snapshot)
+    store.perform(Extend(APT, {"ended": "1"}, first.incarnation), LIMIT)
+    assert twin.wait(APT, LIMIT, lambda pause: bool(time.sleep(pause))) is True
+
+
+def test_a_subscription_that_is_cut_is_made_anew(store: RedisStore, twin: RedisStore, admin: Any, space: str) -> None:
+    first = made(store)
+    waiter = Waiter(twin)
+    enrolled(admin, space, 1)
+    admin.client_kill_filter(_type="pubsub")
+    waiter.ended()  # it may have missed something, so it comes back
+    again = Waiter(twin)
+    until(lambda: bool(admin.pubsub_channels(f"{space}:*")))
+    until(lambda: admin.zcard(f"{space}:{{apt}}:waiters") == 1)
+    time.sleep(0.05)
+    store.perform(Remove(APT, first.incarnation), LIMIT)
+    assert again.ended() is True
+
+
+def test_a_waiter_without_news_asks_the_server_nothing(
+    store: RedisStore, twin: RedisStore, admin: Any, space: str
+) -> None:
+    made(store)
+    waiter = Waiter(twin)
+    enrolled(admin, space, 1)
+    before = admin.info("stats")["total_commands_processed"]
+    time.sleep(0.5)
+    # this client's own two looks are counted
+    assert admin.info("stats")["total_commands_processed"] - before <= 2
+    waiter.stopped.set()
+    assert waiter.ended() is False
+
+
+def test_nothing_is_left_of_a_closed_store(place: RedisPlace, admin: Any, space: str) -> None:
+    store = place.open(space)
+    assert isinstance(store, RedisStore)
+    made(store)
+    waiter = Waiter(store)
+    enrolled(admin, space, 1)
+    names = {thread.name for thread in threading.enumerate()}
+    assert "lockstead-redis-ear" in names
+    store.close()
+    waiter.ended()
+    until(lambda: not [client for client in admin.client_list() if client["id"] != str(admin.client_id())])
+    until(lambda: "lockstead-redis-ear" not in {thread.name for thread in threading.enumerate()})
