@@ -119,10 +119,8 @@ def unconnected(error: BaseException, where: str, *, is_secure: bool) -> StoreEr
         word in lowered for word in ("wrong version", "record layer", "ssl", "eof occurred", "timeout")
     ):
         # a server without TLS waits for more of what it takes for a long command
-        return StoreUnavailable(
-            f"no connection with TLS to {where} ({said}); nothing was sent. If there is no TLS, write redis://, or leave "
-            "out ?tls=true"
-        )
+        remedy = "where there is no TLS, write redis://, or leave out ?tls=true"
+        return StoreUnavailable(f"no connection with TLS to {where} ({said}); nothing was sent; {remedy}")
     if not is_secure and any(word in lowered for word in ("closed by server", "reset by peer", "broken pipe")):
         return StoreUnavailable(
             f"{where} closed the connection at once; is it Redis, and does it want TLS (rediss://, or ?tls=true)?"
