@@ -97,7 +97,7 @@ _BY_CLASS: Final = {
 """Older versions of the client library take the code out of the text and keep it in the class alone."""
 
 
-def unconnected(error: BaseException, where: str, *, is_secure: bool) -> StoreError:
+def unconnected(error: Exception, where: str, *, is_secure: bool) -> StoreError:
     """Translate what went wrong before anything was sent."""
     from redis import exceptions
 
@@ -128,7 +128,7 @@ def unconnected(error: BaseException, where: str, *, is_secure: bool) -> StoreEr
     return StoreUnavailable(f"no connection to Redis at {where} ({said}); nothing was sent")
 
 
-def unanswered(error: BaseException, where: str, limit: float) -> StoreError:
+def unanswered(error: Exception, where: str, limit: float) -> StoreError:
     """Translate what went wrong after the send, or in the middle of it."""
     from redis import exceptions
 
