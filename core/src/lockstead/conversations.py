@@ -126,7 +126,7 @@ class Asking:
             return None
         if engine.lines.is_followed(self.key):
             engine.lines.note(self.key, Contended(decode(self._want.name, self._want.fields)))
-        waited = max(0.0, outcome.sent_at - self._started_at)
+        waited = max(0.0, engine.clock.now() - self._started_at)
         kept = engine.granted(outcome, self._want, self._settings, waited)
         engine.wishes.discard(self._want.holder)
         return kind(engine, kept, engine.took(kept))

@@ -55,11 +55,11 @@ def no_read_after_an_unknown_outcome() -> list[Patch]:
 def generation_alone_on_takeover() -> list[Patch]:
     true = acquire._take_over
 
-    def take_over(want: Any, seen: Any, record: Any, terms: Any) -> Any:
+    def take_over(want: Any, seen: Any, record: Any, terms: Any, **more: Any) -> Any:
         again = yield from ask(Read(want.name))
         if isinstance(again.answer, Snapshot) and again.answer.incarnation == seen.incarnation:
             seen = again.answer
-        return (yield from true(want, seen, record, terms))
+        return (yield from true(want, seen, record, terms, **more))
 
     return [(acquire, "_take_over", take_over)]
 

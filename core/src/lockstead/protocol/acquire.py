@@ -25,6 +25,7 @@ from lockstead.protocol.commands import (
     Reply,
     Script,
     Snapshot,
+    StoreClock,
     TokenSource,
     ask,
 )
@@ -82,10 +83,14 @@ class Grant:
 
 @frozen
 class Contended:
-    """Somebody else holds it: an answer, not an error. record is None when it kept changing under our eyes."""
+    """Somebody else holds it: an answer, not an error. record is None when it kept changing under our eyes.
+
+    is_queued: it may be free, but others asked first.
+    """
 
     record: Record | None
     seen: Snapshot | None = None
+    is_queued: bool = False
 
 
 def acquire(
@@ -204,8 +209,11 @@ def _create(want: Acquisition, terms: Terms) -> Script[Grant | Contended | None]
         return None
     want.unsettled = was_unsettled
     if isinstance(reply.answer, Conflict):
-        return Contended(None) if reply.answer.is_queued else None
-    return _granted(want, reply, reply.answer, Predecessor(Ending.CLEAN), terms)
+        return Contended(None, is_queued=True) if reply.answer.is_queued else None
+    # where the server drops what is not renewed, a holder that died leaves as little behind as one that gave back
+    is_enforced = terms.traits.clock is StoreClock.ENFORCED
+    ending = Ending.UNKNOWN if is_enforced else Ending.CLEAN
+    return (yield from _ample(want, reply, _granted(want, reply, reply.answer, Predecessor(ending), terms), terms))
 
 
 def _adopt(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> Script[Grant | None]:
@@ -222,12 +230,15 @@ def _adopt(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> S
     return _granted(want, reply, reply.answer, Predecessor(Ending.UNKNOWN), terms)
 
 
-def _take_over(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> Script[Grant | Contended | None]:
+def _take_over(
+    want: Acquisition, seen: Snapshot, record: Record, terms: Terms, *, queues: bool = True
+) -> Script[Grant | Contended | None]:
     was_unsettled = want.unsettled
     want.unsettled = True
     ttl = terms.settings.ttl
     stands = terms.stands(ttl, terms.settings.lock_delay)
-    command = Replace(want.name, want.fields, seen.incarnation, seen.revision, ttl, want.holder, stands)
+    asker = want.holder if queues else ""
+    command = Replace(want.name, want.fields, seen.incarnation, seen.revision, ttl, asker, stands)
     try:
         reply = yield from ask(command)
     except StoreUnavailable:
@@ -238,12 +249,33 @@ def _take_over(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) 
         return None
     want.unsettled = was_unsettled
     if isinstance(reply.answer, Conflict) and reply.answer.is_queued:
-        return Contended(record, seen)
+        return Contended(record, seen, is_queued=True)
     if not isinstance(reply.answer, Snapshot):
         return None
     # one that ended without a word of an operator was lost by its holder, who then stopped
     ending = Ending.REVOKED if record.revoked is not None else Ending.EXPIRED
-    return _granted(want, reply, reply.answer, Predecessor(ending, record.owner, record.holder), terms)
+    predecessor = Predecessor(ending, record.owner, record.holder)
+    return (yield from _ample(want, reply, _granted(want, reply, reply.answer, predecessor, terms), terms))
+
+
+def _ample(want: Acquisition, reply: Reply[Any], grant: Grant, terms: Terms) -> Script[Grant | None]:
+    """Renew at once what hangs on a lease of the server that was renewed too long ago to begin work under."""
+    settings = terms.settings
+    if grant.deadline - reply.received_at > settings.abort_margin + settings.renew_every:
+        return grant
+    if reply.answer.renewed_at is None:
+        return grant  # it was slow, and the keeper sees to it
+    # from here on our record stands: if it cannot be renewed, it must be swept
+    was_unsettled, want.unsettled = want.unsettled, True
+    renewed = yield from ask(Extend(want.name, {}, grant.lease.incarnation, lives=settings.ttl))
+    if not isinstance(renewed.answer, Snapshot):
+        return None
+    answer = terms.decode(want.name, renewed.answer)
+    if answer.holder != want.holder or answer.is_ending:
+        return None
+    want.unsettled = was_unsettled
+    again = _granted(want, renewed, renewed.answer, grant.predecessor, terms)
+    return again if grant.token is None else _with_token(again, grant.token)
 
 
 def _may_reclaim(want: Acquisition, record: Record) -> bool:
@@ -272,7 +304,9 @@ def _reclaim(
     latest = yield from ask(Read(want.name))
     if isinstance(latest.answer, Absent) or latest.answer.incarnation != seen.incarnation:
         return None
-    return (yield from _take_over(want, latest.answer, terms.decode(want.name, latest.answer), terms))
+    # it goes on with what was its own, so nobody who waits is overtaken
+    record = terms.decode(want.name, latest.answer)
+    return (yield from _take_over(want, latest.answer, record, terms, queues=False))
 
 
 def _fenced(want: Acquisition, grant: Grant | None, terms: Terms) -> Script[Grant | None]:
@@ -299,7 +333,7 @@ def _granted(want: Acquisition, reply: Reply[Any], seen: Snapshot, predecessor: 
     return Grant(
         lease=LeaseId(want.name, want.holder, seen.incarnation, ttl),
         sent_at=terms.renewed_at(reply),
-        deadline=terms.deadline_by(reply, ttl),
+        deadline=terms.deadline_by(reply, ttl, terms.settings.lock_delay),
         revision=seen.revision,
         token=seen.token if terms.traits.tokens is TokenSource.NATIVE else None,
         predecessor=predecessor,

@@ -72,7 +72,8 @@ class Tenure:
     """One lease's life in one process. Moves only through its methods; read freely.
 
     deadline is the end of the belief: for a member the earlier of the record's and its registration's. jitter is in
-    [0, 1) and fixed. shared: a ticket was ever made. unsettled: an acquisition with an unknown outcome.
+    [0, 1) and fixed. asked_at: when the last renewal was sent. shared: a ticket was ever made. unsettled: an
+    acquisition with an unknown outcome.
     """
 
     lease: LeaseId
@@ -95,6 +96,7 @@ class Tenure:
     failures: int = 0
     round_started_at: float | None = None
     due_at: float = 0.0
+    asked_at: float = float("-inf")
     in_flight: bool = False
 
     def __post_init__(self) -> None:
@@ -146,6 +148,7 @@ class Tenure:
     def sending(self, now: float) -> None:
         """A renewal goes out."""
         self.in_flight = True
+        self.asked_at = now
         if self.round_started_at is None:
             self.round_started_at = now
 
@@ -207,7 +210,9 @@ class Tenure:
         return self.state
 
     def _plan(self, sent_at: float) -> None:
-        self.due_at = sent_at + self.settings.renew_every * (1 - JITTER * self.jitter)
+        after = self.settings.renew_every * (1 - JITTER * self.jitter)
+        # what the answer says was renewed may have been so long ago: asked at once, it would only say it again
+        self.due_at = max(sent_at + after, self.asked_at + min(after, self.settings.ttl / RETRIES_PER_TTL))
 
     def _settle(self) -> None:
         self.deadline = self.record_deadline

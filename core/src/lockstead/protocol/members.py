@@ -27,6 +27,7 @@ from lockstead.protocol.commands import (
     Reply,
     Script,
     Snapshot,
+    StoreClock,
     ask,
 )
 from lockstead.protocol.renew import BEING_RELEASED, Over, believable_ttl, over, renew
@@ -139,8 +140,10 @@ def _join(lease: LeaseId, terms: Terms) -> Script[float | Over]:
             return Over(LossReason.GONE, BEING_RELEASED)
         ttl = believable_ttl(lease, record)
         by_read = terms.deadline_by_read(reply, seen, ttl)
-        if first is not None and first[0] != seen.revision:
-            # whatever changed it came after the first read was sent, and renewed its life
+        is_enforced = terms.traits.clock is StoreClock.ENFORCED
+        if first is not None and first[0] != seen.revision and not is_enforced:
+            # whatever changed it came after the first read was sent, and renewed its life; but where its life hangs
+            # on something else, that may have been renewed before
             by_read = max(by_read or 0.0, terms.deadline(first[1], ttl))
         if by_read is not None and _is_ample(by_read - reply.received_at, terms):
             return by_read

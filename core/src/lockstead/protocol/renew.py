@@ -91,4 +91,4 @@ def _deadline(lease: LeaseId, reply: Reply[Any], terms: Terms) -> float | None:
     record = terms.decode(lease.name, reply.answer)
     if record.closing:
         return None
-    return terms.deadline_by(reply, believable_ttl(lease, record))
+    return terms.deadline_by(reply, believable_ttl(lease, record), record.lock_delay)

@@ -99,10 +99,13 @@ class Terms:
         earlier: float | None = reply.answer.renewed_at
         return reply.sent_at if earlier is None else min(earlier, reply.sent_at)
 
-    def deadline_by(self, reply: Reply[Any], ttl: float) -> float:
-        """Give the holder's deadline from the answer to a write of ours that shows the record."""
+    def deadline_by(self, reply: Reply[Any], ttl: float, lock_delay: float = 0.0) -> float:
+        """Give the holder's deadline from the answer to a write of ours that shows the record.
+
+        What the server grants less than was asked is taken from the belief, never from the lock-delay.
+        """
         lives: float | None = reply.answer.lives
-        return self.deadline(self.renewed_at(reply), ttl if lives is None else min(ttl, lives))
+        return self.deadline(self.renewed_at(reply), ttl if lives is None else min(ttl, lives - lock_delay))
 
     def stands(self, ttl: float, lock_delay: float = 0.0) -> float:
         """Give how long a record must be left alone after its last change (seconds)."""

@@ -30,9 +30,10 @@ LATE: Final = 0.05
 class LoopBell:
     """An awaiting waiter's bell; belongs to the event loop it was made in."""
 
-    __slots__ = ("_async", "_loop", "_thread")
+    __slots__ = ("_async", "_loop", "_thread", "is_deserted")
 
     def __init__(self) -> None:
+        self.is_deserted = False
         self._loop = asyncio.get_running_loop()
         self._async = asyncio.Event()
         self._thread = threading.Event()
@@ -63,7 +64,8 @@ class LoopBell:
         return was
 
     def hush(self) -> None:
-        """Make a thread that waits come back at once."""
+        """Make a thread that waits come back at once: who awaited it has gone (`is_deserted`)."""
+        self.is_deserted = True
         self._thread.set()
 
 
@@ -104,7 +106,7 @@ async def arun(script: Script[T], engine: Engine, limits: Limits, bell: LoopBell
             try:
                 answer: Any
                 if isinstance(command, Pause):
-                    answer = await _pause(command, engine, limits.pause(command, sent_at), bell)
+                    answer = await _pause(command, engine, limits, sent_at, bell)
                 else:
                     answer = await _perform(stamped(command, clock.wall()), engine, limits.of(sent_at))
             except StoreError as error:
@@ -134,11 +136,21 @@ async def _perform(command: Command[Any], engine: Engine, limit: float) -> Any:
         raise OutcomeUnknown(f"no answer within {limit:.3g} s") from error
 
 
-async def _pause(command: Pause, engine: Engine, seconds: float, bell: LoopBell) -> Paused:
+async def _pause(command: Pause, engine: Engine, limits: Limits, sent_at: float, bell: LoopBell) -> Paused:
+    seconds = limits.pause(command, sent_at)
     watch = watching(command, engine.store, seconds, bell)
     if watch is not None:
+
+        def watched() -> bool:
+            try:
+                return watch()
+            finally:
+                # cancelled while this thread was about to queue: the place was given up before it was taken
+                if bell.is_deserted and command.asker:
+                    engine.leave_queue(command.name, command.asker, limits.request_timeout)
+
         try:
-            changed = await in_thread(engine.watches, watch, queue=False)
+            changed = await in_thread(engine.watches, watched, queue=False)
         except asyncio.CancelledError:
             bell.hush()
             raise

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from lockstead.errors import LocksteadError, NotAcquired, StoreError, StoreRefused
+from lockstead.errors import LocksteadError, NotAcquired, StoreRefused
 from lockstead.events import Acquired, Listener, LockEvent, Waiting, Warned, log
 from lockstead.protocol.acquire import Acquisition, Contended, Grant
 from lockstead.protocol.commands import Traits
@@ -168,6 +168,9 @@ class Engine:
             token=grant.token,
             predecessor=grant.predecessor,
         )
+        if want.reclaim and want.has_waited:
+            # a grant takes out of the queue who asks from there; this one did not
+            self.leave_queue(want.name, want.holder, settings.request_timeout)
         kept = Kept(tenure, self.terms(settings))
         self.keeper.keep(kept)
         if want.has_waited and want.doubts and isinstance(self.store, Queues):
@@ -204,21 +207,24 @@ class Engine:
         error is what ended it. Any that is not the protocol's own may fall after the grant, when nobody has the lease
         yet who could release it; a reclaim asks for a token after it was granted.
         """
-        if want.has_waited and isinstance(self.store, Queues):
-            self._leave_queue(want.name, want.holder, settings.request_timeout)
+        if want.has_waited:
+            self.leave_queue(want.name, want.holder, settings.request_timeout)
         is_foreign = error is not None and not isinstance(error, LocksteadError)
         if want.unsettled or want.reclaim or is_foreign:
             self.sweep(want.name, want.holder, settings)
 
-    def _leave_queue(self, name: Name, holder: str, limit: float, delay: float = 0.0) -> None:
-        """Give up a place in the store's queue: asked until it is gone, since nobody would get past it."""
+    def leave_queue(self, name: Name, holder: str, limit: float, delay: float = 0.0) -> None:
+        """Give up a place in the store's queue, if it keeps one: asked until it is gone, as nobody gets past it."""
+        store = self.store
+        if not isinstance(store, Queues):
+            return
 
         def leave() -> None:
             try:
-                cast(Queues, self.store).leave(name, holder, limit)
-            except StoreError:
+                store.leave(name, holder, limit)
+            except Exception:  # noqa: BLE001 - whatever a foreign store raises, the place may still be there
                 if not self.is_closed:
-                    self._leave_queue(name, holder, limit, min(LEAVE_AGAIN_MAX, max(1.0, delay * 2)))
+                    self.leave_queue(name, holder, limit, min(LEAVE_AGAIN_MAX, max(1.0, delay * 2)))
 
         self.keeper.chore(delay, leave)
 
@@ -242,6 +248,12 @@ class Engine:
     def not_acquired(self, name: Name, contended: Contended, waited: float) -> NotAcquired:
         """Put a contention into the words of the error that ends a wait."""
         record, key = contended.record, name.key
+        if record is None and contended.is_queued:
+            return NotAcquired(
+                f"others asked for {key!r} first, and it is their turn; waited {in_seconds(waited)}",
+                key=key,
+                waited=waited,
+            )
         if record is None:
             return NotAcquired(f"{key!r} kept changing hands; waited {in_seconds(waited)}", key=key, waited=waited)
         held_for = self._held_for(record)

@@ -288,9 +288,14 @@ class Keeper:
                     kept.tenure.sending(now)
                     self._rota.plan(kept.tenure)
                     renewals.append(kept)
-        for first in range(0, len(renewals), BATCH_MAX):
-            batch = renewals[first : first + BATCH_MAX]
-            self._workers.submit(partial(self._renew_many, self._store, batch))
+        # leases of one limit in each: where a short one stands beside a thousand long ones, its limit is not for all
+        alike: dict[float, list[Kept]] = {}
+        for kept in renewals:
+            alike.setdefault(kept.tenure.settings.request_timeout, []).append(kept)
+        for limit, together in alike.items():
+            for first in range(0, len(together), BATCH_MAX):
+                batch = together[first : first + BATCH_MAX]
+                self._workers.submit(partial(self._renew_many, self._store, batch, limit))
 
     def _abandon_dropped(self) -> None:
         while self._dropped:
@@ -325,14 +330,12 @@ class Keeper:
         fields, progress = self._fields(kept)
         self._renewed(kept, progress, self._ask(kept, fields))
 
-    def _renew_many(self, store: Batches, batch: list[Kept]) -> None:
+    def _renew_many(self, store: Batches, batch: list[Kept], limit: float) -> None:
         told = [self._fields(kept) for kept in batch]
         scripts = [_renewal(kept, fields) for kept, (fields, _progress) in zip(batch, told, strict=True)]
-        limit = min(kept.tenure.settings.request_timeout for kept in batch)
-        outcomes = run_many(scripts, store, self._clock, limit)
-        for kept, (_fields, progress), outcome in zip(batch, told, outcomes, strict=True):
+        for at, outcome in run_many(scripts, store, self._clock, limit):
             is_ours = isinstance(outcome, Renewed | MemberRenewed | Over | StoreError)
-            self._renewed(kept, progress, outcome if is_ours else _failure(outcome))
+            self._renewed(batch[at], told[at][1], outcome if is_ours else _failure(outcome))
 
     def _renewed(self, kept: Kept, progress: str | None, outcome: Outcome) -> None:
         tenure = kept.tenure

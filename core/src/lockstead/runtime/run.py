@@ -7,7 +7,7 @@ about.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -104,6 +104,7 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, bell: Bel
 class _Talk:
     """One script of many: what it asks next, and how it ended."""
 
+    number: int
     script: Script[Any]
     command: Command[Any] | None = None
     result: Any = None
@@ -117,36 +118,45 @@ class _Talk:
             self.command, self.result = None, error
 
 
-def run_many(scripts: Sequence[Script[Any]], store: Batches, clock: Clock, limit: float) -> list[Any]:
+def run_many(scripts: Sequence[Script[Any]], store: Batches, clock: Clock, limit: float) -> Iterator[tuple[int, Any]]:
     """Drive many scripts side by side, each round of what they ask in one batch. limit is seconds for each batch.
 
-    Gives for each, in order, what it returned or the exception that it raised. Nobody is waited for: a script that
-    wants to pause comes on with its next question in the next batch.
+    Gives, as soon as a script has ended, its position and what it returned or the exception that it raised: those that
+    have more to ask keep nobody waiting. A script that wants to pause comes on with its next question at once.
     """
-    talks = [_Talk(script) for script in scripts]
-    for talk in talks:
+    asking = [_Talk(number, script) for number, script in enumerate(scripts)]
+    for talk in asking:
         talk.step(partial(next, talk.script))
-    while asking := [talk for talk in talks if talk.command is not None]:
+    while asking:
+        yield from ((talk.number, talk.result) for talk in asking if talk.command is None)
+        asking = [talk for talk in asking if talk.command is not None]
         sent_at = clock.now()
-        resting = [talk for talk in asking if isinstance(talk.command, Pause)]
-        for talk in resting:
-            talk.step(partial(talk.script.send, Reply(Paused(0.0), sent_at, sent_at)))
-        asked = [talk for talk in asking if talk not in resting] if resting else asking
-        if not asked:
-            continue
-        wall = clock.wall()
-        commands = [stamped(talk.command, wall) for talk in asked if talk.command is not None]
-        try:
-            answers: Sequence[Any] = store.perform_many(commands, limit)
-        except Exception as error:  # noqa: BLE001 - a foreign store's unknown failure is an unknown outcome
-            answers = [error if isinstance(error, StoreError) else unknown(error)] * len(commands)
+        asked = [talk for talk in asking if not isinstance(talk.command, Pause)]
+        answers = _perform_many([talk.command for talk in asked if talk.command is not None], store, clock, limit)
         received_at = clock.now()
+        for talk in asking:
+            if isinstance(talk.command, Pause):
+                talk.step(partial(talk.script.send, Reply(Paused(0.0), sent_at, sent_at)))
         for talk, answer in zip(asked, answers, strict=True):
             if isinstance(answer, StoreError):
                 talk.step(partial(talk.script.throw, answer))
             else:
                 talk.step(partial(talk.script.send, Reply(answer, sent_at, received_at)))
-    return [talk.result for talk in talks]
+
+
+def _perform_many(commands: list[Command[Any]], store: Batches, clock: Clock, limit: float) -> Sequence[Any]:
+    if not commands:
+        return []
+    wall = clock.wall()
+    try:
+        answers = store.perform_many([stamped(command, wall) for command in commands], limit)
+    except Exception as error:  # noqa: BLE001 - a foreign store's unknown failure is an unknown outcome
+        return [error if isinstance(error, StoreError) else unknown(error) for _ in commands]
+    if len(answers) == len(commands):
+        return answers
+    # whose answer is missing nobody can tell
+    why = f"{len(commands)} commands were answered by {len(answers)} answers"
+    return [OutcomeUnknown(why) for _ in commands]
 
 
 def _pause(command: Pause, store: Store, seconds: float, bell: Bell) -> Paused:
