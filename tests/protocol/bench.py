@@ -6,12 +6,13 @@ from typing import Any, TypeVar
 
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
 from lockstead.protocol.acquire import Acquisition, Grant, acquire
-from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script, Traits
+from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script, StoreClock, Traits
 from lockstead.protocol.lifecycle import Tenure
 from lockstead.protocol.members import Attached, attach
 from lockstead.protocol.record import Record, encode
 from lockstead.protocol.terms import Book, LeaseId, Terms
 from lockstead.settings import Settings
+from lockstead.testing.simulation.enforcing import EnforcedStore
 from lockstead.testing.simulation.store import SHARED, Entry, SimulatedStore
 from lockstead.testing.simulation.world import BootClock, World
 from lockstead.values import Name
@@ -97,7 +98,12 @@ class Bench:
     def __init__(self, traits: Traits = SHARED, *, skew: float = 0.0, ttl: float = 10.0, **settings: Any) -> None:
         self.world = World(1)
         self.world.now = 1000.0
-        self.store = SimulatedStore(self.world, traits, BootClock(0.0, 1.0), skew)
+        clock = BootClock(0.0, 1.0)
+        self.store: SimulatedStore
+        if traits.clock is StoreClock.ENFORCED:
+            self.store = EnforcedStore(self.world, traits, clock)
+        else:
+            self.store = SimulatedStore(self.world, traits, clock, skew)
         self.traits = traits
         self.settings = Settings.make(ttl=ttl, **settings)
         self._number = 0

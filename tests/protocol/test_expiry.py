@@ -108,3 +108,9 @@ def test_no_member_believes_a_read_for_longer_than_the_record_lives(
     by_read = expiry.deadline_by_read(read_at * rate, date, 1000 + into, ttl, drift, 2.0, 1.0)
     over_at = (ttl * (1 + drift)) / store_rate
     assert by_read / rate <= over_at + 1e-9
+
+
+@pytest.mark.parametrize(("ttl", "lock_delay"), [(10.0, 0.0), (10.0, 4.0), (300.0, 60.0)])
+def test_the_ttl_of_a_life_is_the_one_that_asks_for_it(ttl: float, lock_delay: float) -> None:
+    assert expiry.ttl_of_life(expiry.record_life(ttl, lock_delay, 0.01), lock_delay, 0.01) == pytest.approx(ttl)
+    assert expiry.ttl_of_life(lock_delay, lock_delay, 0.01) == 0.0

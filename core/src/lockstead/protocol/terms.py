@@ -105,7 +105,9 @@ class Terms:
         What the server grants less than was asked is taken from the belief, never from the lock-delay.
         """
         lives: float | None = reply.answer.lives
-        return self.deadline(self.renewed_at(reply), ttl if lives is None else min(ttl, lives - lock_delay))
+        if lives is not None:
+            ttl = min(ttl, expiry.ttl_of_life(lives, lock_delay, self.settings.drift))
+        return self.deadline(self.renewed_at(reply), ttl)
 
     def stands(self, ttl: float, lock_delay: float = 0.0) -> float:
         """Give how long a record must be left alone after its last change (seconds)."""

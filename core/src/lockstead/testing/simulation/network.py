@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, List, Read
+from lockstead.testing.simulation.enforcing import EnforcedStore
 from lockstead.testing.simulation.store import SimulatedStore
 from lockstead.testing.simulation.words import brief
 from lockstead.testing.simulation.world import Halt, World
@@ -90,6 +91,7 @@ class Network:
 
     __slots__ = (
         "_arrival",
+        "_asked",
         "_changes_every",
         "_ladder",
         "_latest",
@@ -108,6 +110,7 @@ class Network:
     def __init__(self, world: World, store: SimulatedStore, faults: Faults) -> None:
         self._world = world
         self._store = store
+        self._asked = store.asked if isinstance(store, EnforcedStore) else None
         self._ladder = faults.ladder()
         self._top = self._ladder[-1][0] if self._ladder else 0.0
         self._twice = 2 * faults.latency
@@ -207,7 +210,10 @@ class Network:
         self.delivered += 1
         if number != talk.number:
             self.faults[_STALE] += 1
-        answer = self._store.perform(command)
+        if self._asked is None:
+            answer = self._store.perform(command)
+        else:
+            answer = self._asked(command, (process.name, talk.epoch), talk.sent_at if number == talk.number else None)
         if world.is_told:
             world.tell("store", f"{process.name}: {brief(command)} -> {brief(answer)}")
         if back is None:

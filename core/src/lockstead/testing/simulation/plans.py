@@ -13,14 +13,18 @@ from functools import lru_cache
 from random import Random
 from typing import Final
 
-from lockstead.protocol.commands import Traits
+from lockstead.protocol.commands import StoreClock, Traits
 from lockstead.settings import Settings
+from lockstead.testing.simulation.enforcing import ENFORCED
 from lockstead.testing.simulation.network import ACCIDENTS, KINDS, Faults
 from lockstead.testing.simulation.store import PROFILES
 from lockstead.testing.simulation.worker import Habits
 
 ROUGH_DELIVERED: Final = 50
 """Requests that the store has carried out when the rough part of a short run ends."""
+
+_ENFORCED_OF, _ENFORCED_AT = 7, (1, 4)
+"""Two seeds in seven play a server that drops records by itself; the others stand for what they always did."""
 
 LONG_EVERY: Final = 5
 """Every fifth seed stands for a long run, the others for short ones."""
@@ -40,6 +44,7 @@ class Plan:
     rates: of the processes' clocks and, last, of the store's. skew: of the store's `Date`. lasts: the rough part, which
     ends earlier once `delivers` requests are delivered (0: only by time). within: seconds in which all accidents begin.
     accidents: how many of each of `network.ACCIDENTS`. watches: the store can wake who waits.
+    grants_at_most: the longest life that a server grants which drops records by itself (0: any).
     """
 
     scenario: Scenario
@@ -54,6 +59,7 @@ class Plan:
     within: float
     accidents: tuple[int, ...]
     watches: bool
+    grants_at_most: float = 0.0
 
 
 def scenario_of(seed: int) -> Scenario:
@@ -62,10 +68,15 @@ def scenario_of(seed: int) -> Scenario:
 
 
 def plan_of(seed: int, scenario: Scenario | None = None, traits: Traits | None = None) -> Plan:
-    """Give the plan of a seed. traits: of the only kind of store to play, instead of one of the three."""
+    """Give the plan of a seed. traits: of the only kind of store to play, instead of one of the four."""
     dice = Random(seed ^ 0x5EED)
     plan = _long(dice) if (scenario or scenario_of(seed)) is Scenario.LONG else _short(dice)
-    return plan if traits is None else replace(plan, traits=traits)
+    if traits is None and seed % _ENFORCED_OF in _ENFORCED_AT:
+        traits = ENFORCED
+    if traits is None or traits.clock is not StoreClock.ENFORCED:
+        return plan if traits is None else replace(plan, traits=traits)
+    shortest = min(settings.ttl for settings in plan.settings)
+    return replace(plan, traits=traits, grants_at_most=Random(seed ^ 0xE7CD).choice((0.0, 0.0, 0.9 * shortest)))
 
 
 @lru_cache(maxsize=1024)

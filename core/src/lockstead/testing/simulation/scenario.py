@@ -13,6 +13,7 @@ from lockstead.protocol.acquire import Grant, acquire
 from lockstead.protocol.commands import StoreClock, Traits
 from lockstead.protocol.terms import Book, Terms
 from lockstead.settings import Settings
+from lockstead.testing.simulation.enforcing import EnforcedStore
 from lockstead.testing.simulation.hosted import Hosted, Opened
 from lockstead.testing.simulation.machine import Machine
 from lockstead.testing.simulation.network import ACCIDENTS, Network
@@ -60,7 +61,7 @@ def play(
     """Play one seed, of the scenario that it stands for or another one. Never raises `Violation`: the run says it.
 
     store: opens a real one, to take part in the run. traits: of the only kind of simulated store to play. Without
-    either, the seed chooses among three kinds. is_told: keep the event log.
+    either, the seed chooses among four kinds. is_told: keep the event log.
     """
     stage = Stage(seed, plan_of(seed, scenario, traits), store, is_told=is_told)
     violation = None
@@ -95,7 +96,9 @@ class Stage:
         world = self.world = World(seed, is_told=is_told)
         store_clock = BootClock(1000 * world.dice.random(), plan.rates[-1])
         self.store: SimulatedStore
-        if opened is None:
+        if opened is None and plan.traits.clock is StoreClock.ENFORCED:
+            self.store = EnforcedStore(world, plan.traits, store_clock, plan.grants_at_most)
+        elif opened is None:
             self.store = SimulatedStore(world, plan.traits, store_clock, plan.skew)
         else:
             self.store = Hosted(world, store_clock, opened)
@@ -224,7 +227,7 @@ class Stage:
         patience += settings.backoff_max + 2 * settings.request_timeout
         if traits.clock is StoreClock.DATED:
             patience += 2.0
-        if traits.clock is not StoreClock.SHARED:
+        if traits.clock not in (StoreClock.SHARED, StoreClock.ENFORCED):
             # by observation it counts from the first sight of the last state, and that may come a pause later
             patience += settings.backoff_max + 2 * settings.request_timeout
         return patience / (1 - drift)

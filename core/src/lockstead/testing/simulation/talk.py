@@ -27,15 +27,16 @@ Then = Callable[[Any, StoreError | None], None]
 class Talk:
     """One script under way in one process. Tells `then` its result, or the error that ended it.
 
-    gives_up_at is an instant of the process's boot clock; number names the command that is being waited for.
+    gives_up_at is an instant of the process's boot clock; number names the command that is being waited for;
+    epoch: of the process's life in which it was begun.
     """
 
     __slots__ = (
         "_clock",
-        "_epoch",
         "_script",
         "_then",
         "_world",
+        "epoch",
         "gives_up_at",
         "has_paused",
         "is_over",
@@ -57,7 +58,7 @@ class Talk:
         self.turns = 0
         self.has_paused = False
         self.is_over = False
-        self._epoch = process.epoch
+        self.epoch = process.epoch
         self._script = script
         self._clock = process.clock
         self._world = process.world
@@ -78,7 +79,7 @@ class Talk:
         number, answer = message
         process = self.process
         # an answer may reach a process that died and came back: it is not the one that asked
-        if number == self.number and not self.is_over and self._epoch == process.epoch:
+        if number == self.number and not self.is_over and self.epoch == process.epoch:
             process.network.answered += 1
             clock = self._clock
             self._advance(Reply(answer, self.sent_at, clock.offset + clock.rate * self._world.now), None)
@@ -86,14 +87,14 @@ class Talk:
     def resumed(self, message: tuple[int, Paused]) -> None:
         """A pause is over."""
         number, paused = message
-        if number == self.number and not self.is_over and self._epoch == self.process.epoch:
+        if number == self.number and not self.is_over and self.epoch == self.process.epoch:
             clock = self._clock
             self._advance(Reply(paused, self.sent_at, clock.offset + clock.rate * self._world.now), None)
 
     def failed(self, message: tuple[int, StoreError]) -> None:
         """The request failed, or its limit passed."""
         number, error = message
-        if number == self.number and not self.is_over and self._epoch == self.process.epoch:
+        if number == self.number and not self.is_over and self.epoch == self.process.epoch:
             self._advance(None, error)
 
     def _advance(self, reply: Reply[Any] | None, error: StoreError | None) -> None:

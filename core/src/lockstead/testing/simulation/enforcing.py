@@ -1,0 +1,133 @@
+"""Decides what a simulated server does that drops records by itself, and renews what hangs on one lease together.
+
+As etcd does: a record that is written hangs on what its process renewed a while ago, and two renewals in quick
+succession are one. Must not know what fields mean, nor who ought to hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from lockstead.protocol.commands import (
+    Absent,
+    Command,
+    Conflict,
+    Create,
+    Extend,
+    Replace,
+    Snapshot,
+    StoreClock,
+    TokenSource,
+    Traits,
+)
+from lockstead.testing.simulation.store import SimulatedStore
+from lockstead.testing.simulation.world import BootClock, World
+from lockstead.values import Name
+
+ENFORCED: Final = Traits("enforced", "simulated", StoreClock.ENFORCED, TokenSource.NATIVE)
+
+_HANGS_ON: Final = 0.9
+"""The part of `stands` after which what a process renewed is too old for another record to hang on it."""
+
+_ONE_WITH: Final = 1 / 4
+"""The part of `stands` within which another renewal of the same process is one with the last."""
+
+
+_FOR_PEOPLE: Final = frozenset({"expires_at"})
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a process renewed last: when it sent that (its own clock), and when it arrived (the store's)."""
+
+    sent_at: float
+    arrived_at: float
+
+
+@dataclass(slots=True)
+class Life:
+    """How long a record stands after each renewal (the store's seconds), and until when it does now (0: for ever)."""
+
+    stands: float
+    ends_at: float
+
+
+class EnforcedStore(SimulatedStore):
+    """A store that drops what is not renewed. grants_at_most: the longest life that it grants, 0 for any."""
+
+    __slots__ = ("_asker", "_grants_at_most", "_lives", "_renewals", "_sent_at")
+
+    def __init__(self, world: World, traits: Traits, clock: BootClock, grants_at_most: float = 0.0) -> None:
+        super().__init__(world, traits, clock)
+        self._grants_at_most = grants_at_most
+        self._has_date = False
+        self._lives: dict[Name, Life] = {}
+        self._renewals: dict[object, Renewal] = {}
+        self._asker: object = None
+        self._sent_at: float | None = None
+
+    def asked(self, command: Command[Any], asker: object, sent_at: float | None) -> Any:
+        """Carry out a command of a process that sent it at this instant of its own clock; None: it waits no more."""
+        self._asker, self._sent_at = asker, sent_at
+        try:
+            return self.perform(command)
+        finally:
+            self._asker = self._sent_at = None
+
+    def perform(self, command: Command[Any]) -> Any:
+        """Carry out one command at this true instant, after dropping what has not been renewed until now."""
+        now = self.time()
+        for name in [name for name, life in self._lives.items() if 0.0 < life.ends_at <= now]:
+            del self._lives[name]
+            self.entries.pop(name, None)
+        return super().perform(command)
+
+    def _create(self, command: Create, now: float) -> Snapshot | Conflict:
+        return self._hung(command, super()._create(command, now), now)
+
+    def _replace(self, command: Replace, now: float) -> Snapshot | Conflict | Absent:
+        return self._hung(command, super()._replace(command, now), now)
+
+    def _extend(self, command: Extend, now: float) -> Snapshot | Conflict | Absent:
+        answer = super()._extend(command, now)
+        if not isinstance(answer, Snapshot):
+            return answer
+        if command.fields.keys() <= _FOR_PEOPLE:
+            # keeping alive changes no record there
+            entry = self.entries[command.name]
+            entry.revision -= 1
+            answer = replace(answer, revision=str(entry.revision))
+        life = self._lives[command.name]
+        return self._renewed(life, answer, now, _ONE_WITH)
+
+    def _hung(self, command: Create | Replace, answer: Any, now: float) -> Any:
+        if not isinstance(answer, Snapshot):
+            return answer
+        life = self._lives[command.name] = Life(command.stands, 0.0)
+        return self._renewed(life, answer, now, _HANGS_ON)
+
+    def _renewed(self, life: Life, answer: Snapshot, now: float, young: float) -> Snapshot:
+        if not life.stands:
+            return answer
+        granted = min(life.stands, self._grants_at_most or life.stands)
+        lives = granted if granted < life.stands else None
+        last = self._renewals.get(self._asker)
+        if last is not None and now - last.arrived_at < granted * young:
+            life.ends_at = max(life.ends_at, last.arrived_at + granted)
+            return replace(answer, renewed_at=last.sent_at, lives=lives)
+        life.ends_at = now + granted
+        if self._sent_at is not None:
+            self._renewals[self._asker] = Renewal(self._sent_at, now)
+        return replace(answer, lives=lives)
+
+    def erase(self, name: Name) -> None:
+        """Let an administrator delete a record."""
+        self._lives.pop(name, None)
+        super().erase(name)
+
+    def _remove(self, command: Any, now: float) -> Any:
+        answer = super()._remove(command, now)
+        if command.name not in self.entries:
+            self._lives.pop(command.name, None)
+        return answer

@@ -1,0 +1,315 @@
+"""Where the server itself drops what is not renewed: whose deadline counts from what, and who judges (nobody).
+
+Rule 6: a deadline counts from the send of the last request that renewed this record's life. Rule 15: what was renewed
+may be a lease that the record hangs on, and the server may have granted less than was asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockstead.errors import LossReason
+from lockstead.protocol.acquire import Contended, Grant
+from lockstead.protocol.commands import Conflict, Create, Extend, Pause, Read, Replace, Snapshot
+from lockstead.protocol.members import renew_member
+from lockstead.protocol.renew import renew
+from lockstead.protocol.terms import Book
+from lockstead.testing.simulation.enforcing import ENFORCED
+from lockstead.testing.simulation.store import SHARED
+from lockstead.values import Ending
+from tests.protocol.bench import APT, Bench, Session
+
+
+def shown(session: Session, after: float = 0.0, **more: Any) -> Session:
+    """The store performs the command, and its answer says more than that."""
+    answer = session.bench.store.perform(session.command)
+    assert isinstance(answer, Snapshot)
+    return session.answer(replace(answer, **more), after)
+
+
+def enforced(**settings: Any) -> Bench:
+    return Bench(ENFORCED, **settings)
+
+
+# --- the deadline -----------------------------------------------------------------------------------------------------
+
+
+def test_rule_06_what_hangs_on_an_earlier_renewal_counts_from_that() -> None:
+    bench = enforced(ttl=10)
+    session = bench.asking("a")
+    session.expect(Create)
+    renewed_at = bench.now - 2.0
+    grant = shown(session, after=0.5, renewed_at=renewed_at).outcome
+    assert grant.sent_at == renewed_at
+    assert grant.deadline == pytest.approx(renewed_at + 9.9)
+
+
+def test_rule_06_a_takeover_that_hangs_on_an_earlier_renewal_counts_from_that() -> None:
+    bench = enforced(ttl=10)
+    lease = bench.granted("a").lease
+    bench.store.perform(Extend(APT, {"ended": "1"}, lease.incarnation))
+    session = bench.asking("b").commit().commit()
+    session.expect(Replace)
+    renewed_at = bench.now - 2.0
+    grant = shown(session, after=0.5, renewed_at=renewed_at).outcome
+    assert grant.deadline == pytest.approx(renewed_at + 9.9)
+
+
+@pytest.mark.parametrize("earlier", [0.0, 0.7, 3.0])
+def test_rule_06_a_renewal_that_was_one_with_an_earlier_one_counts_from_that(earlier: float) -> None:
+    bench = enforced(ttl=10)
+    lease = bench.granted("a").lease
+    bench.now += 4.0
+    session = bench.session(renew(lease, {}, bench.terms()))
+    sent_at = bench.now
+    renewed = shown(session, after=0.5, renewed_at=sent_at - earlier).outcome
+    assert renewed.sent_at == pytest.approx(sent_at - earlier)
+    assert renewed.deadline == pytest.approx(sent_at - earlier + 9.9)
+
+
+def test_rule_06_what_a_store_calls_a_later_renewal_than_the_send_lengthens_nothing() -> None:
+    bench = enforced(ttl=10)
+    session = bench.asking("a")
+    sent_at = bench.now
+    grant = shown(session, after=0.5, renewed_at=sent_at + 0.4).outcome
+    assert grant.deadline == pytest.approx(sent_at + 9.9)
+
+
+def test_rule_06_an_adopted_record_counts_from_what_its_extend_renewed() -> None:
+    bench = enforced(ttl=10)
+    session = bench.asking("a").lose(after=1.0).commit(after=0.5)
+    session.expect(Extend)
+    renewed_at = bench.now - 1.0
+    grant = shown(session, after=0.5, renewed_at=renewed_at).outcome
+    assert grant.deadline == pytest.approx(renewed_at + 9.9)
+
+
+def test_rule_06_a_member_counts_from_what_its_registration_hangs_on() -> None:
+    bench = enforced(ttl=10)
+    lease = bench.granted("a").lease
+    session = bench.attaching(lease, "m")
+    session.expect(Create)
+    renewed_at = bench.now - 2.0
+    joined = shown(session, after=0.5, renewed_at=renewed_at).run()
+    assert joined.registration_deadline == pytest.approx(renewed_at + 9.9)
+    assert joined.sent_at == renewed_at
+
+
+def test_rule_15_what_the_server_grants_less_is_believed_less() -> None:
+    bench = enforced(ttl=10)
+    session = bench.asking("a")
+    sent_at = bench.now
+    grant = shown(session, after=0.5, lives=6.0).outcome
+    assert grant.deadline == pytest.approx(sent_at + 6.0 / 1.01 * 0.99)
+    renewing = bench.session(renew(grant.lease, {}, bench.terms()))
+    sent_at = bench.now
+    assert shown(renewing, after=0.5, lives=6.0).outcome.deadline == pytest.approx(sent_at + 6.0 / 1.01 * 0.99)
+
+
+def test_rule_15_what_the_server_grants_more_is_not_believed_longer_than_the_ttl() -> None:
+    bench = enforced(ttl=10)
+    session = bench.asking("a")
+    sent_at = bench.now
+    assert shown(session, after=0.5, lives=60.0).outcome.deadline == pytest.approx(sent_at + 9.9)
+
+
+def test_rule_05_rule_15_what_is_granted_less_is_never_taken_from_the_lock_delay() -> None:
+    bench = enforced(ttl=10, lock_delay=4.0)
+    session = bench.asking("a")
+    sent_at = bench.now
+    grant = shown(session, after=0.5, lives=9.0).outcome
+    assert grant.deadline == pytest.approx(sent_at + 5.0 / 1.01 * 0.99)
+    renewing = bench.session(renew(grant.lease, {}, bench.terms()))
+    sent_at = bench.now
+    assert shown(renewing, after=0.5, lives=9.0).outcome.deadline == pytest.approx(sent_at + 5.0 / 1.01 * 0.99)
+
+
+@pytest.mark.parametrize("lock_delay", [0.0, 3.0])
+def test_a_record_has_to_stand_for_its_ttl_a_drift_longer_and_the_lock_delay(lock_delay: float) -> None:
+    bench = enforced(ttl=10, lock_delay=lock_delay)
+    session = bench.asking("a")
+    assert session.expect(Create).stands == pytest.approx(10.1 + lock_delay)
+    grant = session.commit().outcome
+    assert isinstance(grant, Grant)
+    registering = bench.attaching(grant.lease, "m")
+    assert registering.expect(Create).stands == pytest.approx(10.1)
+    bench.now += 10.0 + lock_delay
+    assert isinstance(bench.store.perform(Read(APT)), Snapshot)
+    bench.now += 0.2
+    assert not isinstance(bench.store.perform(Read(APT)), Snapshot)
+
+
+# --- too little left to begin with ------------------------------------------------------------------------------------
+
+
+def test_what_hangs_on_a_lease_that_is_almost_over_is_renewed_before_the_work_begins() -> None:
+    bench = enforced(ttl=10)
+    session = bench.asking("a")
+    shown(session, renewed_at=bench.now - 8.5)
+    session.expect(Extend)
+    sent_at = bench.now
+    grant = session.commit(after=0.2).outcome
+    assert isinstance(grant, Grant)
+    assert grant.deadline == pytest.approx(sent_at + 9.9)
+    assert grant.token == bench.store.entries[APT].token
+    assert grant.predecessor.ending is Ending.UNKNOWN
+
+
+def test_h18_who_gives_up_while_it_renews_what_it_was_granted_has_to_be_swept() -> None:
+    bench = enforced(ttl=10)
+    want = bench.want("a")
+    session = bench.asking(want)
+    shown(session, renewed_at=bench.now - 8.5)
+    session.expect(Extend)
+    session.script.close()
+    assert want.unsettled
+
+
+def test_what_hangs_on_a_lease_that_is_almost_over_and_is_gone_before_it_was_renewed_is_asked_for_anew() -> None:
+    bench = enforced(ttl=10)
+    session = bench.asking("a")
+    shown(session, renewed_at=bench.now - 8.5)
+    bench.store.erase(APT)
+    session.commit()
+    session.expect(Read)
+    grant = session.run()
+    assert isinstance(grant, Grant)
+    assert bench.holder == "a"
+
+
+# --- nobody judges ----------------------------------------------------------------------------------------------------
+
+
+def test_what_stands_there_is_alive_however_long_it_stands_still() -> None:
+    bench = enforced(ttl=10)
+    bench.granted("a")
+    book = Book()
+    for _ in range(40):
+        # kept alive by something that is no change of the record
+        bench.store._lives[APT].ends_at = bench.now + 10.1  # type: ignore[attr-defined]  # of the enforced store
+        looking = bench.asking("b", bench.terms(book), tries_once=True).commit()
+        looking.expect(Read)
+        assert isinstance(looking.commit().outcome, Contended)
+        bench.now += 5.0
+
+
+def test_what_stands_there_is_alive_whatever_time_its_answers_tell() -> None:
+    bench = enforced(ttl=10)
+    bench.granted("a")
+    looking = bench.asking("b", tries_once=True).commit()
+    looking.expect(Read)
+    old = shown(looking, updated_at=0.0, store_now=1e9)
+    assert isinstance(old.outcome, Contended)
+
+
+def test_what_was_ended_there_is_free_at_once() -> None:
+    bench = enforced(ttl=10)
+    lease = bench.granted("a").lease
+    bench.store.perform(Extend(APT, {"ended": "1"}, lease.incarnation))
+    grant = bench.asking("b").run()
+    assert isinstance(grant, Grant)
+    assert grant.predecessor.ending is Ending.EXPIRED
+
+
+def test_rule_15_a_member_never_counts_from_two_reads_that_differ_where_a_change_renews_nothing() -> None:
+    bench = enforced(ttl=10)
+    lease = bench.granted("a").lease
+    session = bench.attaching(lease, "m").commit().commit()
+    session.expect(Extend)
+    session.late()
+    session.wait()
+    bench.store.perform(Extend(APT, {"progress": "1 of 2"}, lease.incarnation))
+    session.expect(Read)
+    session.commit()
+    session.expect(Extend)
+    sent_at = bench.now
+    joined = session.commit(after=0.3).outcome
+    assert joined.record_deadline == pytest.approx(sent_at + 9.9)
+
+
+def test_a_member_extends_the_record_where_no_answer_tells_its_age() -> None:
+    bench = enforced(ttl=10)
+    lease = bench.granted("a").lease
+    joined = bench.joined(lease, "m")
+    session = bench.session(renew_member(lease, joined.registration, {}, bench.terms())).commit().commit()
+    assert session.expect(Extend).name == APT
+
+
+def test_h12_a_holder_whose_record_the_server_dropped_is_told_so() -> None:
+    bench = enforced(ttl=10)
+    lease = bench.granted("a").lease
+    bench.now += 10.2
+    assert bench.session(renew(lease, {}, bench.terms())).commit().outcome.reason is LossReason.GONE
+
+
+# --- how the one before ended -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("traits", "ending"), [(SHARED, Ending.CLEAN), (ENFORCED, Ending.UNKNOWN)])
+def test_a_free_key_says_nothing_of_the_one_before_where_a_dead_holders_record_vanishes(
+    traits: Any, ending: Ending
+) -> None:
+    grant = Bench(traits).granted("a")
+    assert grant.predecessor.ending is ending
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+def test_whose_turn_it_is_not_waits_in_the_queue_and_reads_before_it_asks_again() -> None:
+    bench = enforced(ttl=10)
+    session = bench.asking("a")
+    assert session.expect(Create).asker == "a"
+    session.answer(Conflict(is_queued=True))
+    assert session.expect(Pause).asker == "a"
+    session.wait()
+    session.expect(Read)
+    session.commit()
+    assert session.expect(Create).asker == "a"
+    assert isinstance(session.commit().outcome, Grant)
+
+
+def test_a_try_whose_turn_it_is_not_says_that_others_asked_first() -> None:
+    bench = enforced(ttl=10)
+    want = bench.want("a")
+    outcome = bench.asking(want, tries_once=True).answer(Conflict(is_queued=True)).outcome
+    assert isinstance(outcome, Contended)
+    assert outcome.is_queued
+    assert not want.has_waited
+
+
+def test_a_takeover_out_of_turn_is_refused_and_queues() -> None:
+    bench = enforced(ttl=10)
+    lease = bench.granted("a").lease
+    bench.store.perform(Extend(APT, {"ended": "1"}, lease.incarnation))
+    want = bench.want("b")
+    session = bench.asking(want).commit().commit()
+    assert session.expect(Replace).asker == "b"
+    session.answer(Conflict(is_queued=True))
+    session.expect(Pause)
+    assert want.has_waited
+
+
+def test_who_reclaims_goes_on_with_its_own_and_stands_in_no_line() -> None:
+    bench = enforced(ttl=10)
+    bench.asking(bench.want("a/1", owner="a")).run()
+    session = bench.asking(bench.want("a/2", owner="a", reclaim=True))
+    while not isinstance(session.command, Replace):
+        session.commit()
+    assert session.expect(Replace).asker == ""
+    assert isinstance(session.commit().outcome, Grant)
+
+
+def test_an_unknown_outcome_out_of_turn_is_still_looked_into() -> None:
+    bench = enforced(ttl=10)
+    want = bench.want("a")
+    session = bench.asking(want)
+    session.late()
+    session.expect(Read)
+    session.commit().wait().commit()
+    session.expect(Create)
+    session.answer(Conflict(is_queued=True))
+    assert want.unsettled
