@@ -62,7 +62,8 @@ def member_reads_before_registering() -> list[Patch]:
         if isinstance(joined, renew.Over):
             return joined
         name = members.member_name(lease, nonce)
-        registration, at = yield from members._register(name, nonce, lease.ttl, fields, terms)
+        registration, reply = yield from members._register(name, nonce, lease.ttl, fields, terms)
+        at = terms.renewed_at(reply)
         return members.Attached(lease, registration, terms.deadline(at, lease.ttl), joined, at)
 
     return everywhere(members.attach, attach)

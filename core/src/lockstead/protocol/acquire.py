@@ -127,7 +127,8 @@ def acquire(
         # as `ask` does, without its frame: every waiter comes through here with every poll
         want.has_waited = True
         at_most = max(settings.backoff_min, longest)
-        pause: Reply[Paused] = yield Pause(want.name, settings.backoff_min, at_most, want.holder)
+        heeds = contended is not None
+        pause: Reply[Paused] = yield Pause(want.name, settings.backoff_min, at_most, want.holder, heeds)
         if gives_up_at is not None and pause.received_at >= gives_up_at:
             is_last = True
         # decorrelated jitter: the next pause is drawn from up to three times this one

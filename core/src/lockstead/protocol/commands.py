@@ -179,13 +179,15 @@ class Pause(Command[Paused]):
     """Come back after a time that the driver draws between the two bounds (seconds), or when the key changes.
 
     Never performed by a store itself: see `stores.port.Waits`. asker: who waits for the lock, and so wants a place in
-    the queue of a store that keeps one; empty for who only looks.
+    the queue of a store that keeps one; empty for who only looks. heeds: whether a change ends it early; not after an
+    unknown outcome, where it may be our own request that changes the key, again and again.
     """
 
     name: Name
     at_least: float
     at_most: float
     asker: str = ""
+    heeds: bool = True
 
 
 # --- scripts -----------------------------------------------------------------------------------------------------

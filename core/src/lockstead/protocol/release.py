@@ -120,7 +120,7 @@ def _look_first(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome
         try:
             reply = yield from ask(Read(lease.name))
         except (StoreUnavailable, OutcomeUnknown):
-            pause = yield from ask(Pause(lease.name, terms.settings.backoff_min, longest))
+            pause = yield from ask(Pause(lease.name, terms.settings.backoff_min, longest, heeds=False))
             if pause.received_at >= bound_at:
                 return Outcome.LEFT
             longest = min(terms.settings.backoff_max, longest * 2)
@@ -143,7 +143,7 @@ def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | No
                 return None
         except (StoreUnavailable, OutcomeUnknown):
             pass
-        pause = yield from ask(Pause(lease.name, terms.settings.backoff_min, longest))
+        pause = yield from ask(Pause(lease.name, terms.settings.backoff_min, longest, heeds=False))
         if pause.received_at >= bound_at:
             return Outcome.LEFT
         longest = min(terms.settings.backoff_max, longest * 2)

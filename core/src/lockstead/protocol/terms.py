@@ -125,7 +125,7 @@ class Terms:
         The third one is as long as the store's pace: asked for in quick succession, all of them would be turned away.
         """
         at_least = max(self.settings.backoff_min, self.traits.pace * min(turn, 2) / 2)
-        return Pause(name, at_least, at_least * 2)
+        return Pause(name, at_least, at_least * 2, heeds=False)
 
     def decode(self, name: Name, seen: Snapshot) -> Record:
         """Read a record; StoreRefused if it is damaged, not ours, or newer.

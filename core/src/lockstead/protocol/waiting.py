@@ -55,7 +55,8 @@ def until_free(
         if latest is not None and latest.sight is not None and not told:
             told = True
             on_wait(latest.sight)
-        pause = yield from ask(Pause(name, settings.backoff_min, max(settings.backoff_min, longest)))
+        at_most = max(settings.backoff_min, longest)
+        pause = yield from ask(Pause(name, settings.backoff_min, at_most, heeds=latest is not None))
         if gives_up_at is not None and pause.received_at >= gives_up_at:
             is_last = True
         # decorrelated jitter, as who waits to acquire

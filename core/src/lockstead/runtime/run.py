@@ -179,7 +179,9 @@ def paused(command: Pause, store: Store, seconds: float, changed: bool, bell: Be
 
 
 def watching(command: Pause, store: Store, seconds: float, bell: Bell) -> Callable[[], bool] | None:
-    """Give the call that waits in the store itself, in its queue if it keeps one; None if it can only be polled."""
+    """Give the call that waits in the store itself, in its queue if it keeps one; None if there is nothing to heed."""
+    if not command.heeds:
+        return None
     if command.asker and isinstance(store, Queues):
         return partial(store.queue, command.name, command.asker, seconds, bell.wait)
     if isinstance(store, Waits):

@@ -7,7 +7,7 @@ succession are one. Must not know what fields mean, nor who ought to hold.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from lockstead.protocol.commands import (
     Absent,
@@ -24,6 +24,8 @@ from lockstead.protocol.commands import (
 from lockstead.testing.simulation.store import SimulatedStore
 from lockstead.testing.simulation.world import BootClock, World
 from lockstead.values import Name
+
+H = TypeVar("H", Snapshot | Conflict, Snapshot | Conflict | Absent)
 
 ENFORCED: Final = Traits("enforced", "simulated", StoreClock.ENFORCED, TokenSource.NATIVE)
 
@@ -101,7 +103,7 @@ class EnforcedStore(SimulatedStore):
         life = self._lives[command.name]
         return self._renewed(life, answer, now, _ONE_WITH)
 
-    def _hung(self, command: Create | Replace, answer: Any, now: float) -> Any:
+    def _hung(self, command: Create | Replace, answer: H, now: float) -> H | Snapshot:
         if not isinstance(answer, Snapshot):
             return answer
         life = self._lives[command.name] = Life(command.stands, 0.0)

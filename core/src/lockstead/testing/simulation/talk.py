@@ -147,7 +147,7 @@ class Talk:
         if seconds == 0.0:
             self._count_idle_turn()
         slept, changed = seconds, False
-        if process.is_watching and random() < 0.2:
+        if process.is_watching and random() < 0.2 and command.heeds:
             slept, changed = seconds * random(), True
         self.has_paused = True
         # as `World.at` does: half of all steps end here

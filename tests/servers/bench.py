@@ -1,0 +1,188 @@
+"""The words of the tests that run on all stores: a place with a space of its own, clients before and behind a proxy.
+
+Must not know any store. One server of each serves all tests of a worker; whatever a test did to it is put right after.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lockstead
+from lockstead import Client, Lease
+from lockstead.events import LockEvent, Lost
+from lockstead.protocol.commands import TokenSource
+from lockstead.stores.bootclock import boot_now
+from tests.runtime.faulty import until
+from tests.servers.places import PLACES, Place, place
+from tests.servers.proxy import Fault, Proxy
+
+LOST_AND_CUT = (
+    Fault.ANSWER_LOST,
+    Fault.CUT_AFTER,
+    Fault.CUT_BEFORE,
+    Fault.RESET,
+    Fault.HALF_OPEN,
+    Fault.ANSWER_LATE,
+)
+"""What may befall the request that matters, once."""
+
+QUICK: dict[str, Any] = {"request_timeout": 0.5, "backoff_min": 0.05, "backoff_max": 0.3}
+LONG_TTL: dict[str, Any] = {"ttl": 30, "renew_every": 0.7, "max_failures": 30, **QUICK}
+"""Renewed often and lost late: what is a false loss here is none of time. And who waits for itself waits too long."""
+
+SHORT_TTL: dict[str, Any] = {"ttl": 6, "renew_every": 1.4, "max_failures": 1, "abort_margin": 1.5, **QUICK}
+"""Over soon once nobody renews it."""
+
+ENOUGH = 40.0
+"""Seconds in which anything has to have come about; for a broken store, not for a slow machine."""
+
+WELL_BELOW_TTL = 20.0
+"""Seconds, well below LONG_TTL: who waits for itself waits longer."""
+
+
+@dataclass(eq=False)
+class Told:
+    """A client with what its listener was told."""
+
+    client: Client
+    events: list[LockEvent] = field(default_factory=list)
+
+    def losses(self) -> list[Lost]:
+        return [event for event in self.events if isinstance(event, Lost)]
+
+
+class Bench:
+    """One test's share of a place: a space of its own, and everything that it opens, closed at its end."""
+
+    def __init__(self, at: Place, space: str, stack: ExitStack) -> None:
+        self.place = at
+        self.space = space
+        self._stack = stack
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether leases on this store have fencing tokens."""
+        return self.client()._engine.traits.tokens is not TokenSource.NONE
+
+    def proxy(self) -> Proxy:
+        """Put a proxy of its own before the server."""
+        return self._stack.enter_context(Proxy(self.place.ports))
+
+    def url(self, proxy: Proxy | None = None) -> str:
+        return self.place.url(self.space, ports=None if proxy is None else proxy.ports)
+
+    def told(self, proxy: Proxy | None = None) -> Told:
+        """Open a client that listens; its first lock is behind it, so that what a store does once is done."""
+        events: list[LockEvent] = []
+        client = lockstead.connect(self.url(proxy), listener=events.append)
+        self._stack.callback(client.close)
+        told = Told(client, events)
+        for settings in (LONG_TTL, SHORT_TTL):
+            client.lock(f"warm-{id(told)}", **settings).acquire(ENOUGH).release()
+        events.clear()
+        return told
+
+    def client(self, proxy: Proxy | None = None) -> Client:
+        return self.told(proxy).client
+
+    def for_each(self, faults: Sequence[Fault], check: Callable[[Fault, Proxy, Told], None]) -> None:
+        """Let a check run for each fault at the same time, each with a proxy, a client and a key of its own."""
+        errors: dict[str, BaseException] = {}
+        ready = [(fault, proxy := self.proxy(), self.told(proxy)) for fault in faults]
+
+        def run(fault: Fault, proxy: Proxy, told: Told) -> None:
+            try:
+                check(fault, proxy, told)
+            except BaseException as error:
+                errors[fault.name] = error
+
+        threads = [threading.Thread(target=run, args=one, daemon=True) for one in ready]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(150)
+        assert not any(thread.is_alive() for thread in threads), "a check hangs"
+        if errors:
+            said = "\n".join(f"{name}: {type(error).__name__}: {error}" for name, error in errors.items())
+            raise AssertionError(said) from next(iter(errors.values()))
+
+
+def renewed(lease: Lease) -> None:
+    """Wait until a renewal that is sent from now on has come back good."""
+    now = boot_now()
+    until(lambda: lease._tenure.renewed_at > now or not lease.is_held, ENOUGH)
+    assert lease.is_held, f"lost, {lease.lost_reason}"
+
+
+def held_by(client: Client, key: str) -> str | None:
+    """Give the holder that stands in the store."""
+    seen = client.lock(key).inspect()
+    return None if seen is None else seen.holder
+
+
+def in_background(work: Callable[[], Any]) -> Background:
+    """Do something in a thread."""
+    return Background(work)
+
+
+class Background:
+    """A call that is under way in a thread."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._work()
+        except BaseException as error:
+            self._error = error
+
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def result(self, seconds: float = ENOUGH) -> Any:
+        """Wait for its end; give what it gave, or raise what it raised."""
+        self._thread.join(seconds)
+        assert self.is_over, "it does not end"
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="session", params=[pytest.param(one, marks=pytest.mark.xdist_group(one)) for one in PLACES])
+def at(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Run the server of each store in turn: tests of one store go to one worker."""
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    running = place(request.param, folder)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def bench(at: Place) -> Iterator[Bench]:
+    """Give the test a space of its own."""
+    with ExitStack() as stack:
+        yield Bench(at, f"t{os.getpid() % 10_000:x}n{next(_NUMBERS)}", stack)
+
+
+def elapsed_since(began: float) -> float:
+    """Give seconds."""
+    return time.monotonic() - began

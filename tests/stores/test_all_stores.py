@@ -1,0 +1,264 @@
+"""What holds on every store that has a server, amid a network that loses, delays and cuts: the hazards of requests.
+
+Each store is a `Place` (tests/servers/places.py); `-k redis` runs the tests of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+
+import pytest
+
+import lockstead
+from lockstead import LossReason, NotAcquired
+from lockstead.errors import StoreError
+from lockstead.stores import url
+from tests.runtime.faulty import quiet, until
+from tests.servers.bench import (
+    ENOUGH,
+    LONG_TTL,
+    LOST_AND_CUT,
+    SHORT_TTL,
+    WELL_BELOW_TTL,
+    Bench,
+    Told,
+    at,
+    bench,
+    elapsed_since,
+    held_by,
+    in_background,
+    renewed,
+)
+from tests.servers.places import PLACES
+from tests.servers.proxy import Fault, Proxy
+
+__all__ = ["at", "bench"]
+
+WITHOUT_SERVER = {"memory", "sqlite", "gs"}
+
+
+def test_every_store_that_has_a_server_takes_part() -> None:
+    assert set(PLACES) == set(url.OURS) - WITHOUT_SERVER
+
+
+# --- one request that goes wrong --------------------------------------------------------------------------------------
+
+
+def test_h03_whatever_befalls_the_request_that_takes_the_lock_nobody_waits_for_himself(bench: Bench) -> None:
+    watcher = bench.client()
+
+    def check(fault: Fault, proxy: Proxy, told: Told) -> None:
+        key = fault.name
+        armed = proxy.arm(fault, bench.place.is_write, seconds=1.0)
+        lease = told.client.lock(key, **LONG_TTL).acquire(WELL_BELOW_TTL)
+        assert armed.hits >= 1, "the fault befell nothing"
+        assert held_by(watcher, key) == lease.holder
+        renewed(lease)
+        assert lease.release() is True
+        watcher.lock(key, **LONG_TTL).acquire(WELL_BELOW_TTL).release()
+        assert told.losses() == []
+
+    bench.for_each(LOST_AND_CUT, check)
+
+
+def test_h04_whatever_befalls_a_renewal_there_is_no_false_loss(bench: Bench) -> None:
+    watcher = bench.client()
+
+    def check(fault: Fault, proxy: Proxy, told: Told) -> None:
+        key = fault.name
+        lease = told.client.lock(key, **LONG_TTL).acquire(WELL_BELOW_TTL)
+        armed = proxy.arm(fault, bench.place.is_write, seconds=1.0)
+        armed.wait()
+        renewed(lease)
+        assert told.losses() == []
+        assert held_by(watcher, key) == lease.holder
+        assert lease.release() is True
+
+    bench.for_each(LOST_AND_CUT, check)
+
+
+def test_h05_whatever_befalls_the_release_the_lock_is_free_and_no_other_is_touched(bench: Bench) -> None:
+    watcher = bench.client()
+
+    def check(fault: Fault, proxy: Proxy, told: Told) -> None:
+        key = fault.name
+        lease = told.client.lock(key, **SHORT_TTL).acquire(ENOUGH)
+        armed = proxy.arm(fault, bench.place.is_write, seconds=1.0)
+        with suppress(StoreError):
+            lease.release()
+        assert not lease.is_held
+        armed.wait()
+        following = watcher.lock(key, **LONG_TTL).acquire(ENOUGH)
+        renewed(following)
+        assert held_by(watcher, key) == following.holder
+        assert following.release() is True
+
+    bench.for_each(LOST_AND_CUT, check)
+
+
+# --- giving up --------------------------------------------------------------------------------------------------------
+
+
+def test_h18_who_gives_up_while_its_requests_have_no_answer_leaves_nothing_beyond_a_ttl(bench: Bench) -> None:
+    watcher = bench.client()
+
+    def check(fault: Fault, proxy: Proxy, told: Told) -> None:
+        armed = proxy.arm(fault, bench.place.is_write, times=10_000, seconds=1.0)
+        with pytest.raises((StoreError, NotAcquired)):
+            told.client.lock(fault.name, **SHORT_TTL).acquire(1.0)
+        armed.wait()
+        armed.disarm()
+        assert armed.hits < 100, "who has no answer asks without a pause"
+        watcher.lock(fault.name, **LONG_TTL).acquire(ENOUGH).release()
+
+    bench.for_each((Fault.ANSWER_LOST, Fault.CUT_AFTER, Fault.CUT_BEFORE), check)
+
+
+def test_h18_a_task_that_is_cancelled_while_it_takes_the_lock_leaves_nothing_beyond_a_ttl(bench: Bench) -> None:
+    proxy, watcher = bench.proxy(), bench.client()
+
+    async def use() -> None:
+        async with await lockstead.connect_async(bench.url(proxy), listener=quiet) as client:
+            await (await client.lock("warm", **SHORT_TTL).acquire(ENOUGH)).release()
+            armed = proxy.arm(Fault.ANSWER_LOST, bench.place.is_write)
+            asking = asyncio.create_task(client.lock("apt", **SHORT_TTL).acquire(ENOUGH))
+            await asyncio.to_thread(armed.wait)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            lease = await asyncio.to_thread(watcher.lock("apt", **LONG_TTL).acquire, ENOUGH)
+            await asyncio.to_thread(renewed, lease)
+            await asyncio.to_thread(lease.release)
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize("how", ["timed out", "cancelled", "timed out in silence"])
+def test_h18_a_waiter_that_gave_up_keeps_nobody_out(how: str, bench: Bench) -> None:
+    proxy, holder = bench.proxy(), bench.client()
+    waiting = bench.client(proxy)
+    lease = holder.lock("apt", **LONG_TTL).acquire(ENOUGH)
+    if how == "cancelled":
+        asyncio.run(_cancelled_while_waiting(bench, proxy))
+    elif how == "timed out":
+        with pytest.raises(NotAcquired):
+            waiting.lock("apt", **SHORT_TTL).acquire(1.0)
+    else:
+        going = in_background(lambda: waiting.lock("apt", **SHORT_TTL).acquire(2.0))
+        time.sleep(1.0)
+        with proxy.silent():
+            with pytest.raises((StoreError, NotAcquired)):
+                going.result()
+    assert lease.release() is True
+    bench.client().lock("apt", **LONG_TTL).acquire(ENOUGH).release()
+
+
+async def _cancelled_while_waiting(bench: Bench, proxy: Proxy) -> None:
+    async with await lockstead.connect_async(bench.url(proxy), listener=quiet) as client:
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.lock("apt", **LONG_TTL).acquire(), 0.3)
+        await asyncio.sleep(0.2)
+
+
+# --- late requests ----------------------------------------------------------------------------------------------------
+
+
+def test_h20_a_release_that_arrives_after_the_next_grant_touches_nothing(bench: Bench) -> None:
+    proxy, watcher = bench.proxy(), bench.client()
+    lease = bench.client(proxy).lock("apt", **SHORT_TTL).acquire(ENOUGH)
+    armed = proxy.arm(Fault.REQUEST_LATE, bench.place.is_write, seconds=3.0)
+    with suppress(StoreError):
+        lease.release()
+    following = watcher.lock("apt", **LONG_TTL).acquire(ENOUGH)
+    armed.wait_arrived()
+    renewed(following)
+    assert held_by(watcher, "apt") == following.holder
+    assert following.release() is True
+
+
+def test_h20_a_renewal_that_arrives_after_the_next_grant_touches_nothing(bench: Bench) -> None:
+    proxy, watcher = bench.proxy(), bench.client()
+    lease = bench.client(proxy).lock("apt", **LONG_TTL).acquire(ENOUGH)
+    armed = proxy.arm(Fault.REQUEST_LATE, bench.place.is_write, seconds=4.0)
+    armed.wait()
+    # the lock is given back behind the back of the renewal that is under way
+    with suppress(StoreError):
+        lease.release()
+    assert watcher.lock("apt").break_lease(reason="a test", now=True) is None or armed.arrived == 0
+    following = watcher.lock("apt", **LONG_TTL).acquire(ENOUGH)
+    armed.wait_arrived()
+    renewed(following)
+    assert held_by(watcher, "apt") == following.holder
+    assert following.release() is True
+
+
+def test_h28_a_take_that_commits_after_its_sender_gave_up_locks_nobody_out_beyond_a_ttl(bench: Bench) -> None:
+    proxy, watcher = bench.proxy(), bench.client()
+    client = bench.client(proxy)
+    armed = proxy.arm(Fault.REQUEST_LATE, bench.place.is_write, times=10_000, seconds=2.5)
+    with pytest.raises((StoreError, NotAcquired)):
+        client.lock("apt", **SHORT_TTL).acquire(0.8)
+    armed.wait_arrived()
+    armed.disarm()
+    following = watcher.lock("apt", **LONG_TTL).acquire(ENOUGH)
+    armed.wait_arrived(armed.hits)
+    renewed(following)
+    assert held_by(watcher, "apt") == following.holder
+    assert following.release() is True
+
+
+def test_h28_a_take_that_commits_late_while_its_sender_still_asks_is_adopted_or_out_of_the_way(bench: Bench) -> None:
+    proxy, watcher = bench.proxy(), bench.client()
+    client = bench.client(proxy)
+    armed = proxy.arm(Fault.REQUEST_LATE, bench.place.is_write, seconds=1.5)
+    lease = client.lock("apt", **LONG_TTL).acquire(WELL_BELOW_TTL)
+    armed.wait_arrived()
+    renewed(lease)
+    assert held_by(watcher, "apt") == lease.holder
+    assert lease.release() is True
+    watcher.lock("apt", **LONG_TTL).acquire(WELL_BELOW_TTL).release()
+
+
+# --- a network that is silent or refuses ------------------------------------------------------------------------------
+
+
+def test_h18_a_wait_ends_in_time_though_the_network_swallows_everything(bench: Bench) -> None:
+    proxy = bench.proxy()
+    client = bench.client(proxy)
+    with proxy.silent():
+        began = time.monotonic()
+        with pytest.raises((StoreError, NotAcquired)):
+            client.lock("apt", **LONG_TTL).acquire(1.0)
+        # a second is promised; the rest is for a machine that is busy
+        assert elapsed_since(began) < 8.0
+    client.lock("apt", **LONG_TTL).acquire(WELL_BELOW_TTL).release()
+
+
+def test_h09_a_silent_network_is_told_as_a_loss_before_the_deadline_and_the_lock_works_again(bench: Bench) -> None:
+    proxy, watcher = bench.proxy(), bench.client()
+    told = bench.told(proxy)
+    lease = told.client.lock("apt", **SHORT_TTL).acquire(ENOUGH)
+    was_held: list[float] = []
+    lease.on_lost(lambda: was_held.append(lease._tenure.deadline - told.client._engine.clock.now()))
+    with proxy.silent():
+        until(lambda: was_held, ENOUGH)
+    assert lease.lost_reason in (LossReason.UNREACHABLE, LossReason.EXPIRED)
+    assert was_held[0] > 0, "the loss was told after the deadline"
+    watcher.lock("apt", **LONG_TTL).acquire(ENOUGH).release()
+    told.client.lock("apt", **LONG_TTL).acquire(ENOUGH).release()
+
+
+def test_h16_who_waits_waits_out_a_network_that_refuses(bench: Bench) -> None:
+    proxy, holder = bench.proxy(), bench.client()
+    client = bench.client(proxy)
+    lease = holder.lock("apt", **LONG_TTL).acquire(ENOUGH)
+    waiting = in_background(lambda: client.lock("apt", **LONG_TTL).acquire(ENOUGH))
+    time.sleep(0.3)
+    with proxy.refusing():
+        time.sleep(1.0)
+        assert not waiting.is_over
+    assert lease.release() is True
+    waiting.result().release()
