@@ -168,14 +168,12 @@ class Engine:
             token=grant.token,
             predecessor=grant.predecessor,
         )
-        if want.reclaim and want.has_waited:
-            # a grant takes out of the queue who asks from there; this one did not
-            self.leave_queue(want.name, want.holder, settings.request_timeout)
         kept = Kept(tenure, self.terms(settings))
         self.keeper.keep(kept)
-        if want.has_waited and want.doubts and isinstance(self.store, Queues):
-            # a request of ours landed late and was found: the place that was taken meanwhile would stop all others
-            self._leave_queue(want.name, want.holder, settings.request_timeout)
+        if want.has_waited and (want.doubts or want.reclaim):
+            # a request of ours landed late and was found, or asked from outside the queue, as who reclaims does: the
+            # place that was taken meanwhile would stop all others
+            self.leave_queue(want.name, want.holder, settings.request_timeout)
         self.emit(Acquired(grant.lease.name.key, grant.lease.holder, grant.token, waited))
         return kept
 
