@@ -45,6 +45,11 @@ def judged(leases: Leases, command: Extend, kv: Kv | None, beat: Beat | None, te
         return refused
     if beat is None or beat.lease != kv.lease or not beat.is_proved(term):
         return None
+    return counted(leases, command, kv, beat)
+
+
+def counted(leases: Leases, command: Extend, kv: Kv, beat: Beat) -> Snapshot:
+    """Take up a renewal that is proved, and give the record as it stands."""
     if beat.is_alone:
         leases.hangs_alone(command.name, beat.lease, kv.created)
     else:
@@ -121,13 +126,15 @@ class Extension:
     def _known(self) -> Steps[Beat | None]:
         """Renew the lease that the record hangs on as far as we know, where nothing is to be written."""
         command = self._command
-        if self._fields or command.incarnation is None:
+        if command.incarnation is None:
             return None
-        known = self._leases.of(command.name, command.incarnation, boot_now())
-        if known is None:
+        if self._fields:
+            self._leases.wanted([(command.name, command.incarnation)], boot_now())
             return None
-        lease, is_alone = known
-        return (yield from keep_alive(self._leases, lease, is_alone=is_alone))
+        (known,) = self._leases.wanted([(command.name, command.incarnation)], boot_now())
+        if known is None or not known.is_good:
+            return None
+        return (yield from keep_alive(self._leases, known.lease, is_alone=known.is_alone))
 
     def _beat(self, kv: Kv) -> Steps[Beat]:
         """Renew the lease of a record, or get it another one to move to.
@@ -136,13 +143,13 @@ class Extension:
         that may be dead.
         """
         ttl = wire.ttl_of(kv.stands)
-        is_ours, lease = self._leases.ours(kv.lease, boot_now(), (self._command.name,))
+        is_ours, lease = self._leases.ours(kv.lease, boot_now())
         if lease is not None or kv.is_alone:
             beat = yield from keep_alive(self._leases, kv.lease, is_alone=lease is None)
             if beat is not None:
                 return beat
         if is_ours:
-            return (yield from shared(self._leases, ttl, (self._command.name,)))
+            return (yield from shared(self._leases, ttl))
         if self._spare is None:
             made = yield from grant(ttl)
             self._spare = Beat(made.lease, made.ttl, made.sent_at, None, is_alone=True)

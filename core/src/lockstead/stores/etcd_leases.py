@@ -9,10 +9,11 @@ retired, those that are renewed move to a new one, and what is left ends with it
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from lockstead.frozen import frozen
 from lockstead.values import Name
 
 FRESH: Final = 1 / 16
@@ -29,20 +30,23 @@ ALONE_MAX: Final = 10_000
 
 @dataclass(slots=True)
 class Member:
-    """A record on a lease of ours: its incarnation, when it was last renewed (boot clock), its longest interval."""
+    """A record on a lease of ours: its incarnation, when it was last wanted (boot clock), its longest interval."""
 
     incarnation: str
-    renewed_at: float
+    wanted_at: float
     longest: float = 0.0
 
     def is_overdue(self, life: float, now: float) -> bool:
         """Tell whether nobody seems to renew it any more."""
-        return now - self.renewed_at > max(OVERDUE * life, PATIENCE * self.longest)
+        return now - self.wanted_at > max(OVERDUE * life, PATIENCE * self.longest)
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """A lease of the server. asked and granted are seconds; renewed_at is the send that last certainly renewed it."""
+    """A lease of the server. asked and granted are seconds; renewed_at is the send that last certainly renewed it.
+
+    members stand in the order in which they were last wanted.
+    """
 
     id: str
     asked: int
@@ -68,6 +72,16 @@ class Alone:
     incarnation: str
 
 
+@frozen
+class Hold:
+    """The lease that a record hangs on as far as we know; whether alone, and whether that lease may be renewed."""
+
+    lease: str
+    asked: int
+    is_alone: bool
+    is_good: bool
+
+
 class Leases:
     """The leases of one store. Safe to share between threads; its lock is held for memory only."""
 
@@ -80,14 +94,11 @@ class Leases:
 
     # --- which lease ---------------------------------------------------------------------------------------------
 
-    def current(self, ttl: int, now: float, covered: Collection[Name] = ()) -> Lease | None:
-        """Give the lease that records of this length hang on; None if one has to be granted.
-
-        covered: records that are being renewed just now.
-        """
+    def current(self, ttl: int, now: float) -> Lease | None:
+        """Give the lease that records of this length hang on; None if one has to be granted."""
         with self._lock:
             lease = self._current.get(ttl)
-            return lease if lease is not None and self._may_renew(lease, now, covered) else None
+            return lease if lease is not None and self._may_renew(lease, now) else None
 
     def granted(self, lease: Lease) -> Lease:
         """Take up a lease just granted; give the one to use: another thread may have been first."""
@@ -103,30 +114,43 @@ class Leases:
             self._by_id[lease.id] = lease
             return lease
 
-    def ours(self, lease_id: str, now: float, covered: Collection[Name]) -> tuple[bool, Lease | None]:
+    def ours(self, lease_id: str, now: float) -> tuple[bool, Lease | None]:
         """Tell whether a lease is one of ours, and give it if it may be renewed."""
         with self._lock:
             lease = self._by_id.get(lease_id)
             if lease is None:
                 return False, None
-            return True, lease if self._may_renew(lease, now, covered) else None
+            return True, lease if self._may_renew(lease, now) else None
 
-    def of(self, name: Name, incarnation: str, now: float, covered: Collection[Name] = ()) -> tuple[str, bool] | None:
-        """Give the lease that a record hangs on as far as we know, if it may be renewed; and whether it is alone."""
+    def wanted(self, records: Sequence[tuple[Name, str]], now: float) -> list[Hold | None]:
+        """Note that somebody wants these records (of these incarnations) to live; say what they hang on."""
         with self._lock:
-            alone = self._alone.get(name)
-            if alone is not None and alone.incarnation == incarnation:
-                return alone.id, True
-            lease = self._where.get(name)
-            if lease is None or lease.members[name].incarnation != incarnation:
-                return None
-            return (lease.id, False) if self._may_renew(lease, now, covered or (name,)) else None
+            for name, incarnation in records:
+                lease = self._where.get(name)
+                if lease is not None and lease.members[name].incarnation == incarnation:
+                    self._want(lease, name, now)
+            return [self._held(name, incarnation, now) for name, incarnation in records]
 
-    def _may_renew(self, lease: Lease, now: float, covered: Collection[Name]) -> bool:
+    def _held(self, name: Name, incarnation: str, now: float) -> Hold | None:
+        alone, lease = self._alone.get(name), self._where.get(name)
+        if alone is not None and alone.incarnation == incarnation:
+            return Hold(alone.id, 0, is_alone=True, is_good=True)
+        if lease is None or lease.members[name].incarnation != incarnation:
+            return None
+        return Hold(lease.id, lease.asked, is_alone=False, is_good=self._may_renew(lease, now))
+
+    def _want(self, lease: Lease, name: Name, now: float) -> None:
+        member = lease.members.pop(name)
+        member.longest, member.wanted_at = max(member.longest, now - member.wanted_at), now
+        lease.members[name] = member
+
+    def _may_renew(self, lease: Lease, now: float) -> bool:
         if lease.is_retired:
             return False
-        for name, member in lease.members.items():
-            if member.is_overdue(lease.asked, now) and name not in covered:
+        for member in lease.members.values():
+            if now - member.wanted_at <= OVERDUE * lease.asked:
+                break  # and so is whoever stands behind it
+            if member.is_overdue(lease.asked, now):
                 self._retire(lease)
                 return False
         return True
@@ -165,9 +189,10 @@ class Leases:
                 if int(member.incarnation) > int(incarnation):
                     return
                 if member.incarnation == incarnation:
-                    longest = max(member.longest, now - member.renewed_at)
+                    longest = max(member.longest, now - member.wanted_at)
                 del before.members[name]
-                self._prune(before)
+                if before is not lease:
+                    self._prune(before)
             lease.members[name] = Member(incarnation, now, longest)
             self._where[name] = lease
             self._alone.pop(name, None)

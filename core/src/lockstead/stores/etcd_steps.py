@@ -6,7 +6,7 @@ blocks, another awaits. Must not know connections, nor what a record is for.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Generator
 from contextlib import suppress
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 
@@ -125,10 +125,10 @@ def beats_in(leases: Leases, request: Request, response: Response, asked: dict[s
     return beats
 
 
-def shared(leases: Leases, ttl: int, covered: Collection[Name] = ()) -> Steps[Beat]:
+def shared(leases: Leases, ttl: int) -> Steps[Beat]:
     """Give the lease that records of this length hang on: granted if there is none, renewed if it is not fresh."""
     now = boot_now()
-    lease = leases.current(ttl, now, covered)
+    lease = leases.current(ttl, now)
     if lease is not None:
         if lease.is_fresh(now):
             return Beat(lease.id, lease.granted, lease.renewed_at, None)

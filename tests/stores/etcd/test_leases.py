@@ -1,0 +1,449 @@
+"""What a record lives on: rules [6] and [15] of the protocol, on a real etcd."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import socket
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lockstead.errors import OutcomeUnknown
+from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Removed, Snapshot
+from lockstead.stores.bootclock import boot_now
+from lockstead.stores.etcd_extend import Extension
+from lockstead.stores.etcd_leases import OVERDUE, Hold, Lease, Leases
+from lockstead.stores.etcd_steps import Beat, lives
+from lockstead.stores.etcd_wire import Request, Response, Root, value_of
+from lockstead.stores.port import Batches, Store
+from lockstead.testing.conformance.base import is_a, shows
+from lockstead.values import Name
+from tests.servers.etcd import EtcdPlace, ask, keys_below, leases
+from tests.servers.proxy import Fault, Proxy
+
+APT, YUM, PIP = Name("apt"), Name("yum"), Name("pip")
+LIMIT = 20.0
+
+
+def taking(name: Name, stands: float = 60.0, ttl: float | None = None) -> Create:
+    return Create(name, {"v": "1", "identity": name.key}, ttl or stands, "", stands)
+
+
+def renewing(name: Name, made: Snapshot) -> Extend:
+    return Extend(name, {}, made.incarnation, lives=60.0)
+
+
+def until(condition: Callable[[], object], otherwise: str, seconds: float = 60.0) -> None:
+    ends_at = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends_at, otherwise
+        time.sleep(0.05)
+
+
+def is_gone(store: Store, name: Name) -> bool:
+    return isinstance(store.perform(Read(name), LIMIT), Absent)
+
+
+def lease_of(etcd: EtcdPlace, space: str, name: Name) -> str:
+    (item,) = keys_below(etcd.server.port, f"{space}/lock/{name.key}:").values()
+    return str(item.get("lease", "0"))
+
+
+def is_transaction(sent: bytes) -> bool:
+    return sent.startswith(b"POST /v3/kv/txn")
+
+
+@contextlib.contextmanager
+def renewed(store: Store, name: Name, made: Snapshot, every: float) -> Iterator[list[object]]:
+    """Renew a record for as long as the block lasts; what came of each renewal."""
+    stop, answers = threading.Event(), list[object]()
+
+    def renew() -> None:
+        while not stop.wait(every):
+            answers.append(store.perform(renewing(name, made), LIMIT))
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        yield answers
+    finally:
+        stop.set()
+        thread.join()
+
+
+# --- rule 6: the deadline counts from what renewed the lease ----------------------------------------------------------
+
+
+def test_rule_6_taking_a_lock_does_not_renew_its_lease_and_says_since_when_it_lives(store: Store) -> None:
+    first = shows(store.perform(taking(APT), LIMIT))
+    time.sleep(0.05)
+    asked_at = boot_now()
+    second = shows(store.perform(taking(YUM), LIMIT))
+    assert first.renewed_at is not None
+    assert second.renewed_at == first.renewed_at < asked_at
+
+
+def test_rule_6_a_lease_that_is_not_fresh_is_renewed_before_another_lock_hangs_on_it(store: Store) -> None:
+    first = shows(store.perform(taking(APT, 4.0), LIMIT))
+    time.sleep(0.3)
+    asked_at = boot_now()
+    second = shows(store.perform(taking(YUM, 4.0), LIMIT))
+    assert first.renewed_at is not None
+    assert second.renewed_at is not None
+    assert first.renewed_at < asked_at <= second.renewed_at
+
+
+def test_rule_6_a_renewal_counts_from_the_send_of_the_keep_alive(store: Store) -> None:
+    made = shows(store.perform(taking(APT), LIMIT))
+    before = boot_now()
+    extended = shows(store.perform(renewing(APT, made), LIMIT))
+    assert extended.renewed_at is not None
+    assert before <= extended.renewed_at <= boot_now()
+    with_fields = shows(store.perform(Extend(APT, {"progress": "1"}, made.incarnation, lives=60.0), LIMIT))
+    assert with_fields.renewed_at is not None
+    assert with_fields.renewed_at >= extended.renewed_at
+
+
+@pytest.mark.parametrize(
+    ("stands", "ttl", "granted", "expected"),
+    [(303.0, 300.0, 303, None), (303.0, 300.0, 400, None), (303.0, 300.0, 203, 200.0), (363.0, 300.0, 343, 280.0)],
+)
+def test_rule_6_what_the_server_granted_less_is_what_the_holder_believes_less(
+    stands: float, ttl: float, granted: int, expected: float | None
+) -> None:
+    # 363 is a ttl of 300 with drift and a lock-delay of 60: the delay stays, the belief shrinks
+    assert lives(stands, ttl, Beat("1", granted, 0.0, None)) == expected
+
+
+class Stingy:
+    """Stands before an etcd and says of each lease that it is shorter than it is, in as many digits."""
+
+    def __init__(self, behind: int, says: bytes, instead: bytes) -> None:
+        self._behind, self._says, self._instead = behind, says, instead
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self.port = self._door.getsockname()[1]
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def _take(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._door.accept()
+                far = socket.create_connection(("127.0.0.1", self._behind))
+                self._open += [near, far]
+                threading.Thread(target=self._pass, args=(near, far, False), daemon=True).start()
+                threading.Thread(target=self._pass, args=(far, near, True), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, is_answer: bool) -> None:
+        with contextlib.suppress(OSError):
+            while told := source.recv(1 << 16):
+                sink.sendall(told.replace(self._says, self._instead) if is_answer else told)
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        for one in [self._door, *self._open]:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+
+def test_rule_6_a_lease_that_the_server_shortens_shortens_the_belief(etcd: EtcdPlace, space: str) -> None:
+    stingy = Stingy(etcd.server.port, b'"TTL":"61"', b'"TTL":"41"')
+    store = etcd.open(space, ports=[stingy.port])
+    try:
+        made = shows(store.perform(taking(APT, 61.0, ttl=60.0), LIMIT))
+        assert made.lives == pytest.approx(40.0)
+        assert shows(store.perform(renewing(APT, made), LIMIT)).lives == pytest.approx(40.0)
+        assert shows(store.perform(Extend(APT, {"n": "1"}, made.incarnation, lives=60.0), LIMIT)).lives == 40.0
+    finally:
+        store.close()
+        stingy.close()
+
+
+def test_a_short_ttl_gets_a_whole_second_and_no_less_belief(etcd: EtcdPlace, space: str, store: Store) -> None:
+    made = shows(store.perform(taking(APT, 1.2, ttl=1.1), LIMIT))
+    assert made.lives is None
+    lease = lease_of(etcd, space, APT)
+    assert int(ask(etcd.server.port, "lease/timetolive", {"ID": lease})["grantedTTL"]) >= 2
+
+
+# --- rule 15: a KeepAlive proves nothing about the record -------------------------------------------------------------
+
+
+def test_rule_15_a_record_that_an_administrator_deleted_is_absent_though_its_lease_lives(
+    etcd: EtcdPlace, space: str, store: Store
+) -> None:
+    made = shows(store.perform(taking(APT), LIMIT))
+    store.perform(taking(YUM), LIMIT)
+    ask(etcd.server.port, "kv/deleterange", {"key": b64encode(f"{space}/lock/apt:a".encode()).decode()})
+    is_a(Absent, store.perform(renewing(APT, made), LIMIT))
+
+
+def test_rule_15_a_lease_that_an_administrator_revoked_is_gone_and_the_next_lock_gets_another(
+    etcd: EtcdPlace, space: str, store: Store
+) -> None:
+    made = shows(store.perform(taking(APT), LIMIT))
+    before = lease_of(etcd, space, APT)
+    ask(etcd.server.port, "lease/revoke", {"ID": before})
+    is_a(Absent, store.perform(renewing(APT, made), LIMIT))
+    shows(store.perform(taking(APT), LIMIT))
+    assert lease_of(etcd, space, APT) != before
+
+
+def test_rule_15_a_record_that_was_put_on_another_lease_does_not_count_by_ours(
+    etcd: EtcdPlace, space: str, store: Store
+) -> None:
+    made = shows(store.perform(taking(APT), LIMIT))
+    (key, item) = next(iter(keys_below(etcd.server.port, f"{space}/lock/apt:").items()))
+    foreign = ask(etcd.server.port, "lease/grant", {"TTL": "5"})["ID"]
+    put = {"key": b64encode(key.encode()).decode(), "value": item["value"], "lease": foreign}
+    ask(etcd.server.port, "kv/put", put)
+    asked_at = boot_now()
+    extended = shows(store.perform(renewing(APT, made), LIMIT))
+    assert extended.incarnation == made.incarnation
+    hangs_on = lease_of(etcd, space, APT)
+    assert hangs_on != foreign
+    assert int(ask(etcd.server.port, "lease/timetolive", {"ID": hangs_on})["grantedTTL"]) >= 60
+    assert extended.renewed_at is not None
+    assert extended.renewed_at >= asked_at
+    # what somebody took off every lease comes back to one
+    ask(etcd.server.port, "kv/put", {**put, "lease": "0"})
+    shows(store.perform(renewing(APT, made), LIMIT))
+    assert lease_of(etcd, space, APT) != "0"
+
+
+def test_rule_15_a_keep_alive_of_a_leader_that_was_replaced_is_asked_again() -> None:
+    known = Leases()
+    known.granted(Lease("7", 60, 60, boot_now()))
+    known.hangs(APT, "7", "5", boot_now())
+    steps = Extension(Root.at("locks"), known, Extend(APT, {}, "5", lives=60.0)).steps()
+
+    def said(term: int, **body: Any) -> bytes:
+        return json.dumps({**body, "header": {"revision": "9", "raft_term": str(term)}}).encode()
+
+    def beaten(term: int, sent_at: float) -> Response:
+        return Response(200, b'{"result":' + said(term, ID="7", TTL="60") + b"}\n", sent_at)
+
+    item = {"key": b64encode(b"locks/lock/apt:a").decode(), "create_revision": "5", "mod_revision": "5", "lease": "7"}
+    item["value"] = b64encode(value_of({"v": "1"}, 60.0, is_alone=False).encode()).decode()
+    asked: list[str] = []
+
+    def step(answer: Response | None) -> None:
+        request: Request = next(steps) if answer is None else steps.send(answer)
+        asked.append(request.what)
+
+    step(None)
+    step(beaten(2, 100.0))
+    # the range was answered under a new leader, which counts the lease from its election: the first beat says nothing
+    step(Response(200, said(3, kvs=[item]), 100.5))
+    step(beaten(3, 101.0))
+    with pytest.raises(StopIteration) as stop:
+        steps.send(Response(200, said(3, kvs=[item]), 101.5))
+    assert asked == ["LeaseKeepAlive", "Range", "LeaseKeepAlive", "Range"]
+    assert shows(stop.value.value).renewed_at == 101.0
+
+
+# --- rule 15: nothing lives on a shared lease unnoticed ---------------------------------------------------------------
+
+
+def test_rule_15_a_record_that_nobody_renews_ends_though_another_of_its_lease_is_renewed(
+    etcd: EtcdPlace, space: str, store: Store
+) -> None:
+    lost = shows(store.perform(taking(APT, 3.0), LIMIT))
+    kept = shows(store.perform(taking(YUM, 3.0), LIMIT))
+    assert lease_of(etcd, space, APT) == lease_of(etcd, space, YUM)
+    with renewed(store, YUM, kept, 0.2) as answers:
+        until(lambda: is_gone(store, APT), "the renewals of another lock keep it alive")
+    assert shows(store.perform(Read(YUM), LIMIT)).incarnation == kept.incarnation != lost.incarnation
+    assert all(isinstance(answer, Snapshot) for answer in answers)
+
+
+def test_rule_15_a_record_that_nobody_renews_ends_though_locks_are_taken_and_given_back(store: Store) -> None:
+    store.perform(taking(APT, 3.0), LIMIT)
+
+    def cycle() -> bool:
+        made = shows(store.perform(taking(YUM, 3.0), LIMIT))
+        is_a(Removed, store.perform(Remove(YUM, made.incarnation), LIMIT))
+        return is_gone(store, APT)
+
+    until(cycle, "taking and giving back other locks keeps it alive")
+
+
+def test_rule_15_a_record_that_nobody_renews_ends_though_a_batch_renews_others(store: Store) -> None:
+    store.perform(taking(APT, 3.0), LIMIT)
+    made = {name: shows(store.perform(taking(name, 3.0), LIMIT)) for name in (YUM, PIP)}
+
+    def renew() -> bool:
+        answers = is_a(Batches, store).perform_many([renewing(name, one) for name, one in made.items()], LIMIT)
+        assert all(isinstance(answer, Snapshot) for answer in answers), answers
+        return is_gone(store, APT)
+
+    until(renew, "batches that renew others keep it alive")
+
+
+def test_rule_15_how_long_a_record_is_kept_beyond_its_last_renewal() -> None:
+    known = Leases()
+    known.granted(Lease("7", 100, 100, 0.0))
+    known.hangs(APT, "7", "5", 0.0)
+    known.hangs(YUM, "7", "6", 0.0)
+    due = OVERDUE * 100
+    assert known.wanted([(YUM, "6")], due) == [Hold("7", 100, is_alone=False, is_good=True)]
+    # from here on the lease is renewed no more: what hangs on it ends `stands` later at the latest
+    assert known.wanted([(YUM, "6")], due + 0.1) == [Hold("7", 100, is_alone=False, is_good=False)]
+    assert known.current(100, due) is None
+    assert known.ours("7", due) == (True, None)
+
+
+def test_a_record_that_is_renewed_less_often_has_its_own_interval_to_be_late() -> None:
+    known = Leases()
+    known.granted(Lease("7", 100, 100, 0.0))
+    known.hangs(APT, "7", "5", 0.0)
+    known.hangs(APT, "7", "5", 30.0)
+    known.hangs(YUM, "7", "6", 60.0)
+    assert known.current(100, 30.0 + 1.25 * 30.0) is not None
+    assert known.current(100, 30.0 + 1.25 * 30.0 + 0.1) is None
+
+
+def test_records_that_are_wanted_together_do_not_count_as_left_by_one_another() -> None:
+    known = Leases()
+    known.granted(Lease("7", 100, 100, 0.0))
+    known.hangs(APT, "7", "5", 0.0)
+    known.hangs(YUM, "7", "6", 0.0)
+    holds = known.wanted([(APT, "5"), (YUM, "6")], 50.0)
+    assert [hold is not None and hold.is_good for hold in holds] == [True, True]
+
+
+def test_h28_rule_15_a_grant_with_a_lost_answer_is_not_kept_alive_by_other_locks(far: Store, proxy: Proxy) -> None:
+    kept = shows(far.perform(taking(YUM, 4.0), LIMIT))
+    proxy.arm(Fault.ANSWER_LOST, is_transaction)
+    with pytest.raises(OutcomeUnknown):
+        far.perform(taking(APT, 4.0), 1.0)
+    until(lambda: not is_gone(far, APT), "the grant never landed")
+    with renewed(far, YUM, kept, 0.2):
+        until(lambda: is_gone(far, APT), "a record that this store does not know is kept alive by its lease")
+    assert shows(far.perform(Read(YUM), LIMIT)).incarnation == kept.incarnation
+
+
+def test_h28_rule_15_a_grant_that_arrives_late_hangs_on_a_lease_that_nobody_renews(far: Store, proxy: Proxy) -> None:
+    kept = shows(far.perform(taking(YUM, 4.0), LIMIT))
+    proxy.arm(Fault.REQUEST_LATE, is_transaction, seconds=2.0)
+    with pytest.raises(OutcomeUnknown):
+        far.perform(taking(APT, 4.0), 1.0)
+    assert is_gone(far, APT)
+    with renewed(far, YUM, kept, 0.2):
+        until(lambda: not is_gone(far, APT), "what was held back never arrived")
+        until(lambda: is_gone(far, APT), "what arrived late is kept alive")
+    assert shows(far.perform(Read(YUM), LIMIT)).incarnation == kept.incarnation
+
+
+# --- rule 15: another process renews ----------------------------------------------------------------------------------
+
+
+def test_rule_15_who_renews_by_ticket_keeps_that_record_alive_and_no_other_of_its_process(
+    store: Store, other: Store
+) -> None:
+    handed_on = shows(store.perform(taking(APT, 3.0), LIMIT))
+    store.perform(taking(YUM, 3.0), LIMIT)
+    with renewed(other, APT, handed_on, 0.2) as answers:
+        until(lambda: is_gone(other, YUM), "a process that renews one record keeps the locks of a dead one alive")
+    assert all(isinstance(answer, Snapshot) for answer in answers)
+    assert shows(other.perform(Read(APT), LIMIT)).incarnation == handed_on.incarnation
+    until(lambda: is_gone(other, APT), "nobody renews it any more")
+
+
+def test_rule_15_two_processes_that_renew_one_record_do_not_take_it_from_each_other(
+    etcd: EtcdPlace, space: str, store: Store, other: Store
+) -> None:
+    made = shows(store.perform(taking(APT), LIMIT))
+    shows(other.perform(renewing(APT, made), LIMIT))
+    shows(store.perform(renewing(APT, made), LIMIT))
+    before = ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"]
+    for _ in range(3):
+        shows(other.perform(renewing(APT, made), LIMIT))
+        shows(store.perform(renewing(APT, made), LIMIT))
+    assert ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"] == before
+    # once its record is gone, a lease of its own goes too
+    alone = lease_of(etcd, space, APT)
+    is_a(Removed, store.perform(Remove(APT, made.incarnation), LIMIT))
+    assert alone not in leases(etcd.server.port)
+
+
+# --- what it costs ----------------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_cycles_are_two_thousand_writes_and_leave_nothing(etcd: EtcdPlace, space: str) -> None:
+    before, known = _applied(etcd), leases(etcd.server.port)
+    revision = int(ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"])
+    store = etcd.open(space)
+    for _ in range(1000):
+        made = shows(store.perform(taking(APT, 60.0), LIMIT))
+        is_a(Removed, store.perform(Remove(APT, made.incarnation), LIMIT))
+    assert int(ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"]) == revision + 2000
+    # the lease is one more proposal, and the server makes some of its own now and then
+    assert 2000 <= _applied(etcd) - before < 2020
+    assert len(leases(etcd.server.port) - known) == 1
+    assert etcd.left(space) == []
+    store.close()
+    assert leases(etcd.server.port) <= known
+
+
+def _applied(etcd: EtcdPlace) -> int:
+    return int(ask(etcd.server.port, "maintenance/status")["raftAppliedIndex"])
+
+
+def test_a_thousand_leases_are_renewed_by_one_keep_alive_and_one_range(
+    etcd: EtcdPlace, space: str, far: Store, proxy: Proxy
+) -> None:
+    made = {}
+    for number in range(1000):
+        name = Name(f"key-{number}")
+        made[name] = shows(far.perform(taking(name), LIMIT))
+    counts = {path: proxy.count(_asks(path)) for path in (b"lease/keepalive", b"kv/range", b"")}
+    answers = is_a(Batches, far).perform_many([renewing(name, one) for name, one in made.items()], LIMIT)
+    assert [shows(answer).incarnation for answer in answers] == [one.incarnation for one in made.values()]
+    assert {path: count.total for path, count in counts.items()} == {b"lease/keepalive": 1, b"kv/range": 1, b"": 2}
+    proxy.calm()
+    gone = far.perform(Remove(Name("key-7"), made[Name("key-7")].incarnation), LIMIT)
+    is_a(Removed, gone)
+    answers = is_a(Batches, far).perform_many([renewing(name, one) for name, one in made.items()], LIMIT)
+    assert [number for number, answer in enumerate(answers) if isinstance(answer, Absent)] == [7]
+
+
+def test_a_thousand_leases_move_together_when_one_beside_them_is_given_up(
+    etcd: EtcdPlace, space: str, far: Store, proxy: Proxy
+) -> None:
+    made = {}
+    for number in range(1000):
+        name = Name(f"key-{number}")
+        made[name] = shows(far.perform(taking(name, 30.0), LIMIT))
+    many = is_a(Batches, far)  # type: ignore[type-abstract]
+    far.perform(taking(APT, 30.0), LIMIT)  # and nobody renews it
+    before = lease_of(etcd, space, APT)
+    count = proxy.count(lambda sent: sent.startswith(b"POST"))
+
+    def renew() -> bool:
+        answers = many.perform_many([renewing(name, one) for name, one in made.items()], LIMIT)
+        assert [shows(answer).incarnation for answer in answers] == [one.incarnation for one in made.values()]
+        assert all(shows(answer).renewed_at is not None for answer in answers)
+        return lease_of(etcd, space, Name("key-7")) != before
+
+    rounds = 0
+    while not renew():
+        rounds += 1
+        time.sleep(0.2)
+    # two requests a round, and in the last one: a range, a grant, and the moves of sixty each
+    assert count.total <= 2 * rounds + 2 + 1 + 17
+    assert {str(item["lease"]) for item in keys_below(etcd.server.port, f"{space}/lock/key-").values()} == {
+        lease_of(etcd, space, Name("key-7"))
+    }
+
+
+def _asks(path: bytes) -> Callable[[bytes], bool]:
+    pattern = re.compile(rb"POST /v3/" + re.escape(path))
+    return lambda sent: bool(pattern.match(sent))

@@ -1,0 +1,301 @@
+"""Waiting on a real etcd: in order, woken by the one ahead, and no place left of somebody who has gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable
+
+import pytest
+
+from lockstead.errors import OutcomeUnknown
+from lockstead.protocol.commands import Conflict, Create, Read, Remove, Removed, Snapshot
+from lockstead.stores.etcd_watch import Broken, Watch
+from lockstead.stores.port import Queues, Store
+from lockstead.testing.conformance.base import is_a, shows
+from lockstead.values import Name
+from tests.servers.etcd import EtcdPlace, ask, keys_below
+from tests.servers.proxy import Fault, Proxy
+
+APT = Name("apt")
+LIMIT = 20.0
+
+
+def taking(asker: str) -> Create:
+    return Create(APT, {"v": "1", "identity": asker}, 60.0, asker, 60.0)
+
+
+def until(condition: Callable[[], object], otherwise: str, seconds: float = 60.0) -> None:
+    ends_at = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends_at, otherwise
+        time.sleep(0.02)
+
+
+def places(etcd: EtcdPlace, space: str) -> list[str]:
+    """Who stands in the queue, in order."""
+    standing = keys_below(etcd.server.port, f"{space}/queue/apt/")
+    ordered = sorted(standing.items(), key=lambda pair: int(pair[1]["create_revision"]))
+    return [key.rpartition("/")[2] for key, _item in ordered]
+
+
+class Waiter:
+    """Queues in a thread, one call after the other, as the engine does, until told that the turn has come."""
+
+    def __init__(self, store: Store, asker: str, pause: float = 5.0) -> None:
+        self._queues: Queues = is_a(Queues, store)  # type: ignore[type-abstract]
+        self._asker, self._pause = asker, pause
+        self.stop = threading.Event()
+        self.has_turn = threading.Event()
+        self.rounds = 0
+        self.failures: list[Exception] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self.stop.is_set():
+            self.rounds += 1
+            try:
+                if self._queues.queue(APT, self._asker, self._pause, self._is_over):
+                    self.has_turn.set()
+                    return
+            except Exception as error:
+                self.failures.append(error)
+                time.sleep(0.05)
+
+    def _is_over(self, seconds: float) -> bool:
+        return self.stop.wait(seconds)
+
+    def leaves(self) -> None:
+        self.stop.set()
+        self._thread.join(LIMIT)
+        self._queues.leave(APT, self._asker, LIMIT)
+
+    def end(self) -> None:
+        self.stop.set()
+        self._thread.join(LIMIT)
+
+
+def queued(etcd: EtcdPlace, space: str, stores: list[Store]) -> list[Waiter]:
+    """One waiter a store, in this order."""
+    waiters = []
+    for number, store in enumerate(stores):
+        waiters.append(Waiter(store, f"w{number:02}"))
+        until(lambda: len(places(etcd, space)) == len(waiters), "no place was taken")
+    return waiters
+
+
+def test_fifo_nobody_overtakes_however_he_asks_and_each_is_woken_in_his_turn(etcd: EtcdPlace, space: str) -> None:
+    stores = [etcd.open(space) for _ in range(6)]
+    holder = shows(stores[0].perform(taking("holder"), LIMIT))
+    waiters = queued(etcd, space, stores)
+    assert places(etcd, space) == [f"w{number:02}" for number in range(6)]
+    granted = holder
+    for number, (store, waiter) in enumerate(zip(stores, waiters, strict=True)):
+        is_a(Removed, store.perform(Remove(APT, granted.incarnation), LIMIT))
+        for rival in range(number + 1, 6):
+            answer = stores[rival].perform(taking(f"w{rival:02}"), LIMIT)
+            assert isinstance(answer, Conflict)
+            assert answer.is_queued
+        newcomer = store.perform(taking("newcomer"), LIMIT)
+        assert isinstance(newcomer, Conflict)
+        assert newcomer.is_queued
+        assert waiter.has_turn.wait(LIMIT), waiter.failures
+        assert not any(later.has_turn.is_set() for later in waiters[number + 1 :])
+        granted = shows(store.perform(taking(f"w{number:02}"), LIMIT))
+    for store in stores:
+        store.close()
+
+
+def test_a_waiter_whose_predecessor_gives_up_does_not_take_it_for_his_turn(etcd: EtcdPlace, space: str) -> None:
+    stores = [etcd.open(space) for _ in range(3)]
+    held = shows(stores[0].perform(taking("holder"), LIMIT))
+    first, second, third = queued(etcd, space, stores)
+    second.leaves()
+    until(lambda: places(etcd, space) == ["w00", "w02"], "the place stands")
+    time.sleep(0.3)
+    assert not third.has_turn.is_set()
+    first.leaves()
+    time.sleep(0.3)
+    assert not third.has_turn.is_set()
+    stores[0].perform(Remove(APT, held.incarnation), LIMIT)
+    assert third.has_turn.wait(LIMIT)
+    for store in stores:
+        store.close()
+
+
+def test_a_release_wakes_one_of_forty_and_asks_nothing_of_the_others(etcd: EtcdPlace, space: str, proxy: Proxy) -> None:
+    stores = [etcd.open(space, ports=proxy.ports) for _ in range(40)]
+    held = shows(stores[0].perform(taking("holder"), LIMIT))
+    waiters = [Waiter(store, f"w{number:02}", pause=600.0) for number, store in enumerate(stores)]
+    until(lambda: len(places(etcd, space)) == 40, "not all have a place")
+    until(lambda: proxy.open_connections >= 80, "not all watch")
+    first = int(places(etcd, space)[0][1:])
+    count = proxy.count(lambda sent: sent.startswith((b"POST /v3/kv/", b"POST /v3/watch")))
+    stores[first].perform(Remove(APT, held.incarnation), LIMIT)
+    assert waiters[first].has_turn.wait(LIMIT)
+    granted = shows(stores[first].perform(taking(f"w{first:02}"), LIMIT))
+    stores[first].perform(Remove(APT, granted.incarnation), LIMIT)
+    second = int(places(etcd, space)[0][1:])
+    assert waiters[second].has_turn.wait(LIMIT)
+    # two releases and a grant; the second looked once when he became the first, and began to watch the record
+    assert count.total <= 6
+    for store, waiter in zip(stores, waiters, strict=True):
+        waiter.stop.set()
+        store.close()
+    for waiter in waiters:
+        waiter.end()
+
+
+def test_h16_a_waiter_lives_through_a_server_that_is_killed_and_keeps_his_place(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    etcd = EtcdPlace(tmp_path_factory.mktemp("killed"))
+    try:
+        first_store, second_store = etcd.open("s"), etcd.open("s")
+        held = shows(first_store.perform(taking("holder"), LIMIT))
+        first, second = queued(etcd, "s", [first_store, second_store])
+        etcd.kill()
+        time.sleep(0.3)
+        etcd.start()
+        until(lambda: places(etcd, "s") == ["w00", "w01"], "the places are gone")
+        until(lambda: _removed(first_store, held), "the holder could not give it back")
+        assert first.has_turn.wait(LIMIT), first.failures
+        shows(first_store.perform(taking("w00"), LIMIT))
+        assert not second.has_turn.is_set()
+        second.end()
+        first_store.close()
+        second_store.close()
+    finally:
+        etcd.stop()
+
+
+def _removed(store: Store, held: Snapshot) -> bool:
+    try:
+        store.perform(Remove(APT, held.incarnation), LIMIT)
+    except OutcomeUnknown:
+        return False
+    return True
+
+
+def test_a_watch_whose_revision_was_compacted_is_begun_anew(etcd: EtcdPlace, space: str, proxy: Proxy) -> None:
+    store = etcd.open(space, ports=proxy.ports)
+    held = shows(store.perform(taking("holder"), LIMIT))
+    (waiter,) = queued(etcd, space, [store])
+    until(lambda: proxy.open_connections >= 2, "nobody watches")
+    with proxy.refusing():
+        for _ in range(3):
+            ask(etcd.server.port, "kv/put", {"key": b64encode(b"elsewhere").decode(), "value": ""})
+        revision = ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"]
+        ask(etcd.server.port, "kv/compaction", {"revision": revision, "physical": True})
+    store.perform(Remove(APT, held.incarnation), LIMIT)
+    assert waiter.has_turn.wait(LIMIT), waiter.failures
+    waiter.end()
+    store.close()
+
+
+def test_a_watch_from_a_compacted_revision_says_that_it_is_broken(etcd: EtcdPlace) -> None:
+    for _ in range(3):
+        ask(etcd.server.port, "kv/put", {"key": b64encode(b"elsewhere").decode(), "value": ""})
+    revision = ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"]
+    ask(etcd.server.port, "kv/compaction", {"revision": revision, "physical": True})
+    watch = Watch(etcd.server.address, None, None, ("elsewhere", None), LIMIT)
+    with pytest.raises(Broken):
+        watch.begin(1, LIMIT)
+        watch.changes(LIMIT)
+    watch.close()
+
+
+def test_what_changed_between_the_look_and_the_watch_is_not_missed(etcd: EtcdPlace) -> None:
+    put = {"key": b64encode(b"between").decode(), "value": ""}
+    revision = int(ask(etcd.server.port, "kv/put", put)["header"]["revision"])
+    ask(etcd.server.port, "kv/put", put)
+    for _ in range(20):  # with the beginning of the watch, or after it
+        watch = Watch(etcd.server.address, None, None, ("between", None), LIMIT)
+        watch.begin(revision + 1, LIMIT)
+        events: list[object] = []
+        until(lambda events=events, watch=watch: events.extend(watch.changes(0.05)) or events, "it was missed")
+        watch.close()
+
+
+def test_h28_a_place_that_is_taken_late_does_not_stand_after_its_asker_has_left(
+    etcd: EtcdPlace, space: str, far: Store, store: Store, proxy: Proxy
+) -> None:
+    held = shows(store.perform(taking("holder"), LIMIT))
+    # the session is there, so that the next transaction is the one that takes a place
+    other = Waiter(far, "other")
+    until(lambda: places(etcd, space) == ["other"], "no place was taken")
+    late = proxy.arm(Fault.REQUEST_LATE, lambda sent: b"POST /v3/kv/txn" in sent, seconds=3.0)
+    queues = is_a(Queues, far)  # type: ignore[type-abstract]
+    stop = threading.Event()
+    thread = threading.Thread(target=lambda: _queues(queues, "late", stop))
+    thread.start()
+    late.wait()
+    queues.leave(APT, "late", LIMIT)
+    late.wait_arrived()
+    other.leaves()
+    stop.set()
+    thread.join(LIMIT)
+    until(lambda: far.perform(Read(APT), LIMIT), "the store does not answer")
+    assert places(etcd, space) == [], "somebody who has gone stands in the queue"
+    store.perform(Remove(APT, held.incarnation), LIMIT)
+    shows(store.perform(taking("newcomer"), LIMIT))
+
+
+def _queues(queues: Queues, asker: str, stop: threading.Event) -> None:
+    try:
+        queues.queue(APT, asker, LIMIT, stop.wait)
+    except OutcomeUnknown:
+        pass
+
+
+def test_h28_a_place_whose_request_was_lost_from_sight_goes_with_the_grant(
+    etcd: EtcdPlace, space: str, far: Store, store: Store, proxy: Proxy
+) -> None:
+    held = shows(store.perform(taking("holder"), LIMIT))
+    other = Waiter(far, "other")
+    until(lambda: places(etcd, space) == ["other"], "no place was taken")
+    proxy.arm(Fault.CUT_AFTER, lambda sent: b"POST /v3/kv/txn" in sent)
+    waiter = Waiter(far, "waiter")
+    until(lambda: places(etcd, space) == ["other", "waiter"], "no place was taken")
+    other.leaves()
+    store.perform(Remove(APT, held.incarnation), LIMIT)
+    assert waiter.has_turn.wait(LIMIT)
+    assert waiter.failures, "no answer was lost"
+    granted = shows(far.perform(taking("waiter"), LIMIT))
+    assert places(etcd, space) == []
+    guards = keys_below(etcd.server.port, f"{space}/session/")
+    assert [item["mod_revision"] for item in guards.values()] == [granted.incarnation], "the guard was not bumped"
+    # and the guard turns nobody away for good
+    again = Waiter(far, "again")
+    until(lambda: places(etcd, space) == ["again"], "nobody gets a place any more")
+    again.leaves()
+
+
+def test_a_place_of_a_process_that_died_is_gone_with_its_lease(etcd: EtcdPlace, space: str, store: Store) -> None:
+    held = shows(store.perform(taking("holder"), LIMIT))
+    dead = etcd.open(space)
+    waiter = Waiter(dead, "dead", pause=0.5)
+    until(lambda: places(etcd, space) == ["dead"], "no place was taken")
+    waiter.end()  # it neither leaves nor closes
+    store.perform(Remove(APT, held.incarnation), LIMIT)
+    answer = store.perform(taking("newcomer"), LIMIT)
+    assert isinstance(answer, Conflict)
+    assert answer.is_queued
+    until(
+        lambda: isinstance(store.perform(taking("newcomer"), LIMIT), Snapshot), "a dead process stands there for ever"
+    )
+    dead.close()
+
+
+def test_a_place_that_an_administrator_deleted_is_taken_anew(etcd: EtcdPlace, space: str, store: Store) -> None:
+    held = shows(store.perform(taking("holder"), LIMIT))
+    waiter = Waiter(store, "waiter", pause=0.2)
+    until(lambda: places(etcd, space) == ["waiter"], "no place was taken")
+    before = keys_below(etcd.server.port, f"{space}/queue/")
+    ask(etcd.server.port, "kv/deleterange", {"key": b64encode(f"{space}/queue/apt/waiter".encode()).decode()})
+    until(lambda: places(etcd, space) == ["waiter"], "the place was not taken anew")
+    assert keys_below(etcd.server.port, f"{space}/queue/") != before
+    store.perform(Remove(APT, held.incarnation), LIMIT)
+    assert waiter.has_turn.wait(LIMIT)
