@@ -24,7 +24,7 @@ from lockstead.stores.etcd_line import Line
 from lockstead.stores.etcd_settings import EtcdSettings
 from lockstead.stores.etcd_steps import Course, Steps, end
 from lockstead.stores.etcd_talk import Talker
-from lockstead.stores.etcd_transport import Members, translated
+from lockstead.stores.etcd_transport import MISTAKE_LIMIT, Members, looks_mistaken, mistake, translated
 from lockstead.stores.etcd_waits import Waiting
 from lockstead.stores.etcd_wire import Request, Response
 
@@ -68,6 +68,7 @@ class EtcdStore:
         self._url = url
         self._inherited: list[object] = []
         self._is_open = True
+        self._has_served = False
         self._start()
         self._members.tls()
 
@@ -129,24 +130,31 @@ class EtcdStore:
         finally:
             course.close()
 
-    def _sent(self, request: Request, left: float, limit: float) -> Response:
+    def _sent(self, request: Request, left: float, limit: float, only: int | None = None) -> Response:
         ends_at = time.monotonic() + left
         transport, token = self._blocking(), self._token
         if self._settings.user is not None and token is None:
             token = self._signed_in(transport, None, left, limit)
-        response = self._send(transport, request, token, ends_at - time.monotonic(), limit)
+        response = self._send(transport, request, token, ends_at - time.monotonic(), limit, only)
         if self._settings.user is not None and is_token_spent(response):
             token = self._signed_in(transport, token, ends_at - time.monotonic(), limit)
-            response = self._send(transport, request, token, ends_at - time.monotonic(), limit)
+            response = self._send(transport, request, token, ends_at - time.monotonic(), limit, only)
         return response
 
     def _send(
-        self, transport: httpx.HTTPTransport, request: Request, token: str | None, left: float, limit: float
+        self,
+        transport: httpx.HTTPTransport,
+        request: Request,
+        token: str | None,
+        left: float,
+        limit: float,
+        only: int | None = None,
     ) -> Response:
         ends_at = time.monotonic() + left
-        for tried, (number, url) in enumerate(self._members.in_turn()):
+        count = len(self._members) if only is None else 1
+        for tried, (number, url) in enumerate(self._members.in_turn(only)):
             rest = self._rest(ends_at, request, limit)
-            share = rest / (len(self._members) - tried)
+            share = rest / (count - tried)
             sent_at = boot_now()
             try:
                 answer = transport.handle_request(self._members.request(url, request, token, rest, share))
@@ -155,8 +163,11 @@ class EtcdStore:
                 finally:
                     answer.close()
             except Exception as error:
-                failure = self._judged(error, request, number, limit)
-                if isinstance(failure, StoreUnavailable) and tried + 1 < len(self._members):
+                mistaken = None
+                if looks_mistaken(error) and not self._has_served:
+                    mistaken = mistake(self._members, number, self._looking(ends_at))
+                failure = self._judged(mistaken or error, request, number, limit)
+                if isinstance(failure, StoreUnavailable) and tried + 1 < count:
                     continue
                 raise failure from error
             finally:
@@ -216,9 +227,8 @@ class EtcdStore:
         return examination(self._settings, each)
 
     def _sent_to(self, number: int, request: Request, limit: float) -> Response | StoreError:
-        self._members.served(number)
         try:
-            return self._sent(request, limit, limit)
+            return self._sent(request, limit, limit, number)
         except StoreError as error:
             return error
 
@@ -268,7 +278,10 @@ class EtcdStore:
                     finally:
                         await answer.aclose()
             except Exception as error:
-                failure = self._judged(error, request, number, limit)
+                mistaken = None
+                if looks_mistaken(error) and not self._has_served:
+                    mistaken = await asyncio.to_thread(mistake, self._members, number, self._looking(ends_at))
+                failure = self._judged(mistaken or error, request, number, limit)
                 if isinstance(failure, StoreUnavailable) and tried + 1 < len(self._members):
                     continue
                 raise failure from error
@@ -315,6 +328,9 @@ class EtcdStore:
             raise StoreUnavailable(f"{limit:.3g} s were over before {request.what} could be sent to etcd")
         return rest
 
+    def _looking(self, ends_at: float) -> float:
+        return min(MISTAKE_LIMIT, max(0.05, ends_at - time.monotonic()))
+
     def _judged(self, error: Exception, request: Request, number: int, limit: float) -> StoreError:
         failure = error if isinstance(error, StoreError) else translated(error, request, limit)
         if isinstance(failure, StoreUnavailable | OutcomeUnknown):
@@ -326,6 +342,7 @@ class EtcdStore:
             self._members.failed(number)
         else:
             self._members.served(number)
+            self._has_served = True
         return response
 
     def _sign_in(self) -> Request:

@@ -60,8 +60,6 @@ def error_of(status: int, body: object, request: Request) -> Exception:
         return _stranger(status, what)
     if "requested lease not found" in low:
         return LeaseGone(said)
-    if "client sent an http request to an https server" in low:
-        return StoreRefused("etcd wants TLS there; write ?tls=true in the URL")
     certain = _certain(code, low, said, what)
     return certain or OutcomeUnknown(f"etcd answered {what} with: {said}")
 
@@ -92,8 +90,6 @@ def _certain(code: int, low: str, said: str, what: str) -> StoreError | None:
 
 def complaint(body: object) -> tuple[int, str]:
     """Give (gRPC code, text) of an error's body; the text is empty where it is no error of etcd's."""
-    if isinstance(body, str):
-        return 0, body if "http request to an https" in body.lower() else ""
     if not isinstance(body, dict) or "error" not in body:
         return 0, ""
     error = body["error"]

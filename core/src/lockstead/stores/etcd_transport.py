@@ -6,6 +6,7 @@ certainly never sent is offered to the next member. Must not know what is asked,
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 import time
@@ -25,6 +26,14 @@ KEEPALIVE: Final = 10.0
 no handshakes, and below the patience of anything that forgets connections on the way."""
 
 CONNECTIONS_MAX: Final = 64
+
+MISTAKE_LIMIT: Final = 1.0
+"""Seconds in which it is found out what is spoken where no HTTP came back."""
+
+HELLO: Final = b"GET /version HTTP/1.0\r\n\r\n"
+
+WANTS_TLS: Final = "etcd wants TLS there; write ?tls=true in the URL"
+NO_TLS: Final = "etcd speaks no TLS there; leave tls and certificates out of the URL"
 
 
 class _Phases(dict[str, float]):
@@ -52,10 +61,10 @@ class Members:
         self._tls: ssl.SSLContext | None = None
         self._lock = threading.Lock()
 
-    def in_turn(self) -> Iterator[tuple[int, httpx.URL]]:
-        """Give the members, the one that served last first."""
-        first = self._first
-        for step in range(len(self._urls)):
+    def in_turn(self, only: int | None = None) -> Iterator[tuple[int, httpx.URL]]:
+        """Give the members, the one that served last first; or only this one."""
+        first = self._first if only is None else only
+        for step in range(len(self._urls) if only is None else 1):
             number = (first + step) % len(self._urls)
             yield number, self._urls[number]
 
@@ -141,7 +150,7 @@ def translated(error: Exception, request: Request, limit: float) -> StoreError:
     import httpx
 
     told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    refused = _refused(error)
+    refused = _refused(_chain(error))
     if refused is not None:
         return refused
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
@@ -151,23 +160,71 @@ def translated(error: Exception, request: Request, limit: float) -> StoreError:
     return OutcomeUnknown(f"no clear answer of etcd to {request.what} ({told})")
 
 
-def _refused(error: Exception) -> StoreRefused | None:
-    """Find what will not get better by asking again: no TLS where we want it, or none that we trust, or no HTTP."""
+def _chain(error: BaseException | None) -> str:
+    """Give what an error says and what stands behind it: an awaiting transport keeps the words of TLS to itself."""
+    said = []
+    while error is not None:
+        said.append(str(error))
+        error = error.__cause__ or error.__context__
+    return " ".join(said)
+
+
+def _refused(said: str) -> StoreRefused | None:
+    """Find what will not get better by asking again: no TLS where we want it, or none that we trust."""
+    low = said.lower().replace("_", " ")
+    if "certificate verify failed" in low:
+        return StoreRefused(
+            "etcd's certificate is not trusted; name its authority with ?cacert=FILE, and its host as it is"
+        )
+    if "wrong version number" in low or "record layer failure" in low:
+        return StoreRefused(NO_TLS)
+    if any(words in low for words in ("certificate required", "bad certificate", "unknown ca", "alert unknown")):
+        return StoreRefused("etcd wants another client certificate; name it with ?cert=FILE&cert_key=FILE")
+    return None
+
+
+def looks_mistaken(error: Exception) -> bool:
+    """Tell whether a connection ended as if another language were spoken there: it is worth a look which one."""
     import httpx
 
-    said = str(error)
-    low = said.lower()
-    if "certificate_verify_failed" in low:
-        return StoreRefused(f"etcd's certificate is not trusted ({said}); name its authority with ?cacert=FILE")
-    if "wrong_version_number" in low or "record layer failure" in low:
-        return StoreRefused("etcd speaks no TLS there; leave tls and certificates out of the URL")
-    if (
-        "certificate_required" in low
-        or "certificate required" in low
-        or "bad_certificate" in low
-        or "bad certificate" in low
-    ):
-        return StoreRefused("etcd wants another client certificate; name it with ?cert=FILE&cert_key=FILE")
-    if isinstance(error, httpx.RemoteProtocolError) and "illegal" in low:
-        return StoreRefused(f"no HTTP is spoken there ({said}): {NOT_ETCD}")
+    return isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.ConnectError)
+
+
+def mistake(members: Members, number: int, limit: float) -> StoreRefused | None:
+    """Look what is spoken at a member, by connections of its own; None if it may be what we speak, or nobody is there.
+
+    Nothing that matters is sent on them.
+    """
+    settings = members.settings
+    host, _, port = settings.endpoints[number].rpartition(":")
+    place = host.strip("[]"), int(port)
+    tls = members.tls()
+    if not settings.is_secure:
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection(place, limit) as plain:
+            plain.sendall(HELLO)
+            answer = _answer(plain)
+        if answer.startswith(b"HTTP/") and b"HTTPS server" not in answer:
+            return StoreRefused(NO_TLS) if settings.is_secure else None
+        if answer and not answer.startswith(b"HTTP/"):
+            return StoreRefused(f"no HTTP is spoken there: {NOT_ETCD}")
+        with (
+            socket.create_connection(place, limit) as plain,
+            tls.wrap_socket(plain, server_hostname=place[0]) as secure,
+        ):
+            if not settings.is_secure:
+                return StoreRefused(WANTS_TLS)
+            # from TLS 1.3 on a client hears only when it reads what is thought of its certificate
+            secure.sendall(HELLO)
+            secure.recv(1)
+    except (OSError, ValueError) as error:
+        return _refused(_chain(error))
     return None
+
+
+def _answer(plain: socket.socket) -> bytes:
+    try:
+        return plain.recv(4096)
+    except ConnectionError:
+        return b""
