@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from lockstead.errors import StoreError, StoreRefused
@@ -30,6 +30,7 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
+from lockstead.stores.postgres_doctor import BEHIND, examination
 from lockstead.stores.postgres_listen import Listener, until_changed
 from lockstead.stores.postgres_pool import Pool
 from lockstead.stores.postgres_statements import bucket, statements
@@ -39,6 +40,9 @@ from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
     pass
+
+if TYPE_CHECKING:
+    from lockstead.stores.examination import Finding, Promise
 
 A = TypeVar("A")
 
@@ -187,6 +191,16 @@ class PostgresStore:
         return until_changed(self._listener, name.key, look, seconds, is_over)
 
     # --- examining -----------------------------------------------------------------------------------------------
+
+    @property
+    def behind(self) -> Mapping[Promise, str]:
+        """What of PostgreSQL keeps which promise."""
+        return BEHIND
+
+    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
+        """Look at the server's durability, its standbys, what stands between, and the role's rights."""
+        with self._pool.lend(limit) as (link, _left):
+            yield from examination(link, self._target.schema, limit)
 
     # --- life ----------------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ _REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ("certificate", "TLS does not fit: see ?sslmode=, ?sslrootcert= and the server's certificate"),
     ("invalid response to SSL negotiation", "this is no PostgreSQL server: correct host and port"),
     ("expected authentication request", "this is no PostgreSQL server: correct host and port"),
-    ("unsupported frontend protocol", "the server is too old: lockstead needs PostgreSQL 9.5 or later"),
+    ("unsupported frontend protocol", "the server is too old: lockstead needs PostgreSQL 10 or later"),
 )
 """Words of libpq's message for a connection that will never be taken, and what to do. A server that speaks another
 language is not understood, and asked again: no harm, but the line is its own."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
@@ -23,8 +22,8 @@ LINKS_MAX: Final = 8
 SERVES: Final = 3600.0
 """Seconds after which a connection is replaced: what stands there is checked anew, and the server's memory freed."""
 
-OLDEST: Final = 90500
-"""ON CONFLICT, and `||` of jsonb."""
+OLDEST: Final = 100000
+"""The oldest that has all that is asked, by its documentation; ON CONFLICT and `||` of jsonb came with 9.5."""
 
 
 class Pool:
@@ -34,66 +33,72 @@ class Pool:
         self._target = target
         self._statements = statements
         self._idle: list[Link] = []
-        self._lent: set[Link] = set()
+        self._lent = 0
         self._lock = threading.Lock()
-        self._places = threading.BoundedSemaphore(LINKS_MAX)
+        self._returned = threading.Condition(self._lock)
         self._is_open = True
 
-    @contextmanager
-    def lend(self, limit: float) -> Iterator[tuple[Link, float]]:
-        """Lend a connection that is ready, and say how many seconds of the limit are left.
+    def lend(self, limit: float) -> Loan:
+        """Lend a connection that is ready, for a `with` block. limit is seconds, for the block too.
 
         Raises StoreUnavailable or StoreRefused: nothing was sent yet.
         """
-        ends_at = time.monotonic() + limit
-        if not self._places.acquire(timeout=limit):
-            raise StoreUnavailable(f"{self._target.url}: all {LINKS_MAX} connections were busy for {limit:.3g} s")
-        try:
-            link = self._take(ends_at)
-            try:
-                yield link, max(0.001, ends_at - time.monotonic())
-            finally:
-                self._give_back(link)
-        finally:
-            self._places.release()
+        return Loan(self, limit)
 
-    def _take(self, ends_at: float) -> Link:
+    def take(self, ends_at: float) -> Link:
+        """Give a connection that is ready."""
         while True:
             with self._lock:
-                if not self._is_open:
-                    raise StoreUnavailable(f"the store {self._target.url} is closed")
-                link = self._idle.pop() if self._idle else None
-                if link is not None:
-                    self._lent.add(link)
-            if link is None:
-                return self._open(ends_at)
-            if link.is_silent() and time.monotonic() - link.opened_at < SERVES:
-                return link
-            self._drop(link)
+                link = self._next(ends_at)
+            try:
+                if link is None:
+                    return self._open(ends_at)
+                if link.is_silent() and time.monotonic() - link.opened_at < SERVES:
+                    return link
+                link.close()
+            except BaseException:
+                self._forgo()
+                raise
+            self._forgo()
+
+    def _next(self, ends_at: float) -> Link | None:
+        """Give an idle connection, or None where another one may be opened; either counts as lent."""
+        while True:
+            if not self._is_open:
+                raise StoreUnavailable(f"the store {self._target.url} is closed")
+            if self._idle:
+                self._lent += 1
+                return self._idle.pop()
+            if self._lent < LINKS_MAX:
+                self._lent += 1
+                return None
+            if not self._returned.wait(ends_at - time.monotonic()):
+                raise StoreUnavailable(f"{self._target.url}: all {LINKS_MAX} connections were busy for too long")
+
+    def _forgo(self) -> None:
+        with self._lock:
+            self._lent -= 1
+            self._returned.notify()
 
     def _open(self, ends_at: float) -> Link:
-        link = connect(self._target.conninfo, self._target.url, max(0.001, ends_at - time.monotonic()))
-        with self._lock:
-            self._lent.add(link)
+        link = connect(self._target.conninfo, self._target.url, _left(ends_at))
         try:
             prepare(link, self._target, self._statements, ends_at)
         except BaseException:
-            self._drop(link)
+            link.close()
             raise
         return link
 
-    def _give_back(self, link: Link) -> None:
+    def give_back(self, link: Link) -> None:
+        """Take back a connection, and keep it if it may serve again."""
         with self._lock:
-            if link.is_good and self._is_open:
-                self._lent.discard(link)
+            self._lent -= 1
+            is_kept = link.is_good and self._is_open
+            if is_kept:
                 self._idle.append(link)
-                return
-        self._drop(link)
-
-    def _drop(self, link: Link) -> None:
-        with self._lock:
-            self._lent.discard(link)
-        link.close()
+            self._returned.notify()
+        if not is_kept:
+            link.close()
 
     def forget(self) -> Pool:
         """Give a fresh pool to a forked child. psycopg closes no connection that another process opened."""
@@ -106,8 +111,28 @@ class Pool:
         with self._lock:
             self._is_open = False
             links, self._idle = self._idle, []
+            self._returned.notify_all()
         for link in links:
             link.close()
+
+
+class Loan:
+    """One use of a connection. Two a lock cycle: a generator's context manager would take a tenth of it."""
+
+    __slots__ = ("_ends_at", "_link", "_pool")
+
+    def __init__(self, pool: Pool, limit: float) -> None:
+        self._pool = pool
+        self._ends_at = time.monotonic() + limit
+
+    def __enter__(self) -> tuple[Link, float]:
+        """Give the connection and the seconds that are left."""
+        self._link = self._pool.take(self._ends_at)
+        return self._link, _left(self._ends_at)
+
+    def __exit__(self, *_error: object) -> None:
+        """Give it back."""
+        self._pool.give_back(self._link)
 
 
 def prepare(link: Link, target: Target, statements: Statements, ends_at: float) -> None:
@@ -132,7 +157,7 @@ def prepare(link: Link, target: Target, statements: Statements, ends_at: float) 
 def _check_server(link: Link) -> None:
     if link.version < OLDEST:
         raise StoreRefused(
-            f"{link.place} is PostgreSQL {link.said('server_version')}: too old; lockstead needs 9.5 or later"
+            f"{link.place} is PostgreSQL {link.said('server_version')}: too old; lockstead needs 10 or later"
         )
     encoding = link.said("server_encoding")
     if encoding != "UTF8":
