@@ -6,7 +6,6 @@ PostgreSQL refuses to run as root: then it runs as the system's `postgres`, in a
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -20,12 +19,12 @@ import psycopg
 
 from lockstead.stores import url as store_urls
 from lockstead.stores.port import Store
+from lockstead.stores.postgres_statements import statements
+from lockstead.stores.postgres_wire import name_of
 from tests.servers.base import Server, answers, needed
 
 USER = "locksmith"
 PROGRAMS = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)
-
-_WRITE = re.compile(rb"(INSERT INTO|UPDATE) \w+\.record\b")
 
 
 def unprivileged() -> list[str]:
@@ -177,6 +176,16 @@ class BouncerServer(Server):
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
+def executed(sent: bytes) -> Iterator[bytes]:
+    """Give the text of each statement that a client has carried out, or the name of one that was prepared before."""
+    while len(sent) >= 5:
+        kind, length = sent[:1], int.from_bytes(sent[1:5], "big")
+        first, _, rest = sent[5 : 1 + length].partition(b"\0")
+        if (kind == b"P" and not first) or kind == b"B":  # one with a name is only prepared
+            yield rest.partition(b"\0")[0]
+        sent = sent[1 + max(4, length) :]
+
+
 class PostgresPlace:
     """A store in one database. Each space is a schema of its own."""
 
@@ -188,19 +197,23 @@ class PostgresPlace:
 
     def __init__(self, directory: Path) -> None:
         self.server = PostgresServer().start()
+        self._writes: set[bytes] = set()
 
     @property
     def ports(self) -> Sequence[int]:
         return (self.server.port,)
 
     def url(self, space: str, *, ports: Sequence[int] | None = None) -> str:
+        ours = statements(space)
+        for text in (ours.create, ours.replace, ours.extend, ours.remove, ours.extend_many):
+            self._writes |= {text, name_of(text)}
         return f"{self.server.url(port=(ports or self.ports)[0])}?schema={space}"
 
     def open(self, space: str, *, ports: Sequence[int] | None = None) -> Store:
         return store_urls.open_store(self.url(space, ports=ports))
 
     def is_write(self, sent: bytes) -> bool:
-        return _WRITE.search(sent) is not None
+        return any(statement in self._writes for statement in executed(sent))
 
     def left(self, space: str) -> list[str]:
         if not self.server.tell(

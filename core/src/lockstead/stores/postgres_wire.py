@@ -100,7 +100,7 @@ class Link:
             self.is_good = False
             called_back_at = ends_at - min(CANCEL_MAX, limit * CANCEL_SHARE)
             if self._is_prepared(statement, called_back_at):
-                self._connection.send_query_prepared(_name(statement), values)
+                self._connection.send_query_prepared(name_of(statement), values)
             else:
                 self._connection.send_query_params(statement, values)
             try:
@@ -129,7 +129,7 @@ class Link:
         if uses <= PREPARE_AFTER:
             return False
         results: list[PGresult] = []
-        self._connection.send_prepare(_name(statement), statement)
+        self._connection.send_prepare(name_of(statement), statement)
         try:
             self._collect(results, ends_at)
         except _Late:
@@ -282,8 +282,8 @@ def _ready(poll: select.poll, ends_at: float) -> int:
     return event if event & (_POLL_READ | select.POLLOUT) else event | _POLL_READ  # an error is read as one
 
 
-def _name(statement: bytes) -> bytes:
-    # the same name is the same text, on whatever connection it is found
+def name_of(statement: bytes) -> bytes:
+    """Give the name under which a statement is prepared: the same text, on whatever connection it is found."""
     return b"lockstead_%08x" % zlib.crc32(statement)
 
 
