@@ -1,0 +1,153 @@
+"""Redis fails over and forgets, or moves slots: what is lost is told, and tokens still grow (H21)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import lockstead
+from lockstead.errors import LeaseLost, LossReason, StoreError
+from lockstead.protocol.commands import Create, Extend, List, Read, Remove, Removed, Snapshot
+from lockstead.stores.redis import RedisStore
+from lockstead.stores.redis_route import slot_of
+from lockstead.stores.redis_wire import Keys
+from lockstead.values import Name, Space
+from tests.servers.redis import ClusterPlace, SentinelPlace
+
+LIMIT = 20.0
+APT = Name("apt")
+
+
+def until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+    ends_at = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends_at, "it did not come to pass"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def sentinels(tmp_path: Path) -> Iterator[SentinelPlace]:
+    place = SentinelPlace(tmp_path)
+    yield place
+    place.stop()
+
+
+@pytest.mark.slow
+def test_h21_a_fail_over_that_forgets_the_lock_is_told_and_tokens_still_grow(sentinels: SentinelPlace) -> None:
+    with (
+        lockstead.Client(sentinels.open("space")) as client,
+        lockstead.Client(sentinels.open("space")) as other,
+    ):
+        # the replicas stand still and their connections are cut, so that the grant is forgotten with the master
+        for replica in sentinels.replicas:
+            replica.pause()
+        sentinels.master.says("CLIENT", "KILL", "TYPE", "replica")
+        lease = client.lock("apt", ttl=20).acquire()
+        token = lease.token
+        assert token is not None
+        sentinels.master.kill()
+        for replica in sentinels.replicas:
+            replica.resume()
+        with other.lock("apt", ttl=20).acquire(timeout=90) as taken:
+            assert taken.token is not None
+            assert taken.token > token
+            until(lambda: not lease.is_held)
+            with pytest.raises(LeaseLost) as lost:
+                lease.check()
+            assert lost.value.reason in (LossReason.TAKEN, LossReason.GONE, LossReason.EXPIRED)
+            assert taken.is_held
+
+
+@pytest.mark.slow
+def test_a_master_that_was_demoted_is_asked_no_more(sentinels: SentinelPlace) -> None:
+    store = sentinels.open("space")
+    made = store.perform(Create(APT, {"v": "1"}), LIMIT)
+    assert isinstance(made, Snapshot)
+    assert sentinels.sentinels[0].says("SENTINEL", "FAILOVER", "locks").startswith(b"+OK")
+    until(lambda: b"role:slave" in sentinels.master.says("INFO", "replication"))
+
+    def renewed() -> bool:
+        try:
+            return isinstance(store.perform(Extend(APT, {}, made.incarnation), 5.0), Snapshot)
+        except StoreError:
+            return False
+
+    until(renewed)
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
+    place = ClusterPlace(tmp_path_factory.mktemp("cluster"))
+    yield place
+    place.stop()
+
+
+def test_a_slot_that_moves_is_followed(cluster: ClusterPlace) -> None:
+    store = cluster.open("moving")
+    assert isinstance(store, RedisStore)
+    keys = Keys("moving")
+    slot = str(slot_of(keys.record(APT)))
+    made = store.perform(Create(APT, {"v": "1"}, 30.0, "", 31.0), LIMIT)
+    assert isinstance(made, Snapshot)
+    ids = [node.says("CLUSTER", "MYID").split(b"\r\n")[1].decode() for node in cluster.nodes]
+    source = next(
+        n for n, node in enumerate(cluster.nodes) if b"MOVED" not in node.says("EXISTS", keys.record(APT).decode())
+    )
+    target = (source + 1) % 3
+    old, new = cluster.nodes[source], cluster.nodes[target]
+    assert new.says("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source]) == b"+OK\r\n"
+    assert old.says("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target]) == b"+OK\r\n"
+    # in the middle: what is there is served, and what is not is sent on
+    assert isinstance(store.perform(Read(APT), LIMIT), Snapshot)
+    moved = [keys.record(APT).decode(), keys.token(APT).decode()]
+    said = old.says("MIGRATE", "127.0.0.1", str(new.port), "", "0", "5000", "KEYS", *moved)
+    assert said == b"+OK\r\n"
+    renewed = store.perform(Read(APT), LIMIT)
+    assert isinstance(renewed, Snapshot)
+    for node in (new, old, cluster.nodes[(source + 2) % 3]):
+        assert node.says("CLUSTER", "SETSLOT", slot, "NODE", ids[target]) == b"+OK\r\n"
+    assert isinstance(store.perform(Extend(APT, {"n": "1"}, made.incarnation), LIMIT), Snapshot)
+    assert [name for name, _ in store.perform(List(Space.LOCK), LIMIT).entries] == [APT]
+    answers = store.perform_many([Read(APT), Remove(APT, made.incarnation), Create(Name("b"), {})], LIMIT)
+    assert [type(answer) for answer in answers] == [Snapshot, Removed, Snapshot]
+    store.close()
+
+
+def test_a_listing_is_of_all_masters(cluster: ClusterPlace) -> None:
+    store = cluster.open("listing")
+    names = {Name(f"key-{number}") for number in range(60)}
+    for name in names:
+        store.perform(Create(name, {}), LIMIT)
+    assert {name for name, _ in store.perform(List(Space.LOCK), LIMIT).entries} == names
+    assert all(node.says("DBSIZE") != b":0\r\n" for node in cluster.nodes)
+    store.close()
+
+
+@pytest.mark.slow
+def test_a_cluster_that_misses_a_master_serves_what_the_others_have(tmp_path: Path) -> None:
+    cluster = ClusterPlace(tmp_path)
+    try:
+        for node in cluster.nodes:
+            node.says("CONFIG", "SET", "cluster-require-full-coverage", "no")
+        store = cluster.open("half")
+        keys = Keys("half")
+        names = [Name(f"key-{number}") for number in range(30)]
+        dead = [name for name in names if slot_of(keys.record(name)) < 5461]
+        alive = [name for name in names if name not in dead]
+        for name in names:
+            assert isinstance(store.perform(Create(name, {"v": "1"}), LIMIT), Snapshot)
+        cluster.nodes[0].kill()
+        with pytest.raises(StoreError):
+            store.perform(Read(dead[0]), LIMIT)
+        for name in alive:
+            assert isinstance(store.perform(Read(name), LIMIT), Snapshot)
+        answers = store.perform_many([Read(name) for name in (dead[0], alive[0])], LIMIT)
+        assert isinstance(answers[0], StoreError)
+        assert isinstance(answers[1], Snapshot)
+        store.close()
+    finally:
+        cluster.stop()
