@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import (
@@ -35,6 +35,9 @@ from lockstead.stores.redis_loop import AwaitedLinks
 from lockstead.stores.redis_route import Ask, Route, Talk, call, call_many, route, shown
 from lockstead.stores.redis_wire import Keys, Request, Words, answer, enrol, pass_on, request
 from lockstead.values import Name, Space
+
+if TYPE_CHECKING:
+    from lockstead.stores.examination import Finding, Promise
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -336,6 +339,25 @@ class RedisStore:
             self._run(self._called(pass_on(name, self._keys)), ENROL_LIMIT)
         except StoreError:
             return  # then the others find out by polling
+
+    # --- examining -----------------------------------------------------------------------------------------------
+
+    @property
+    def behind(self) -> Mapping[Promise, str]:
+        """What of Redis keeps a promise."""
+        from lockstead.stores.redis_doctor import BEHIND
+
+        return BEHIND
+
+    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
+        """Look at the version, the memory, the persistence and the replicas of every master."""
+        from lockstead.stores.redis_doctor import examination
+
+        def send(address: Address, words: Words) -> Any:
+            return self._links.exchange(Ask(address, (words,), is_routed=self._is_routed), limit)[0]
+
+        self._check_open()
+        return examination(self._run(self._route.masters(), limit), self._ears.channel, send)
 
     # --- life ----------------------------------------------------------------------------------------------------
 
