@@ -16,6 +16,7 @@ import pytest
 
 import lockstead
 from lockstead import FenceGuard, LeaseLost, Lock, Sequencer, Settings, opening
+from lockstead.stores import url
 from lockstead.stores.memory import MemoryStore
 
 
@@ -38,7 +39,10 @@ def test_everything_that_is_exported_is_there() -> None:
         _ = lockstead.Mutex
 
 
-HEAVY = ("pendulum", "httpx", "sqlite3", "google", "asyncio", "ssl", "socket", "ctypes", "subprocess", "email")
+HEAVY = (
+    *("pendulum", "httpx", "sqlite3", "google", "asyncio", "ssl", "socket", "ctypes", "subprocess", "email"),
+    *("redis", "psycopg", "kazoo", "cassandra", "json"),
+)
 
 
 def test_importing_lockstead_loads_no_client_library_and_no_event_loop() -> None:
@@ -51,16 +55,38 @@ def test_importing_lockstead_loads_no_client_library_and_no_event_loop() -> None
     )
 
 
-def test_naming_a_lock_loads_no_client_library_and_opens_nothing() -> None:
+NAMED = {
+    "gs": "gs://b/p/k",
+    "sqlite": "sqlite:////nowhere/locks.db#k",
+    "memory": "memory:#k",
+    "redis": "redis://h:6380/1?prefix=p#k",
+    "rediss": "rediss://me:word@h#k",
+    "redis+sentinel": "redis+sentinel://h1,h2/service#k",
+    "redis+cluster": "redis+cluster://h1,h2#k",
+    "redlock": "redlock://h1,h2,h3#k",
+    "etcd": "etcd://me:word@h1:2379,h2/p?tls=true#k",
+    "postgresql": "postgresql://me@h/db?schema=s#k",
+    "postgres": "postgres://me@h/db#k",
+    "zk": "zk://h1,h2/p?session=10s#k",
+    "cassandra": "cassandra://h1,h2/keyspace#k",
+}
+
+
+def test_every_scheme_has_a_name_here() -> None:
+    assert sorted(url.OURS) == sorted(NAMED)
+
+
+def test_naming_a_lock_of_any_scheme_loads_no_client_library_and_opens_nothing() -> None:
     assert (
         python(f"""
         import sys, threading, lockstead
-        for url in ("gs://b/p/k", "sqlite:////nowhere/locks.db#k", "memory:#k"):
+        for url in {list(NAMED.values())}:
             lock = lockstead.Lock(url, ttl="5m")
             assert lock.key == "k" and lock.settings.ttl == 300
-        stores = [f"lockstead.stores.{{name}}" for name in ("gcs", "gcs_wire", "sqlite", "memory")]
-        mine = ["lockstead.runtime.engine", "lockstead.protocol.commands", *stores]
-        print([name for name in (*{HEAVY}, *mine) if name in sys.modules])
+        stores = [name for name in sys.modules if name.startswith("lockstead.stores.")]
+        costly = [name for name in stores if not name.endswith(("_url", ".url", ".port"))]
+        mine = [name for name in ("lockstead.runtime.engine", "lockstead.protocol.commands") if name in sys.modules]
+        print([name for name in {HEAVY} if name in sys.modules] + costly + mine)
         print(threading.active_count())
         """)
         == "[]\n1"

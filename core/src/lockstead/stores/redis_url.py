@@ -108,8 +108,8 @@ def _addresses(hosts: str, port: int) -> tuple[Address, ...]:
     found = []
     for host in hosts.split(","):
         name, _, number = host.rpartition(":") if host.rpartition(":")[2].isdigit() else (host, "", "")
-        name = name.strip("[]")
-        if not name or (number and not 0 < int(number) < 65536):
+        name, is_bracketed = name.strip("[]"), name.startswith("[")
+        if not name or (":" in name and not is_bracketed) or (number and not 0 < int(number) < 65536):
             raise ValueError("the URL names no server; write 'redis://host:port', with a number for the port")
         found.append((name, int(number) if number else port))
     return tuple(found)

@@ -120,8 +120,8 @@ def _addresses(hosts: str) -> tuple[Address, ...]:
     found: list[tuple[str, int | None]] = []
     for host in hosts.split(","):
         name, _, number = host.rpartition(":") if host.rpartition(":")[2].isdigit() else (host, "", "")
-        name = name.strip("[]")
-        if not name or (number and not 0 < int(number) < 65536):
+        name, is_bracketed = name.strip("[]"), name.startswith("[")
+        if not name or (":" in name and not is_bracketed) or (number and not 0 < int(number) < 65536):
             raise ValueError("a host of the URL is none; write 'redlock://host1:port,host2:port,host3:port'")
         found.append((name, int(number) if number else None))
     last = found[-1][1]
