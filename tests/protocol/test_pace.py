@@ -12,7 +12,7 @@ from lockstead.protocol.commands import Create, Extend, Pause, Read, Remove, Sto
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.members import Attached, member_name
 from lockstead.protocol.release import Outcome, remove
-from lockstead.testing.simulation.store import DATED
+from lockstead.testing.simulation.store import DATED, NONE
 from lockstead.values import Space
 from tests.protocol.bench import APT, Bench, Session
 
@@ -154,6 +154,19 @@ def test_rule_04_who_may_not_renew_counts_from_the_first_of_two_reads_that_diffe
     joined = session.commit(after=0.5).outcome
     assert isinstance(joined, Attached)
     assert joined.record_deadline == pytest.approx(first_read_at + 99.0)
+
+
+def test_rule_04_where_a_server_drops_records_a_revision_that_moved_gives_nobody_a_deadline() -> None:
+    # what moves it there need not renew its life: a master that lagged is brought up, a field is written beside a lease
+    bench = Bench(replace(NONE, clock=StoreClock.ENFORCED), ttl=100)
+    session = uncalibrated(bench)
+    turned_away(session)
+    session.wait()
+    standing = bench.standing()
+    assert standing is not None
+    bench.store.perform(Extend(APT, {}, standing.incarnation, lives=100.0))
+    session.expect(Read)
+    session.commit().expect(Extend)
 
 
 def test_rule_04_a_record_that_stands_still_gives_nobody_a_deadline() -> None:
