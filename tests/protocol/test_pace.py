@@ -158,7 +158,8 @@ def test_rule_04_who_may_not_renew_counts_from_the_first_of_two_reads_that_diffe
 
 def test_rule_04_where_a_server_drops_records_a_revision_that_moved_gives_nobody_a_deadline() -> None:
     # what moves it there need not renew its life: a master that lagged is brought up, a field is written beside a lease
-    bench = Bench(replace(NONE, clock=StoreClock.ENFORCED), ttl=100)
+    bench = Bench(NONE, ttl=100)
+    bench.traits = replace(NONE, clock=StoreClock.ENFORCED)  # whose answers carry no time, either
     session = uncalibrated(bench)
     turned_away(session)
     session.wait()
