@@ -122,6 +122,14 @@ def test_the_revision_is_what_a_quorum_agrees_on_and_else_marked() -> None:
     assert marked.fields == {"n": "3"}
 
 
+def test_where_masters_disagree_what_any_of_them_has_shows_and_who_applied_most_has_the_last_word() -> None:
+    one, two = record("a", 3, "9"), record("a", 2, "7")
+    raw = {**two.raw, b".revoked": b"by somebody"}
+    seen = by_read(tally(one, Seen(True, "a", 2, "7", "", 0, raw), None), True)
+    assert isinstance(seen, Snapshot)
+    assert seen.fields == {"n": "3", "revoked": "by somebody"}
+
+
 def test_an_extend_is_done_where_a_quorum_did_it_and_refused_where_none_can() -> None:
     other = record("b", done=False)
     assert isinstance(by_extend(tally(record("a"), record("a"), other), True), Snapshot)
