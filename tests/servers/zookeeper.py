@@ -77,7 +77,8 @@ class ZookeeperServer(Server):
         # for a quick start: one collector, no second compiler; and the libraries that the package itself names
         options = ["-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         options += [f"-D{name}={value}" for name, value in self._properties.items()]
-        jars = f"{JARS}/zookeeper.jar:{JARS}/slf4j-simple.jar"
+        # the last two are for TLS: the package forgets to name them
+        jars = ":".join(f"{JARS}/{name}.jar" for name in ("zookeeper", "slf4j-simple", "netty-codec", "netty-resolver"))
         return [self._java, *options, "-cp", jars, self.main, str(config)]
 
     def is_ready(self) -> bool:

@@ -38,6 +38,13 @@ from lockstead.values import Name, Space
 if TYPE_CHECKING:
     from lockstead.stores.zookeeper_line import Line
 
+UNREADABLE: Final = {"v": "1"}
+"""What is shown of a damaged record: one of ours that says nothing. An operator can remove it; to everybody else it is
+neither free nor anybody's."""
+
+_DAMAGED: Final = "damaged-"
+"""Begins the incarnation of a damaged record; the transaction that made its node follows."""
+
 LISTED_AT_ONCE: Final = 500
 """Records of a listing that are asked for together."""
 
@@ -74,7 +81,7 @@ class Commands:
         got = (yield Ask(lambda client: (client.sync_async(path), client.get_async(path))))[1]
         if isinstance(got, kz.NoNodeError):
             return Absent()
-        return _shown(name, *got)
+        return _shown(*got)
 
     def _list(self, command: List) -> Flow[Listing]:
         space = command.space
@@ -98,7 +105,7 @@ class Commands:
             some = names[first : first + LISTED_AT_ONCE]
             answers = yield Ask(_getting([self._tree.record(name) for name in some]))
             entries += [
-                (name, _shown(name, *got))
+                (name, _shown(*got))
                 for name, got in zip(some, answers, strict=True)
                 if not isinstance(got, kz.NoNodeError)
             ]
@@ -128,7 +135,10 @@ class Commands:
             data, stat = got
             said = stored(data)
             if said is None:
-                raise _damaged(command.name, path)
+                raise StoreRefused(
+                    f"the record of {command.name.key!r} at {path} in ZooKeeper is damaged, or another program's; "
+                    "break it with now=True (--now)"
+                )
             if command.incarnation not in {None, said.mark} or command.revision not in {None, str(stat.version)}:
                 return Conflict()
             fields = {**said.fields, **command.fields}
@@ -140,6 +150,8 @@ class Commands:
 
     def _remove(self, command: Remove) -> Flow[Removed | Conflict | Absent]:
         path = self._tree.record(command.name)
+        if command.incarnation.startswith(_DAMAGED):
+            return (yield from self._remove_damaged(path, command))
         revision = -1 if command.revision is None else version_of(command.revision)
         if revision is not None and is_mark(command.incarnation):
 
@@ -152,6 +164,26 @@ class Commands:
             if refused_at((yield Ask(removing, writes=True))[0]) is None:
                 return Removed()
         return (yield from what_stands(path))
+
+    def _remove_damaged(self, path: str, command: Remove) -> Flow[Removed | Conflict | Absent]:
+        """Delete a node that is no record, with whatever stands below it, if it is the very one that was shown."""
+        looking = Ask(lambda client: (client.sync_async(path), client.get_async(path), client.get_children_async(path)))
+        _, got, below = yield looking
+        if isinstance(got, kz.NoNodeError) or isinstance(below, kz.NoNodeError):
+            return Absent()
+        shown = _shown(*got)
+        if shown.incarnation != command.incarnation or command.revision not in {None, shown.revision}:
+            return Conflict()
+
+        def removing(client: Any) -> tuple[Any]:
+            step = client.transaction()
+            for node in below:
+                step.delete(f"{path}/{node}")
+            # a record that was made here meanwhile has a mark that is not among these, and cannot be deleted
+            step.delete(path, got[1].version)
+            return (step.commit_async(),)
+
+        return Removed() if refused_at((yield Ask(removing, writes=True))[0]) is None else Conflict()
 
 
 def _getting(paths: list[str]) -> Callable[[Any], list[Any]]:
@@ -168,14 +200,8 @@ def _extending(path: str, mark: str, version: int, data: bytes) -> Callable[[Any
     return extending
 
 
-def _shown(name: Name, data: bytes | None, stat: Any) -> Snapshot:
+def _shown(data: bytes | None, stat: Any) -> Snapshot:
     said = stored(data)
     if said is None:
-        raise _damaged(name, "")
+        return Snapshot(UNREADABLE, f"{_DAMAGED}{stat.czxid}", str(stat.version), token=stat.czxid)
     return Snapshot(said.fields, said.mark, str(stat.version), token=stat.czxid)
-
-
-def _damaged(name: Name, path: str) -> StoreRefused:
-    return StoreRefused(
-        f"the record of {name.key!r} in ZooKeeper is damaged or another program's; delete the node {path}"
-    )

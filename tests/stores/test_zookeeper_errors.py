@@ -1,0 +1,297 @@
+"""What a ZooKeeper that cannot be used says: one line that names what is wrong and what to do, of the right class."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, UnimplementedError
+from kazoo.security import make_digest_acl
+
+from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+from lockstead.protocol.commands import Create, Read, Snapshot
+from lockstead.stores import url as store_urls
+from lockstead.stores.zookeeper import ZookeeperStore
+from lockstead.stores.zookeeper_url import where_of
+from lockstead.stores.zookeeper_wire import failure
+from tests.servers.base import free_port
+from tests.servers.redis import certificate
+from tests.servers.zookeeper import Ensemble, ZookeeperServer, asked
+from tests.stores.zookeeper_server import APT, LIMIT, opened, server, space, taken, until
+
+__all__ = ["server", "space"]
+
+
+def said(url: str, limit: float = 1.0) -> StoreError:
+    """Give the error of a store's first read."""
+    store = opened(url)
+    try:
+        with pytest.raises(StoreError) as caught:
+            store.perform(Read(APT), limit)
+        assert "\n" not in str(caught.value)
+        return caught.value
+    finally:
+        store.close()
+
+
+@contextmanager
+def answering(answer: bytes | None) -> Iterator[int]:
+    """A server of another kind: it gives one answer to whatever comes; None: it says nothing at all."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    held: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                one, _ = listener.accept()
+            except OSError:
+                return
+            held.append(one)
+            if answer is not None:
+                try:
+                    one.recv(4096)
+                    one.sendall(answer)
+                    one.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(LIMIT)
+        for one in [listener, *held]:
+            one.close()
+
+
+def test_a_port_without_a_server_is_unavailable_and_names_the_server() -> None:
+    port = free_port()
+    error = said(f"zk://127.0.0.1:{port}/locks")
+    assert isinstance(error, StoreUnavailable)
+    assert f"127.0.0.1:{port}" in str(error)
+    assert "refused" in str(error)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"-ERR unknown command\r\n", b"\x00" * 64])
+def test_another_server_behind_the_port_is_refused(answer: bytes) -> None:
+    with answering(answer) as port:
+        error = said(f"zk://127.0.0.1:{port}/locks")
+        assert isinstance(error, StoreRefused)
+        assert "no ZooKeeper" in str(error)
+
+
+def test_a_server_that_hangs_is_unavailable_within_the_limit() -> None:
+    with answering(None) as port:
+        began_at = time.monotonic()
+        error = said(f"zk://127.0.0.1:{port}/locks", 0.5)
+        assert time.monotonic() - began_at < 10
+        assert isinstance(error, StoreUnavailable)
+        assert "does not answer as a ZooKeeper" in str(error)
+
+
+def test_an_ensemble_without_a_majority_says_so(tmp_path: Path) -> None:
+    ensemble = Ensemble(tmp_path / "ensemble")
+    lonely = ensemble.servers[0]
+    lonely.launch()
+    try:
+        until(lambda: isinstance(_attempt(lonely), StoreUnavailable) and "majority" in str(_attempt(lonely)))
+    finally:
+        lonely.kill()
+
+
+def _attempt(one: ZookeeperServer) -> StoreError:
+    return said(f"zk://{one.address}/locks")
+
+
+def test_nodes_of_another_user_and_a_wrong_password_are_refused_and_the_password_is_not_repeated(
+    server: ZookeeperServer, space: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = opened(space.replace("zk://", "zk://me:secret%2F1@"))
+    taken(mine)
+    mine.close()
+    for credentials in ("", "me:wr0ng@", "other:secret%2F1@"):
+        error = said(space.replace("zk://", f"zk://{credentials}"))
+        assert isinstance(error, StoreRefused)
+        assert "allows no access" in str(error)
+        assert "wr0ng" not in str(error)
+        assert "secret" not in str(error)
+    monkeypatch.setenv("ZOOKEEPER_USER", "me")
+    monkeypatch.setenv("ZOOKEEPER_PASSWORD", "secret/1")
+    from_environment = opened(space)
+    assert isinstance(from_environment.perform(Read(APT), LIMIT), Snapshot)
+    from_environment.close()
+
+
+def test_a_closed_root_is_refused_and_a_path_that_an_administrator_made_is_enough(
+    server: ZookeeperServer, space: str
+) -> None:
+    name = space.rpartition("/")[2]
+    with asked(server.address) as admin:
+        admin.add_auth("digest", "admin:admin")
+        admin.create(f"/{name}", acl=[make_digest_acl("admin", "admin", all=True)])
+        admin.create(f"/{name}/locks", acl=[make_digest_acl("admin", "admin", all=True), *_for("me", "pw")])
+    refused = opened(f"{space}/mine".replace("zk://", "zk://me:pw@"))
+    with pytest.raises(StoreRefused, match="allows no access"):
+        refused.perform(Create(APT, {}, 30.0, "me"), LIMIT)
+    refused.close()
+    allowed = opened(f"{space}/locks".replace("zk://", "zk://me:pw@"))
+    taken(allowed)
+    allowed.close()
+
+
+def _for(user: str, password: str) -> list[object]:
+    return [make_digest_acl(user, password, create=True, read=True, write=True, delete=True)]
+
+
+def test_a_server_that_is_too_old_is_told_the_version_that_is_needed() -> None:
+    error = failure(UnimplementedError(), writes=True)
+    assert isinstance(error, StoreRefused)
+    assert "3.4" in str(error)
+
+
+def test_what_nobody_knows_is_an_unknown_outcome_if_it_writes() -> None:
+    assert type(failure(KazooException("?"), writes=True)).__name__ == "OutcomeUnknown"
+    assert type(failure(KazooException("?"), writes=False)).__name__ == "StoreUnavailable"
+
+
+# --- TLS ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ZookeeperServer, int, Path]]:
+    """Give a server with a plain and a TLS port, the latter, and the file of its authority."""
+    folder = tmp_path_factory.mktemp("secured")
+    made, key = certificate(folder)
+    both = folder / "both.pem"
+    both.write_text(_pkcs8(key) + made.read_text())
+    port = free_port()
+    properties = {
+        "zookeeper.serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "zookeeper.ssl.keyStore.location": str(both),
+        "zookeeper.ssl.clientAuth": "none",
+        "zookeeper.ssl.trustStore.location": str(made.rename(folder / "ca.pem")),
+    }
+    running = ZookeeperServer(folder / "server", settings={"secureClientPort": str(port)}, properties=properties)
+    with running:
+        yield running, port, folder / "ca.pem"
+
+
+def _pkcs8(key: Path) -> str:
+    command = ["openssl", "pkcs8", "-topk8", "-nocrypt", "-in", str(key)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_tls_works_with_the_servers_authority(secured: tuple[ZookeeperServer, int, Path]) -> None:
+    _, port, authority = secured
+    store = opened(f"zk://127.0.0.1:{port}/locks?ca={authority}")
+    taken(store)
+    assert store.url == f"zk://127.0.0.1:{port}/locks?ca={authority}"
+    store.close()
+
+
+SAY = """
+import sys
+from lockstead.protocol.commands import Read
+from lockstead.stores import url
+from lockstead.values import Name
+try: url.open_store(sys.argv[1]).perform(Read(Name("apt")), 3.0)
+except Exception as error: print(type(error).__name__, error)
+"""
+
+
+def said_apart(url: str) -> str:
+    """Give the error in another process: kazoo leaves the sockets of failed handshakes to the collector."""
+    command = [sys.executable, "-W", "ignore", "-c", SAY, url]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
+
+
+def test_tls_without_trust_against_a_plain_port_and_without_tls_say_so(
+    secured: tuple[ZookeeperServer, int, Path],
+) -> None:
+    plain, port, authority = secured
+    for url in (f"zk://127.0.0.1:{port}/locks?tls=true", f"zk://{plain.address}/locks?ca={authority}"):
+        assert said_apart(url).startswith("StoreRefused no TLS with the ZooKeeper at 127.0.0.1")
+    assert "TLS" in said_apart(f"zk://127.0.0.1:{port}/locks")
+
+
+# --- opening --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("zk://", "names no server"),
+        ("zk:///locks", "names no server"),
+        ("zk://a,,b/locks", "names no server"),
+        ("zk://host:0/locks", "names no server"),
+        ("zk://host:99999/locks", "names no server"),
+        ("zk://host/a//b", "no empty pieces"),
+        ("zk://host/../b", "no empty pieces"),
+        ("zk://host/a%0Ab", "no control characters"),
+        ("zk://host/zookeeper/locks", "belongs to the server itself"),
+        ("zk://host/locks?session=0.1", "session is 0.1 s"),
+        ("zk://host/locks?session=abc", "session"),
+        ("zk://host/locks?tls=maybe", "tls is true or false"),
+    ],
+)
+def test_a_url_that_is_none_is_refused_without_repeating_it(url: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as caught:
+        store_urls.open_store(url.replace("zk://", "zk://me:pa55@") if "//host" in url else url)
+    assert "pa55" not in str(caught.value)
+
+
+def test_h22_what_may_be_printed_has_no_credentials_and_opens_the_same_store() -> None:
+    for text, shown in (
+        ("zk://me:secret@h1,h2:2182/a/b", "zk://h1:2181,h2:2182/a/b"),
+        ("zk://h1", "zk://h1:2181/lockstead"),
+        ("zk://[::1]:2181/a%20b", "zk://[::1]:2181/a%20b"),
+        ("zk://me@h1/a?session=30s&tls=true", "zk://h1:2181/a?session=30&tls=true"),
+        ("zk://h1/a?ca=/x.pem&cert=/c.pem&key=/k.pem", "zk://h1:2181/a?ca=/x.pem&cert=/c.pem&key=/k.pem"),
+    ):
+        assert store_urls.printable(text) == shown
+        assert store_urls.printable(shown) == shown
+        with_environment = where_of(shown, {"ZOOKEEPER_USER": "me", "ZOOKEEPER_PASSWORD": "secret"})
+        assert (with_environment.user, with_environment.password) == ("me", "secret")
+        assert "secret" not in repr(with_environment)
+
+
+def test_a_function_that_makes_the_client_is_taken_and_anything_else_is_not(
+    server: ZookeeperServer, space: str
+) -> None:
+    made: list[KazooClient] = []
+
+    def make() -> KazooClient:
+        made.append(KazooClient(hosts=server.address, timeout=5.0))
+        return made[-1]
+
+    store = store_urls.open_store(space, make)
+    assert isinstance(store, ZookeeperStore)
+    taken(store)
+    store.close()
+    assert len(made) == 1
+    assert not made[0].connected
+    for wrong in ("client", KazooClient()):
+        with pytest.raises(TypeError, match="function that makes a KazooClient"):
+            store_urls.open_store(space, wrong)
+
+
+def test_without_kazoo_the_line_says_what_to_type() -> None:
+    program = (
+        "import sys\nsys.modules['kazoo'] = None\nfrom lockstead.stores import url\n"
+        "print(url.printable('zk://me:x@host'), url.parse_lock('zk://host#apt').key)\n"
+        "try: url.open_store('zk://host')\nexcept Exception as error: print(type(error).__name__, error)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    shown, refused = run.stdout.splitlines()
+    assert shown == "zk://host:2181/lockstead apt"
+    assert refused == 'StoreRefused ZooKeeper stores need kazoo: pip install "lockstead[zookeeper]"'

@@ -1,0 +1,351 @@
+"""The queue on ZooKeeper: who watches what, and what becomes of a place with its session, process and answer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from lockstead.protocol.commands import Conflict, Create, Read, Remove, Snapshot
+from lockstead.stores.zookeeper import ZookeeperStore
+from lockstead.stores.zookeeper_names import in_order
+from tests.servers.zookeeper import ZookeeperServer, asked, four_letters, operations, standing
+from tests.stores.test_zookeeper import expire
+from tests.stores.zookeeper_server import APT, LIMIT, opened, server, space, store, taken, until
+
+__all__ = ["server", "space", "store"]
+
+CREATE = 1
+
+
+class Standing:
+    """Somebody who stands in line in a thread, again and again, until it is worth asking or told to stop."""
+
+    def __init__(self, store: ZookeeperStore, asker: str) -> None:
+        self.store, self.asker = store, asker
+        self.has_turn = threading.Event()
+        self.stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self.stop.is_set():
+            try:
+                if self.store.queue(APT, self.asker, 1.0, lambda seconds: self.stop.wait(min(seconds, 0.05))):
+                    self.has_turn.set()
+                    return
+            except Exception:
+                self.stop.wait(0.05)  # as the engine does: it is polled
+
+    def end(self) -> None:
+        self.stop.set()
+        self._thread.join(LIMIT)
+
+
+def places(server: ZookeeperServer, url: str) -> list[str]:
+    """Name the places in the queue, in order."""
+    with asked(server.address) as client:
+        found = standing(client, "/" + url.partition("?")[0].rpartition("/")[2])
+    return in_order([one.rpartition("/")[2] for one in found if one.startswith("queue/apt/")])
+
+
+@contextmanager
+def in_line(server: ZookeeperServer, *askers: tuple[ZookeeperStore, str]) -> Iterator[list[Standing]]:
+    """Have some stand in line in this order."""
+    standing: list[Standing] = []
+    try:
+        for store, asker in askers:
+            standing.append(Standing(store, asker))
+            until(lambda: len(places(server, store.url)) == len(standing))  # noqa: B023
+        yield standing
+    finally:
+        for one in standing:
+            one.end()
+
+
+def asks(store: ZookeeperStore, asker: str) -> Snapshot | Conflict:
+    return store.perform(Create(APT, {"v": "1", "identity": asker}, 30.0, asker, 33.0), LIMIT)
+
+
+def test_everybody_watches_another_node_so_that_a_release_wakes_one(
+    store: ZookeeperStore, server: ZookeeperServer, space: str
+) -> None:
+    held = taken(store)
+    with in_line(server, *((store, f"waiter-{number}") for number in range(5))) as waiters:
+        base = "/" + space.rpartition("/")[2]
+        order = places(server, space)
+        expected = {f"{base}/lock/apt", *(f"{base}/queue/apt/{place}" for place in order[:-1])}
+
+        def watched() -> set[str]:
+            said = four_letters(server.port, b"wchp").decode()
+            return {line for line in said.splitlines() if line.startswith(base + "/")}
+
+        until(lambda: watched() == expected)
+        store.perform(Remove(APT, held.incarnation), LIMIT)
+        assert waiters[0].has_turn.wait(LIMIT)
+        assert [one.has_turn.is_set() for one in waiters[1:]] == [False] * 4
+        assert isinstance(asks(store, "waiter-0"), Snapshot)
+        assert places(server, space) == order[1:]
+
+
+def test_a_queue_that_everybody_left_leaves_nothing_behind(
+    store: ZookeeperStore, server: ZookeeperServer, space: str
+) -> None:
+    held = taken(store)
+    with in_line(server, (store, "granted"), (store, "gone")) as (granted, gone):
+        gone.end()
+        store.leave(APT, "gone", LIMIT)
+        store.perform(Remove(APT, held.incarnation), LIMIT)
+        assert granted.has_turn.wait(LIMIT)
+        answer = asks(store, "granted")
+        assert isinstance(answer, Snapshot)
+        store.perform(Remove(APT, answer.incarnation), LIMIT)
+
+    def left() -> list[str]:
+        with asked(server.address) as client:
+            return standing(client, "/" + space.rpartition("/")[2])
+
+    # the first was not alone when it last looked, so that the queue's node may stay until the next one comes
+    assert left() in ([], ["queue/apt"])
+    answer = asks(store, "newcomer")
+    assert isinstance(answer, Snapshot)
+    store.perform(Remove(APT, answer.incarnation), LIMIT)
+    assert left() == []
+
+
+def test_a_place_that_went_with_its_session_is_taken_again_at_the_end(server: ZookeeperServer, space: str) -> None:
+    store, other = opened(f"{space}?session=2"), opened(space)
+    held = taken(other)
+    try:
+        with in_line(server, (store, "expired"), (other, "second")) as (expired, second):
+            before = places(server, space)
+            expire(store, server)
+            until(lambda: len(places(server, space)) == 2 and places(server, space)[0] == before[1])
+            other.perform(Remove(APT, held.incarnation), LIMIT)
+            assert second.has_turn.wait(LIMIT)
+            assert not expired.has_turn.is_set()
+            refused = asks(store, "expired")
+            assert isinstance(refused, Conflict)
+            assert refused.is_queued
+            granted = asks(other, "second")
+            assert isinstance(granted, Snapshot)
+            other.perform(Remove(APT, granted.incarnation), LIMIT)
+            assert expired.has_turn.wait(LIMIT)
+            assert isinstance(asks(store, "expired"), Snapshot)
+    finally:
+        store.close()
+        other.close()
+
+
+def test_a_grant_with_a_place_that_is_gone_does_not_overtake(server: ZookeeperServer, space: str) -> None:
+    store, other = opened(space), opened(space)
+    held = taken(other)
+    try:
+        with in_line(server, (store, "expired"), (other, "second")) as (expired, _second):
+            # it knows that it is first, and does not know yet that its place is gone
+            expired.end()
+            expire(store, server)
+            other.perform(Remove(APT, held.incarnation), LIMIT)
+            refused = asks(store, "expired")
+            assert isinstance(refused, Conflict)
+            assert refused.is_queued
+    finally:
+        store.close()
+        other.close()
+
+
+WAITER = """
+import sys
+from lockstead.stores import url
+from lockstead.values import Name
+store = url.open_store(sys.argv[1])
+store.queue(Name("apt"), "stopped", 600.0, lambda seconds: False)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_h06_a_process_that_stands_still_or_is_killed_loses_its_place_with_its_session(
+    store: ZookeeperStore, server: ZookeeperServer, space: str, number: signal.Signals
+) -> None:
+    held = taken(store)
+    child = subprocess.Popen([sys.executable, "-c", WAITER, f"{space}?session=1"])
+    try:
+        until(lambda: len(places(server, space)) == 1)
+        with in_line_behind(server, store, space) as second:
+            os.kill(child.pid, number)
+            store.perform(Remove(APT, held.incarnation), LIMIT)
+            assert second.has_turn.wait(LIMIT)
+            assert isinstance(asks(store, "second"), Snapshot)
+    finally:
+        child.kill()
+        child.wait()
+
+
+@contextmanager
+def in_line_behind(server: ZookeeperServer, store: ZookeeperStore, url: str) -> Iterator[Standing]:
+    second = Standing(store, "second")
+    try:
+        until(lambda: len(places(server, url)) == 2)
+        yield second
+    finally:
+        second.end()
+
+
+def test_h18_who_has_left_takes_no_place_even_if_its_wait_begins_only_then(
+    store: ZookeeperStore, server: ZookeeperServer, space: str
+) -> None:
+    taken(store)
+    store.leave(APT, "never-came", LIMIT)
+    assert store.queue(APT, "never-came", 0.2, lambda _seconds: False) is False
+    assert places(server, space) == []
+
+
+class Relay:
+    """Between a client and its server. cut_after(code): the next request of this kind is passed on, its answer is not,
+    and the connection ends."""
+
+    def __init__(self, port: int) -> None:
+        self._behind = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._code = 0
+        self.seen: list[int] = []
+        self.has_cut = threading.Event()
+        self._sockets = [self._listener]
+        self._threads: list[threading.Thread] = []
+        self._begin(self._accept)
+
+    def _begin(self, job: Callable[..., None], *ends: socket.socket) -> None:
+        self._threads.append(threading.Thread(target=job, args=ends, daemon=True))
+        self._threads[-1].start()
+
+    def cut_after(self, code: int) -> None:
+        self._code = code
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self._behind))
+            self._sockets += [client, server]
+            for job in (self._up, self._down):
+                self._begin(job, client, server)
+
+    def _up(self, client: socket.socket, server: socket.socket) -> None:
+        for sent in _pieces(client):
+            codes = list(operations(sent))
+            self.seen += codes
+            if self._code in codes:
+                self._code = 0
+                _end(client)
+                server.sendall(sent)
+                self.has_cut.set()
+                return
+            server.sendall(sent)
+        _end(server)
+
+    def _down(self, client: socket.socket, server: socket.socket) -> None:
+        for sent in _pieces(server):
+            try:
+                client.sendall(sent)
+            except OSError:
+                return
+        _end(client)
+
+    def close(self) -> None:
+        for one in self._sockets:
+            _end(one)
+        for thread in self._threads:
+            thread.join(LIMIT)
+        for one in self._sockets:
+            one.close()
+
+
+def _end(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+
+
+def _pieces(source: socket.socket) -> Iterator[bytes]:
+    while True:
+        try:
+            sent = source.recv(65536)
+        except OSError:
+            return
+        if not sent:
+            return
+        yield sent
+
+
+@pytest.fixture
+def relayed(server: ZookeeperServer) -> Iterator[Relay]:
+    relay = Relay(server.port)
+    yield relay
+    relay.close()
+
+
+def through(relay: Relay, url: str, server: ZookeeperServer) -> ZookeeperStore:
+    return opened(url.replace(f":{server.port}", f":{relay.port}"))
+
+
+def test_h28_a_place_whose_making_was_never_answered_is_found_again_and_is_the_only_one(
+    server: ZookeeperServer, space: str, relayed: Relay, store: ZookeeperStore
+) -> None:
+    held = taken(store)
+    cut = through(relayed, space, server)
+    try:
+        cut.perform(Read(APT), LIMIT)
+        with in_line(server, (store, "first-of-all")):
+            relayed.cut_after(CREATE)
+            waiter = Standing(cut, "waiter")
+            assert relayed.has_cut.wait(LIMIT)
+            until(lambda: len(places(server, space)) == 2)
+            # it goes on: a second place would come with the next look
+            until(lambda: relayed.seen.count(CREATE) == 1 and cut._line.stand(APT, "waiter") is not None)
+            assert len(places(server, space)) == 2
+            assert relayed.seen.count(CREATE) == 1
+        store.leave(APT, "first-of-all", LIMIT)
+        store.perform(Remove(APT, held.incarnation), LIMIT)
+        assert waiter.has_turn.wait(LIMIT)
+        assert isinstance(asks(cut, "waiter"), Snapshot)
+        waiter.end()
+    finally:
+        cut.close()
+
+
+def test_h28_who_leaves_while_the_making_of_its_place_was_never_answered_leaves_no_place(
+    server: ZookeeperServer, space: str, relayed: Relay, store: ZookeeperStore
+) -> None:
+    taken(store)
+    with in_line(server, (store, "first-of-all")):  # so that the queue's node is there
+        cut = through(relayed, space, server)
+        try:
+            cut.perform(Read(APT), LIMIT)
+            relayed.cut_after(CREATE)
+            with pytest.raises(Exception, match="lost"):
+                cut.queue(APT, "waiter", 30.0, lambda _seconds: False)
+            leave_until_it_works(lambda: cut.leave(APT, "waiter", LIMIT))
+            assert len(places(server, space)) == 1
+            assert relayed.seen.count(CREATE) == 1
+        finally:
+            cut.close()
+
+
+def leave_until_it_works(leave: Callable[[], None]) -> None:
+    def works() -> bool:
+        try:
+            leave()
+        except Exception:
+            return False
+        return True
+
+    until(works)
