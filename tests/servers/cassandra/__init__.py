@@ -12,11 +12,12 @@ import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from tests.servers.base import Server, absent, free_port, needed
 
 ROOT: Final = Path(__file__).parents[3]
+HOST: Final = "127.0.0.1"
 
 EXPORTS: Final = (
     "java.base/java.lang.ref",
@@ -53,10 +54,10 @@ YAML: Final = """\
 cluster_name: tests
 partitioner: org.apache.cassandra.dht.Murmur3Partitioner
 num_tokens: 1
-initial_token: "0"
+initial_token: "{token}"
 auto_bootstrap: false
-listen_address: 127.0.0.1
-rpc_address: 127.0.0.1
+listen_address: {host}
+rpc_address: {host}
 storage_port: {storage_port}
 native_transport_port: {port}
 endpoint_snitch: SimpleSnitch
@@ -66,7 +67,7 @@ paxos_variant: v2
 seed_provider:
   - class_name: org.apache.cassandra.locator.SimpleSeedProvider
     parameters:
-      - seeds: "127.0.0.1:{storage_port}"
+      - seeds: "{seed}:{storage_port}"
 """
 
 STRICT: Final = """\
@@ -104,13 +105,22 @@ def jars() -> Path:
 
 
 class CassandraServer(Server):
-    """One node. `is_strict`: it wants a password (cassandra/cassandra), checks rights, and offers TLS too."""
+    """One node, the first of a cluster or `beside` another one of it: then on the next loopback address, same ports.
 
-    def __init__(self, directory: Path, port: int | None = None, *, is_strict: bool = False) -> None:
-        super().__init__(directory, port)
+    `is_strict`: it wants a password (cassandra/cassandra), checks rights, and offers TLS too.
+    """
+
+    def __init__(
+        self, directory: Path, port: int | None = None, *, is_strict: bool = False, beside: Self | None = None
+    ) -> None:
+        super().__init__(directory, port or (beside.port if beside is not None else None))
         self.jars = jars()
         self.certificate = directory / "certificate.pem"
-        yaml = YAML.format(port=self.port, storage_port=free_port())
+        self.number: int = 1 if beside is None else beside.number + 1
+        self.host = f"127.0.0.{self.number}"
+        self.storage_port: int = free_port() if beside is None else beside.storage_port
+        ports = {"port": self.port, "storage_port": self.storage_port}
+        yaml = YAML.format(host=self.host, seed=HOST, token=self.number * 2**60, **ports)
         if is_strict:
             yaml += STRICT.format(keystore=self._make_keystore())
         (directory / "cassandra.yaml").write_text(yaml)
@@ -156,7 +166,7 @@ class CassandraServer(Server):
     def is_ready(self) -> bool:
         """Tell whether it answers the question that every driver begins with (OPTIONS of the native protocol)."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=5.0) as asking:
+            with socket.create_connection((self.host, self.port), timeout=5.0) as asking:
                 asking.sendall(bytes((4, 0, 0, 0, 5, 0, 0, 0, 0)))
                 return len(asking.recv(9)) == 9
         except OSError:
