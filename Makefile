@@ -63,7 +63,7 @@ test: $(STAMP) debian ## all tests but those of Cassandra; ARGS="-k renew" for s
 
 .PHONY: cassandra
 cassandra: $(STAMP) debian ## the tests of the Cassandra store, on a server that Maven fetches; ARGS= as for test
-	$(RUN)/pytest -m cassandra $(ARGS)
+	$(RUN)/pytest -m cassandra -n $(WORKERS) --dist loadgroup $(ARGS)
 
 .PHONY: demo
 demo: $(STAMP) debian ## publish packages under a lock, seen live; REPO= LOCK= PACE= choose where and how fast

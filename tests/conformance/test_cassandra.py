@@ -32,6 +32,7 @@ class OnCassandra(Suite):
 
 
 @pytest.mark.cassandra
+@pytest.mark.xdist_group("cassandra node")
 class TestCassandra(OnCassandra, StoreConformance):
     pass
 

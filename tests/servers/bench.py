@@ -167,7 +167,12 @@ class Background:
 _NUMBERS = itertools.count()
 
 
-@pytest.fixture(scope="session", params=[pytest.param(one, marks=pytest.mark.xdist_group(one)) for one in PLACES])
+def _marks(scheme: str) -> list[pytest.MarkDecorator]:
+    marker = PLACES[scheme].marker
+    return [pytest.mark.xdist_group(scheme), *([getattr(pytest.mark, marker)] if marker else [])]
+
+
+@pytest.fixture(scope="session", params=[pytest.param(one, marks=_marks(one)) for one in PLACES])
 def at(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Run the server of each store in turn: tests of one store go to one worker."""
     folder: Path = tmp_path_factory.mktemp(request.param)

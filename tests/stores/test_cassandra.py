@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.policies import ConstantReconnectionPolicy, ConstantSpeculativeExecutionPolicy, RetryPolicy
 
-from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
 from lockstead.stores import url
 from lockstead.stores.cassandra_url import where_of
@@ -20,10 +24,17 @@ from lockstead.stores.examination import Severity
 from lockstead.stores.port import Examines, Store
 from lockstead.values import Name, Space
 from tests.servers.cassandra import CassandraServer
-from tests.servers.cassandra.place import CassandraPlace, session
+from tests.servers.cassandra.place import EXECUTE, CassandraPlace, frames, session
+from tests.servers.proxy import Fault, Proxy
 
+T = TypeVar("T")
 APT = Name("apt")
 LIMIT = 20.0
+
+
+def on_a_node(test: T) -> T:
+    """Let a test run on the one node that a worker has for all of these."""
+    return pytest.mark.cassandra(pytest.mark.xdist_group("cassandra node")(test))
 
 
 def shows(answer: object) -> Snapshot:
@@ -177,14 +188,14 @@ def spoil(asking: Any, space: str, column: str) -> None:
 # --- one node --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.cassandra
+@on_a_node
 def test_a_name_that_is_longer_than_the_server_takes_is_refused(cassandra_place: CassandraPlace, space: str) -> None:
     text = cassandra_place.url(space)
     for name in (Name("a" * 70_000), Name("apt", Space.MEMBER, "a" * 70_000)):
         assert "longer than" in refusal(text, Create(name, {}))
 
 
-@pytest.mark.cassandra
+@on_a_node
 def test_h24_a_row_that_does_not_say_whether_it_is_held_is_refused_and_named(
     cassandra_place: CassandraPlace, space: str
 ) -> None:
@@ -199,7 +210,7 @@ def test_h24_a_row_that_does_not_say_whether_it_is_held_is_refused_and_named(
         assert isinstance(store.perform(Read(APT), LIMIT), Absent)
 
 
-@pytest.mark.cassandra
+@on_a_node
 @pytest.mark.parametrize("column", ["granted", "incarnation", "revision", "fields"])
 def test_h24_a_row_with_a_column_missing_is_nobodys_and_not_free_and_can_be_removed(
     cassandra_place: CassandraPlace, space: str, column: str
@@ -216,7 +227,7 @@ def test_h24_a_row_with_a_column_missing_is_nobodys_and_not_free_and_can_be_remo
         assert isinstance(store.perform(Read(APT), LIMIT), Absent)
 
 
-@pytest.mark.cassandra
+@on_a_node
 def test_tokens_grow_although_the_clock_goes_back_and_although_the_table_is_lost(
     cassandra_place: CassandraPlace, space: str
 ) -> None:
@@ -238,7 +249,7 @@ def test_tokens_grow_although_the_clock_goes_back_and_although_the_table_is_lost
     store.close()
 
 
-@pytest.mark.cassandra
+@on_a_node
 def test_a_lock_that_is_free_leaves_its_row_and_a_member_leaves_none(
     cassandra_place: CassandraPlace, space: str
 ) -> None:
@@ -251,7 +262,7 @@ def test_a_lock_that_is_free_leaves_its_row_and_a_member_leaves_none(
         assert [(row.space, row.held) for row in rows] == [("lock", False)]
 
 
-@pytest.mark.cassandra
+@on_a_node
 def test_local_serial_keeps_the_same_contract(cassandra_place: CassandraPlace, space: str) -> None:
     with opened(cassandra_place.url(space) + "?consistency=local_serial") as store:
         made = shows(store.perform(Create(APT, {}), LIMIT))
@@ -262,7 +273,7 @@ def test_local_serial_keeps_the_same_contract(cassandra_place: CassandraPlace, s
         assert isinstance(store.perform(Remove(APT, taken.incarnation), LIMIT), Removed)
 
 
-@pytest.mark.cassandra
+@on_a_node
 def test_many_processes_that_find_no_table_make_one(cassandra_place: CassandraPlace, space: str) -> None:
     stores = [cassandra_place.open(space) for _ in range(6)]
     answers: list[object] = [None] * len(stores)
@@ -287,7 +298,7 @@ def test_many_processes_that_find_no_table_make_one(cassandra_place: CassandraPl
         assert not won or seen.incarnation == won[0].incarnation
 
 
-@pytest.mark.cassandra
+@on_a_node
 def test_the_doctor_tells_of_one_copy_and_of_rows_that_vanish(cassandra_place: CassandraPlace, space: str) -> None:
     with opened(cassandra_place.url(space)) as store, session(cassandra_place.server.port) as asking:
         store.perform(Read(APT), LIMIT)
@@ -298,6 +309,147 @@ def test_the_doctor_tells_of_one_copy_and_of_rows_that_vanish(cassandra_place: C
         assert found["commit_log"].severity is Severity.OK
         assert found["table.lives"].severity is Severity.FAILURE
         assert found["table.grace"].severity is Severity.WARNING
+
+
+# --- what is sent ----------------------------------------------------------------------------------------------------
+
+
+class Repeating(RetryPolicy):  # type: ignore[misc]  # the driver has no types
+    """A policy as a caller's own cluster may have it: everything is asked again."""
+
+    asked = 0
+
+    def _again(self, *_: object, **__: object) -> tuple[int, None]:
+        Repeating.asked += 1
+        return self.RETRY, None
+
+    on_read_timeout = on_write_timeout = on_unavailable = on_request_error = _again
+
+
+def is_statement(sent: bytes) -> bool:
+    return any(opcode == EXECUTE for opcode, _ in frames(sent))
+
+
+@on_a_node
+def test_h25_each_command_sends_as_many_statements_as_the_page_says(
+    cassandra_place: CassandraPlace, space: str
+) -> None:
+    with Proxy(cassandra_place.ports) as proxy, opened(cassandra_place.url(space, ports=proxy.ports)) as store:
+        store.perform(Read(APT), LIMIT)
+        sent: dict[str, int] = {}
+
+        def ask(what: str, command: Any) -> Any:
+            count, writes = proxy.count(is_statement), proxy.count(cassandra_place.is_write)
+            answer = store.perform(command, LIMIT)
+            assert writes.total <= count.total
+            sent[what] = count.total
+            return answer
+
+        made = ask("new", Create(APT, {}))
+        ask("held", Create(APT, {}))
+        ask("look", Read(APT))
+        made = ask("renew", Extend(APT, {}, made.incarnation))
+        made = ask("take over", Replace(APT, {}, made.incarnation, made.revision))
+        ask("members", List(Space.MEMBER, "apt"))
+        ask("release", Remove(APT, made.incarnation))
+        ask("used", Create(APT, {}))
+        once = dict.fromkeys(("new", "held", "look", "take over", "members", "release"), 1)
+        assert sent == {**once, "renew": 2, "used": 2}
+
+
+@on_a_node
+@pytest.mark.parametrize("fault", [Fault.ANSWER_LOST, Fault.CUT_AFTER])
+def test_h25_nothing_is_sent_twice_even_if_the_callers_own_cluster_repeats_everything(
+    cassandra_place: CassandraPlace, space: str, fault: Fault
+) -> None:
+    Repeating.asked = 0
+
+    def make() -> Cluster:
+        profile = ExecutionProfile(
+            retry_policy=Repeating(), speculative_execution_policy=ConstantSpeculativeExecutionPolicy(0.01, 5)
+        )
+        return Cluster(
+            ["127.0.0.1"],
+            port=proxy.ports[0],
+            protocol_version=4,
+            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+            reconnection_policy=ConstantReconnectionPolicy(0.1),
+            idle_heartbeat_interval=1,
+            idle_heartbeat_timeout=1,
+        )
+
+    with Proxy(cassandra_place.ports) as proxy:
+        store = url.open_store(cassandra_place.url(space, ports=proxy.ports), client=make)
+        assert isinstance(store.perform(Read(APT), LIMIT), Absent)
+        armed, writes = proxy.arm(fault, cassandra_place.is_write), proxy.count(cassandra_place.is_write)
+        with pytest.raises(OutcomeUnknown):
+            store.perform(Create(APT, {"identity": "me"}), 1.0)
+        assert armed.hits == 1
+        seen: list[Snapshot] = []
+
+        def is_shown() -> bool:
+            with suppress(StoreUnavailable):
+                seen.append(shows(store.perform(Read(APT), 1.0)))
+            return bool(seen)
+
+        cassandra_place.server.until(is_shown, "the record is not shown")
+        assert seen[-1].fields == {"identity": "me"}
+        assert writes.total == 1
+        assert Repeating.asked == 0
+        store.close()
+
+
+@on_a_node
+def test_h02_a_late_write_meets_no_successor(cassandra_place: CassandraPlace, space: str) -> None:
+    with Proxy(cassandra_place.ports) as proxy:
+        with opened(cassandra_place.url(space, ports=proxy.ports)) as late, opened(cassandra_place.url(space)) as now:
+            first = shows(late.perform(Create(APT, {"identity": "first"}), LIMIT))
+            for command in (
+                Extend(APT, {"late": "1"}, first.incarnation),
+                Replace(APT, {"late": "1"}, first.incarnation, first.revision),
+                Remove(APT, first.incarnation),
+                Create(APT, {"late": "1"}),
+            ):
+                seen = shows(now.perform(Read(APT), LIMIT))
+                assert seen.incarnation == first.incarnation
+                if isinstance(command, Create):
+                    now.perform(Remove(APT, first.incarnation), LIMIT)
+                armed = proxy.arm(Fault.REQUEST_LATE, cassandra_place.is_write, seconds=2.0)
+                with pytest.raises(OutcomeUnknown):
+                    late.perform(command, 0.5)
+                if not isinstance(command, Create):
+                    now.perform(Remove(APT, first.incarnation), LIMIT)
+                following = shows(now.perform(Create(APT, {"identity": "next"}), LIMIT))
+                armed.wait_arrived()
+                kept = shows(now.perform(Read(APT), LIMIT))
+                assert (kept.incarnation, kept.revision) == (following.incarnation, following.revision)
+                first = following
+
+
+@on_a_node
+def test_h13_a_forked_child_that_ends_by_itself_leaves_the_parent_alone(
+    cassandra_place: CassandraPlace, space: str
+) -> None:
+    program = """
+import os, sys, warnings, lockstead
+warnings.simplefilter("ignore", DeprecationWarning)
+client = lockstead.connect(sys.argv[1])
+lease = client.lock("parent", ttl=60).acquire(30)
+child = os.fork()
+with client.lock("child" if child == 0 else "apt", ttl=60).acquire(30):
+    pass
+if child == 0:
+    sys.exit(7)  # in good order: everything that registered itself for the end is run
+_, status = os.waitpid(child, 0)
+lease.check()
+assert lease.release() is True
+print(os.waitstatus_to_exitcode(status))
+"""
+    text = cassandra_place.url(space)
+    done = subprocess.run(
+        [sys.executable, "-c", program, text], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "7", "")
 
 
 # --- one node that asks who one is -----------------------------------------------------------------------------------
@@ -325,7 +477,7 @@ def _lets_in(port: int) -> bool:
         return False
 
 
-@pytest.mark.cassandra
+@on_a_node
 class TestRightsAndTls:
     def test_a_wrong_password_and_none_are_refused_and_not_repeated(
         self, strict: CassandraServer, monkeypatch: pytest.MonkeyPatch

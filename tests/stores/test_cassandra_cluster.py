@@ -27,7 +27,7 @@ LIMIT = 5.0
 ENOUGH = 120.0
 """Seconds, for a broken server and not for a slow machine."""
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
+pytestmark = [pytest.mark.cassandra, pytest.mark.slow, pytest.mark.xdist_group("cassandra nodes")]
 
 
 @pytest.fixture(scope="module")

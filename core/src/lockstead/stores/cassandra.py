@@ -235,7 +235,7 @@ class CassandraStore:
         """Look at the cluster: its version, its nodes, the copies of the keyspace, the table."""
         from lockstead.stores.cassandra_doctor import examination
 
-        return examination(self._link.session(limit), self._where, limit)
+        return examination(self._link.look, self._where, limit)
 
     # --- life ----------------------------------------------------------------------------------------------------
 

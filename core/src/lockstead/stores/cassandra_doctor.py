@@ -1,11 +1,11 @@
 """Decides what an examination of a cluster looks at beyond a store's commands: copies, nodes, commit log, table.
 
-Only reads, of the server's own tables, through the session it is given. Must not know commands or records.
+Only reads, of the server's own tables. Must not know commands or records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import cassandra
@@ -31,11 +31,11 @@ Rows = list[Mapping[str, Any]]
 Ask = Callable[..., Rows]
 
 
-def examination(session: Any, where: Where, limit: float) -> Iterator[Finding]:
+def examination(look: Callable[[str, Sequence[str], float], Rows], where: Where, limit: float) -> Iterator[Finding]:
     """Yield what is found of the cluster. limit is seconds for each request; raises what `failure` makes of errors."""
 
     def ask(cql: str, *values: str) -> Rows:
-        return list(session.execute(cql, values, timeout=limit))
+        return look(cql, values, limit)
 
     try:
         local = ask("SELECT release_version, data_center FROM system.local")[0]

@@ -17,10 +17,15 @@ from typing import Any, Final
 import cassandra
 from cassandra import ConsistencyLevel, cluster
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPolicy, FallthroughRetryPolicy
-from cassandra.query import PreparedStatement, SimpleStatement, dict_factory
+from cassandra.policies import (
+    ConstantReconnectionPolicy,
+    DCAwareRoundRobinPolicy,
+    FallthroughRetryPolicy,
+    NoSpeculativeExecutionPolicy,
+)
+from cassandra.query import PreparedStatement, dict_factory
 
-from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores import cassandra_rows as rows
 from lockstead.stores.cassandra_errors import PROTOCOL, failure, not_created, unreachable
 from lockstead.stores.cassandra_url import Where
@@ -44,10 +49,11 @@ MakeCluster = Callable[[], Any]
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A connected cluster with everything prepared."""
+    """A connected cluster with everything prepared; profile is how statements are run."""
 
     cluster: Any
     session: Any
+    profile: Any
     prepared: Mapping[str, PreparedStatement]
 
     def close(self) -> None:
@@ -78,7 +84,8 @@ class Link:
         if left <= 0:
             raise StoreUnavailable(f"{self._where.url}: no time was left to send the request")
         answer = _Answer()
-        future = opened.session.execute_async(opened.prepared[statement].bind(values), timeout=left)
+        bound = opened.prepared[statement].bind(values)
+        future = opened.session.execute_async(bound, timeout=left, execution_profile=opened.profile)
         future.add_callbacks(answer.give, answer.fail)
         found: Found = []
         while True:
@@ -94,9 +101,10 @@ class Link:
             answer.clear()
             future.start_fetching_next_page()
 
-    def session(self, limit: float) -> Any:
-        """Give the driver's session, for who looks at the cluster itself."""
-        return self._opened(time.monotonic() + limit).session
+    def look(self, cql: str, values: Sequence[object], limit: float) -> Found:
+        """Give what the server's own tables say; raises the driver's errors once it is connected."""
+        opened = self._opened(time.monotonic() + limit)
+        return list(opened.session.execute(cql, values, timeout=limit, execution_profile=opened.profile))
 
     def _opened(self, ends_at: float) -> Opened:
         with self._lock:
@@ -179,12 +187,7 @@ class _Answer:
 
 def cluster_of(where: Where) -> Any:
     """Make a cluster object as the URL says, not connected."""
-    profile = cluster.ExecutionProfile(
-        load_balancing_policy=DCAwareRoundRobinPolicy(where.datacenter or None),
-        retry_policy=FallthroughRetryPolicy(),
-        row_factory=dict_factory,
-        request_timeout=STEP_LIMIT,
-    )
+    profile = cluster.ExecutionProfile(load_balancing_policy=DCAwareRoundRobinPolicy(where.datacenter or None))
     return cluster.Cluster(
         contact_points=[cluster.DefaultEndPoint(host, port) for host, port in where.hosts],
         port=where.hosts[0][1],
@@ -223,17 +226,34 @@ def connect(where: Where, make: MakeCluster) -> Opened:
             session = made.connect()
         except Exception as error:
             raise unreachable(error, where.url) from error
-        return Opened(made, session, _prepared(session, where))
+        profile = _profile(session)
+        return Opened(made, session, profile, _prepared(session, profile, where))
     except BaseException:
         made.shutdown()
         raise
 
 
-def _prepared(session: Any, where: Where) -> Mapping[str, PreparedStatement]:
+def _profile(session: Any) -> Any:
+    """Give the cluster's own profile, but for what repeats statements: a caller's may do so elsewhere."""
+    try:
+        return session.execution_profile_clone_update(
+            cluster.EXEC_PROFILE_DEFAULT,
+            row_factory=dict_factory,
+            retry_policy=FallthroughRetryPolicy(),
+            speculative_execution_policy=NoSpeculativeExecutionPolicy(),
+            request_timeout=STEP_LIMIT,
+        )
+    except ValueError as error:
+        raise StoreRefused(
+            "the Cluster must be made with execution profiles, or with none of their settings"
+        ) from error
+
+
+def _prepared(session: Any, profile: Any, where: Where) -> Mapping[str, PreparedStatement]:
     try:
         return _prepare_all(session, where)
     except cassandra.InvalidRequest:
-        _create(session, where)  # no such keyspace, or no such table
+        _create(session, profile, where)  # no such keyspace, or no such table
     except Exception as error:
         raise failure(error, where.url, writes=False) from error
     try:
@@ -252,8 +272,6 @@ def _prepare_all(session: Any, where: Where) -> Mapping[str, PreparedStatement]:
         statement = session.prepare(text.format(into=into))
         statement.consistency_level = serial if text in rows.SERIAL_READS else quorum
         statement.serial_consistency_level = serial
-        # a statement's own word goes before the session's: a caller's cluster may repeat what it likes elsewhere
-        statement.retry_policy = FallthroughRetryPolicy()
         statement.is_idempotent = False
         if text in rows.SERIAL_READS:
             statement.fetch_size = None  # pages would be reads of different moments
@@ -261,18 +279,18 @@ def _prepare_all(session: Any, where: Where) -> Mapping[str, PreparedStatement]:
     return prepared
 
 
-def _create(session: Any, where: Where) -> None:
+def _create(session: Any, profile: Any, where: Where) -> None:
     """Make what is missing, of keyspace and table. What is there is not touched, and takes no right to make."""
     names = {"keyspace": where.keyspace, "replication": where.replication_cql, "table": rows.TABLE}
     keyspace, table = rows.CREATE_KEYSPACE.format(**names), rows.CREATE_TABLE.format(**names)
     found = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = %s"
     try:
-        if list(session.execute(SimpleStatement(found), (where.keyspace,))):
+        if list(session.execute(found, (where.keyspace,), execution_profile=profile)):
             missing = [table]
         else:
             missing = [keyspace, table]
         for statement in missing:
-            session.execute(SimpleStatement(statement))
+            session.execute(statement, execution_profile=profile)
     except Exception as error:
         raise not_created(error, where.url, "; ".join((keyspace, table))) from error
 
