@@ -180,7 +180,7 @@ class RedisStore:
     def _carried_out(self, command: Command[Any]) -> Talk[Any]:
         if isinstance(command, List):
             return (yield from self._listed(command))
-        said = yield from self._called(request(command, self._keys))
+        said = yield from call(request(command, self._keys), self._route, is_routed=self._is_routed)
         answered = answer(command, said)
         if isinstance(answered, Snapshot):
             self._note(command, answered)

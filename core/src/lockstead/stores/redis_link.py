@@ -33,10 +33,15 @@ class Stopped(Exception):  # noqa: N818 - no error: the caller wanted to
 class Link:
     """One connection. Not safe to share between threads."""
 
-    __slots__ = ("_connection", "_limit", "_used_at", "address", "where")
+    __slots__ = ("_connection", "_failures", "_limit", "_refusal", "_used_at", "address", "where")
 
     def __init__(self, connection: Connection, address: Address, limit: float) -> None:
+        from redis.exceptions import RedisError, ResponseError
+
         self._connection = connection
+        # an import in the way of every command takes a microsecond each time
+        self._refusal: type[Exception] = ResponseError
+        self._failures: tuple[type[Exception], ...] = (RedisError, OSError)
         self.address = address
         self.where = shown(address)
         self._limit: float | None = limit
@@ -89,9 +94,7 @@ class Link:
 
         is_over: looked at every 50 ms while nothing is answered; Stopped where it says True.
         """
-        from redis.exceptions import RedisError, ResponseError
-
-        connection = self._connection
+        connection, refusal = self._connection, self._refusal
         try:
             if limit != self._limit:
                 self._limit_to(limit)
@@ -102,9 +105,9 @@ class Link:
             for _ in commands:
                 try:
                     replies.append(connection.read_response())
-                except ResponseError as error:
+                except refusal as error:
                     replies.append(error)
-        except (RedisError, OSError) as error:
+        except self._failures as error:
             self.close()
             raise unanswered(error, self.where, limit) from error
         except BaseException:

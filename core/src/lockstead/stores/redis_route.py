@@ -42,6 +42,10 @@ Talk: TypeAlias = Generator[Ask, list[Any], T]
 class Route(Protocol):
     """Knows which server is responsible for a key. Shared by threads."""
 
+    def known(self, key: bytes) -> Address | None:
+        """Give the server for a key, if that need not be asked first."""
+        ...
+
     def find(self, key: bytes) -> Talk[Address]:
         """Give the server for a key."""
         ...
@@ -76,6 +80,10 @@ class OneServer:
 
     address: Address
 
+    def known(self, key: bytes) -> Address | None:  # noqa: ARG002 - as every route
+        """Give the server."""
+        return self.address
+
     def find(self, key: bytes) -> Talk[Address]:  # noqa: ARG002 - as every route
         """Give the server."""
         yield from ()
@@ -101,6 +109,10 @@ class BySentinel:
         self._sentinels = tuple(sentinels)
         self._service = service
         self._master: Address | None = None
+
+    def known(self, key: bytes) -> Address | None:  # noqa: ARG002 - as every route
+        """Give the master, if a Sentinel has named it."""
+        return self._master
 
     def find(self, key: bytes) -> Talk[Address]:  # noqa: ARG002 - as every route
         """Give the master."""
@@ -163,6 +175,10 @@ class ByCluster:
         self._seeds = tuple(seeds)
         self._slots: dict[int, Address] = {}
         self._is_stale = True
+
+    def known(self, key: bytes) -> Address | None:
+        """Give the master of a key's slot, if the slots are known."""
+        return None if self._is_stale else self._slots.get(slot_of(key))
 
     def find(self, key: bytes) -> Talk[Address]:
         """Give the master of a key's slot."""
@@ -233,9 +249,13 @@ def slot_of(key: bytes) -> int:
 
 def call(request: Request, along: Route, *, is_routed: bool) -> Talk[Any]:
     """Carry out one script call, and give what the script said."""
-    address = yield from along.find(request.keys[0])
-    replies = yield Ask(address, (request.by_digest(),), is_routed=is_routed)
-    return (yield from _settled(replies[0], request, address, along, is_routed))
+    address = along.known(request.keys[0])
+    if address is None:
+        address = yield from along.find(request.keys[0])
+    reply = (yield Ask(address, (request.by_digest(),), is_routed=is_routed))[0]
+    if isinstance(reply, bytes):
+        return reply
+    return (yield from _settled(reply, request, address, along, is_routed))
 
 
 def call_many(requests: Sequence[Request], along: Route, *, is_routed: bool) -> Talk[list[Any]]:

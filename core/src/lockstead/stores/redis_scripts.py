@@ -76,14 +76,24 @@ local function wake(waiters, record)
 end
 """
 
-_GRANTED: Final = """
+_HEADED: Final = """
 local head = string.format('%s 1 %s %s %.0f', ARGV[3], now, ARGV[4], token)
+"""
+
+_CREATED: Final = """
+if not redis.call('SET', KEYS[1], head .. '\\n' .. ARGV[5], 'PX', ARGV[4], 'NX') then return 'conflict ' .. now end
+"""
+
+_REPLACED: Final = """
 redis.call('SET', KEYS[1], head .. '\\n' .. ARGV[5], 'PX', ARGV[4])
 """
 
-_COUNTED: Final = """
+_COUNTING: Final = """
 local counted = redis.call('GET', KEYS[2])
 if counted then token = math.max(token, (tonumber(counted) or 0) + 1) end
+"""
+
+_COUNTED: Final = """
 redis.call('SET', KEYS[2], string.format('%.0f', token), 'PX', ARGV[6])
 """
 
@@ -97,19 +107,18 @@ return 'ok ' .. now .. ' ' .. head
 
 # KEYS: record, counter of tokens. ARGV: incarnation and revision expected ('' to create), new incarnation, life,
 # fields, life of the counter. In other spaces than that of locks: record, index; the last of ARGV is the part
-_ABSENT: Final = """
-if redis.call('EXISTS', KEYS[1]) == 1 then return 'conflict ' .. now end
-"""
 _LATER: Final = """
 local token = math.max(tonumber(now), token + 1)
 """
 _LISTED: Final = """
 if KEYS[2] then enlist(KEYS[2], ARGV[6], ARGV[4]) end
 """
-CREATE: Final = LuaScript.of("create", _NOW, _ABSENT, _FRESH, _COUNTED, _GRANTED, _ANSWERED)
-CREATE_LISTED: Final = LuaScript.of("create", _NOW, _ENLIST, _ABSENT, _FRESH, _GRANTED, _LISTED, _ANSWERED)
-REPLACE: Final = LuaScript.of("replace", _NOW, _STANDING, _LATER, _COUNTED, _GRANTED, _ANSWERED)
-REPLACE_LISTED: Final = LuaScript.of("replace", _NOW, _ENLIST, _STANDING, _LATER, _GRANTED, _LISTED, _ANSWERED)
+CREATE: Final = LuaScript.of("create", _NOW, _FRESH, _COUNTING, _HEADED, _CREATED, _COUNTED, _ANSWERED)
+CREATE_LISTED: Final = LuaScript.of("create", _NOW, _ENLIST, _FRESH, _HEADED, _CREATED, _LISTED, _ANSWERED)
+REPLACE: Final = LuaScript.of("replace", _NOW, _STANDING, _LATER, _COUNTING, _HEADED, _REPLACED, _COUNTED, _ANSWERED)
+REPLACE_LISTED: Final = LuaScript.of(
+    "replace", _NOW, _ENLIST, _STANDING, _LATER, _HEADED, _REPLACED, _LISTED, _ANSWERED
+)
 
 # KEYS: record
 READ: Final = LuaScript.of(

@@ -9,6 +9,7 @@ The key stands behind `#`. A program that names many locks opens none, so this f
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.stores.url import options_of, query
@@ -23,6 +24,7 @@ PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
 _TLS: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname", "ssl_cert_reqs"})
+_HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
 _TRUE: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -107,11 +109,11 @@ class _Opener:
 def _addresses(hosts: str, port: int) -> tuple[Address, ...]:
     found = []
     for host in hosts.split(","):
-        name, _, number = host.rpartition(":") if host.rpartition(":")[2].isdigit() else (host, "", "")
-        name, is_bracketed = name.strip("[]"), name.startswith("[")
-        if not name or (":" in name and not is_bracketed) or (number and not 0 < int(number) < 65536):
+        fits = _HOST.fullmatch(host)
+        number = int(fits["port"]) if fits is not None and fits["port"] else port
+        if fits is None or not 0 < number < 65536:
             raise ValueError("the URL names no server; write 'redis://host:port', with a number for the port")
-        found.append((name, int(number) if number else port))
+        found.append((fits["six"] or fits["name"], number))
     return tuple(found)
 
 

@@ -15,10 +15,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from lockstead.errors import StoreRefused
+from lockstead.frozen import frozen
 from lockstead.protocol.commands import (
     Absent,
     Command,
@@ -79,14 +80,14 @@ _SPACES: Final = {space.value: space for space in Space}
 _INDEXED: Final = frozenset({Space.MEMBER, Space.AUDIT})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Request:
     """One script call. name is for messages; keys are all in one slot."""
 
     script: LuaScript
     name: Name
     keys: tuple[bytes, ...]
-    args: tuple[bytes, ...] = field(repr=False)
+    args: tuple[bytes, ...]
 
     @property
     def what(self) -> str:
@@ -102,37 +103,35 @@ class Request:
         return (b"EVAL", self.script.text, b"%d" % len(self.keys), *self.keys, *self.args)
 
 
-@dataclass(frozen=True, slots=True)
 class Keys:
-    """The names of keys under a prefix."""
+    """The names of keys under a prefix. Safe to share between threads."""
 
-    prefix: str = "lockstead"
+    def __init__(self, prefix: str = "lockstead") -> None:
+        self._root = f"{_escaped(prefix)}:"
+        # a lock is asked for again and again; what is kept is small
+        self._tagged = lru_cache(maxsize=1000)(self._tag)
 
-    def _tagged(self, key: str) -> str:
-        # braces would move or end the hash tag; the rest of a key may stand as it is
-        escaped = key.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
-        return f"{self._root}{{{escaped}}}:"
-
-    @property
-    def _root(self) -> str:
-        return self.prefix.replace("%", "%25").replace("{", "%7B").replace("}", "%7D") + ":"
+    def _tag(self, key: str) -> bytes:
+        return f"{self._root}{{{_escaped(key)}}}:".encode()
 
     def record(self, name: Name) -> bytes:
         """Give the key of a record."""
+        if name.space is Space.LOCK and not name.part:
+            return self._tagged(name.key) + b"lock"
         part = f":{name.part}" if name.part else ""
-        return f"{self._tagged(name.key)}{name.space.value}{part}".encode()
+        return self._tagged(name.key) + f"{name.space.value}{part}".encode()
 
     def token(self, name: Name) -> bytes:
         """Give the key of the counter of a lock's tokens."""
-        return f"{self._tagged(name.key)}token".encode()
+        return self._tagged(name.key) + b"token"
 
     def waiters(self, name: Name) -> bytes:
         """Give the key of the list of those who wait for a lock."""
-        return f"{self._tagged(name.key)}waiters".encode()
+        return self._tagged(name.key) + b"waiters"
 
     def index(self, name: Name) -> bytes | None:
         """Give the key of the index that tells a record of this space; None where the key alone tells all."""
-        return f"{self._tagged(name.key)}index-{name.space.value}".encode() if name.space in _INDEXED else None
+        return self._tagged(name.key) + f"index-{name.space.value}".encode() if name.space in _INDEXED else None
 
     def channel(self, handle: str) -> bytes:
         """Give the channel by which a handle of the store is woken."""
@@ -158,6 +157,11 @@ class Keys:
         if not closing or space is None:
             return None
         return Name(escaped.replace("%7D", "}").replace("%7B", "{").replace("%25", "%"), space, part)
+
+
+def _escaped(text: str) -> str:
+    """Braces would move or end the hash tag; everything else may stand as it is."""
+    return text.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
 
 
 # --- requests ----------------------------------------------------------------------------------------------------
