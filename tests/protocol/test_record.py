@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstead.errors import StoreRefused
-from lockstead.protocol.commands import FIELDS_BYTES_MAX, Create, Extend, Read, Remove, Replace
+from lockstead.protocol.commands import FIELDS_BYTES_MAX, Create, Extend, Read, Remove, Replace, StoreClock
 from lockstead.protocol.record import Record, Revocation, decode, encode, number, stamped
 from lockstead.values import Name
 
@@ -159,3 +159,15 @@ def test_stamps_are_put_on_what_writes_a_life_and_on_nothing_else() -> None:
     assert extended.fields == {"expires_at": "1010"}
     for plain in (Create(APT, {}), Extend(APT, {}, "1"), Read(APT), Remove(APT, "1")):
         assert stamped(plain, 1000.0) is plain
+
+
+def test_where_a_server_drops_records_no_expires_at_is_written_that_a_renewal_would_have_to_move() -> None:
+    clock = StoreClock.ENFORCED
+    made = stamped(Create(APT, {"alert_at": "5"}, lives=10.0), 1000.0, clock)
+    assert isinstance(made, Create)
+    assert made.fields == {"acquired_at": "1000", "alert_at": "1005"}
+    replaced = stamped(Replace(APT, {}, "1", "1", lives=10.0), 1000.0, clock)
+    assert isinstance(replaced, Replace)
+    assert replaced.fields == {"acquired_at": "1000"}
+    renewal = Extend(APT, {}, "1", lives=10.0)
+    assert stamped(renewal, 1000.0, clock) is renewal

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from lockstead.errors import StoreRefused
 from lockstead.frozen import frozen
-from lockstead.protocol.commands import FIELDS_BYTES_MAX, Command, Create, Extend, Replace
+from lockstead.protocol.commands import FIELDS_BYTES_MAX, Command, Create, Extend, Replace, StoreClock
 from lockstead.values import Name
 
 VERSION: Final = 1
@@ -211,29 +211,33 @@ def number(value: float) -> str:
     return f"{value:.6f}".rstrip("0").rstrip(".")
 
 
-def stamped(command: Command[Any], wall_now: float) -> Command[Any]:
+def stamped(command: Command[Any], wall_now: float, clock: StoreClock = StoreClock.SHARED) -> Command[Any]:
     """Add what people read to a command that writes a lock's life: `acquired_at`, `expires_at`.
+
+    No `expires_at` where a server drops what is not renewed: a renewal there writes nothing, and an old one would lie.
 
     wall_now is seconds since the epoch on the writer's wall clock. Called by the driver just before the send, since
     a script has no wall clock. It is also why an Extend changes a value even when nothing else does.
     """
     match command:
         case Create() if command.lives:
-            fields = _granted(command.fields, command.lives, wall_now)
+            fields = _granted(command.fields, command.lives, wall_now, clock)
             return Create(command.name, fields, command.lives, command.asker, command.stands)
         case Replace() if command.lives:
-            fields = _granted(command.fields, command.lives, wall_now)
+            fields = _granted(command.fields, command.lives, wall_now, clock)
             expected, lives = (command.incarnation, command.revision), command.lives
             return Replace(command.name, fields, *expected, lives, command.asker, command.stands)
-        case Extend() if command.lives:
+        case Extend() if command.lives and clock is not StoreClock.ENFORCED:
             fields = {**command.fields, "expires_at": number(wall_now + command.lives)}
             return Extend(command.name, fields, command.incarnation, command.revision, command.lives)
         case _:
             return command
 
 
-def _granted(fields: Mapping[str, str], lives: float, wall_now: float) -> dict[str, str]:
-    times = {"acquired_at": number(wall_now), "expires_at": number(wall_now + lives)}
+def _granted(fields: Mapping[str, str], lives: float, wall_now: float, clock: StoreClock) -> dict[str, str]:
+    times = {"acquired_at": number(wall_now)}
+    if clock is not StoreClock.ENFORCED:
+        times["expires_at"] = number(wall_now + lives)
     for field_name in ("alert_at", "auto_unlock_at"):
         after = fields.get(field_name)
         if after is not None:

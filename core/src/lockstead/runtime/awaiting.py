@@ -108,7 +108,9 @@ async def arun(script: Script[T], engine: Engine, limits: Limits, bell: LoopBell
                 if isinstance(command, Pause):
                     answer = await _pause(command, engine, limits, sent_at, bell)
                 else:
-                    answer = await _perform(stamped(command, clock.wall()), engine, limits.of(sent_at))
+                    answer = await _perform(
+                        stamped(command, clock.wall(), engine.traits.clock), engine, limits.of(sent_at)
+                    )
             except StoreError as error:
                 command = script.throw(error)
             except LocksteadError:

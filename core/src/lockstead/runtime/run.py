@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from lockstead.errors import LocksteadError, OutcomeUnknown, StoreError, StoreRefused
 from lockstead.frozen import frozen
@@ -84,7 +84,7 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, bell: Bel
                 if isinstance(command, Pause):
                     answer = _pause(command, store, limits.pause(command, sent_at), bell)
                 else:
-                    answer = store.perform(stamped(command, clock.wall()), limits.of(sent_at))
+                    answer = store.perform(stamped(command, clock.wall(), store.traits.clock), limits.of(sent_at))
             except StoreError as error:
                 command = script.throw(error)
             except LocksteadError:
@@ -147,9 +147,9 @@ def run_many(scripts: Sequence[Script[Any]], store: Batches, clock: Clock, limit
 def _perform_many(commands: list[Command[Any]], store: Batches, clock: Clock, limit: float) -> Sequence[Any]:
     if not commands:
         return []
-    wall = clock.wall()
+    wall, kind = clock.wall(), cast(Store, store).traits.clock
     try:
-        answers = store.perform_many([stamped(command, wall) for command in commands], limit)
+        answers = store.perform_many([stamped(command, wall, kind) for command in commands], limit)
     except Exception as error:  # noqa: BLE001 - a foreign store's unknown failure is an unknown outcome
         return [error if isinstance(error, StoreError) else unknown(error) for _ in commands]
     if len(answers) == len(commands):

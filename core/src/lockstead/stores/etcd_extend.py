@@ -55,7 +55,7 @@ def counted(leases: Leases, command: Extend, kv: Kv, beat: Beat) -> Snapshot:
     else:
         leases.hangs(command.name, beat.lease, kv.created, boot_now())
         leases.beat(beat.lease, beat.sent_at, beat.ttl)
-    return kv.snapshot(beat.sent_at, lives(kv.stands, command.lives, beat))
+    return kv.snapshot(beat.sent_at, lives(kv.stands, beat))
 
 
 def refusal(leases: Leases, command: Extend, revision: str | None, kv: Kv | None) -> Absent | Conflict | None:

@@ -150,16 +150,9 @@ def end(lease: str) -> Steps[None]:
         yield from ask(wire.revoke(lease))
 
 
-def lives(stands: float, wanted: float, beat: Beat) -> float | None:
-    """Give how long (seconds) a holder may count on a record, if the server granted less than was asked.
-
-    wanted is the ttl, of which the holder counts; stands is that with drift and lock-delay, which the lease has to
-    outlast. None if it does.
-    """
-    missing = stands - beat.ttl
-    if missing <= 0:
-        return None
-    return max(0.0, (wanted or stands) - missing)
+def lives(stands: float, beat: Beat) -> float | None:
+    """Give how long (seconds) the server lets a record live, if that is less than was asked; None if it is not."""
+    return None if beat.ttl >= stands else float(beat.ttl)
 
 
 def doubtful(error: StoreError, what: str) -> OutcomeUnknown:

@@ -230,7 +230,7 @@ class _Taking:
         if beat.is_proved(term):
             if beat.term is not None:
                 talker.leases.beat(beat.lease, beat.sent_at, beat.ttl)
-            return kv.snapshot(beat.sent_at, lives(command.stands, command.lives, beat))
+            return kv.snapshot(beat.sent_at, lives(command.stands, beat))
         renewal = Extend(command.name, {}, kv.created, lives=command.lives)
         proved = yield from Extension(talker.root, talker.leases, renewal).steps()
         if not isinstance(proved, Snapshot):

@@ -16,6 +16,7 @@ from lockstead.stores.etcd_line import Line, Place, Sight
 from lockstead.stores.etcd_steps import Steps, ask
 from lockstead.stores.etcd_transport import Members
 from lockstead.stores.etcd_watch import Broken, Watch
+from lockstead.stores.etcd_wire import Json
 from lockstead.values import Name
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Waiting:
         if watch is None:
             return not is_over(min(seconds, LOOK_AGAIN))
         try:
-            return self._listen(watch, ends_at, is_over) is True
+            return bool(self._listen(watch, ends_at, is_over))
         except Broken:
             return True
         finally:
@@ -74,7 +75,7 @@ class Waiting:
     # --- queueing ------------------------------------------------------------------------------------------------
 
     def queue(self, name: Name, asker: str, seconds: float, is_over: Over) -> bool:
-        """Block until the asker is first and the record is gone or has changed (True); else as `wait`."""
+        """Block until the asker is first and the record is gone (True); False, early, if it has changed."""
         place = self._line.enter(name.key, asker)
         try:
             return self._queued(name, place, time.monotonic() + seconds, is_over)
@@ -119,25 +120,22 @@ class Waiting:
         if watch is None:
             return False if is_over(LOOK_AGAIN) else None
         try:
-            changed = self._listen(watch, ends_at, is_over, place)
+            events = self._listen(watch, ends_at, is_over, place)
         except Broken:
             place.drop_watch()
             return False if is_over(LOOK_AGAIN) else None
-        if changed and sight.ahead is None:
-            return True
-        if changed:
+        if events and sight.ahead is not None:
             return None  # whoever was ahead may only have given up
-        return False
+        return bool(events) and all(event.get("type") == "DELETE" for event in events)
 
-    def _listen(self, watch: Watch, ends_at: float, is_over: Over, place: Place | None = None) -> bool:
-        """Listen until something changed (True), the time is up or the caller wants to stop (False)."""
+    def _listen(self, watch: Watch, ends_at: float, is_over: Over, place: Place | None = None) -> list[Json]:
+        """Listen until something changed; nothing if the time is up or the caller wants to stop."""
         while self._is_open and not is_over(0.0) and not (place is not None and place.has_left):
             left = ends_at - time.monotonic()
-            if left <= 0:
-                return False
-            if watch.changes(min(left, LOOK_EVERY)):
-                return True
-        return False
+            events = watch.changes(min(left, LOOK_EVERY)) if left > 0 else []
+            if events or left <= 0:
+                return events
+        return []
 
     def leave(self, name: Name, asker: str, limit: float) -> None:
         """Give up a place in the queue; raises what a command raises."""
