@@ -25,11 +25,12 @@ WITHIN = 60.0
 
 
 class Keeping:
-    """The program, from here. bytes_each is resident memory."""
+    """The program, from here. bytes_each is resident memory, lost how many of the leases were, when last asked."""
 
     def __init__(self, url: str, count: int, ttl: float) -> None:
         command = [sys.executable, "-m", "tests.benchmarks.keeping", url, str(count), str(ttl)]
         self._count = count
+        self.lost = 0
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.bytes_each = float(self._hear())
 
@@ -46,8 +47,7 @@ class Keeping:
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         told: dict[str, int] = json.loads(self._hear())
-        if told["lost"]:
-            raise RuntimeError(f"{told['lost']} leases were lost")
+        self.lost = told["lost"]
         return told["renewals"]
 
     def until(self, enough: Callable[[int], bool]) -> int:

@@ -306,9 +306,11 @@ def leases(store: Measured, server: Running, size: Size) -> Iterator[Row]:
 
         asked = difference(server, renewed)
     rounds = spent[0] / size.leases_networked
+    yield Row(f"{what}: lost while they were kept", keeping.lost, "leases", 0)
     for kind, number in asked.items():
         if number > 0 or kind in store.a_round:
-            yield Row(f"{what}: {kind} to renew them all", number / rounds, "", store.a_round.get(kind))
+            # a lease that was renewed once more or less makes a hundredth, and no request
+            yield Row(f"{what}: {kind} to renew them all", round(number / rounds, 1), "", store.a_round.get(kind))
     yield Row(f"{what}: resident memory of each", keeping.bytes_each / 1024, "KiB", None)
 
 
