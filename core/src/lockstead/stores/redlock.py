@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
-from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import (
     Absent,
     Command,
@@ -51,11 +51,13 @@ from lockstead.stores.redlock_votes import (
     Tally,
     Vote,
     by_extend,
+    by_list,
     by_read,
     by_remove,
     by_vote,
     rival,
     shown,
+    target_of,
 )
 from lockstead.values import Name
 
@@ -206,7 +208,7 @@ class RedlockStore:
         that Extend lets it.
         """
         alike = {place: one for place, one in tally.seen.items() if one.incarnation == answer.incarnation}
-        target = _target(list(alike.values()), tally.quorum)
+        target = target_of(list(alike.values()), tally.quorum)
         if target is None:
             return
         flat = [text for pair in target.items() for text in pair]
@@ -324,7 +326,6 @@ class RedlockStore:
         raise tally.shortage(self._where, may_be_done=False)
 
     def _listing(self, command: List, answers: dict[int, Any], tally: Tally, is_last: bool) -> Listing | None:
-        """Show what may stand on a quorum: what too many masters are known not to have is left out."""
         if len(answers) < (tally.quorum if is_last else tally.masters):
             return None
         found: dict[bytes, dict[int, Seen]] = {}
@@ -332,19 +333,8 @@ class RedlockStore:
             for inner, one in listed(answer).items():
                 if not self._panel.masters[place].owes(one.incarnation or ""):
                     found.setdefault(inner, {})[place] = one
-        entries = []
-        for inner, by_place in found.items():
-            lacking = len([place for place in answers if place not in by_place and place not in tally.young])
-            most: dict[str, list[Seen]] = {}
-            for one in by_place.values():
-                most.setdefault(one.incarnation or "", []).append(one)
-            alike = max(most.values(), key=len)
-            others = len(by_place) - len(alike)
-            if lacking + others <= tally.masters - tally.quorum:
-                snapshot = shown(alike, tally, True)
-                if snapshot is not None:
-                    entries.append((outer_name(command.space, inner), snapshot))
-        return Listing(tuple(entries))
+        shown = ((inner, by_list(by_place, set(answers), tally)) for inner, by_place in found.items())
+        return Listing(tuple((outer_name(command.space, inner), one) for inner, one in shown if one is not None))
 
     # --- words ---------------------------------------------------------------------------------------------------
 
@@ -389,31 +379,3 @@ def _number() -> int:
 
 def _nobody(_answer: object) -> None:
     """Take an answer that nobody waits for."""
-
-
-def _target(alike: list[Seen], quorum: int) -> dict[bytes, bytes] | None:
-    """Give the hash that all who have this record should have; None where they have it, or nobody can say.
-
-    A state that came of a vote which may be taken back again is passed on only if a quorum has it.
-    """
-    states = {one.state for one in alike}
-    agreed = next((one for one in alike if sum(one.state == other.state for other in alike) >= quorum), None)
-    rest = [one for one in alike if agreed is None or one.state != agreed.state]
-    if agreed is not None and all(one.count < agreed.count and one.raw.keys() <= agreed.raw.keys() for one in rest):
-        return _plain(agreed.raw)
-    if len(states) < 2 or any(one.vote for one in rest):
-        return None
-    raw: dict[bytes, bytes] = {}
-    for one in sorted(alike, key=lambda one: (one.count, one.total)):
-        raw |= one.raw
-    raw[b"n"] = str(max(one.count for one in alike) + 1).encode()
-    raw[b"x"] = str(sum(int(total) for _i, _n, total in states) % NUMBERS).encode()
-    return _plain(raw)
-
-
-def _plain(raw: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Leave out what a master notes of its own votes."""
-    return {name: value for name, value in raw.items() if name not in (b"b", b"h")}
-
-
-__all__ = ["TRAITS", "OutcomeUnknown", "RedlockStore"]

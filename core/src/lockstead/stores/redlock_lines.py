@@ -272,6 +272,10 @@ class Master:
         except (exceptions.RedisError, OSError) as error:
             connection.disconnect()
             raise unconnected(error, self.where, is_secure=self.access.is_secure) from error
+        except Exception as error:
+            connection.disconnect()
+            why = f"{self.where} answers, but not as Redis does: {type(error).__name__}: {error}"
+            raise StoreUnavailable(f"{why}; look at what listens there") from error
         return Line(connection, identity)
 
     def _identity(self, connection: Pipelined) -> Identity:

@@ -66,6 +66,7 @@ class Panel:
                 lines[place] = line
         if missing:
             self._connect(missing, lines, limit)
+        self._check_twins(lines)
         return lines
 
     def _connect(self, missing: list[int], lines: dict[int, Line], limit: float) -> None:
@@ -75,19 +76,18 @@ class Panel:
         if not missing:
             return
         dialling = _Dialling(missing, self.masters)
-        for place, line in dialling.wait(limit).items():
-            lines[place] = line
-        self._check_twins()
+        lines.update(dialling.wait(limit))
 
-    def _check_twins(self) -> None:
-        seen: dict[str, Master] = {}
-        for master in self.masters:
-            if master.run_id and master.run_id in seen:
-                other = seen[master.run_id]
-                raise StoreRefused(
-                    f"{other.where} and {master.where} are one server: every master has to be a server of its own"
-                )
-            seen[master.run_id] = master
+    def _check_twins(self, lines: dict[int, Line]) -> None:
+        seen: dict[str, int] = {}
+        for place, line in lines.items():
+            run_id = line.identity.run_id
+            if run_id and run_id in seen:
+                one, two = self.masters[seen[run_id]].where, self.masters[place].where
+                for at, other in lines.items():
+                    self.masters[at].give_back(other)
+                raise StoreRefused(f"{one} and {two} are one server: every master has to be a server of its own")
+            seen[run_id] = place
 
     def after_fork(self) -> None:
         """Forget the inherited connections without closing them, not even when the child ends."""

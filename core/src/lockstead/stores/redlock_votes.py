@@ -7,14 +7,14 @@ no master has two records under one name. That is all that exclusion rests on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Removed, Snapshot
-from lockstead.stores.redlock_scripts import Seen, Words
+from lockstead.stores.redlock_scripts import NUMBERS, Seen, Words
 
 
 def quorum_of(masters: int) -> int:
@@ -193,3 +193,39 @@ def shown(alike: list[Seen], tally: Tally, is_last: bool) -> Snapshot | None:
     best = max(alike, key=lambda one: (one.count, one.total))
     mark = ".".join(sorted(one.total for one in alike))
     return Snapshot(fields, best.incarnation or "", f"{best.count}.{best.total}~{mark}")
+
+
+def by_list(by_place: Mapping[int, Seen], answered: set[int], tally: Tally) -> Snapshot | None:
+    """Show, of one name of a listing, what may stand on a quorum; None where too many are known not to have it."""
+    most: dict[str, list[Seen]] = {}
+    for one in by_place.values():
+        most.setdefault(one.incarnation or "", []).append(one)
+    alike = max(most.values(), key=len)
+    lacking = len([place for place in answered if place not in by_place and place not in tally.young])
+    others = len(by_place) - len(alike)
+    return shown(alike, tally, True) if lacking + others <= tally.masters - tally.quorum else None
+
+
+def target_of(alike: list[Seen], quorum: int) -> dict[bytes, bytes] | None:
+    """Give the hash that all who have this record should have; None where they have it, or nobody can say.
+
+    A state that came of a vote which may be taken back again is passed on only if a quorum has it.
+    """
+    states = {one.state for one in alike}
+    agreed = next((one for one in alike if sum(one.state == other.state for other in alike) >= quorum), None)
+    rest = [one for one in alike if agreed is None or one.state != agreed.state]
+    if agreed is not None and all(one.count < agreed.count and one.raw.keys() <= agreed.raw.keys() for one in rest):
+        return _plain(agreed.raw)
+    if len(states) < 2 or any(one.vote for one in rest):
+        return None
+    raw: dict[bytes, bytes] = {}
+    for one in sorted(alike, key=lambda one: (one.count, one.total)):
+        raw |= one.raw
+    raw[b"n"] = str(max(one.count for one in alike) + 1).encode()
+    raw[b"x"] = str(sum(int(total) for _i, _n, total in states) % NUMBERS).encode()
+    return _plain(raw)
+
+
+def _plain(raw: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Leave out what a master notes of its own votes."""
+    return {name: value for name, value in raw.items() if name not in (b"b", b"h")}
