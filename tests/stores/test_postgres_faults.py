@@ -311,6 +311,19 @@ def test_h03_a_connection_cut_behind_the_result_of_a_change_leaves_the_outcome_u
     assert cut.changes == 1, "a statement was sent twice"
 
 
+def test_an_error_behind_the_result_is_no_proof_that_nothing_was_changed(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    first = made(store)
+    server.tell(
+        f"CREATE FUNCTION {schema}.fails() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''at the end''; END'",
+        f"CREATE CONSTRAINT TRIGGER late AFTER UPDATE ON {schema}.record DEFERRABLE INITIALLY DEFERRED "
+        f"FOR EACH ROW EXECUTE FUNCTION {schema}.fails()",
+    )
+    with pytest.raises(OutcomeUnknown, match="at the end"):
+        store.perform(Extend(APT, {}, first.incarnation), LIMIT)
+
+
 class Cut:
     """A relay that ends a connection right after a word of the server's, once the client asked for a change."""
 
