@@ -26,6 +26,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.stores.zookeeper import ZookeeperStore
 from lockstead.stores.zookeeper_names import in_order, named, node_name, stored, written
+from lockstead.stores.zookeeper_wire import outcomes
 from lockstead.testing.conformance.names import ODD_KEYS
 from lockstead.values import Name, Space
 from tests.servers.zookeeper import ZookeeperServer, asked, standing
@@ -55,6 +56,24 @@ def test_rule_16_a_late_write_of_an_old_holder_never_hits_the_next_one_although_
     seen = store.perform(Read(APT), LIMIT)
     assert isinstance(seen, Snapshot)
     assert (seen.incarnation, seen.revision, dict(seen.fields)) == (new.incarnation, new.revision, dict(new.fields))
+
+
+def test_rule_16_a_renewal_that_was_overtaken_between_its_read_and_its_write_is_refused(store: ZookeeperStore) -> None:
+    old = taken(store, "old")
+    ends_at = time.monotonic() + LIMIT
+    client = store._wire.ready(LIMIT)
+    renewal = store._commands.flow(Extend(APT, {"n": "1"}, old.incarnation))
+    read = next(renewal)
+    seen = outcomes(read.send(client), ends_at, writes=False)
+    store.perform(Remove(APT, old.incarnation), LIMIT)
+    new = taken(store, "new")
+    assert new.revision == old.revision
+    write = renewal.send(seen)
+    again = renewal.send(outcomes(write.send(client), ends_at, writes=True))
+    with pytest.raises(StopIteration) as ended:
+        renewal.send(outcomes(again.send(client), ends_at, writes=False))
+    assert isinstance(ended.value.value, Conflict)
+    assert store.perform(Read(APT), LIMIT) == new
 
 
 def test_a_release_leaves_nothing_behind(store: ZookeeperStore, server: ZookeeperServer, space: str) -> None:
