@@ -6,7 +6,7 @@ deletes them, renewed by writes. Must not know what the fields of a record mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
@@ -17,6 +17,7 @@ from lockstead.stores.zookeeper_wire import Wire
 from lockstead.values import Name
 
 if TYPE_CHECKING:
+    from lockstead.stores.examination import Finding, Promise
     from lockstead.stores.zookeeper_url import Where
 
 A = TypeVar("A")
@@ -82,6 +83,20 @@ class ZookeeperStore:
     def leave(self, name: Name, asker: str, limit: float) -> None:
         """Give up the place of an asker, if there is one."""
         self._line.leave(name, asker, limit)
+
+    @property
+    def behind(self) -> Mapping[Promise, str]:
+        """What keeps a promise, in the words of ZooKeeper."""
+        from lockstead.stores.zookeeper_doctor import BEHIND
+
+        return BEHIND
+
+    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
+        """Look at the servers, their versions and majority, at sessions, and at who may write."""
+        from lockstead.stores.zookeeper_doctor import examination
+
+        self._wire.ready(limit)
+        return examination(self._where, limit)
 
     def after_fork(self) -> None:
         """Forget the inherited session without ending it: it is the parent's, and so are its threads and places."""

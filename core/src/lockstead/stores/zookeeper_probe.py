@@ -59,26 +59,26 @@ def why_silent(where: Where, limit: float) -> StoreError:
     return StoreUnavailable(f"nobody answers at {hosts}: {seen[0].said}")
 
 
-def look(where: Where, host: str, limit: float) -> Seen:
-    """Ask one server what it is, within `limit` seconds."""
+def look(where: Where, host: str, limit: float, word: bytes = b"srvr") -> Seen:
+    """Ask one server what it is, within `limit` seconds; or another word, whose answer is in `said`."""
     ends_at = time.monotonic() + limit
     name, _, port = host.rpartition(":")
     try:
         with socket.create_connection((name.strip("[]"), int(port)), timeout=limit) as plain:
             if not where.tls:
-                return _told(host, plain, ends_at)
+                return _told(host, plain, ends_at, word)
             with _context(where).wrap_socket(plain, server_hostname=name.strip("[]")) as secured:
-                return _told(host, secured, ends_at)
+                return _told(host, secured, ends_at, word)
     except ssl.SSLError as error:
         return Seen(host, "tls", str(error.reason or error))
     except OSError as error:
         return Seen(host, "refused", error.strerror or str(error))
 
 
-def _told(host: str, connection: socket.socket, ends_at: float) -> Seen:
+def _told(host: str, connection: socket.socket, ends_at: float, word: bytes) -> Seen:
     said = b""
     try:
-        connection.sendall(b"srvr")
+        connection.sendall(word)
         while len(said) < 4096:
             connection.settimeout(max(0.01, ends_at - time.monotonic()))
             piece = connection.recv(4096)
@@ -94,7 +94,7 @@ def _told(host: str, connection: socket.socket, ends_at: float) -> Seen:
         return Seen(host, "no quorum", text)
     if not said or _NOT_LISTED in said:
         return Seen(host, "mute", text)
-    return Seen(host, "foreign", text[:60])
+    return Seen(host, "foreign", text)
 
 
 def _context(where: Where) -> ssl.SSLContext:

@@ -1,0 +1,80 @@
+"""What an examination of a ZooKeeper finds: each state of real servers has its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lockstead.stores.examination import Finding, Severity
+from lockstead.stores.port import Examines
+from lockstead.stores.zookeeper_doctor import examination
+from lockstead.stores.zookeeper_url import where_of
+from lockstead.values import Name
+from tests.servers.base import free_port
+from tests.servers.zookeeper import Ensemble, ZookeeperServer
+from tests.stores.zookeeper_server import LIMIT, opened, server, space, until
+
+__all__ = ["server", "space"]
+
+
+def found(url: str) -> dict[str, Finding]:
+    store = opened(url)
+    assert isinstance(store, Examines)
+    try:
+        return {finding.check: finding for finding in store.examine(Name, LIMIT)}
+    finally:
+        store.close()
+
+
+def test_one_server_by_itself_draws_a_warning_and_everybody_who_may_write_a_note(
+    server: ZookeeperServer, space: str
+) -> None:
+    findings = found(space)
+    assert {check: finding.severity for check, finding in findings.items()} == {
+        "ensemble": Severity.WARNING,
+        "version": Severity.OK,
+        "session": Severity.OK,
+        "access": Severity.NOTE,
+    }
+    assert "one server by itself" in findings["ensemble"].text
+    assert found(space.replace("zk://", "zk://me:pw@"))["access"].severity is Severity.OK
+
+
+def test_a_session_that_the_server_cuts_short_is_told(server: ZookeeperServer, space: str) -> None:
+    # a tick of half a second: between 1 and 10 s
+    assert "10 s, not 60 s" in found(f"{space}?session=60")["session"].text
+    assert found(f"{space}?session=2")["session"].severity is Severity.WARNING
+
+
+def test_words_that_a_server_does_not_answer_are_a_note_or_nothing(tmp_path: Path) -> None:
+    with ZookeeperServer(tmp_path / "quiet") as quiet:
+        assert "session" not in found(f"zk://{quiet.address}/locks"), "conf is not among the words by default"
+    url = f"zk://127.0.0.1:{free_port()}/locks"
+    checks = [finding.check for finding in examination(where_of(url), LIMIT)]
+    assert checks == ["servers", "ensemble", "access"]
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+    with Ensemble(tmp_path_factory.mktemp("ensemble") / "ensemble") as running:
+        yield running
+
+
+def test_an_ensemble_is_well_and_one_of_its_servers_alone_or_down_is_told(ensemble: Ensemble) -> None:
+    url = f"zk://{ensemble.hosts}/locks"
+    whole = found(url)["ensemble"]
+    assert (whole.severity, whole.figures) == (Severity.OK, {"servers": 3.0})
+    assert whole.text.count("leader") == 1
+    alone = found(f"zk://{ensemble.servers[0].address}/locks")["ensemble"]
+    assert alone.severity is Severity.WARNING
+    assert "names one server" in alone.text
+    down = next(one for one in ensemble.servers if one is not ensemble.leader())
+    down.kill()
+
+    def told() -> bool:
+        findings = {finding.check: finding for finding in examination(where_of(url), LIMIT)}
+        return "servers" in findings and down.address in findings["servers"].text
+
+    until(told)
