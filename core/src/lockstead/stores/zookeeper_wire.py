@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import atexit
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -33,6 +35,10 @@ TOLD: Final = (kz.NoNodeError, kz.NodeExistsError, kz.BadVersionError, kz.NotEmp
 
 DIAGNOSIS: Final = 0.2
 """Part of a request's limit that is kept for finding out why there is no connection, at most a second."""
+
+SILENCE_MAX: Final = 1.0
+"""Seconds without any answer to what was asked, after which a request that is out of time ends the connection. kazoo
+would wait for most of a session; renewals have no time for that. The session goes on over the next connection."""
 
 CLOSES_WITHIN: Final = 2.0
 """Seconds that closing waits for a server that does not answer."""
@@ -91,6 +97,8 @@ class Wire:
         self._live: Any = None
         self._is_closed = False
         self._inherited: list[Any] = []
+        # when the first of the requests was sent of which none was answered yet
+        self._asked_at: float | None = None
 
     # --- the session ---------------------------------------------------------------------------------------------
 
@@ -161,7 +169,7 @@ class Wire:
         try:
             ask = next(flow)
             while True:
-                ask = flow.send(outcomes(self.send(client, ask, ends_at), ends_at, writes=ask.writes))
+                ask = flow.send(self._outcomes(client, self.send(client, ask, ends_at), ends_at, ask))
         except StopIteration as stop:
             value: T = stop.value
             return value
@@ -187,7 +195,7 @@ class Wire:
                 try:
                     if isinstance(results, StoreError):
                         raise results
-                    asking[number] = flows[number].send(outcomes(results, ends_at, writes=ask.writes))
+                    asking[number] = flows[number].send(self._outcomes(client, results, ends_at, ask))
                 except StopIteration as stop:
                     done[number] = stop.value
                 except StoreError as error:
@@ -210,6 +218,31 @@ class Wire:
         if not client.connected or client.client_state != KeeperState.CONNECTED:
             raise StoreUnavailable("ZooKeeper: the connection was lost before the request was sent")
         return ask.send(client)
+
+    def _outcomes(self, client: Any, results: Sequence[Any], ends_at: float, ask: Ask) -> list[Any]:
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+        try:
+            answers = outcomes(results, ends_at, writes=ask.writes)
+        except StoreError as error:
+            if isinstance(error.__cause__, KazooTimeoutError):
+                self._end_silence(client)
+            else:
+                self._asked_at = None
+            raise
+        self._asked_at = None
+        return answers
+
+    def _end_silence(self, client: Any) -> None:
+        """End a connection that has long said nothing: kazoo then opens another one at once."""
+        asked_at = self._asked_at
+        if asked_at is None or time.monotonic() - asked_at < SILENCE_MAX:
+            return
+        self._asked_at = None
+        connection = client._connection._socket
+        if connection is not None:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     # --- life ----------------------------------------------------------------------------------------------------
 
