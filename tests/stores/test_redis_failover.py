@@ -111,6 +111,7 @@ def test_a_slot_that_moves_is_followed(cluster: ClusterPlace) -> None:
     for node in (new, old, cluster.nodes[(source + 2) % 3]):
         assert node.says("CLUSTER", "SETSLOT", slot, "NODE", ids[target]) == b"+OK\r\n"
     assert isinstance(store.perform(Extend(APT, {"n": "1"}, made.incarnation), LIMIT), Snapshot)
+    assert store._route.known(keys.record(APT)) == ("127.0.0.1", new.port), "it is sent on with every request"
     assert [name for name, _ in store.perform(List(Space.LOCK), LIMIT).entries] == [APT]
     answers = store.perform_many([Read(APT), Remove(APT, made.incarnation), Create(Name("b"), {})], LIMIT)
     assert [type(answer) for answer in answers] == [Snapshot, Removed, Snapshot]
