@@ -114,7 +114,7 @@ def test_h28_a_statement_that_waits_too_long_is_called_back_and_never_applied(
     with in_the_way(server, schema) as other:
         for command in (Extend(APT, {"n": "1"}, first.incarnation), Remove(APT, first.incarnation)):
             with pytest.raises(StoreUnavailable, match="nothing was changed"):
-                store.perform(command, CALLED_BACK)
+                store.perform(command, CALLED_BACK)  # type: ignore[misc] # a command of any kind
         extends = [Extend(APT, {}, first.incarnation), Extend(Name("no"), {}, None)]
         answers = batches(store).perform_many(extends, CALLED_BACK)
         assert [type(answer) for answer in answers] == [StoreUnavailable] * 2
