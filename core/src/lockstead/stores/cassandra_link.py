@@ -204,7 +204,6 @@ def cluster_of(where: Where) -> Any:
         # a cluster may hold thousands of tables; we know the one we use
         schema_metadata_enabled=False,
         token_metadata_enabled=False,
-        monitor_reporting_enabled=False,
         compression=False,
     )
 
