@@ -24,10 +24,15 @@ from tests.servers.cassandra import CassandraServer
 
 APT = Name("apt")
 LIMIT = 5.0
-ENOUGH = 120.0
+ENOUGH = 240.0
 """Seconds, for a broken server and not for a slow machine."""
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.slow, pytest.mark.xdist_group("cassandra nodes")]
+pytestmark = [
+    pytest.mark.cassandra,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("cassandra nodes"),
+    pytest.mark.timeout(600),
+]
 
 
 @pytest.fixture(scope="module")
