@@ -51,14 +51,14 @@ class Keeping:
         return told["renewals"]
 
     def until(self, enough: Callable[[int], bool]) -> int:
-        """Wait for a number of renewals, and then until a round is over; give the number."""
+        """Wait for a number of renewals, and then until a round is over; give the number. No longer once one is lost."""
         ends_at = time.monotonic() + WITHIN
         last, changed_at = -1, 0.0
         while time.monotonic() < ends_at:
             now = self.renewals()
             if now != last:
                 last, changed_at = now, time.monotonic()
-            elif enough(now) and time.monotonic() - changed_at >= QUIET:
+            elif (enough(now) or self.lost) and time.monotonic() - changed_at >= QUIET:
                 return now
             time.sleep(0.02)
         raise RuntimeError(f"{last} renewals of {self._count} leases in {WITHIN:g} s, and never a pause")

@@ -287,10 +287,10 @@ def late(seconds: Iterable[float]) -> float:
 
 # --- a thousand leases ----------------------------------------------------------------------------------------------
 
-TTL: Final = 16.0
+TTL: Final = 24.0
 """Seconds; a renewal is due every eighth of it."""
 
-ROUNDS: Final = 3
+ROUNDS: Final = 2
 
 
 def leases(store: Measured, server: Running, size: Size) -> Iterator[Row]:
@@ -305,7 +305,7 @@ def leases(store: Measured, server: Running, size: Size) -> Iterator[Row]:
             spent.append(keeping.until(lambda now: now >= begun + ROUNDS * size.leases_networked) - begun)
 
         asked = difference(server, renewed)
-    rounds = spent[0] / size.leases_networked
+    rounds = max(spent[0], 1) / size.leases_networked
     yield Row(f"{what}: lost while they were kept", keeping.lost, "leases", 0)
     for kind, number in asked.items():
         if number > 0 or kind in store.a_round:
