@@ -37,6 +37,7 @@ class Size:
     times_networked: int = 20
     hand_overs: int = 100
     leases_networked: int = 1000
+    ttl_networked: float = 24.0
 
 
 TINY = Size(
@@ -51,6 +52,7 @@ TINY = Size(
     times_networked=2,
     hand_overs=1,
     leases_networked=20,
+    ttl_networked=8.0,
 )
 """For the test that every benchmark runs."""
 

@@ -51,7 +51,7 @@ class Keeping:
         return told["renewals"]
 
     def until(self, enough: Callable[[int], bool]) -> int:
-        """Wait for a number of renewals, and then until a round is over; give the number. No longer once one is lost."""
+        """Wait for a number of renewals, or a loss, and then until a round is over; give the number."""
         ends_at = time.monotonic() + WITHIN
         last, changed_at = -1, 0.0
         while time.monotonic() < ends_at:

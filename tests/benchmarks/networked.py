@@ -287,16 +287,13 @@ def late(seconds: Iterable[float]) -> float:
 
 # --- a thousand leases ----------------------------------------------------------------------------------------------
 
-TTL: Final = 24.0
-"""Seconds; a renewal is due every eighth of it."""
-
 ROUNDS: Final = 2
 
 
 def leases(store: Measured, server: Running, size: Size) -> Iterator[Row]:
     """Count what the server is asked for while the leases of one process are all renewed, and look at their memory."""
     what = f"{store.name}: {size.leases_networked:,} leases of one process"
-    with Keeping(server.url, size.leases_networked, TTL) as keeping, server.logged():
+    with Keeping(server.url, size.leases_networked, size.ttl_networked) as keeping, server.logged():
         # once round, they have come to be renewed together
         begun = keeping.until(lambda renewals: renewals >= size.leases_networked)
         spent: list[int] = []
