@@ -202,7 +202,8 @@ def redlock(masters: int = 5) -> Iterator[Running]:
     with _directory() as directory, ExitStack() as stack:
         servers = [stack.enter_context(RedisServer(directory / str(number))) for number in range(masters)]
         where = ",".join(server.address for server in servers)
-        yield Running(f"redlock://{where}", where, _of_redis([server.port for server in servers]))
+        # just started: with the delay of the default nobody would vote for ten minutes
+        yield Running(f"redlock://{where}/0?restart_delay=0", where, _of_redis([server.port for server in servers]))
 
 
 @contextmanager
