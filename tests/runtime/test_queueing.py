@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lockstead import Client
-from lockstead.errors import NotAcquired, OutcomeUnknown, StoreUnavailable
-from lockstead.protocol.commands import Command, Create, Read
+from lockstead.errors import NotAcquired, OutcomeUnknown
+from lockstead.protocol.commands import Command, Create, Read, Remove, Snapshot
 from lockstead.stores.port import Queues
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty, until
@@ -40,21 +40,28 @@ class Queueing(Faulty):
 def test_h28_who_finds_a_late_request_of_its_own_granted_leaves_the_line() -> None:
     store = Queueing()
     assert isinstance(store, Queues)
+    other = store.beside()
     lost: list[Command[Any]] = []
 
-    def lose_the_first_grant(command: Command[Any]) -> None:
+    def hold_back_the_first_grant(command: Command[Any]) -> None:
         if isinstance(command, Create) and not lost:
             lost.append(command)
-            raise OutcomeUnknown("the answer was lost")
+            taken.append(other.perform(Create(Name("apt"), {"v": "1", "identity": "other", "ttl": "60"}), 1.0))
+            raise OutcomeUnknown("no answer in time")
 
-    def fail_the_first_look(command: Command[Any]) -> None:
-        # so that it comes to stand in line before it finds what it was granted
-        if isinstance(command, Read) and not store.places:
-            raise StoreUnavailable("not now")
+    def it_arrives_after_all() -> bool:
+        if store.places and taken:
+            held = taken.pop()
+            assert isinstance(held, Snapshot)
+            other.perform(Remove(Name("apt"), held.incarnation), 1.0)
+            other.perform(lost[0], 1.0)
+        return True
 
-    store.after, store.before = lose_the_first_grant, fail_the_first_look
-    with Client(store) as client, client.lock("apt", ttl=60).hold(timeout=30):
-        assert lost
+    taken: list[object] = []
+    store.before, store.on_turn = hold_back_the_first_grant, it_arrives_after_all
+    with Client(store) as client, client.lock("apt", ttl=60).hold(timeout=30) as lease:
+        assert isinstance(lost[0], Create)
+        assert lost[0].asker == lease.holder
         until(lambda: not store.places)
 
 

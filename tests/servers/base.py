@@ -35,6 +35,11 @@ def absent(why: str) -> str:
     pytest.skip(why)
 
 
+def _dies_with_us() -> list[str]:
+    """Give the words before a command that end it when the thread that started it does: also after SIGKILL."""
+    return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+
+
 def free_port() -> int:
     """Give a loopback port that nobody listens on now. Not taken from the range that outgoing connections get."""
     while True:
@@ -98,7 +103,7 @@ class Server:
         """Start it and wait for nothing: it may need others to serve."""
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                self.command(),
+                [*_dies_with_us(), *self.command()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from functools import partial
 from itertools import count
 
 import psycopg
@@ -74,6 +75,10 @@ class Waiting:
         self._thread.join(2 * LIMIT)
         return self._seen[0]
 
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(LIMIT)
@@ -109,7 +114,8 @@ def test_a_release_is_notified_where_somebody_waits_and_nowhere_else(
         store.perform(Extend(APT, {}, second.incarnation), LIMIT)  # a renewal is no news
         assert list(other.notifies(timeout=0.2)) == []
         store.perform(Remove(APT, second.incarnation), LIMIT)
-        assert [notice.payload for notice in other.notifies(timeout=LIMIT, stop_after=1)] == ["apt"]
+        (notice,) = other.notifies(timeout=LIMIT, stop_after=1)
+        assert notice.payload.partition(" ")[2] == "apt"
         assert waiting.result() is True
 
 
@@ -207,3 +213,33 @@ def test_nothing_is_prepared_behind_a_pooler(server: PostgresServer, bouncer: Bo
     ) as pooled:
         for _ in range(20):
             assert pooled.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
+
+
+def test_of_many_who_wait_a_release_tells_one_and_who_waits_no_more_passes_it_on(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    place = f"{server.url()}?schema={schema}"
+    with ExitStack() as opened:
+        stores = [
+            opened.enter_context(closing(url.open_store(f"{place}&application_name=w{number}"))) for number in range(4)
+        ]
+        held = made(store)
+        waiting = [Waiting(one) for one in stores]
+        server.until(lambda: listening(server, schema, 4), "not all of them say that they wait")
+        time.sleep(0.5)  # each looks once more when it is heard, to close the gap before that
+        # its connection goes on listening for a while, and nobody waits on it any more
+        waiting[0].stop()
+        for so_far in (1, 2, 3):
+            store.perform(Remove(APT, held.incarnation), LIMIT)
+            server.until(partial(is_told, waiting, so_far), "nobody was told")
+            held = made(store)
+            time.sleep(0.3)
+            assert told(waiting) == so_far
+
+
+def is_told(waiting: list[Waiting], number: int) -> bool:
+    return told(waiting) >= number
+
+
+def told(waiting: list[Waiting]) -> int:
+    return sum(one.is_over and one.result() for one in waiting)

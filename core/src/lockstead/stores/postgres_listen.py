@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from lockstead.errors import StoreError
-from lockstead.stores.postgres_statements import Statements, bucket, lock_class
+from lockstead.stores.postgres_statements import EVERYBODY, Statements, bucket, lock_class
 from lockstead.stores.postgres_url import Target
 from lockstead.stores.postgres_wire import Link, Row, connect
 
@@ -61,6 +61,7 @@ class Listener:
         self._is_open = target.listen != "no"
         self._is_pooled = False
         self._connections = 0
+        self._me = ""
 
     @contextmanager
     def watching(self, key: str) -> Iterator[threading.Event]:
@@ -130,6 +131,7 @@ class Listener:
         link = connect(_conninfo(target), target.url, ANSWERS_WITHIN)
         try:
             (row,) = link.ask(b"SELECT pg_backend_pid()", (), ANSWERS_WITHIN)
+            self._me = str(row[0])
             if not link.learn(row[0]) and target.listen == "auto":
                 # a pooler stands between: what is listened for there may be told to somebody else
                 self._is_pooled = True
@@ -157,10 +159,10 @@ class Listener:
                 link.ask(b"SELECT 1", (), ANSWERS_WITHIN)
                 asked_at = now
             # what came with the answer to a statement is read already, and wakes no poll
-            self._ring(link.notifications())
+            self._ring(link)
             poll.poll(int((1.0 if is_complete else LOOK_AGAIN) * 1000))
             _heard(ear, 0.0)
-            self._ring(link.notifications())
+            self._ring(link)
 
     def _take_locks(self, link: Link) -> bool:
         """Hold the locks of the buckets that are waited for, and no other for long; False if one was not free."""
@@ -184,12 +186,24 @@ class Listener:
             link.ask(b"SELECT pg_advisory_unlock_shared($1::int, $2::int)", (lock, number), ANSWERS_WITHIN)
         return is_complete
 
-    def _ring(self, keys: list[str]) -> None:
-        if keys:
+    def _ring(self, link: Link) -> None:
+        """Wake who waits for what was notified to us; where nobody does any more, have somebody else told."""
+        for said in link.notifications():
+            told, _, key = said.partition(" ")
+            pids = told.split(",")
+            if pids[0] not in (self._me, str(EVERYBODY)):
+                continue
             with self._lock:
-                for key in keys:
-                    for bell in self._bells.get(key, ()):
-                        bell.set()
+                bells = list(self._bells.get(key, ()))
+                is_needed = any(bucket(other) == bucket(key) for other in self._bells)
+                for bell in bells:
+                    bell.set()
+                if not bells and not is_needed:
+                    # who got the lock lingers: it must be passed over once, and not with every release
+                    self._wanted.pop(bucket(key), None)
+            if not bells and pids[0] == self._me:
+                self._take_locks(link)
+                link.ask(self._statements.pass_on, (bucket(key), key, f"{{{told}}}"), ANSWERS_WITHIN)
 
     # --- life ----------------------------------------------------------------------------------------------------
 

@@ -14,11 +14,16 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
+from lockstead.values import Space
+
 SCHEMA_VERSION: Final = 2
 """The version of the tables that this file makes."""
 
 BUCKETS: Final = 256
 """Locks by which waiters say that they wait; a key has the one of its CRC."""
+
+EVERYBODY: Final = 0
+"""Stands in a notification in the place of the one connection that it is for."""
 
 SETTING_UP: Final = -1
 """The lock, beside those, under which the tables are made."""
@@ -71,6 +76,7 @@ class Statements:
     set_up: bytes
     sweep: bytes
     listen: bytes
+    pass_on: bytes
 
 
 def lock_class(schema: str) -> int:
@@ -87,7 +93,7 @@ def bucket(key: str) -> int:
 def statements(schema: str) -> Statements:
     """Give the statements for a schema, whose name must be a plain one."""
     record, at = f"{schema}.record", _NAMED.format("r", "r", "r")
-    ring = _ring(schema)
+    ring, named = _ring(schema), {"key": "$2::text", "space": "$1::text"}
     texts = {
         "create": _create(record, at),
         "read": f"SELECT {_SHOWN} FROM {record} AS r WHERE {at} AND fields IS NOT NULL",
@@ -95,15 +101,18 @@ def statements(schema: str) -> Statements:
             record,
             at,
             f"granted = greatest(r.granted + 1, {_MS}), revision = 1, fields = $6::jsonb",
-            ring.format("$7::int", "$2::text"),
+            ring.format("$7::int", **named),
         ),
         "extend": _change(
-            record, at, "revision = r.revision + 1, fields = r.fields || $6::jsonb", ring.format("$7::int", "$2::text")
+            record,
+            at,
+            "revision = r.revision + 1, fields = r.fields || $6::jsonb",
+            ring.format("$7::int", **named),
         ),
-        "remove": _change(record, at, "revision = r.revision + 1, fields = NULL", ring.format("$6::int", "$2::text")),
+        "remove": _change(record, at, "revision = r.revision + 1, fields = NULL", ring.format("$6::int", **named)),
         "list": f"SELECT key, part, {_SHOWN} FROM {record} AS r WHERE space = $1::text AND fields IS NOT NULL "
         "AND ($2::text IS NULL OR key = $2::text) AND left(part, length($3::text)) = $3::text",
-        "extend_many": _extend_many(record, ring.format("w.bucket", "w.key")),
+        "extend_many": _extend_many(record, ring.format("w.bucket", key="w.key", space="w.space")),
         "read_many": f"SELECT g.n, {_SHOWN} FROM jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, "
         f"part text) JOIN {record} AS r USING (space, key, part) WHERE fields IS NOT NULL",
         "state": f"SELECT granted::text, revision::text FROM {record} AS r WHERE {at} AND fields IS NOT NULL",
@@ -112,6 +121,7 @@ def statements(schema: str) -> Statements:
         "set_up": _set_up(schema),
         "sweep": _sweep(schema, record),
         "listen": f"LISTEN {schema}",
+        "pass_on": _pass_on(schema),
     }
     return Statements(**{name: text.encode() for name, text in texts.items()})
 
@@ -154,7 +164,7 @@ def _extend_many(record: str, ring: str) -> str:
         f"{_STAMPED} FROM there AS t WHERE {same.format('t')} "
         "AND (t.granted IS NULL OR r.granted::text = t.granted) "
         "AND (t.revision IS NULL OR r.revision::text = t.revision) "
-        f"RETURNING t.n, t.bucket, r.key, {_SHOWN}) "
+        f"RETURNING t.n, t.bucket, r.space, r.key, {_SHOWN}) "
         f"SELECT there.n, w.granted, w.revision, w.updated, w.now, w.fields, {ring} "
         "FROM there LEFT JOIN w ON w.n = there.n"
     )
@@ -163,10 +173,32 @@ def _extend_many(record: str, ring: str) -> str:
 def _ring(schema: str) -> str:
     # A notification makes all commits of the whole server queue up for a moment, so only where somebody waits. Who
     # waits holds a lock of the bucket and looks at the record *afterwards*; we try for it before we commit and keep it
-    # until then. So either we see the waiter, or the waiter is told to look again.
+    # until then. So either we see the waiter, or the waiter is told to look again. Of those who wait for a lock one is
+    # told, since one can have it: any of them, or who got it first would be told of every release. Whoever waits for
+    # members to go is not asked who it is.
+    one = _one_of(lock_class(schema), "{0}", "0")
+    told_one = f"(SELECT pg_notify('{schema}', one.pid || ' ' || {{key}})::text FROM {one})"
+    told_all = f"pg_notify('{schema}', '{EVERYBODY} ' || {{key}})::text"
     return (
         f"CASE WHEN {{0}} IS NOT NULL AND NOT pg_try_advisory_xact_lock({lock_class(schema)}, {{0}}) "
-        f"THEN pg_notify('{schema}', {{1}})::text END"
+        f"THEN CASE WHEN {{space}} = '{Space.LOCK.value}' THEN {told_one} ELSE {told_all} END END"
+    )
+
+
+def _one_of(number: int, bucket: str, passed: str) -> str:
+    """Give the connection of one who waits, as a table `one` of one row or none. passed: those who do not any more."""
+    return (
+        "(SELECT pid FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted "
+        f"AND objsubid = 2 AND classid = ({number}::bigint & 4294967295)::oid AND objid = {bucket}::oid "
+        "AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()) "
+        f"AND pid NOT IN ({passed}) ORDER BY random() LIMIT 1) AS one"
+    )
+
+
+def _pass_on(schema: str) -> str:
+    one = _one_of(lock_class(schema), "$1::int", "SELECT unnest($3::int[])")
+    return (
+        f"SELECT pg_notify('{schema}', one.pid || ',' || array_to_string($3::int[], ',') || ' ' || $2::text) FROM {one}"
     )
 
 
