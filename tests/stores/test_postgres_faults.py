@@ -7,7 +7,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import count
 
@@ -19,6 +19,8 @@ from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefuse
 from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
 from lockstead.stores import url
 from lockstead.stores.port import Batches, Store
+from lockstead.stores.postgres import PostgresStore
+from lockstead.stores.postgres_statements import statements as statements_of
 from lockstead.values import Name, Space
 from tests.servers.postgres import PostgresServer, reachable_folder
 
@@ -290,7 +292,7 @@ def test_a_statement_that_an_administrator_cancels_is_known_not_to_be_applied(
     assert seen(store).revision == first.revision
 
 
-@pytest.mark.parametrize("word", [b"INSERT 0 1", b"SELECT 1"])
+@pytest.mark.parametrize("word", [b"INSERT 0 1", b"UPDATE 1"])
 def test_h03_a_connection_cut_behind_the_result_of_a_change_leaves_the_outcome_unknown(
     server: PostgresServer, schema: str, word: bytes
 ) -> None:
@@ -321,6 +323,66 @@ def test_an_error_behind_the_result_is_no_proof_that_nothing_was_changed(
     )
     with pytest.raises(OutcomeUnknown, match="at the end"):
         store.perform(Extend(APT, {}, first.incarnation), LIMIT)
+
+
+# --- a change that found nothing to change --------------------------------------------------------------------------
+
+
+def test_what_comes_to_stand_there_between_a_change_and_the_look_behind_it_is_changed(
+    server: PostgresServer, schema: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(url.open_store(f"{server.url()}?schema={schema}")) as other:
+        other.perform(Read(APT), LIMIT)
+        looks = before_looks(store, monkeypatch, lambda: made(other))
+        answer = store.perform(Extend(APT, {"n": "1"}, None), LIMIT)
+    assert isinstance(answer, Snapshot), "there was a record, and any would do"
+    assert answer.fields["n"] == "1"
+    assert len(looks) == 1
+
+
+def test_a_change_that_changed_nothing_is_certain_of_it_whatever_becomes_of_the_look(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = made(store)
+    store.perform(Remove(APT, first.incarnation), LIMIT)
+
+    def fail() -> None:
+        raise OutcomeUnknown("the answer was lost")
+
+    before_looks(store, monkeypatch, fail)
+    with pytest.raises(StoreUnavailable, match="the answer was lost"):
+        store.perform(Remove(APT, first.incarnation), LIMIT)
+
+
+def before_looks(store: Store, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> list[bytes]:
+    """Do something before each look of a change that found nothing; give the looks."""
+    assert isinstance(store, PostgresStore)
+    ask, look, looks = store._ask, store._statements.state, list[bytes]()
+
+    def asked(statement: bytes, parameters: Sequence[str | int | None], limit: float) -> list[list[str | None]]:
+        if statement == look:
+            looks.append(statement)
+            work()
+        return ask(statement, parameters, limit)
+
+    monkeypatch.setattr(store, "_ask", asked)
+    return looks
+
+
+@pytest.mark.parametrize("name", ["remove", "extend", "replace"])
+def test_a_change_starts_up_nothing_but_itself_while_nobody_waits(
+    server: PostgresServer, store: Store, schema: str, name: str
+) -> None:
+    made(store)
+    text = getattr(statements_of(schema), name).decode()
+    asked = ", ".join(["NULL"] * (6 if name == "remove" else 7))
+    with server.asked() as connection:
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        connection.execute("SET enable_seqscan = off")
+        connection.execute(f"PREPARE change AS {text}")
+        plan = [str(row[0]) for row in connection.execute(f"EXPLAIN EXECUTE change ({asked})").fetchall()]
+    assert sum("->" in line for line in plan) == 1, plan
+    assert not any("Plan" in line for line in plan), plan
 
 
 class Cut:

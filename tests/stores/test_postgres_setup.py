@@ -87,6 +87,12 @@ def test_h22_no_credential_is_shown_and_what_is_shown_opens_the_same_store() -> 
         "postgresql://host/db?schema=pg_x",
         "postgresql://host/db?schema=a;drop",
         "postgresql://host/db?listen=maybe",
+        "postgresql://me:sesame@host:port/db",
+        "postgresql://one:5432,two:sesame/db",
+        "postgresql://[::1]:x/db",
+        "postgresql://host:0/db",
+        "postgresql://host:65536/db",
+        "postgresql://host/db?listen_port=x",
     ],
 )
 def test_what_is_no_url_of_a_database_is_told_without_repeating_it(text: str) -> None:
@@ -94,6 +100,13 @@ def test_what_is_no_url_of_a_database_is_told_without_repeating_it(text: str) ->
         url.open_store(text)
     assert "sesame" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_port_that_is_no_number_is_told_as_one_and_others_are_let_through() -> None:
+    with pytest.raises(ValueError, match=r"a port .* must be a number from 1 to 65535"):
+        url.open_store("postgresql://host:5432x/db")
+    for hosts in ("host", "host:", "one:1,two:65535", "[::1]", "[::1]:5432", "", "%2Fvar%2Frun", "%2Fvar%2Frun:5433"):
+        assert target_of(f"postgresql://{hosts}/db").url == f"postgresql://{hosts}/db"
 
 
 def test_a_client_of_the_callers_own_is_refused() -> None:

@@ -12,8 +12,8 @@ from itertools import count
 import psycopg
 import pytest
 
-from lockstead.protocol.commands import Create, Extend, Remove, Snapshot
-from lockstead.stores import url
+from lockstead.protocol.commands import Create, Extend, Read, Remove, Snapshot
+from lockstead.stores import postgres_listen, url
 from lockstead.stores.port import Store, Waits
 from lockstead.stores.postgres_statements import bucket, lock_class
 from lockstead.values import Name
@@ -57,19 +57,27 @@ def made(store: Store, name: Name = APT) -> Snapshot:
 
 
 class Waiting:
-    """A wait in a thread of its own, until told to stop."""
+    """A wait in a thread of its own, until told to stop. asks: asks for the lock when woken; is_looker: waits again."""
 
-    def __init__(self, store: Store, name: Name = APT) -> None:
+    def __init__(self, store: Store, name: Name = APT, *, asks: bool = False, is_looker: bool = False) -> None:
         assert isinstance(store, Waits)
         self._store = store
         self._name = name
+        self._asks = asks
+        self._is_looker = is_looker
         self._stop = threading.Event()
         self._seen: list[bool] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        assert isinstance(self._store, Waits)
         self._seen.append(self._store.wait(self._name, LIMIT, self._stop.wait))
+        while not self._stop.is_set() and (self._is_looker or (self._asks and not self._has_it())):
+            self._store.wait(self._name, LIMIT, self._stop.wait)
+
+    def _has_it(self) -> bool:
+        return isinstance(self._store.perform(Create(self._name, {"v": "1"}), LIMIT), Snapshot)
 
     def result(self) -> bool:
         self._thread.join(2 * LIMIT)
@@ -215,26 +223,53 @@ def test_nothing_is_prepared_behind_a_pooler(server: PostgresServer, bouncer: Bo
             assert pooled.execute("SELECT count(*) FROM pg_prepared_statements").fetchone() == (0,)
 
 
-def test_of_many_who_wait_a_release_tells_one_and_who_waits_no_more_passes_it_on(
-    server: PostgresServer, store: Store, schema: str
-) -> None:
+@pytest.fixture
+def stores(server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Store]]:
+    """Four stores, each with a connection of its own that listens, where nobody looks unless told."""
+    monkeypatch.setattr(postgres_listen, "INSURANCE", 3600.0)
     place = f"{server.url()}?schema={schema}"
     with ExitStack() as opened:
-        stores = [
+        yield [
             opened.enter_context(closing(url.open_store(f"{place}&application_name=w{number}"))) for number in range(4)
         ]
+
+
+def test_of_many_who_wait_a_release_tells_one_and_who_waits_no_more_passes_it_on(
+    server: PostgresServer, store: Store, schema: str, stores: list[Store]
+) -> None:
+    held = made(store)
+    waiting = [Waiting(one, asks=True) for one in stores]
+    server.until(lambda: listening(server, schema, 4), "not all of them say that they wait")
+    time.sleep(0.5)  # each looks once more when it is heard, to close the gap before that
+    # its connection goes on listening for a while, and nobody waits on it any more
+    waiting[0].stop()
+    for so_far in (1, 2, 3):
+        store.perform(Remove(APT, held.incarnation), LIMIT)
+        server.until(partial(is_told, waiting, so_far), "nobody was told")
+        time.sleep(0.3)
+        assert told(waiting) == so_far
+        answer = store.perform(Read(APT), LIMIT)
+        assert isinstance(answer, Snapshot), "who was told did not get it"
+        held = answer
+
+
+def test_who_is_told_and_only_looks_passes_it_on_to_who_wants_the_lock(
+    server: PostgresServer, store: Store, schema: str, stores: list[Store]
+) -> None:
+    wants, *look = stores
+    lookers = [Waiting(one, is_looker=True) for one in look]
+    for _ in range(4):  # one of four is told, so without passing on this would succeed once in 256 times
         held = made(store)
-        waiting = [Waiting(one) for one in stores]
+        waiting = Waiting(wants, asks=True)
         server.until(lambda: listening(server, schema, 4), "not all of them say that they wait")
-        time.sleep(0.5)  # each looks once more when it is heard, to close the gap before that
-        # its connection goes on listening for a while, and nobody waits on it any more
-        waiting[0].stop()
-        for so_far in (1, 2, 3):
-            store.perform(Remove(APT, held.incarnation), LIMIT)
-            server.until(partial(is_told, waiting, so_far), "nobody was told")
-            held = made(store)
-            time.sleep(0.3)
-            assert told(waiting) == so_far
+        time.sleep(0.5)  # each looks once more when it is heard
+        store.perform(Remove(APT, held.incarnation), LIMIT)
+        server.until(lambda: waiting.is_over, "who wants the lock was not told")  # noqa: B023 - called here
+        answer = store.perform(Read(APT), LIMIT)
+        assert isinstance(answer, Snapshot)
+        store.perform(Remove(APT, answer.incarnation), LIMIT)
+    for looker in lookers:
+        looker.stop()
 
 
 def is_told(waiting: list[Waiting], number: int) -> bool:

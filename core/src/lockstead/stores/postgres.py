@@ -1,4 +1,4 @@
-"""Decides how records are kept in one table of a PostgreSQL database: a command is a statement, and none is two.
+"""Decides how records are kept in one table of a PostgreSQL database: what a command changes, one statement changes.
 
 Time is the server's `clock_timestamp()`, read by the statement itself; `updated` never goes back. A row outlives its
 record, so that its counter, incarnation and fencing token in one, goes on. Must not know what the fields of a record
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from lockstead.errors import StoreError, StoreRefused
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import (
     Absent,
     Command,
@@ -37,9 +37,6 @@ from lockstead.stores.postgres_statements import bucket, statements
 from lockstead.stores.postgres_url import Target
 from lockstead.stores.postgres_wire import Row
 from lockstead.values import Name, Space
-
-if TYPE_CHECKING:
-    pass
 
 if TYPE_CHECKING:
     from lockstead.stores.examination import Finding, Promise
@@ -96,18 +93,24 @@ class PostgresStore:
                 asked = (command.space.value, command.key, command.part_prefix)
                 answer = _listing(command.space, self._ask(sql.list, asked, limit))
             case Create():
-                rows = self._ask(sql.create, (*_at(command.name), _encode(dict(command.fields))), limit)
-                answer = _snapshot(rows[0]) if rows else Conflict()
+                self._listener.asks(command.name.key)
+                fields = dict(command.fields)
+                rows = self._ask(sql.create, (*_at(command.name), _encode(fields)), limit)
+                answer = _written(rows[0], fields) if rows else Conflict()
             case Extend():
                 rung = bucket(command.name.key) if command.fields else None
                 asked_extend = (*_expected(command), _encode(dict(command.fields)), rung)
-                answer = _changed(self._ask(sql.extend, asked_extend, limit))
+                row = self._change(sql.extend, command, asked_extend, limit)
+                answer = _snapshot(row) if isinstance(row, list) else row
             case Replace():
-                asked_replace = (*_expected(command), _encode(dict(command.fields)), bucket(command.name.key))
-                answer = _changed(self._ask(sql.replace, asked_replace, limit))
+                self._listener.asks(command.name.key)
+                fields = dict(command.fields)
+                asked_replace = (*_expected(command), _encode(fields), bucket(command.name.key))
+                row = self._change(sql.replace, command, asked_replace, limit)
+                answer = _written(row, fields) if isinstance(row, list) else row
             case Remove():
-                seen = _changed(self._ask(sql.remove, (*_expected(command), bucket(command.name.key)), limit))
-                answer = Removed(seen.store_now) if isinstance(seen, Snapshot) else seen
+                row = self._change(sql.remove, command, (*_expected(command), bucket(command.name.key)), limit)
+                answer = Removed(_seconds(row[3])) if isinstance(row, list) else row
             case _:
                 raise TypeError(f"not a command for a store: {type(command).__name__}")
         return cast(A, answer)
@@ -115,6 +118,25 @@ class PostgresStore:
     def _ask(self, statement: bytes, parameters: Sequence[str | int | None], limit: float) -> list[Row]:
         with self._pool.lend(limit) as (link, left):
             return link.ask(statement, parameters, left)
+
+    def _change(
+        self, statement: bytes, command: Extend | Replace | Remove, asked: Sequence[str | int | None], limit: float
+    ) -> Row | Conflict | Absent:
+        """Carry out a change; where it found nothing to change, look whether another record stands there, or none."""
+        left = _Left(limit)
+        while True:
+            rows = self._ask(statement, asked, left.seconds)
+            if rows:
+                return rows[0]
+            try:
+                found = self._ask(self._statements.state, _at(command.name), left.seconds)
+            except OutcomeUnknown as error:
+                raise StoreUnavailable(str(error)) from error  # of the look: it is certain that nothing was changed
+            if not found:
+                return Absent()
+            if command.incarnation not in (None, found[0][0]) or command.revision not in (None, found[0][1]):
+                return Conflict()
+            # what was expected came to stand there between the two
 
     # --- many at once --------------------------------------------------------------------------------------------
 
@@ -255,7 +277,16 @@ def _snapshot(row: Row) -> Snapshot:
         return Snapshot(UNREADABLE, str(granted), str(revision))
     if updated is None or now is None:  # stamped by another server, or by this one before it was restarted
         return Snapshot(fields, str(granted), str(revision), token=int(granted or 0))
-    return Snapshot(fields, str(granted), str(revision), float(updated), float(now), int(granted or 0))
+    return _written(row, fields)
+
+
+def _written(row: Row, fields: Mapping[str, str]) -> Snapshot:
+    granted = str(row[0])
+    return Snapshot(fields, granted, str(row[1]), _seconds(row[2]), _seconds(row[3]), int(granted))
+
+
+def _seconds(microseconds: str | None) -> float:
+    return int(microseconds or 0) / 1e6
 
 
 def _shown(rows: Sequence[Row]) -> Snapshot | Absent:

@@ -40,6 +40,9 @@ LINGERS: Final = 5.0
 IDLES: Final = 30.0
 """Seconds without any waiter after which the connection is closed."""
 
+ASKS_WITHIN: Final = 0.1
+"""Seconds in which who was told of a release asks for the lock; who only looks, or gave up just then, does not."""
+
 ANSWERS_WITHIN: Final = 5.0
 PAUSE_MIN: Final = 0.5
 PAUSE_MAX: Final = 15.0
@@ -62,6 +65,7 @@ class Listener:
         self._is_pooled = False
         self._connections = 0
         self._me = ""
+        self._told: dict[str, tuple[str, float]] = {}
 
     @contextmanager
     def watching(self, key: str) -> Iterator[threading.Event]:
@@ -82,6 +86,11 @@ class Listener:
     def ear(self, key: str) -> int:
         """Tell whether every change that is committed from now on rings: 0 if not, else by which connection."""
         return self._connections if bucket(key) in self._held else 0
+
+    def asks(self, key: str) -> None:
+        """Note that this process asks for the lock: whatever comes of it, nobody else need be told in its place."""
+        if self._told:
+            self._told.pop(key, None)
 
     def _want(self, number: int) -> None:
         self._wanted[number] = time.monotonic()
@@ -141,6 +150,7 @@ class Listener:
             self._serve(link, ear)
         finally:
             self._held = frozenset()
+            self._told.clear()
             link.close()
 
     def _serve(self, link: Link, ear: int) -> None:
@@ -160,7 +170,7 @@ class Listener:
                 asked_at = now
             # what came with the answer to a statement is read already, and wakes no poll
             self._ring(link)
-            poll.poll(int((1.0 if is_complete else LOOK_AGAIN) * 1000))
+            poll.poll(int(min(1.0 if is_complete else LOOK_AGAIN, self._pass_on_late(link)) * 1000) + 1)
             _heard(ear, 0.0)
             self._ring(link)
 
@@ -188,22 +198,37 @@ class Listener:
 
     def _ring(self, link: Link) -> None:
         """Wake who waits for what was notified to us; where nobody does any more, have somebody else told."""
-        for said in link.notifications():
-            told, _, key = said.partition(" ")
-            pids = told.split(",")
-            if pids[0] not in (self._me, str(EVERYBODY)):
-                continue
-            with self._lock:
-                bells = list(self._bells.get(key, ()))
-                is_needed = any(bucket(other) == bucket(key) for other in self._bells)
-                for bell in bells:
-                    bell.set()
-                if not bells and not is_needed:
-                    # who got the lock lingers: it must be passed over once, and not with every release
-                    self._wanted.pop(bucket(key), None)
-            if not bells and pids[0] == self._me:
-                self._take_locks(link)
-                link.ask(self._statements.pass_on, (bucket(key), key, f"{{{told}}}"), ANSWERS_WITHIN)
+        while notified := link.notifications():  # again: more may have come with an answer
+            for said in notified:
+                told, _, key = said.partition(" ")
+                is_for_us = told.partition(",")[0] == self._me
+                if (is_for_us or told == str(EVERYBODY)) and not self._rung(key, told if is_for_us else None):
+                    self._take_locks(link)
+                    self._pass_on(link, key, told)
+
+    def _rung(self, key: str, told: str | None) -> bool:
+        """Wake who waits for a key here. False if it is to be passed on: we were told (told), and nobody waits."""
+        with self._lock:
+            bells = self._bells.get(key, ())
+            for bell in bells:
+                bell.set()
+            if bells and told is not None:
+                self._told[key] = told, time.monotonic() + ASKS_WITHIN
+            if not bells and not any(bucket(other) == bucket(key) for other in self._bells):
+                # who got the lock lingers: it must be passed over once, and not with every release
+                self._wanted.pop(bucket(key), None)
+            return bool(bells) or told is None
+
+    def _pass_on(self, link: Link, key: str, told: str) -> None:
+        link.ask(self._statements.pass_on, (key, bucket(key), f"{{{told}}}"), ANSWERS_WITHIN)
+
+    def _pass_on_late(self, link: Link) -> float:
+        """Pass on what nobody here has made use of; give the seconds until there may be more to pass on."""
+        now = time.monotonic()
+        for key, (told, until) in list(self._told.items()):
+            if until <= now and self._told.pop(key, None) is not None:
+                self._pass_on(link, key, told)
+        return min((max(0.0, until - now) for _, until in list(self._told.values())), default=1.0)
 
     # --- life ----------------------------------------------------------------------------------------------------
 

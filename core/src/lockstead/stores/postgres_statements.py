@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from lockstead.values import Space
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """The version of the tables that this file makes."""
 
 BUCKETS: Final = 256
@@ -34,8 +35,8 @@ SWEEP_EVERY: Final = 3600.0
 REMEMBERED: Final = "1 day"
 """How long the row of a removed record stays, so that its counter goes on: far longer than any request is late."""
 
-_EPOCH: Final = "extract(epoch FROM {})::text"
-_MS: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_US: Final = "(date_part('epoch', {}) * 1000000)::bigint"
+_MS: Final = "(date_part('epoch', clock_timestamp()) * 1000)::bigint"
 _NAMED: Final = "{}.space = $1::text AND {}.key = $2::text AND {}.part = $3::text"
 _HERE: Final = "pg_postmaster_start_time()"
 """What tells one run of one server from all others. Times are compared only within one: after a fail-over another
@@ -47,16 +48,15 @@ _STAMPED: Final = (
 )
 
 
-def _shown(row: str) -> str:
-    updated, now = f"{row}.updated", f"greatest({row}.updated, clock_timestamp())"
-    return (
-        f"{row}.granted::text AS granted, {row}.revision::text AS revision, "
-        f"CASE WHEN {row}.clock = {_HERE} THEN {_EPOCH.format(updated)} END AS updated, "
-        f"CASE WHEN {row}.clock = {_HERE} THEN {_EPOCH.format(now)} END AS now, {row}.fields::text AS fields"
-    )
+_UPDATED: Final = _US.format("r.updated")
+_NOW: Final = _US.format("greatest(r.updated, clock_timestamp())")
+_WRITTEN: Final = f"r.granted, r.revision, {_UPDATED} AS updated, {_NOW} AS now"
+"""What is shown of a row that the statement itself has stamped."""
 
-
-_SHOWN: Final = _shown("r")
+_SHOWN: Final = (
+    f"r.granted, r.revision, CASE WHEN r.clock = {_HERE} THEN {_UPDATED} END AS updated, "
+    f"CASE WHEN r.clock = {_HERE} THEN {_NOW} END AS now, r.fields"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def bucket(key: str) -> int:
 def statements(schema: str) -> Statements:
     """Give the statements for a schema, whose name must be a plain one."""
     record, at = f"{schema}.record", _NAMED.format("r", "r", "r")
-    ring, named = _ring(schema), {"key": "$2::text", "space": "$1::text"}
+    ring = partial(_ring, schema, "$1::text", "$2::text")
     texts = {
         "create": _create(record, at),
         "read": f"SELECT {_SHOWN} FROM {record} AS r WHERE {at} AND fields IS NOT NULL",
@@ -101,27 +101,27 @@ def statements(schema: str) -> Statements:
             record,
             at,
             f"granted = greatest(r.granted + 1, {_MS}), revision = 1, fields = $6::jsonb",
-            ring.format("$7::int", **named),
+            ring("$7::int"),
         ),
         "extend": _change(
             record,
             at,
             "revision = r.revision + 1, fields = r.fields || $6::jsonb",
-            ring.format("$7::int", **named),
+            f"r.fields, {ring('$7::int')}",
         ),
-        "remove": _change(record, at, "revision = r.revision + 1, fields = NULL", ring.format("$6::int", **named)),
+        "remove": _change(record, at, "revision = r.revision + 1, fields = NULL", ring("$6::int")),
         "list": f"SELECT key, part, {_SHOWN} FROM {record} AS r WHERE space = $1::text AND fields IS NOT NULL "
         "AND ($2::text IS NULL OR key = $2::text) AND left(part, length($3::text)) = $3::text",
-        "extend_many": _extend_many(record, ring.format("w.bucket", key="w.key", space="w.space")),
+        "extend_many": _extend_many(record, _ring(schema, "w.space", "w.key", "w.bucket")),
         "read_many": f"SELECT g.n, {_SHOWN} FROM jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, "
         f"part text) JOIN {record} AS r USING (space, key, part) WHERE fields IS NOT NULL",
-        "state": f"SELECT granted::text, revision::text FROM {record} AS r WHERE {at} AND fields IS NOT NULL",
+        "state": f"SELECT granted, revision FROM {record} AS r WHERE {at} AND fields IS NOT NULL",
         "check": "SELECT version, least, pg_is_in_recovery(), version(), "
-        f"{_EPOCH.format('clock_timestamp() - swept')}, pg_backend_pid() FROM {schema}.meta",
+        f"date_part('epoch', clock_timestamp() - swept), pg_backend_pid() FROM {schema}.meta",
         "set_up": _set_up(schema),
         "sweep": _sweep(schema, record),
         "listen": f"LISTEN {schema}",
-        "pass_on": _pass_on(schema),
+        "pass_on": f"SELECT {schema}.tell('{Space.LOCK.value}', $1::text, $2::int, $3::int[])",
     }
     return Statements(**{name: text.encode() for name, text in texts.items()})
 
@@ -133,27 +133,26 @@ def _create(record: str, at: str) -> str:
         f"INSERT INTO {record} AS r (space, key, part, granted, revision, updated, clock, fields) "
         f"SELECT $1::text, $2::text, $3::text, {_MS}, 1, clock_timestamp(), {_HERE}, $4::jsonb "
         f"WHERE NOT EXISTS (SELECT FROM {record} AS r WHERE {at} AND r.fields IS NOT NULL) "
-        f"ON CONFLICT (space, key, part) DO UPDATE SET granted = greatest(r.granted + 1, {_MS}), revision = 1, "
-        f"{_STAMPED}, fields = excluded.fields WHERE r.fields IS NULL "
-        f"RETURNING {_SHOWN}"
+        f"ON CONFLICT (space, key, part) DO UPDATE SET granted = greatest(r.granted + 1, excluded.granted), "
+        f"revision = 1, {_STAMPED}, fields = excluded.fields WHERE r.fields IS NULL "
+        f"RETURNING {_WRITTEN}"
     )
 
 
-def _change(record: str, at: str, change: str, ring: str) -> str:
-    # One row with figures: done. One row of NULL: there is a record, and not the one expected. None: there is none.
-    # What tells the last two apart locks the row, for without that it would see what stood before the UPDATE waited.
+def _change(record: str, at: str, change: str, shown: str) -> str:
+    # No row: nothing was changed. Whether there is another record or none is a second statement's (`state`), which is
+    # needed seldom; as a part of this one it would be started up with every change, and take longer than the change.
     return (
-        f"WITH w AS (UPDATE {record} AS r SET {change}, {_STAMPED} "
+        f"UPDATE {record} AS r SET {change}, {_STAMPED} "
         f"WHERE {at} AND r.fields IS NOT NULL AND ($4::text IS NULL OR r.granted::text = $4::text) "
-        f"AND ($5::text IS NULL OR r.revision::text = $5::text) RETURNING {_SHOWN}) "
-        f"SELECT w.*, {ring} FROM w UNION ALL SELECT NULL, NULL, NULL, NULL, NULL, NULL FROM "
-        f"(SELECT FROM {record} AS r WHERE {at} AND r.fields IS NOT NULL AND NOT EXISTS (SELECT FROM w) "
-        "FOR KEY SHARE) AS other"
+        f"AND ($5::text IS NULL OR r.revision::text = $5::text) RETURNING {_WRITTEN}, {shown}"
     )
 
 
 def _extend_many(record: str, ring: str) -> str:
-    # Locked in the order of their names, so that two batches never wait for each other in a circle.
+    # Locked in the order of their names, so that two batches never wait for each other in a circle. One row of NULL:
+    # there is a record, and not the one expected. None: there is none. What tells the two apart locks the row, for
+    # without that it would see what stood before the UPDATE waited.
     same = "r.space = {0}.space AND r.key = {0}.key AND r.part = {0}.part"
     return (
         "WITH g AS (SELECT * FROM jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, part text, "
@@ -164,41 +163,38 @@ def _extend_many(record: str, ring: str) -> str:
         f"{_STAMPED} FROM there AS t WHERE {same.format('t')} "
         "AND (t.granted IS NULL OR r.granted::text = t.granted) "
         "AND (t.revision IS NULL OR r.revision::text = t.revision) "
-        f"RETURNING t.n, t.bucket, r.space, r.key, {_SHOWN}) "
+        f"RETURNING t.n, t.bucket, r.space, r.key, r.fields, {_WRITTEN}) "
         f"SELECT there.n, w.granted, w.revision, w.updated, w.now, w.fields, {ring} "
         "FROM there LEFT JOIN w ON w.n = there.n"
     )
 
 
-def _ring(schema: str) -> str:
+def _ring(schema: str, space: str, key: str, number: str) -> str:
     # A notification makes all commits of the whole server queue up for a moment, so only where somebody waits. Who
     # waits holds a lock of the bucket and looks at the record *afterwards*; we try for it before we commit and keep it
-    # until then. So either we see the waiter, or the waiter is told to look again. Of those who wait for a lock one is
-    # told, since one can have it: any of them, or who got it first would be told of every release. Whoever waits for
-    # members to go is not asked who it is.
-    one = _one_of(lock_class(schema), "{0}", "0")
-    told_one = f"(SELECT pg_notify('{schema}', one.pid || ' ' || {{key}})::text FROM {one})"
-    told_all = f"pg_notify('{schema}', '{EVERYBODY} ' || {{key}})::text"
+    # until then. So either we see the waiter, or the waiter is told to look again. Whom to tell is a function's: as a
+    # part of the statement it would be started up each time, although nobody waits.
     return (
-        f"CASE WHEN {{0}} IS NOT NULL AND NOT pg_try_advisory_xact_lock({lock_class(schema)}, {{0}}) "
-        f"THEN CASE WHEN {{space}} = '{Space.LOCK.value}' THEN {told_one} ELSE {told_all} END END"
+        f"CASE WHEN {number} IS NOT NULL AND NOT pg_try_advisory_xact_lock({lock_class(schema)}, {number}) "
+        f"THEN {schema}.tell({space}, {key}, {number}, '{{}}')::text END"
     )
 
 
-def _one_of(number: int, bucket: str, passed: str) -> str:
-    """Give the connection of one who waits, as a table `one` of one row or none. passed: those who do not any more."""
+def _tell(schema: str) -> str:
+    # Of those who wait for a lock one is told, since one can have it: any of them, or who got it first would be told of
+    # every release. Whoever waits for members to go is not asked who it is. passed: who was told before, and does not
+    # want it; a hundred of them, for a notification has room for 8,000 bytes.
     return (
-        "(SELECT pid FROM pg_catalog.pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted "
-        f"AND objsubid = 2 AND classid = ({number}::bigint & 4294967295)::oid AND objid = {bucket}::oid "
-        "AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()) "
-        f"AND pid NOT IN ({passed}) ORDER BY random() LIMIT 1) AS one"
-    )
-
-
-def _pass_on(schema: str) -> str:
-    one = _one_of(lock_class(schema), "$1::int", "SELECT unnest($3::int[])")
-    return (
-        f"SELECT pg_notify('{schema}', one.pid || ',' || array_to_string($3::int[], ',') || ' ' || $2::text) FROM {one}"
+        f"CREATE OR REPLACE FUNCTION {schema}.tell(space text, key text, bucket int, passed int[]) RETURNS void "
+        f"LANGUAGE plpgsql AS $tell$ DECLARE one int; BEGIN IF space <> '{Space.LOCK.value}' THEN "
+        f"PERFORM pg_notify('{schema}', '{EVERYBODY} ' || key); RETURN; END IF; "
+        "SELECT l.pid INTO one FROM pg_catalog.pg_locks AS l WHERE l.locktype = 'advisory' AND l.mode = 'ShareLock' "
+        f"AND l.granted AND l.objsubid = 2 AND l.classid = ({lock_class(schema)}::bigint & 4294967295)::oid "
+        "AND l.objid = bucket::oid AND l.database = "
+        "(SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = current_database()) "
+        "AND l.pid <> ALL (passed) ORDER BY random() LIMIT 1; IF FOUND THEN "
+        f"PERFORM pg_notify('{schema}', array_to_string((one || passed)[1:100], ',') || ' ' || key); "
+        "END IF; END $tell$"
     )
 
 
@@ -213,6 +209,7 @@ def tables(schema: str) -> tuple[str, ...]:
         "PRIMARY KEY (space, key, part)) WITH (fillfactor = 50)",
         f"CREATE TABLE {schema}.meta (one int PRIMARY KEY CHECK (one = 1), version int NOT NULL, least int NOT NULL, "
         "swept timestamptz NOT NULL)",
+        _tell(schema),
         f"INSERT INTO {schema}.meta VALUES (1, {SCHEMA_VERSION}, 1, clock_timestamp())",
     )
 
@@ -222,7 +219,9 @@ def _migrations(schema: str) -> str:
     # `clock` as it was, and a row without it is observed instead of judged.
     return (
         f"IF (SELECT version FROM {schema}.meta) < 2 THEN ALTER TABLE {schema}.record ADD COLUMN clock timestamptz; "
-        f"UPDATE {schema}.meta SET version = 2; END IF;"
+        f"UPDATE {schema}.meta SET version = 2; END IF; "
+        f"IF (SELECT version FROM {schema}.meta) < 3 THEN {_tell(schema)}; "
+        f"UPDATE {schema}.meta SET version = 3; END IF;"
     )
 
 

@@ -99,6 +99,9 @@ def target_of(store_url: str) -> Target:
             "not the URL of a PostgreSQL database; write 'postgresql://user@host/database' "
             "(percent-encode '/', '@', ':', '?' and '#' in a name or password)"
         )
+    for number in (*_ports(found["hosts"]), options.get("listen_port", "")):
+        if number and not (re.fullmatch("[0-9]{1,5}", number) and 0 < int(number) < 1 << 16):
+            raise ValueError("a port in the URL of a PostgreSQL database must be a number from 1 to 65535")
     schema = options.get("schema", SCHEMA)
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,39}", schema) or schema.startswith("pg_"):
         raise ValueError("the schema in the URL must be a plain lower-case name of at most 40 letters, digits and '_'")
@@ -120,6 +123,11 @@ def target_of(store_url: str) -> Target:
             if options.get(ours)
         ),
     )
+
+
+def _ports(hosts: str) -> list[str]:
+    """Give what stands after the colon of each host, empty where libpq's own default holds."""
+    return [re.sub(r"^\[[^\]]*\]", "", host).partition(":")[2] for host in hosts.split(",")]
 
 
 def _query(options: dict[str, str], names: frozenset[str]) -> str:

@@ -49,9 +49,10 @@ class Link:
         self._connection = connection
         self._place = place
         self._poll = select.poll()
+        self._poll.register(connection.socket, _POLL_READ)
         self._warned = False
         self._uses: dict[bytes, int] = {}
-        self._prepared: set[bytes] = set()
+        self._prepared: dict[bytes, bytes] = {}
         self.is_direct = False
         self.opened_at = time.monotonic()
         self.is_good = True
@@ -84,7 +85,6 @@ class Link:
 
     def is_silent(self) -> bool:
         """Tell whether the idle connection stands and nothing has come: a goodbye would be waiting to be read."""
-        self._poll.register(self.descriptor, _POLL_READ)
         return not self._poll.poll(0)
 
     def ask(self, statement: bytes, parameters: Sequence[str | int | None], limit: float) -> list[Row]:
@@ -99,10 +99,11 @@ class Link:
         try:
             self.is_good = False
             called_back_at = ends_at - min(CANCEL_MAX, limit * CANCEL_SHARE)
-            if self._is_prepared(statement, called_back_at):
-                self._connection.send_query_prepared(name_of(statement), values)
-            else:
+            name = self._name_of(statement, called_back_at) if self.is_direct else None
+            if name is None:
                 self._connection.send_query_params(statement, values)
+            else:
+                self._connection.send_query_prepared(name, values)
             try:
                 self._collect(results, called_back_at)
             except _Late:
@@ -122,21 +123,23 @@ class Link:
         self.is_good = True
         return _rows(results[0])
 
-    def _is_prepared(self, statement: bytes, ends_at: float) -> bool:
-        if not self.is_direct or statement in self._prepared:
-            return self.is_direct
+    def _name_of(self, statement: bytes, ends_at: float) -> bytes | None:
+        """Give the name under which a statement is prepared here, None while it is used too seldom for that."""
+        if (name := self._prepared.get(statement)) is not None:
+            return name
         uses = self._uses[statement] = self._uses.get(statement, 0) + 1
         if uses <= PREPARE_AFTER:
-            return False
+            return None
         results: list[PGresult] = []
-        self._connection.send_prepare(name_of(statement), statement)
+        name = name_of(statement)
+        self._connection.send_prepare(name, statement)
         try:
             self._collect(results, ends_at)
         except _Late:
             raise StoreUnavailable(f"{self._place} did not answer in time; nothing was changed") from None
         raise_for(results, self._place)
-        self._prepared.add(statement)
-        return True
+        self._prepared[statement] = name
+        return name
 
     def notifications(self) -> list[str]:
         """Give what was notified since, without waiting. Raises StoreUnavailable when the connection is gone."""
@@ -164,12 +167,9 @@ class Link:
 
     def _collect(self, results: list[PGresult], ends_at: float) -> None:
         connection = self._connection
-        poll, descriptor = self._poll, self.descriptor
-        poll.register(descriptor, _POLL_BOTH)
-        while connection.flush():
-            if _ready(poll, ends_at) & _POLL_READ:
-                connection.consume_input()
-        poll.register(descriptor, _POLL_READ)
+        poll = self._poll
+        if connection.flush():
+            self._flush(ends_at)
         while True:
             while connection.is_busy():
                 _ready(poll, ends_at)
@@ -178,6 +178,17 @@ class Link:
             if result is None:
                 return
             results.append(result)
+
+    def _flush(self, ends_at: float) -> None:
+        """Send what the socket did not take at once."""
+        poll, connection = self._poll, self._connection
+        poll.modify(self.descriptor, _POLL_BOTH)
+        try:
+            while connection.flush():
+                if _ready(poll, ends_at) & _POLL_READ:
+                    connection.consume_input()
+        finally:
+            poll.modify(self.descriptor, _POLL_READ)
 
     def _call_back(self, ends_at: float) -> None:
         """Ask the server to stop what it does for us: a statement that waits would change something much later."""
@@ -288,12 +299,11 @@ def name_of(statement: bytes) -> bytes:
 
 
 def _rows(result: PGresult) -> list[Row]:
-    def text(row: int, column: int) -> str | None:
-        value = result.get_value(row, column)
-        return None if value is None else value.decode()
-
-    columns = range(result.nfields)
-    return [[text(row, column) for column in columns] for row in range(result.ntuples)]
+    columns, get = range(result.nfields), result.get_value
+    return [
+        [None if (value := get(row, column)) is None else value.decode() for column in columns]
+        for row in range(result.ntuples)
+    ]
 
 
 def _line(error: object) -> str:
