@@ -72,9 +72,10 @@ class Waiting:
 
     def _run(self) -> None:
         assert isinstance(self._store, Waits)
-        self._seen.append(self._store.wait(self._name, LIMIT, self._stop.wait))
-        while not self._stop.is_set() and (self._is_looker or (self._asks and not self._has_it())):
-            self._store.wait(self._name, LIMIT, self._stop.wait)
+        is_woken = self._store.wait(self._name, LIMIT, self._stop.wait)
+        self._seen.append(is_woken)
+        while is_woken and (self._is_looker or (self._asks and not self._has_it())):
+            is_woken = self._store.wait(self._name, LIMIT, self._stop.wait)
 
     def _has_it(self) -> bool:
         return isinstance(self._store.perform(Create(self._name, {"v": "1"}), LIMIT), Snapshot)
