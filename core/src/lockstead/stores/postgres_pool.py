@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
@@ -38,15 +39,20 @@ class Pool:
         self._returned = threading.Condition(self._lock)
         self._is_open = True
 
-    def lend(self, limit: float) -> Loan:
-        """Lend a connection that is ready, for a `with` block. limit is seconds, for the block too.
+    @contextmanager
+    def lend(self, limit: float) -> Iterator[Link]:
+        """Lend a connection that is ready within `limit` seconds, for a `with` block.
 
         Raises StoreUnavailable or StoreRefused: nothing was sent yet.
         """
-        return Loan(self, limit)
+        link = self.take(time.monotonic() + limit)
+        try:
+            yield link
+        finally:
+            self.give_back(link)
 
     def take(self, ends_at: float) -> Link:
-        """Give a connection that is ready."""
+        """Give a connection that is ready, to be given back. Raises StoreUnavailable or StoreRefused."""
         while True:
             with self._lock:
                 link = self._next(ends_at)
@@ -114,25 +120,6 @@ class Pool:
             self._returned.notify_all()
         for link in links:
             link.close()
-
-
-class Loan:
-    """One use of a connection. Two a lock cycle: a generator's context manager would take a tenth of it."""
-
-    __slots__ = ("_ends_at", "_link", "_pool")
-
-    def __init__(self, pool: Pool, limit: float) -> None:
-        self._pool = pool
-        self._ends_at = time.monotonic() + limit
-
-    def __enter__(self) -> tuple[Link, float]:
-        """Give the connection and the seconds that are left."""
-        self._link = self._pool.take(self._ends_at)
-        return self._link, _left(self._ends_at)
-
-    def __exit__(self, *_error: object) -> None:
-        """Give it back."""
-        self._pool.give_back(self._link)
 
 
 def prepare(link: Link, target: Target, statements: Statements, ends_at: float) -> None:
