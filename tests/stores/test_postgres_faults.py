@@ -354,6 +354,19 @@ def test_a_change_that_changed_nothing_is_certain_of_it_whatever_becomes_of_the_
         store.perform(Remove(APT, first.incarnation), LIMIT)
 
 
+def test_a_change_that_a_trigger_keeps_from_being_made_ends_with_its_limit(
+    server: PostgresServer, schema: str, store: Store
+) -> None:
+    first = made(store)
+    with server.asked() as connection:
+        connection.execute(
+            f"CREATE FUNCTION {schema}.keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$; "
+            f"CREATE TRIGGER keep BEFORE UPDATE ON {schema}.record FOR EACH ROW EXECUTE FUNCTION {schema}.keep()"
+        )
+    with pytest.raises(StoreUnavailable, match="changes nothing"):
+        store.perform(Remove(APT, first.incarnation), 0.3)
+
+
 def before_looks(store: Store, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> list[bytes]:
     """Do something before each look of a change that found nothing; give the looks."""
     assert isinstance(store, PostgresStore)

@@ -274,6 +274,25 @@ def test_tables_of_version_1_are_carried_on_with_their_locks(server: PostgresSer
         server.tell("DROP SCHEMA IF EXISTS lockstead CASCADE")
 
 
+def test_who_may_not_carry_on_older_tables_is_shown_the_sql_for_who_may(server: PostgresServer, schema: str) -> None:
+    first = url.open_store(f"{server.url()}?schema={schema}")
+    first.perform(Read(APT), LIMIT)
+    first.close()
+    server.tell(
+        f"DROP FUNCTION {schema}.tell",
+        f"UPDATE {schema}.meta SET version = 2",
+        f"GRANT USAGE ON SCHEMA {schema} TO guest",
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO guest",
+    )
+    there = f"{server.url(user='guest')}?schema={schema}"
+    error = refused(there)
+    assert isinstance(error, StoreRefused)
+    server.tell(str(error).partition("To be run by an administrator: ")[2])
+    store = url.open_store(there)
+    assert isinstance(store.perform(Create(APT, {}), LIMIT), Snapshot)
+    store.close()
+
+
 def test_h30_later_tables_are_used_where_they_allow_it_and_refused_where_not(
     server: PostgresServer, schema: str
 ) -> None:

@@ -140,6 +140,9 @@ class PostgresStore:
                 return Absent()
             if command.incarnation not in (None, found[0][0]) or command.revision not in (None, found[0][1]):
                 return Conflict()
+            if left.is_over:
+                # a trigger may keep every change of a row from being made
+                raise StoreUnavailable(f"{self.url} changes nothing of {command.name.key!r}, though it is as expected")
             # what was expected came to stand there between the two
 
     # --- many at once --------------------------------------------------------------------------------------------
@@ -254,6 +257,10 @@ class _Left:
     @property
     def seconds(self) -> float:
         return max(0.001, self._ends_at - time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._ends_at
 
 
 def _at(name: Name) -> tuple[str, str, str]:

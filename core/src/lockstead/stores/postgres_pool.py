@@ -128,7 +128,7 @@ def prepare(link: Link, target: Target, statements: Statements, ends_at: float) 
         _check_server(link)
         found = _found(link, statements, ends_at)
         if found is None or int(found[0] or 0) < SCHEMA_VERSION:
-            _set_up(link, target, statements, ends_at)
+            _set_up(link, target, statements, ends_at, is_older=found is not None)
             found = _found(link, statements, ends_at)
         if found is None:
             raise StoreRefused(f"the tables of the locks in {link.place} are removed as soon as they are made")
@@ -174,11 +174,12 @@ def _found(link: Link, statements: Statements, ends_at: float) -> Row | None:
     return rows[0]
 
 
-def _set_up(link: Link, target: Target, statements: Statements, ends_at: float) -> None:
+def _set_up(link: Link, target: Target, statements: Statements, ends_at: float, *, is_older: bool) -> None:
     try:
         link.ask(statements.set_up, (), _left(ends_at))
     except Forbidden as error:
-        sql = "; ".join((f"CREATE SCHEMA {target.schema}", *tables(target.schema)))
+        made = "; ".join((f"CREATE SCHEMA {target.schema}", *tables(target.schema)))
+        sql = statements.set_up.decode() if is_older else made
         raise StoreRefused(f"{error}. To be run by an administrator: {sql}") from error
 
 
