@@ -222,7 +222,7 @@ def test_no_time_for_a_request_is_wrong_usage() -> None:
     assert (code, out, err.count("\n")) == (64, "", 1)
 
 
-@pytest.mark.parametrize("url", ["locks", "redis://host/0", "gs://bucket/locks?colour=red", "gs://bucket?ttl=never"])
+@pytest.mark.parametrize("url", ["locks", "ftp://host/0", "gs://bucket/locks?colour=red", "gs://bucket?ttl=never"])
 def test_a_url_that_cannot_be_is_wrong_usage(url: str) -> None:
     code, out, err = ran("doctor", url)
     assert (code, out, err.count("\n")) == (64, "", 1)

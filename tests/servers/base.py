@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,8 +37,12 @@ def absent(why: str) -> str:
 
 
 def _dies_with_us() -> list[str]:
-    """Give the words before a command that end it when the thread that started it does: also after SIGKILL."""
-    return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+    """Give the words before a command that end it with this process, also after SIGKILL.
+
+    The signal comes when the *thread* ends that started it, so only what the main thread starts has them.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    return ["setpriv", "--pdeathsig", "KILL"] if is_main and shutil.which("setpriv") else []
 
 
 def free_port() -> int:
