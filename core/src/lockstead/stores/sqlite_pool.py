@@ -41,6 +41,7 @@ class Pool:
         self._idle: list[_Link] = []
         self._every: set[_Link] = set()
         self._watch: _Link | None = None
+        self._failed: _Link | None = None
         self._lock = threading.Lock()
         # These two are held across I/O. SQLite makes a writer that finds the file locked sleep and try again, so
         # threads of one process would sleep for milliseconds where they can hand over in microseconds.
@@ -69,7 +70,7 @@ class Pool:
                 yield watch.connection
             except sqlite3.Error as error:
                 self._watch = None
-                self.drop(watch)
+                self.retire(watch)
                 raise self.failure(error, WATCH_LIMIT) from error
 
     def take(self, limit: float) -> _Link:
@@ -105,9 +106,30 @@ class Pool:
             if self._is_open and after is not None and before in (None, after):
                 link = _Link(connection, after, _milliseconds(limit))
                 self._every.add(link)
-                return link
+                failed, self._failed = self._failed, None
+            else:
+                link = failed = None
+        if failed is not None:
+            self.drop(failed)
+        if link is not None:
+            return link
         connection.close()
         raise StoreUnavailable(f"{self._path} was closed or replaced while it was opened; nothing was changed")
+
+    def retire(self, link: _Link) -> None:
+        """Take back a connection that had an error: it serves no more, and stays open until another one is.
+
+        The last connection to close takes the journal along, and a disk that is full has no room for a new one: then
+        nobody could even read who holds what.
+        """
+        with suppress(sqlite3.Error):
+            link.connection.rollback()
+        with self._lock:
+            is_kept = self._is_open and self._failed is None and not link.connection.in_transaction
+            if is_kept:
+                self._failed = link
+        if not is_kept:
+            self.drop(link)
 
     def drop(self, link: _Link) -> None:
         """Close a connection. What it had not committed is taken back."""
@@ -134,15 +156,15 @@ class Pool:
         """Close every connection; those in use as soon as they are given back."""
         with self._watch_turn, self._lock:
             self._is_open = False
-            links = [*self._idle, *([] if self._watch is None else [self._watch])]
+            links = [*self._idle, *(link for link in (self._watch, self._failed) if link is not None)]
             self._idle.clear()
-            self._watch = None
+            self._watch = self._failed = None
         for link in links:
             self.drop(link)
 
 
 class Loan:
-    """One use of a connection, and of the turn to write where there is one. After an error the connection is closed.
+    """One use of a connection, and of the turn to write where there is one. After an error the connection serves no more.
 
     Errors of SQLite come out as errors of a store, as of before the commit: nothing was changed. Two uses a lock
     cycle: a generator's context manager would take a tenth of it.
@@ -181,7 +203,7 @@ class Loan:
             if link is not None and error is None:
                 pool.give_back(link)
             elif link is not None:
-                pool.drop(link)
+                pool.retire(link)
         finally:
             if turn is not None:
                 turn.release()
