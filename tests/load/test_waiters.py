@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import pytest
@@ -179,7 +179,8 @@ class Noting:
 
     def perform(self, command, limit):
         answer = self.inner.perform(command, limit)
-        lines.append(f"{time.monotonic():.6f} {type(command).__name__} {type(answer).__name__}")
+        said = f"{type(command).__name__} {type(answer).__name__} {threading.current_thread().name}"
+        lines.append(f"{time.monotonic():.6f} {said}")
         return answer
 
 client = lockstead.Client(Noting(open_store(URL)))
@@ -189,9 +190,12 @@ def wait():
     with lock.hold():
         told("in", number)
 
-threads = [threading.Thread(target=wait) for _ in range(3)]
+threads = [threading.Thread(target=wait, name=str(place)) for place in range(3)]
 for thread in threads:
     thread.start()
+while len(client._engine.lines._lines.get("apt", ())) < len(threads):
+    time.sleep(0.005)
+told("in line", number)
 for thread in threads:
     thread.join()
 with open(os.path.join(os.environ["NOTES"], str(number)), "w") as notes:
@@ -203,6 +207,8 @@ def test_h15_eight_processes_look_at_random_intervals_and_write_only_what_is_fre
     gcs: GcsServer, holder: lockstead.Lease, tmp_path: Path
 ) -> None:
     with crowd(WAITER, "gs://b/locks", PROCESSES, PROCESSES, NOTES=str(tmp_path)) as waiters:
+        # whoever comes only after the release writes at once, as the first of its process should
+        assert sorted(waiters.hear() for _ in range(PROCESSES)) == [f"in line {number}" for number in range(PROCESSES)]
         assert gcs.requests.wait_for(PROCESSES * 12, "get", timeout=120)
         while_held = gcs.requests.all()
         assert gcs.requests.count("delete") == 0
@@ -215,12 +221,16 @@ def test_h15_eight_processes_look_at_random_intervals_and_write_only_what_is_fre
     gaps: list[float] = []
     for number in range(PROCESSES):
         asked = [line.split() for line in (tmp_path / str(number)).read_text().splitlines()]
-        # the first attempt is a write; every later one comes straight after a look that found the key free
-        writes = [place for place, one in enumerate(asked) if one[1] == "Create"]
-        assert writes[0] == 0
-        assert {tuple(asked[place - 1][1:]) for place in writes[1:]} == {("Read", "Absent")}
-        pairs = pairwise(asked)
-        gaps += [float(b[0]) - float(a[0]) for a, b in pairs if a[1:] == b[1:] == ["Read", "Snapshot"]]
+        # the first attempt is a write; every later one comes straight after a look of that waiter that found it free
+        assert asked[0][1] == "Create"
+        for place in "012":
+            own = [one[1:3] for one in asked if one[3] == place]
+            before = [earlier for earlier, later in pairwise(own) if later[0] == "Create"]
+            assert before == [["Read", "Absent"]] * len(before)
+            assert own.count(["Create", "Snapshot"]) == 1
+        # as long as nobody of this process gives it back, which makes the next in line look at once
+        polls = [float(one[0]) for one in takewhile(lambda one: one[1:3] == ["Read", "Snapshot"], asked[1:])]
+        gaps += [later - earlier for earlier, later in pairwise(polls)]
     assert len(gaps) >= PROCESSES * 10
     assert min(gaps) >= 0.1 * 0.98
     # drawn at random: of so many some are short and some long

@@ -102,13 +102,13 @@ class Pool:
         before = identity(self._path_text)
         connection = connect(self._path, limit)
         after = identity(self._path_text)
+        link: _Link | None = None
+        failed: _Link | None = None
         with self._lock:
             if self._is_open and after is not None and before in (None, after):
                 link = _Link(connection, after, _milliseconds(limit))
                 self._every.add(link)
                 failed, self._failed = self._failed, None
-            else:
-                link = failed = None
         if failed is not None:
             self.drop(failed)
         if link is not None:
@@ -164,7 +164,7 @@ class Pool:
 
 
 class Loan:
-    """One use of a connection, and of the turn to write where there is one. After an error the connection serves no more.
+    """One use of a connection, and of the turn to write where there is one; after an error it serves no more.
 
     Errors of SQLite come out as errors of a store, as of before the commit: nothing was changed. Two uses a lock
     cycle: a generator's context manager would take a tenth of it.
