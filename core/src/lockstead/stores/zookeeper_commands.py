@@ -30,9 +30,10 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
+from lockstead.stores.zookeeper_answers import refused_at
 from lockstead.stores.zookeeper_grant import Expected, Grants, version_of, what_stands
 from lockstead.stores.zookeeper_names import Tree, is_mark, named, stored, written
-from lockstead.stores.zookeeper_wire import Ask, Flow, refused_at
+from lockstead.stores.zookeeper_steps import Ask, Flow, Operation, read, transaction
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Commands:
     def _read(self, name: Name) -> Flow[Snapshot | Absent]:
         path = self._tree.record(name)
         # another server of the ensemble may be behind: without the sync a member could miss a holder's own words
-        got = (yield Ask(lambda client: (client.sync_async(path), client.get_async(path))))[1]
+        got = (yield read(path))[0]
         if isinstance(got, kz.NoNodeError):
             return Absent()
         return _shown(*got)
@@ -90,7 +91,7 @@ class Commands:
             only = Name(command.key)
             one = yield from self._read(only)
             return Listing(((only, one),) if isinstance(one, Snapshot) and not command.part_prefix else ())
-        nodes = (yield Ask(lambda client: (client.sync_async(root), client.get_children_async(root))))[1]
+        nodes = (yield Ask(lambda client: (client.get_children_async(root),), syncs=root))[0]
         if isinstance(nodes, kz.NoNodeError):
             return Listing(())
         names = [
@@ -129,7 +130,7 @@ class Commands:
     def _extend(self, command: Extend) -> Flow[Snapshot | Conflict | Absent]:
         path = self._tree.record(command.name)
         while True:
-            got = (yield Ask(lambda client: (client.sync_async(path), client.get_async(path))))[1]
+            got = (yield read(path))[0]
             if isinstance(got, kz.NoNodeError):
                 return Absent()
             data, stat = got
@@ -142,8 +143,8 @@ class Commands:
             if command.incarnation not in {None, said.mark} or command.revision not in {None, str(stat.version)}:
                 return Conflict()
             fields = {**said.fields, **command.fields}
-            extending = _extending(path, said.mark, stat.version, written(said.mark, fields))
-            results = (yield Ask(extending, writes=True))[0]
+            data = written(said.mark, fields)
+            results = (yield transaction([("check", f"{path}/{said.mark}"), ("set", path, data, stat.version)]))[0]
             if refused_at(results) is None:
                 return Snapshot(fields, said.mark, str(results[1].version), token=stat.czxid)
             # it changed in between; nothing was written, so it may be looked at again
@@ -154,50 +155,28 @@ class Commands:
             return (yield from self._remove_damaged(path, command))
         revision = -1 if command.revision is None else version_of(command.revision)
         if revision is not None and is_mark(command.incarnation):
-
-            def removing(client: Any) -> tuple[Any]:
-                step = client.transaction()
-                step.delete(f"{path}/{command.incarnation}")
-                step.delete(path, revision)
-                return (step.commit_async(),)
-
-            if refused_at((yield Ask(removing, writes=True))[0]) is None:
+            removing = transaction([("delete", f"{path}/{command.incarnation}"), ("delete", path, revision)])
+            if refused_at((yield removing)[0]) is None:
                 return Removed()
         return (yield from what_stands(path))
 
     def _remove_damaged(self, path: str, command: Remove) -> Flow[Removed | Conflict | Absent]:
         """Delete a node that is no record, with whatever stands below it, if it is the very one that was shown."""
-        looking = Ask(lambda client: (client.sync_async(path), client.get_async(path), client.get_children_async(path)))
-        _, got, below = yield looking
+        looking = Ask(lambda client: (client.get_async(path), client.get_children_async(path)), syncs=path)
+        got, below = yield looking
         if isinstance(got, kz.NoNodeError) or isinstance(below, kz.NoNodeError):
             return Absent()
         shown = _shown(*got)
         if shown.incarnation != command.incarnation or command.revision not in {None, shown.revision}:
             return Conflict()
-
-        def removing(client: Any) -> tuple[Any]:
-            step = client.transaction()
-            for node in below:
-                step.delete(f"{path}/{node}")
-            # a record that was made here meanwhile has a mark that is not among these, and cannot be deleted
-            step.delete(path, got[1].version)
-            return (step.commit_async(),)
-
-        return Removed() if refused_at((yield Ask(removing, writes=True))[0]) is None else Conflict()
+        # a record that was made here meanwhile has a mark that is not among these, and cannot be deleted
+        deletes: list[Operation] = [("delete", f"{path}/{node}") for node in below]
+        removing = transaction([*deletes, ("delete", path, got[1].version)])
+        return Removed() if refused_at((yield removing)[0]) is None else Conflict()
 
 
 def _getting(paths: list[str]) -> Callable[[Any], list[Any]]:
     return lambda client: [client.get_async(path) for path in paths]
-
-
-def _extending(path: str, mark: str, version: int, data: bytes) -> Callable[[Any], tuple[Any]]:
-    def extending(client: Any) -> tuple[Any]:
-        step = client.transaction()
-        step.check(f"{path}/{mark}", -1)
-        step.set_data(path, data, version)
-        return (step.commit_async(),)
-
-    return extending
 
 
 def _shown(data: bytes | None, stat: Any) -> Snapshot:

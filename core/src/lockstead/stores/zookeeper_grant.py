@@ -12,13 +12,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kazoo import exceptions as kz
 
 from lockstead.protocol.commands import Absent, Conflict, Snapshot
+from lockstead.stores.zookeeper_answers import refused_at
 from lockstead.stores.zookeeper_names import Tree, in_order, written
-from lockstead.stores.zookeeper_wire import Ask, Flow, make, refused_at
+from lockstead.stores.zookeeper_steps import Ask, Flow, Operation, make, transaction
 from lockstead.values import Name
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """The operations at the end of a grant that prove whose turn it is: verbs and nodes."""
+    """The operations at the end of a grant that prove whose turn it is."""
 
-    operations: tuple[tuple[str, str], ...] = ()
+    operations: tuple[Operation, ...] = ()
 
 
 class Grants:
@@ -57,25 +58,16 @@ class Grants:
         What is sent again was refused before, as a whole: only one of these transactions can ever be carried out.
         """
         path, kept, mark = self._tree.record(name), dict(fields), os.urandom(16).hex()
+        data = written(mark, kept)
         before = 0 if expected is None else 2
         turn = yield from self._turn(name, asker)
         while isinstance(turn, _Turn):
-            operations = turn.operations
-
-            def granting(client: Any, operations: tuple[tuple[str, str], ...] = operations) -> tuple[Any]:
-                step = client.transaction()
-                if expected is not None:
-                    step.delete(f"{path}/{expected.mark}")
-                    step.delete(path, expected.version)
-                step.create(path, b"")
-                step.create(f"{path}/{mark}", b"")
-                # of these operations its answer alone says which transaction this was
-                step.set_data(path, written(mark, kept), 0)
-                for verb, node in operations:
-                    getattr(step, verb)(node)
-                return (step.commit_async(),)
-
-            results = (yield Ask(granting, writes=True))[0]
+            operations: list[Operation] = []
+            if expected is not None:
+                operations += [("delete", f"{path}/{expected.mark}"), ("delete", path, expected.version)]
+            # of these operations the answer to the last alone says which transaction this was
+            operations += [("create", path, b""), ("create", f"{path}/{mark}", b""), ("set", path, data, 0)]
+            results = (yield transaction([*operations, *turn.operations]))[0]
             refused = refused_at(results)
             if refused is None:
                 self._line.granted(name, asker)
@@ -107,17 +99,23 @@ class Grants:
                 return self._newcomer(name)
             if order[0] != node:
                 return _QUEUED
-        return _Turn((("delete", f"{self._tree.queue(name)}/{node}"),))
+        queue = self._tree.queue(name)
+        gives_up = ("delete", f"{queue}/{node}")
+        # who stands alone clears up; if somebody has come meanwhile, the server refuses that
+        return _Turn((gives_up, ("delete", queue)) if stand.is_alone else (gives_up,))
 
     def _newcomer(self, name: Name) -> _Turn:
         queue = self._tree.queue(name)
-        return _Turn((("create", queue), ("delete", queue)))
+        return _Turn((("create", queue, b""), ("delete", queue)))
 
     def _next_turn(self, name: Name, turn: _Turn, error: Exception) -> Flow[_Turn | Conflict]:
         """Give what to try after a turn that the server did not grant."""
         if turn != self._newcomer(name):
-            # a place that went with its session, or a node of a queue into which somebody came, or that has gone
-            return _QUEUED if isinstance(error, kz.NotEmptyError) else self._newcomer(name)
+            if not isinstance(error, kz.NotEmptyError):
+                # a place that went with its session, or a node of a queue that has gone
+                return self._newcomer(name)
+            # somebody came into the queue: that keeps its node, and puts who has no place there behind
+            return _Turn(turn.operations[:-1]) if len(turn.operations) > 1 else _QUEUED
         if isinstance(error, kz.NodeExistsError):
             # somebody stands in line, or the last one left without clearing up
             order = yield from self._order(name)
@@ -133,7 +131,7 @@ class Grants:
 
 def what_stands(path: str) -> Flow[Conflict | Absent]:
     """Tell, where the record expected is not, whether there is another."""
-    found = (yield Ask(lambda client: (client.sync_async(path), client.exists_async(path))))[1]
+    found = (yield Ask(lambda client: (client.exists_async(path),), syncs=path))[0]
     return Absent() if found is None else Conflict()
 
 

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kazoo import exceptions as kz
-from kazoo.protocol.states import EventType
 
 from lockstead.errors import StoreError
+from lockstead.stores.zookeeper_answers import outcome
+from lockstead.stores.zookeeper_bells import Bell, Bells
 from lockstead.stores.zookeeper_names import Tree, in_order
-from lockstead.stores.zookeeper_wire import Ask, Flow, Wire, make, outcome
+from lockstead.stores.zookeeper_steps import Ask, Flow, make
+from lockstead.stores.zookeeper_wire import Wire
 from lockstead.values import Name
 
 LOOK_EVERY: Final = 0.05
@@ -34,12 +36,6 @@ LEFT_MAX: Final = 4096
 
 ANSWERS_WITHIN: Final = 10.0
 """Seconds that a wait gives the server to answer, where its own time is shorter."""
-
-
-class Bell(threading.Event):
-    """Rung when a node that is watched changes. is_gone: it was deleted."""
-
-    is_gone = False
 
 
 @dataclass(slots=True, eq=False)
@@ -65,47 +61,6 @@ class Stand:
 
 class _Stopped(Exception):  # noqa: N818 - no error: it only leads out
     """The caller of a wait wants to stop, or its time is up."""
-
-
-class Bells:
-    """Who is woken when a node changes. kazoo keeps one watch a node for all of them."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._bells: dict[str, list[Bell]] = {}
-
-    def add(self, path: str, bell: Bell) -> _Ringer:
-        """Have a bell rung when the node changes; give what kazoo is to call."""
-        with self._lock:
-            self._bells.setdefault(path, []).append(bell)
-        return _Ringer(self, path)
-
-    def remove(self, path: str, bell: Bell) -> None:
-        """Ring it no more."""
-        with self._lock:
-            bells = self._bells.get(path, [])
-            if bell in bells:
-                bells.remove(bell)
-            if not bells:
-                self._bells.pop(path, None)
-
-    def ring(self, path: str, *, is_gone: bool) -> None:
-        """Wake all who wait for the node."""
-        with self._lock:
-            for bell in self._bells.pop(path, ()):
-                bell.is_gone = is_gone
-                bell.set()
-
-
-@dataclass(frozen=True)
-class _Ringer:
-    """What kazoo calls when a node changes, or the connection is lost. Equal ones are one, however often set."""
-
-    bells: Bells
-    path: str
-
-    def __call__(self, event: Any) -> None:
-        self.bells.ring(self.path, is_gone=event.type == EventType.DELETED)
 
 
 class Line:
@@ -136,8 +91,6 @@ class Line:
             self._remember(name, asker)
         if stand is not None:
             stand.has_left = True
-            if stand.is_alone:
-                self._clear_up(name)
 
     # --- waiting -------------------------------------------------------------------------------------------------
 
@@ -222,7 +175,7 @@ class Line:
         queue = self._tree.queue(stand.name)
         while not stand.node:
             if stand.is_lost:
-                found = self._ask(client, _whole(queue), ends_at, is_over, 1)
+                found = self._ask(client, _whole(queue), ends_at, is_over)
                 stand.node = _of(stand, found)
                 stand.is_lost = False
                 continue
@@ -253,9 +206,9 @@ class Line:
             while True:
                 ask = flow.send([self._ask(client, ask, ends_at, is_over)])
 
-    def _ask(self, client: Any, ask: Ask, ends_at: float, is_over: Callable[[float], bool], which: int = 0) -> Any:
+    def _ask(self, client: Any, ask: Ask, ends_at: float, is_over: Callable[[float], bool]) -> Any:
         results = self._wire.send(client, ask, max(ends_at, time.monotonic() + 1.0))
-        return _answer(results[which], ends_at, is_over, writes=ask.writes)
+        return _answer(results[-1], ends_at, is_over, writes=ask.writes)
 
     # --- leaving -------------------------------------------------------------------------------------------------
 
@@ -278,7 +231,7 @@ class Line:
         node = stand.node
         if not node and (stand.making is not None or stand.is_lost):
             # what was sent before on this session is carried out before this is answered, or never
-            node = _of(stand, (yield _whole(queue))[1])
+            node = _of(stand, (yield _whole(queue))[0])
         if node:
             yield Ask(lambda client: (client.delete_async(f"{queue}/{node}"),), writes=True)
             yield Ask(lambda client: (client.delete_async(queue),), writes=True)
@@ -287,12 +240,6 @@ class Line:
         self._left[name, asker] = None
         if len(self._left) > LEFT_MAX:
             del self._left[next(iter(self._left))]
-
-    def _clear_up(self, name: Name) -> None:
-        """Delete the node of a queue that is empty now, without waiting: who comes later would do it otherwise."""
-        with suppress(StoreError):
-            deleting = Ask(lambda client: (client.delete_async(self._tree.queue(name)),), writes=True)
-            self._wire.send(self._wire.ready(0.0), deleting, time.monotonic() + 1.0)
 
 
 def _rung(bell: Bell, ends_at: float, is_over: Callable[[float], bool]) -> bool:
@@ -315,7 +262,7 @@ def _answer(result: Any, ends_at: float, is_over: Callable[[float], bool], *, wr
 
 
 def _whole(queue: str) -> Ask:
-    return Ask(lambda client: (client.sync_async(queue), client.get_children_async(queue)))
+    return Ask(lambda client: (client.get_children_async(queue),), syncs=queue)
 
 
 def _of(stand: Stand, found: Any) -> str:
