@@ -191,6 +191,21 @@ def test_a_cycle_is_two_requests_and_a_renewal_is_three_packets(store: Zookeeper
     assert 3 * turns <= counted(lambda: [store.perform(one, LIMIT) for one in renewals]) <= 3 * turns + pings
 
 
+def test_a_batch_asks_the_server_once_to_catch_up_and_not_for_each_look(
+    store: ZookeeperStore, server: ZookeeperServer
+) -> None:
+    count, pings = 100, 20
+    names = [Name(f"key-{number}") for number in range(count)]
+    made = [taken(store, "holder", name) for name in names]
+    before = packets(server)
+    answers = store.perform_many(
+        [Extend(name, {"said": "it"}, one.incarnation) for name, one in zip(names, made, strict=True)], LIMIT
+    )
+    spent = packets(server) - before
+    assert [answer.fields["said"] for answer in answers] == ["it"] * count
+    assert 2 * count + 1 <= spent <= 2 * count + 1 + pings
+
+
 def test_h25_h28_a_request_that_got_no_answer_in_time_is_sent_once_and_found_later(
     store: ZookeeperStore, server: ZookeeperServer
 ) -> None:

@@ -72,17 +72,22 @@ def test_a_lease_outlives_the_leader_and_the_loss_of_the_majority(ensemble: Ense
 
 def test_what_one_session_wrote_another_one_on_a_server_that_lags_reads_at_once(ensemble: Ensemble) -> None:
     stores = [opened(f"zk://{server.address}/locks") for server in ensemble.servers]
+    names = [APT, Name("yum")]
     try:
         for turn in range(60):
             writer, readers = stores[turn % 3], stores
-            made = taken(writer, f"holder-{turn}")
+            made = [taken(writer, f"holder-{turn}", name) for name in names]
             for reader in readers:
-                seen = reader.perform(Read(APT), LIMIT)
-                assert isinstance(seen, Snapshot), "a server that is behind was believed"
-                assert seen.incarnation == made.incarnation
-            writer.perform(Remove(APT, made.incarnation), LIMIT)
+                together = reader.perform_many([Read(name) for name in names], LIMIT)
+                for one, seen in zip(made, [*together[:1], reader.perform(Read(names[1]), LIMIT)], strict=True):
+                    assert isinstance(seen, Snapshot), "a server that is behind was believed"
+                    assert seen.incarnation == one.incarnation
+                assert together[1] == seen
+            for name, one in zip(names, made, strict=True):
+                writer.perform(Remove(name, one.incarnation), LIMIT)
             for reader in readers:
-                assert isinstance(reader.perform(Read(APT), LIMIT), Absent)
+                together = reader.perform_many([Read(name) for name in reversed(names)], LIMIT)
+                assert [type(seen) for seen in together] == [Absent, Absent]
     finally:
         for store in stores:
             store.close()

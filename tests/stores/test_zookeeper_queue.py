@@ -95,7 +95,13 @@ def test_everybody_watches_another_node_so_that_a_release_wakes_one(
         assert places(server, space) == order[1:]
 
 
-def test_a_queue_that_everybody_left_leaves_nothing_behind(
+def left(server: ZookeeperServer, space: str) -> list[str]:
+    """Name all that stands below a store's path."""
+    with asked(server.address) as client:
+        return standing(client, "/" + space.rpartition("/")[2])
+
+
+def test_who_was_granted_the_lock_as_the_last_in_line_clears_up_when_it_gives_it_back(
     store: ZookeeperStore, server: ZookeeperServer, space: str
 ) -> None:
     held = taken(store)
@@ -106,18 +112,36 @@ def test_a_queue_that_everybody_left_leaves_nothing_behind(
         assert granted.has_turn.wait(LIMIT)
         answer = asks(store, "granted")
         assert isinstance(answer, Snapshot)
-        store.perform(Remove(APT, answer.incarnation), LIMIT)
+    store.perform(Remove(APT, answer.incarnation), LIMIT)
+    until(lambda: left(server, space) == [])
 
-    def left() -> list[str]:
-        with asked(server.address) as client:
-            return standing(client, "/" + space.rpartition("/")[2])
 
-    # the first was not alone when it last looked, so that the queue's node may stay until the next one comes
-    assert left() in ([], ["queue/apt"])
+def test_who_clears_up_stops_at_those_who_came_meanwhile(
+    store: ZookeeperStore, server: ZookeeperServer, space: str
+) -> None:
+    held = taken(store)
+    with in_line(server, (store, "first"), (store, "second")) as (first, second):
+        store.perform(Remove(APT, held.incarnation), LIMIT)
+        assert first.has_turn.wait(LIMIT)
+        granted = asks(store, "first")
+        assert isinstance(granted, Snapshot)
+        store.perform(Remove(APT, granted.incarnation), LIMIT)
+        assert second.has_turn.wait(LIMIT)
+        assert places(server, space), "the place of the second was cleared away"
+        assert asks(store, "newcomer") == Conflict(is_queued=True)
+        assert isinstance(asks(store, "second"), Snapshot)
+
+
+def test_a_queue_whose_node_nobody_cleared_up_stops_nobody_and_is_cleared_up_by_who_comes_next(
+    store: ZookeeperStore, server: ZookeeperServer, space: str
+) -> None:
+    # as the last in line leaves it that dies with the lock
+    with asked(server.address) as client:
+        client.create(f"/{space.rpartition('/')[2]}/queue/apt", makepath=True)
     answer = asks(store, "newcomer")
     assert isinstance(answer, Snapshot)
     store.perform(Remove(APT, answer.incarnation), LIMIT)
-    assert left() == []
+    assert left(server, space) == []
 
 
 def test_a_place_that_went_with_its_session_is_taken_again_at_the_end(server: ZookeeperServer, space: str) -> None:

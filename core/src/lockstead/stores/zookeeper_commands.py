@@ -55,6 +55,7 @@ class Commands:
 
     def __init__(self, tree: Tree, line: Line) -> None:
         self._tree = tree
+        self._line = line
         self._grants = Grants(tree, line)
 
     def flow(self, command: Command[Any]) -> Flow[Any]:
@@ -155,7 +156,8 @@ class Commands:
             return (yield from self._remove_damaged(path, command))
         revision = -1 if command.revision is None else version_of(command.revision)
         if revision is not None and is_mark(command.incarnation):
-            removing = transaction([("delete", f"{path}/{command.incarnation}"), ("delete", path, revision)])
+            mark = f"{path}/{command.incarnation}"
+            removing = transaction([("delete", mark), ("delete", path, revision)], self._line.clears(command.name))
             if refused_at((yield removing)[0]) is None:
                 return Removed()
         return (yield from what_stands(path))

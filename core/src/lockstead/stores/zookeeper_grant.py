@@ -99,10 +99,7 @@ class Grants:
                 return self._newcomer(name)
             if order[0] != node:
                 return _QUEUED
-        queue = self._tree.queue(name)
-        gives_up = ("delete", f"{queue}/{node}")
-        # who stands alone clears up; if somebody has come meanwhile, the server refuses that
-        return _Turn((gives_up, ("delete", queue)) if stand.is_alone else (gives_up,))
+        return _Turn((("delete", f"{self._tree.queue(name)}/{node}"),))
 
     def _newcomer(self, name: Name) -> _Turn:
         queue = self._tree.queue(name)
@@ -111,11 +108,8 @@ class Grants:
     def _next_turn(self, name: Name, turn: _Turn, error: Exception) -> Flow[_Turn | Conflict]:
         """Give what to try after a turn that the server did not grant."""
         if turn != self._newcomer(name):
-            if not isinstance(error, kz.NotEmptyError):
-                # a place that went with its session, or a node of a queue that has gone
-                return self._newcomer(name)
-            # somebody came into the queue: that keeps its node, and puts who has no place there behind
-            return _Turn(turn.operations[:-1]) if len(turn.operations) > 1 else _QUEUED
+            # a place that went with its session, or a node of a queue into which somebody came, or that has gone
+            return _QUEUED if isinstance(error, kz.NotEmptyError) else self._newcomer(name)
         if isinstance(error, kz.NodeExistsError):
             # somebody stands in line, or the last one left without clearing up
             order = yield from self._order(name)

@@ -73,6 +73,8 @@ class Line:
         self._lock = threading.Lock()
         self._stands: dict[tuple[Name, str], Stand] = {}
         self._left: dict[tuple[Name, str], None] = {}
+        # names of queues whose last place was taken out by a grant: their node stands until the release
+        self._uncleared: set[Name] = set()
 
     # --- for grants ----------------------------------------------------------------------------------------------
 
@@ -89,8 +91,17 @@ class Line:
         with self._lock:
             stand = self._stands.pop((name, asker), None)
             self._remember(name, asker)
+            if stand is not None and stand.is_alone:
+                self._uncleared.add(name)
         if stand is not None:
             stand.has_left = True
+
+    def clears(self, name: Name) -> str:
+        """Give the node of a queue that who releases clears up: the one granted stood there alone; "" for none."""
+        if name not in self._uncleared:
+            return ""
+        self._uncleared.discard(name)
+        return self._tree.queue(name)
 
     # --- waiting -------------------------------------------------------------------------------------------------
 

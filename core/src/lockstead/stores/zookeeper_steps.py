@@ -46,8 +46,11 @@ _ANY: Final = (-1,)
 """As a version."""
 
 
-def transaction(operations: Sequence[Operation]) -> Ask:
-    """Carry out all operations or none."""
+def transaction(operations: Sequence[Operation], clears: str = "") -> Ask:
+    """Carry out all operations or none. clears: a node to delete behind them if nothing stands below it by then.
+
+    Nobody waits for that, nor asks what came of it.
+    """
 
     def sending(client: Any) -> tuple[Any]:
         step, root = client.transaction(), client.chroot
@@ -56,7 +59,10 @@ def transaction(operations: Sequence[Operation]) -> Ask:
         for verb, path, *rest in operations:
             last = new if verb == "create" else () if rest else _ANY
             step.operations.append(_KINDS[verb](root + path, *rest, *last))
-        return (step.commit_async(),)
+        result = step.commit_async()
+        if clears:
+            client.delete_async(clears)
+        return (result,)
 
     return Ask(sending, writes=True)
 

@@ -123,7 +123,8 @@ class Wire:
             for number, ask in asking.items():
                 results = sent[number] = self._sent(client, ask, ends_at, synced)
                 if ask.syncs and not isinstance(results, StoreError):
-                    # requests of a session are carried out in order: the reads behind it need no other
+                    # for the reads behind it, too: a session is served in order, and never by a server that is behind
+                    # what it was told, not even after another connection
                     synced = results[:1]
             asking, waiting = {}, asking
             for number, ask in waiting.items():
