@@ -39,11 +39,7 @@ class Cluster:
         peers = {name: free_port() for name in ("one", "two", "three")}
         quick = ["--heartbeat-interval", "50", "--election-timeout", "500"]
         self.members = [Etcd(directory / name, name=name, peers=peers, options=quick) for name in peers]  # type: ignore[operator]
-        threads = [threading.Thread(target=member.start) for member in self.members]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        self.whole()
 
     def url(self, space: str) -> str:
         return f"etcd://{','.join(member.address for member in self.members)}/{space}"
@@ -56,10 +52,11 @@ class Cluster:
         raise AssertionError("there is no leader")
 
     def whole(self) -> None:
+        """Have all members serve. None does before another one is there, and each ends with the thread it began in."""
         for member in self.members:
             member.resume()
             if not member.is_running:
-                member.start()
+                member.launch()
         for member in self.members:
             member.until(member.is_ready, "it does not come back")
 
@@ -175,11 +172,7 @@ def test_with_all_members_down_the_store_is_unavailable_and_says_so(cluster: Clu
         store.perform(Read(APT), LIMIT)  # a connection that just died may leave it in doubt
     with pytest.raises(StoreUnavailable, match="no connection to etcd"):
         store.perform(Create(APT, {"v": "1"}, 60.0, "", 60.0), LIMIT)
-    threads = [threading.Thread(target=member.start) for member in cluster.members]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    cluster.whole()
     until(lambda: works_again(store), "all members are back, and the lock does not work")
 
 
