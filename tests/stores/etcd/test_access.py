@@ -248,7 +248,10 @@ def test_a_user_is_missing(guarded: Etcd) -> None:
 
 
 def test_a_prefix_that_the_user_may_not_write(guarded: Etcd) -> None:
-    assert "grant-permission" in refusal(urls.open_store(f"etcd://{ME}@{guarded.address}/elsewhere"))
+    line = refusal(urls.open_store(f"etcd://{ME}@{guarded.address}/elsewhere"))
+    assert "grant-permission" in line
+    assert f" at {guarded.address} " in line
+    assert "ss@word" not in line
 
 
 def test_a_password_is_left_aside_where_etcd_asks_for_none(etcd: EtcdPlace, space: str) -> None:

@@ -22,6 +22,7 @@ from lockstead.stores.etcd_errors import answered, is_token_spent
 from lockstead.stores.etcd_leases import Leases
 from lockstead.stores.etcd_line import Line
 from lockstead.stores.etcd_settings import EtcdSettings
+from lockstead.stores.etcd_sockets import Sockets
 from lockstead.stores.etcd_steps import Course, Steps, end
 from lockstead.stores.etcd_talk import Talker
 from lockstead.stores.etcd_transport import MISTAKE_LIMIT, Members, looks_mistaken, mistake, translated
@@ -76,7 +77,7 @@ class EtcdStore:
         self._lock = threading.Lock()
         self._signing_in = threading.Lock()
         self._members = Members(self._settings)
-        self._transport: httpx.HTTPTransport | None = None
+        self._sockets: Sockets | None = None
         self._looped: dict[asyncio.AbstractEventLoop, _Looped] = {}
         self._token: str | None = None
         self._talker = Talker(self._settings.root, Leases(), Line(self._settings.root))
@@ -132,18 +133,18 @@ class EtcdStore:
 
     def _sent(self, request: Request, left: float, limit: float, only: int | None = None) -> Response:
         ends_at = time.monotonic() + left
-        transport, token = self._blocking(), self._token
+        sockets, token = self._blocking(), self._token
         if self._settings.user is not None and token is None:
-            token = self._signed_in(transport, None, left, limit)
-        response = self._send(transport, request, token, ends_at - time.monotonic(), limit, only)
+            token = self._signed_in(sockets, None, left, limit)
+        response = self._send(sockets, request, token, ends_at - time.monotonic(), limit, only)
         if self._settings.user is not None and is_token_spent(response):
-            token = self._signed_in(transport, token, ends_at - time.monotonic(), limit)
-            response = self._send(transport, request, token, ends_at - time.monotonic(), limit, only)
+            token = self._signed_in(sockets, token, ends_at - time.monotonic(), limit)
+            response = self._send(sockets, request, token, ends_at - time.monotonic(), limit, only)
         return response
 
     def _send(
         self,
-        transport: httpx.HTTPTransport,
+        sockets: Sockets,
         request: Request,
         token: str | None,
         left: float,
@@ -152,16 +153,13 @@ class EtcdStore:
     ) -> Response:
         ends_at = time.monotonic() + left
         count = len(self._members) if only is None else 1
-        for tried, (number, url) in enumerate(self._members.in_turn(only)):
+        for tried, (number, _url) in enumerate(self._members.in_turn(only)):
             rest = self._rest(ends_at, request, limit)
             share = rest / (count - tried)
+            member = self._settings.endpoints[number]
             sent_at = boot_now()
             try:
-                answer = transport.handle_request(self._members.request(url, request, token, rest, share))
-                try:
-                    body = answer.read()
-                finally:
-                    answer.close()
+                status, body = sockets.exchange(member, request, token, rest, share)
             except Exception as error:
                 mistaken = None
                 if looks_mistaken(error) and not self._has_served:
@@ -170,27 +168,24 @@ class EtcdStore:
                 if isinstance(failure, StoreUnavailable) and tried + 1 < count:
                     continue
                 raise failure from error
-            finally:
-                if not self._is_open:
-                    transport.close()  # closed meanwhile, and it may have connected anew since
-            return self._received(number, Response(answer.status_code, body, sent_at))
+            return self._received(number, Response(status, body, sent_at, member))
         raise StoreUnavailable(f"no member of etcd could be asked for {request.what}")
 
-    def _signed_in(self, transport: httpx.HTTPTransport, spent: str | None, left: float, limit: float) -> str | None:
+    def _signed_in(self, sockets: Sockets, spent: str | None, left: float, limit: float) -> str | None:
         ends_at = time.monotonic() + left
         with self._signing_in:
             if self._token is not None and self._token != spent:
                 return self._token
             request = self._sign_in()
-            response = self._send(transport, request, None, ends_at - time.monotonic(), limit)
+            response = self._send(sockets, request, None, ends_at - time.monotonic(), limit)
             return self._accepted(request, response)
 
-    def _blocking(self) -> httpx.HTTPTransport:
+    def _blocking(self) -> Sockets:
         with self._lock:
             self._check_open()
-            if self._transport is None:
-                self._transport = self._members.blocking()
-            return self._transport
+            if self._sockets is None:
+                self._sockets = self._members.blocking()
+            return self._sockets
 
     # --- waiting -------------------------------------------------------------------------------------------------
 
@@ -288,7 +283,8 @@ class EtcdStore:
             finally:
                 if not self._is_open:
                     await transport.aclose()
-            return self._received(number, Response(answer.status_code, body, sent_at))
+            member = self._settings.endpoints[number]
+            return self._received(number, Response(answer.status_code, body, sent_at, member))
         raise StoreUnavailable(f"no member of etcd could be asked for {request.what}")
 
     async def _asigned_in(self, transport: httpx.AsyncHTTPTransport, left: float, limit: float) -> str | None:
@@ -332,7 +328,8 @@ class EtcdStore:
         return min(MISTAKE_LIMIT, max(0.05, ends_at - time.monotonic()))
 
     def _judged(self, error: Exception, request: Request, number: int, limit: float) -> StoreError:
-        failure = error if isinstance(error, StoreError) else translated(error, request, limit)
+        member = self._settings.endpoints[number]
+        failure = error if isinstance(error, StoreError) else translated(error, request, member, limit)
         if isinstance(failure, StoreUnavailable | OutcomeUnknown):
             self._members.failed(number)
         return failure
@@ -362,7 +359,7 @@ class EtcdStore:
 
     def after_fork(self) -> None:
         """Forget every inherited connection, without closing it, and every lease: they belong to the parent."""
-        self._inherited += [self._transport, *self._looped.values(), self._members, self._waiting, self._talker]
+        self._inherited += [self._sockets, *self._looped.values(), self._members, self._waiting, self._talker]
         self._start()
 
     def close(self) -> None:
@@ -371,17 +368,17 @@ class EtcdStore:
             return
         self._waiting.close()
         ends_at = time.monotonic() + CLEANUP_LIMIT
-        if self._transport is not None or self._looped:
+        if self._sockets is not None or self._looped:
             for lease in [*self._talker.line.forget(), *self._talker.leases.empty()]:
                 with suppress(StoreError):
                     self._carried(end(lease), max(0.05, ends_at - time.monotonic()))
         with self._lock:
             self._is_open = False
-            transport, self._transport = self._transport, None
+            sockets, self._sockets = self._sockets, None
             awaiting = list(self._looped.items())
             self._looped.clear()
-        if transport is not None:
-            transport.close()
+        if sockets is not None:
+            sockets.close()
         for loop, looped in awaiting:
             _close_in(loop, looped)
 

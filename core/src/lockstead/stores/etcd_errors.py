@@ -35,29 +35,29 @@ def answered(response: Response, request: Request) -> Json:
     body = _json(response.body)
     if response.status == 200 and isinstance(body, dict) and "header" in body:
         return body
-    raise error_of(response.status, body, request)
+    raise error_of(response, body, request)
 
 
 def each_answered(response: Response, request: Request) -> list[Json]:
     """Give the answers of a stream that has ended, in order."""
     if response.status != 200:
-        raise error_of(response.status, _json(response.body), request)
+        raise error_of(response, _json(response.body), request)
     answers = []
     for line in response.body.splitlines():
         body = _json(line)
         if not isinstance(body, dict) or not isinstance(body.get("result"), dict):
-            raise error_of(200, body, request)
+            raise error_of(response, body, request)
         answers.append(body["result"])
     return answers
 
 
-def error_of(status: int, body: object, request: Request) -> Exception:
+def error_of(response: Response, body: object, request: Request) -> Exception:
     """Say what an answer means that is not a good one."""
     code, said = complaint(body)
-    what = request.what
+    what = f"{request.what} at {response.member}" if response.member else request.what
     low = said.lower()
     if not said:
-        return _stranger(status, what)
+        return _stranger(response.status, what)
     if "requested lease not found" in low:
         return LeaseGone(said)
     certain = _certain(code, low, said, what)
@@ -100,7 +100,7 @@ def complaint(body: object) -> tuple[int, str]:
 
 def _stranger(status: int, what: str) -> StoreError:
     if status == 404:
-        return StoreRefused(f"there is no {what} there: an etcd older than {NEEDED}, or {NOT_ETCD}")
+        return StoreRefused(f"{what} is not known: an etcd older than {NEEDED}, or {NOT_ETCD}")
     if status in (502, 503, 504) or status == 429 or status >= 520:
         return OutcomeUnknown(f"something before etcd answered {what} with {status}")
     if status < 500:

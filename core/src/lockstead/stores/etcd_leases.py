@@ -225,6 +225,11 @@ class Leases:
         if lease.is_retired and not lease.members:
             self._by_id.pop(lease.id, None)
 
+    def is_shared(self, lease_id: str) -> bool:
+        """Tell whether this is a lease that this store granted for many records."""
+        with self._lock:
+            return lease_id in self._by_id
+
     def empty(self) -> list[str]:
         """Give the leases on which nothing of ours hangs: they may end with the store."""
         with self._lock:

@@ -1,7 +1,8 @@
 """Decides how a request leaves for the members of an etcd: to which one, by which connections; and why it got nowhere.
 
-It goes out through the transports of httpx, below its client, so nothing is sent twice or led elsewhere. Only what was
-certainly never sent is offered to the next member. Must not know what is asked, nor who owns a transport.
+Blocking requests go over sockets of our own (`etcd_sockets`), awaiting ones through httpx, below its client; so nothing
+is sent twice or led elsewhere. Only what was certainly never sent is offered to the next member. Must not know what is
+asked, nor who owns a transport.
 """
 
 from __future__ import annotations
@@ -16,24 +17,19 @@ from typing import TYPE_CHECKING, Final
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.etcd_errors import NOT_ETCD
 from lockstead.stores.etcd_settings import EtcdSettings
+from lockstead.stores.etcd_sockets import CONNECTIONS_MAX, KEEPALIVE, Sockets, Unanswered, Unsent
 from lockstead.stores.etcd_wire import Request
 
 if TYPE_CHECKING:
     import httpx
-
-KEEPALIVE: Final = 10.0
-"""Seconds for which an idle connection is used again. Longer than the longest pause of a waiter, so that polling needs
-no handshakes, and below the patience of anything that forgets connections on the way."""
-
-CONNECTIONS_MAX: Final = 64
 
 MISTAKE_LIMIT: Final = 1.0
 """Seconds in which it is found out what is spoken where no HTTP came back."""
 
 HELLO: Final = b"GET /version HTTP/1.0\r\n\r\n"
 
-WANTS_TLS: Final = "etcd wants TLS there; write ?tls=true in the URL"
-NO_TLS: Final = "etcd speaks no TLS there; leave tls and certificates out of the URL"
+WANTS_TLS: Final = "etcd at {} wants TLS; write ?tls=true in the URL"
+NO_TLS: Final = "etcd at {} speaks no TLS; leave tls and certificates out of the URL"
 
 
 class _Phases(dict[str, float]):
@@ -92,14 +88,12 @@ class Members:
         method = "POST" if request.content else "GET"
         return httpx.Request(method, url, headers=headers, content=request.content, extensions=extensions)
 
-    def blocking(self) -> httpx.HTTPTransport:
-        """Make a transport. StoreRefused if a certificate cannot be used."""
-        import httpx
-
-        return httpx.HTTPTransport(limits=_limits(), verify=self.tls(), trust_env=False)
+    def blocking(self) -> Sockets:
+        """Make what blocking requests go over. StoreRefused if a certificate cannot be used."""
+        return Sockets(self.tls() if self.settings.is_secure else None)
 
     def awaiting(self) -> httpx.AsyncHTTPTransport:
-        """Make an awaiting transport, like `blocking`."""
+        """Make a transport for awaiting requests, like `blocking`."""
         import httpx
 
         return httpx.AsyncHTTPTransport(limits=_limits(), verify=self.tls(), trust_env=False)
@@ -145,19 +139,22 @@ def _no_password() -> str:
     raise ValueError("the key is encrypted; write it without a password")
 
 
-def translated(error: Exception, request: Request, limit: float) -> StoreError:
-    """Tell what was certainly never sent from everything else, which may have been applied."""
+def translated(error: Exception, request: Request, member: str, limit: float) -> StoreError:
+    """Tell what was certainly never sent from everything else, which may have been applied. member is host:port."""
     import httpx
 
-    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    refused = _refused(_chain(error))
+    if isinstance(error, Unsent | Unanswered):
+        told = str(error)
+    else:
+        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    refused = _refused(_chain(error), member)
     if refused is not None:
         return refused
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
-        return StoreUnavailable(f"no connection to etcd for {request.what} ({told}); nothing was sent")
+    if isinstance(error, Unsent | httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+        return StoreUnavailable(f"no connection to etcd at {member} for {request.what} ({told}); nothing was sent")
     if isinstance(error, httpx.TimeoutException | TimeoutError):
-        return OutcomeUnknown(f"etcd gave no answer to {request.what} within {limit:.3g} s")
-    return OutcomeUnknown(f"no clear answer of etcd to {request.what} ({told})")
+        return OutcomeUnknown(f"etcd at {member} gave no answer to {request.what} within {limit:.3g} s")
+    return OutcomeUnknown(f"no clear answer of etcd at {member} to {request.what} ({told})")
 
 
 def _chain(error: BaseException | None) -> str:
@@ -169,17 +166,18 @@ def _chain(error: BaseException | None) -> str:
     return " ".join(said)
 
 
-def _refused(said: str) -> StoreRefused | None:
+def _refused(said: str, member: str) -> StoreRefused | None:
     """Find what will not get better by asking again: no TLS where we want it, or none that we trust."""
     low = said.lower().replace("_", " ")
     if "certificate verify failed" in low:
         return StoreRefused(
-            "etcd's certificate is not trusted; name its authority with ?cacert=FILE, and its host as it is"
+            f"the certificate of etcd at {member} is not trusted; name its authority with ?cacert=FILE, and its host "
+            "as it is"
         )
     if "wrong version number" in low or "record layer failure" in low:
-        return StoreRefused(NO_TLS)
+        return StoreRefused(NO_TLS.format(member))
     if any(words in low for words in ("certificate required", "bad certificate", "unknown ca", "alert unknown")):
-        return StoreRefused("etcd wants another client certificate; name it with ?cert=FILE&cert_key=FILE")
+        return StoreRefused(f"etcd at {member} wants another client certificate; name it with ?cert=FILE&cert_key=FILE")
     return None
 
 
@@ -187,7 +185,9 @@ def looks_mistaken(error: Exception) -> bool:
     """Tell whether a connection ended as if another language were spoken there: it is worth a look which one."""
     import httpx
 
-    return isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.ConnectError)
+    if isinstance(error, Unsent):
+        return not isinstance(error.__cause__, TimeoutError)
+    return isinstance(error, Unanswered | httpx.RemoteProtocolError | httpx.ReadError | httpx.ConnectError)
 
 
 def mistake(members: Members, number: int, limit: float) -> StoreRefused | None:
@@ -196,7 +196,8 @@ def mistake(members: Members, number: int, limit: float) -> StoreRefused | None:
     Nothing that matters is sent on them.
     """
     settings = members.settings
-    host, _, port = settings.endpoints[number].rpartition(":")
+    member = settings.endpoints[number]
+    host, _, port = member.rpartition(":")
     place = host.strip("[]"), int(port)
     tls = members.tls()
     if not settings.is_secure:
@@ -206,20 +207,20 @@ def mistake(members: Members, number: int, limit: float) -> StoreRefused | None:
             plain.sendall(HELLO)
             answer = _answer(plain)
         if answer.startswith(b"HTTP/") and b"HTTPS server" not in answer:
-            return StoreRefused(NO_TLS) if settings.is_secure else None
+            return StoreRefused(NO_TLS.format(member)) if settings.is_secure else None
         if answer and not answer.startswith(b"HTTP/"):
-            return StoreRefused(f"no HTTP is spoken there: {NOT_ETCD}")
+            return StoreRefused(f"no HTTP is spoken at {member}: {NOT_ETCD}")
         with (
             socket.create_connection(place, limit) as plain,
             tls.wrap_socket(plain, server_hostname=place[0]) as secure,
         ):
             if not settings.is_secure:
-                return StoreRefused(WANTS_TLS)
+                return StoreRefused(WANTS_TLS.format(member))
             # from TLS 1.3 on a client hears only when it reads what is thought of its certificate
             secure.sendall(HELLO)
             secure.recv(1)
     except (OSError, ValueError) as error:
-        return _refused(_chain(error))
+        return _refused(_chain(error), member)
     return None
 
 

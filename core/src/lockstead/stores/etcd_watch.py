@@ -7,13 +7,13 @@ out over a socket of its own, parsed by h11 (which httpx stands on). Must not kn
 from __future__ import annotations
 
 import json
-import socket
 import ssl
 import time
 from typing import Final
 
 import h11
 
+from lockstead.stores.etcd_sockets import connected
 from lockstead.stores.etcd_wire import Json, b64
 
 LINE_BYTES_MAX: Final = 1 << 20
@@ -37,11 +37,8 @@ class Watch:
         self._rest = b""
         self._is_begun = False
         self._early: list[Json] = []
-        host, _, port = endpoint.rpartition(":")
         try:
-            plain = socket.create_connection((host.strip("[]"), int(port)), max(0.01, limit))
-            self._socket = plain if tls is None else _secured(plain, tls, host.strip("[]"))
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = connected(endpoint, tls, limit)
         except (OSError, ValueError) as error:
             raise Broken(str(error)) from error
 
@@ -122,11 +119,3 @@ class Watch:
     def close(self) -> None:
         """End it."""
         self._socket.close()
-
-
-def _secured(plain: socket.socket, tls: ssl.SSLContext, host: str) -> socket.socket:
-    try:
-        return tls.wrap_socket(plain, server_hostname=host)
-    except (OSError, ValueError):
-        plain.close()
-        raise

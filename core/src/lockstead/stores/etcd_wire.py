@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from base64 import b64decode, b64encode
+from base64 import b64decode
+from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -32,6 +33,10 @@ _ABOVE: Final = {"/": "0", ":": ";"}
 """The character that follows a separator: where the range of what stands below it ends."""
 
 Json = dict[str, Any]
+
+_SHORT: Final = json.JSONEncoder(separators=(",", ":"))
+_VALUE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+"""Made once: each call of `json.dumps` would make another one."""
 
 
 # --- names -------------------------------------------------------------------------------------------------------
@@ -102,7 +107,7 @@ def end_of(below: str) -> str:
 
 def b64(text: str) -> str:
     """Write a key or a value as JSON wants bytes."""
-    return b64encode(text.encode()).decode()
+    return b2a_base64(text.encode(), newline=False).decode()
 
 
 def text(encoded: str) -> str:
@@ -142,7 +147,7 @@ class Kv:
 def value_of(fields: Mapping[str, str], stands: float, *, is_alone: bool) -> str:
     """Write a record's value."""
     value = {"fields": dict(fields), "stands": stands, "lease": "alone" if is_alone else "shared"}
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _VALUE.encode(value)
 
 
 def kv_of(item: Json) -> Kv:
@@ -187,16 +192,18 @@ class Request:
 
 @frozen
 class Response:
-    """What came back: the status, the body, and the instant (boot clock) at which the request was sent."""
+    """What came back: the status, the body, the instant (boot clock) at which the request was sent, and from whom."""
 
     status: int
     body: bytes
     sent_at: float
+    member: str = ""
+    """host:port of who answered."""
 
 
 def request(what: str, path: str, body: Json) -> Request:
     """Give a request to the gateway."""
-    return Request(what, f"/v3/{path}", json.dumps(body, separators=(",", ":")).encode())
+    return Request(what, f"/v3/{path}", _SHORT.encode(body).encode())
 
 
 def range_of(what: str, start: str, end: str, **more: Any) -> Request:
