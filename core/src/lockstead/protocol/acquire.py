@@ -201,7 +201,8 @@ def _create(want: Acquisition, terms: Terms) -> Script[Grant | Contended | None]
     ttl = terms.settings.ttl
     try:
         stands = terms.stands(ttl, terms.settings.lock_delay)
-        reply = yield from ask(Create(want.name, want.fields, ttl, want.holder, stands))
+        # as `ask` does, without its frame: every acquisition comes through here
+        reply: Reply[Snapshot | Conflict] = yield Create(want.name, want.fields, ttl, want.holder, stands)
     except StoreUnavailable:
         want.unsettled = was_unsettled
         raise

@@ -29,6 +29,9 @@ class State(Enum):
     LEFT = "released, detached or left to expire"
     LOST = "may no longer be ours"
 
+    # a member is one object, and every step looks it up in the table: by identity that costs a tenth
+    __hash__ = object.__hash__
+
 
 class Event(Enum):
     """What can happen to a lease."""
@@ -37,6 +40,8 @@ class Event(Enum):
     LOSE = "the loss became certain, or the margin for the abort has come"
     LEAVE = "the body is over"
     LEFT = "the giving back has ended, however"
+
+    __hash__ = object.__hash__  # as for `State`
 
 
 TABLE: Final[dict[tuple[State, Event], State]] = {

@@ -15,7 +15,16 @@ from typing import Any, Final
 
 from lockstead.errors import StoreRefused
 from lockstead.frozen import frozen
-from lockstead.protocol.commands import FIELDS_BYTES_MAX, Command, Create, Extend, Replace, StoreClock
+from lockstead.protocol.commands import (
+    FIELDS_BYTES_MAX,
+    Command,
+    Create,
+    Extend,
+    Read,
+    Remove,
+    Replace,
+    StoreClock,
+)
 from lockstead.values import Name
 
 VERSION: Final = 1
@@ -82,6 +91,11 @@ _NUMBERS: Final = ("acquired_at", "expires_at", "expected", "alert_at", "auto_un
 
 def encode(record: Record) -> dict[str, str]:
     """Write a record as fields of at most 8 KiB in all; what is too long is cut, the backtrace first."""
+    return fitted(drafted(record))
+
+
+def drafted(record: Record) -> dict[str, str]:
+    """Write a record as fields of any size, for who adds some more before they are `fitted`."""
     fields = dict(record.unknown)
     fields["v"] = str(VERSION)
     fields["identity"] = record.holder
@@ -108,7 +122,7 @@ def encode(record: Record) -> dict[str, str]:
         fields["pid"] = str(record.pid)
     if record.labels:
         fields["labels"] = json.dumps(dict(record.labels), ensure_ascii=False, separators=(",", ":"))
-    return _fitted(fields)
+    return fields
 
 
 def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> Record:
@@ -220,6 +234,8 @@ def stamped(command: Command[Any], wall_now: float, clock: StoreClock = StoreClo
     a script has no wall clock. It is also why an Extend changes a value even when nothing else does.
     """
     match command:
+        case Remove() | Read():
+            return command
         case Create() if command.lives:
             fields = _granted(command.fields, command.lives, wall_now, clock)
             return Create(command.name, fields, command.lives, command.asker, command.stands)
@@ -235,17 +251,18 @@ def stamped(command: Command[Any], wall_now: float, clock: StoreClock = StoreClo
 
 
 def _granted(fields: Mapping[str, str], lives: float, wall_now: float, clock: StoreClock) -> dict[str, str]:
-    times = {"acquired_at": number(wall_now)}
+    granted = {**fields, "acquired_at": number(wall_now)}
     if clock is not StoreClock.ENFORCED:
-        times["expires_at"] = number(wall_now + lives)
+        granted["expires_at"] = number(wall_now + lives)
     for field_name in ("alert_at", "auto_unlock_at"):
         after = fields.get(field_name)
         if after is not None:
-            times[field_name] = number(wall_now + float(after))
-    return {**fields, **times}
+            granted[field_name] = number(wall_now + float(after))
+    return granted
 
 
-def _fitted(fields: dict[str, str]) -> dict[str, str]:
+def fitted(fields: dict[str, str]) -> dict[str, str]:
+    """Cut what is too long, so that a store takes the fields: the backtrace first."""
     # no character takes more than four bytes, so nearly every record is seen to fit without being encoded
     if 4 * (sum(map(len, fields)) + sum(map(len, fields.values()))) <= FIELDS_BYTES_MAX - 256:
         return fields

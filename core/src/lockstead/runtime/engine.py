@@ -22,7 +22,7 @@ from lockstead.protocol.acquire import Acquisition, Contended, Grant
 from lockstead.protocol.commands import Traits
 from lockstead.protocol.lifecycle import State, Tenure
 from lockstead.protocol.members import Attached
-from lockstead.protocol.record import Record, encode
+from lockstead.protocol.record import Record, drafted, encode, fitted
 from lockstead.protocol.release import sweep
 from lockstead.protocol.terms import Book, Terms
 from lockstead.runtime import fork
@@ -61,7 +61,7 @@ def default_owner() -> str:
     return f"{HOST}/{os.getpid()}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Taker:
     """Which thread or task took a lease on a key."""
 
@@ -97,6 +97,8 @@ class Engine:
         self.watches = Workers("lockstead-watch", WATCHES_MAX)
         self._lock = threading.Lock()
         self._takers: dict[str, list[Taker]] = {}
+        # whose settings were written last, and what they say in every record: a lock is asked for again and again
+        self._drafted: tuple[Settings, str, dict[str, str]] | None = None
         # what the finalizer closes: never the engine itself, or it would never be collected
         self._closing: dict[str, Any] = getattr(self, "_closing", {})
         self._closing.update(keeper=self.keeper, store=self.store, crews=(self.calls, self.watches))
@@ -113,10 +115,20 @@ class Engine:
             raise ValueError("reclaim needs an explicit owner: the name of the earlier process whose lock is taken")
         owner = settings.owner or default_owner()
         holder = f"{owner}/{fresh_nonce()}"
-        alert_after = settings.alert_after if settings.alert_after is not None else settings.expected
         caller = _user_frame()
+        fields = {**self._draft(settings, owner), "identity": holder, "where": _where(caller)}
+        if settings.backtrace:
+            fields["backtrace"] = _backtrace(caller)
+        return Acquisition(name, holder, owner, fitted(fields), reclaim=reclaim, keeps=self.keeps)
+
+    def _draft(self, settings: Settings, owner: str) -> dict[str, str]:
+        """Give what the record of every acquisition with these settings says."""
+        last = self._drafted
+        if last is not None and last[0] is settings and last[1] == owner:
+            return last[2]
+        alert_after = settings.alert_after if settings.alert_after is not None else settings.expected
         record = Record(
-            holder=holder,
+            holder="",
             ttl=settings.ttl,
             owner=owner,
             purpose=settings.purpose,
@@ -126,11 +138,11 @@ class Engine:
             lock_delay=settings.lock_delay,
             host=HOST,
             pid=os.getpid(),
-            where=_where(caller),
-            backtrace=_backtrace(caller) if settings.backtrace else None,
             labels=settings.labels,
         )
-        return Acquisition(name, holder, owner, encode(record), reclaim=reclaim, keeps=self.keeps)
+        fields = drafted(record)
+        self._drafted = (settings, owner, fields)
+        return fields
 
     def registration_fields(self, nonce: str, ttl: float, settings: Settings) -> Mapping[str, str]:
         """Give the record of a member's registration."""

@@ -85,10 +85,11 @@ class Keeper:
         self._closed = False
 
     def _make_conditions(self) -> None:
-        lock = threading.RLock()
-        self._changed = threading.Condition(lock)
+        self._lock = threading.RLock()
+        """Of everything here, and of both conditions. A condition takes twice as long to enter as its lock."""
+        self._changed = threading.Condition(self._lock)
         """Only the timing thread waits for it: something is due before it would wake up."""
-        self._done = threading.Condition(lock)
+        self._done = threading.Condition(self._lock)
         """A renewal or a chore has come back."""
 
     def __len__(self) -> int:
@@ -98,7 +99,7 @@ class Keeper:
 
     def keep(self, kept: Kept) -> None:
         """Renew this lease from now on. StoreRefused if the client was closed meanwhile: it is left to expire."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 kept.tenure.leave()
                 kept.tenure.left()
@@ -125,7 +126,7 @@ class Keeper:
     def leave(self, kept: Kept, now: float) -> bool:
         """End the belief and the renewing; True if the lease was held until this instant."""
         lost = False
-        with self._changed:
+        with self._lock:
             tenure = kept.tenure
             if tenure.state is State.HELD and not tenure.believes(now):
                 lost = tenure.lose(LossReason.EXPIRED)
@@ -144,7 +145,7 @@ class Keeper:
 
     def left(self, kept: Kept) -> None:
         """The giving back has ended, however."""
-        with self._changed:
+        with self._lock:
             kept.tenure.left()
 
     def lose(self, kept: Kept, reason: LossReason, detail: str = "") -> None:

@@ -32,7 +32,7 @@ from lockstead.stores.redis_ear import Ears
 from lockstead.stores.redis_errors import refusal
 from lockstead.stores.redis_link import Link, Links, Stopped
 from lockstead.stores.redis_loop import AwaitedLinks
-from lockstead.stores.redis_route import Ask, Route, Talk, call, call_many, route, shown
+from lockstead.stores.redis_route import Ask, Route, Talk, call, call_many, route, settled, shown
 from lockstead.stores.redis_wire import Keys, Request, Words, answer, enrol, pass_on, request
 from lockstead.values import Name, Space
 
@@ -110,7 +110,24 @@ class RedisStore:
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds: one script call, but for a listing."""
-        return cast(A, self._run(self._carried_out(command), limit))
+        if isinstance(command, List):
+            return cast(A, self._run(self._listed(command), limit))
+        asked = request(command, self._keys)
+        address = self._route.known(asked.keys[0])
+        if address is None or limit <= 0:
+            return cast(A, self._run(self._carried_out(command), limit))
+        # the usual way: it is known whom to ask, and what is said is the answer. A conversation would say the same
+        self._check_open()
+        ends_at = time.monotonic() + limit
+        try:
+            said = self._links.exchange_one(address, asked.packed(), limit, is_routed=self._is_routed)
+        except StoreError as error:
+            self._failed(Ask(address, ()), error)
+            raise
+        if not isinstance(said, bytes):
+            following = settled(said, asked, address, self._route, is_routed=self._is_routed)
+            said = self._run(following, ends_at - time.monotonic())
+        return cast(A, self._read(command, said))
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
         """Carry out many commands with one sending for each server."""
@@ -181,6 +198,10 @@ class RedisStore:
         if isinstance(command, List):
             return (yield from self._listed(command))
         said = yield from call(request(command, self._keys), self._route, is_routed=self._is_routed)
+        return self._read(command, said)
+
+    def _read(self, command: Command[Any], said: bytes) -> Any:
+        """Read an answer, and note how the record is."""
         answered = answer(command, said)
         if isinstance(answered, Snapshot):
             self._note(command, answered)
@@ -193,7 +214,7 @@ class RedisStore:
         if len(self._seen) >= PLACES_MAX:
             self._seen.clear()
         self._seen[name] = seen
-        if isinstance(command, Create | Replace):
+        if self._places and isinstance(command, Create | Replace):
             self._places.pop(name, None)
 
     def _called(self, asked: Request) -> Talk[Any]:

@@ -255,7 +255,7 @@ def call(request: Request, along: Route, *, is_routed: bool) -> Talk[Any]:
     reply = (yield Ask(address, (request.by_digest(),), is_routed=is_routed))[0]
     if isinstance(reply, bytes):
         return reply
-    return (yield from _settled(reply, request, address, along, is_routed))
+    return (yield from settled(reply, request, address, along, is_routed=is_routed))
 
 
 def call_many(requests: Sequence[Request], along: Route, *, is_routed: bool) -> Talk[list[Any]]:
@@ -279,13 +279,13 @@ def call_many(requests: Sequence[Request], along: Route, *, is_routed: bool) -> 
             continue
         for number, reply in zip(numbers, replies, strict=True):
             try:
-                results[number] = yield from _settled(reply, requests[number], address, along, is_routed)
+                results[number] = yield from settled(reply, requests[number], address, along, is_routed=is_routed)
             except StoreError as error:
                 results[number] = error
     return results
 
 
-def _settled(reply: Any, request: Request, address: Address, along: Route, is_routed: bool) -> Talk[Any]:
+def settled(reply: Any, request: Request, address: Address, along: Route, *, is_routed: bool) -> Talk[Any]:
     """Follow a reply until it is an answer."""
     key = request.keys[0]
     for _ in range(STEPS_MAX):

@@ -98,9 +98,21 @@ class Request:
         """Give the call of a script that the server knows."""
         return (b"EVALSHA", self.script.digest, b"%d" % len(self.keys), *self.keys, *self.args)
 
+    def packed(self) -> bytes:
+        """Give `by_digest` as it goes over the wire."""
+        words = self.keys + self.args
+        opening = _opening(self.script.digest, len(self.keys), len(words))
+        return opening + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
     def in_full(self) -> Words:
         """Give the call that teaches the server the script too."""
         return (b"EVAL", self.script.text, b"%d" % len(self.keys), *self.keys, *self.args)
+
+
+@lru_cache(maxsize=100)
+def _opening(digest: bytes, keys: int, words: int) -> bytes:
+    """Write what every call of a script begins with; words: how many follow, keys among them."""
+    return b"*%d\r\n$7\r\nEVALSHA\r\n$%d\r\n%b\r\n$1\r\n%d\r\n" % (words + 3, len(digest), digest, keys)
 
 
 class Keys:
@@ -110,9 +122,21 @@ class Keys:
         self._root = f"{_escaped(prefix)}:"
         # a lock is asked for again and again; what is kept is small
         self._tagged = lru_cache(maxsize=1000)(self._tag)
+        self.granting = lru_cache(maxsize=1000)(self._granting)
+        """Give the keys of a script that grants the lock of a key: its record, and the counter of its tokens."""
+        self.waking = lru_cache(maxsize=1000)(self._waking)
+        """Give the keys of a script that wakes who waits for the lock of a key: its record, and the waiters."""
 
     def _tag(self, key: str) -> bytes:
         return f"{self._root}{{{_escaped(key)}}}:".encode()
+
+    def _granting(self, key: str) -> tuple[bytes, bytes]:
+        name = Name(key)
+        return self.record(name), self.token(name)
+
+    def _waking(self, key: str) -> tuple[bytes, bytes]:
+        name = Name(key)
+        return self.record(name), self.waiters(name)
 
     def record(self, name: Name) -> bytes:
         """Give the key of a record."""
@@ -170,16 +194,18 @@ def _escaped(text: str) -> str:
 def request(command: Command[Any], keys: Keys) -> Request:
     """Write a command (any but List) as one script call."""
     match command:
-        case Read(name):
-            return Request(READ, name, (keys.record(name),), ())
-        case Create(name, fields):
+        case Create():
+            name, fields = command.name, command.fields
             is_lock = name.space is Space.LOCK
             granted = (b"", b"", *_granted(name, fields, command.stands))
             return Request(CREATE if is_lock else CREATE_LISTED, name, _counting(name, keys), granted)
-        case Remove(name, incarnation, revision):
+        case Remove():
+            name = command.name
             is_lock = name.space is Space.LOCK
-            removed = (*_expected(incarnation, revision), name.part.encode())
+            removed = (*_expected(command.incarnation, command.revision), name.part.encode())
             return Request(REMOVE if is_lock else REMOVE_LISTED, name, _waking(name, keys), removed)
+        case Read(name):
+            return Request(READ, name, (keys.record(name),), ())
         case Extend(name, fields, incarnation, revision):
             is_lock = name.space is Space.LOCK
             extended = (*_expected(incarnation, revision), _packed(fields), name.part.encode())
@@ -219,13 +245,13 @@ def _granted(name: Name, fields: Mapping[str, str], stands: float) -> tuple[byte
 
 def _counting(name: Name, keys: Keys) -> tuple[bytes, ...]:
     if name.space is Space.LOCK:
-        return keys.record(name), keys.token(name)
+        return keys.granting(name.key)
     return _indexed(name, keys)
 
 
 def _waking(name: Name, keys: Keys) -> tuple[bytes, ...]:
     if name.space is Space.LOCK:
-        return keys.record(name), keys.waiters(name)
+        return keys.waking(name.key)
     return _indexed(name, keys)
 
 
@@ -257,12 +283,12 @@ def answer(command: Command[Any], reply: bytes) -> Any:
     word, _, said = reply.partition(b" ")
     if word == b"ok":
         match command:
-            case Create(name, fields) | Replace(name, fields):
-                return _snapshot(name, said, dict(fields))
-            case Read(name) | Extend(name):
-                return _snapshot(name, said, None)
-            case _:
+            case Remove():
                 return Removed(int(said) / 1e6)
+            case Create() | Replace():
+                return _written(command.name, said, command.fields)
+            case Read() | Extend():
+                return _shown(command.name, said)
     if word == b"conflict":
         return Conflict()
     if word == b"absent":
@@ -270,21 +296,33 @@ def answer(command: Command[Any], reply: bytes) -> Any:
     raise not_ours(command.name)  # type: ignore[attr-defined]  # every command but List has a name
 
 
-def _snapshot(name: Name, said: bytes, fields: dict[str, str] | None) -> Snapshot:
-    """Read the time, the head, and the fields where they are not known."""
+def _written(name: Name, said: bytes, fields: Mapping[str, str]) -> Snapshot:
+    """Read the answer to a grant: the time and the head; the fields are known."""
+    return _snapshot(name, said, dict(fields))
+
+
+def _shown(name: Name, said: bytes) -> Snapshot:
+    """Read an answer that shows the record: the time, the head and the fields."""
+    head, _, packed = said.partition(b"\n")
     try:
-        head, _, packed = said.decode().partition("\n")
-        now, incarnation, revision, updated, _life, token = head.split(" ")
-        if fields is None:
-            fields = _unpack(packed)
+        fields = _unpack(packed.decode())
+    except ValueError:
+        raise not_ours(name) from None
+    if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
+        raise not_ours(name)
+    return _snapshot(name, head, fields)
+
+
+def _snapshot(name: Name, head: bytes, fields: dict[str, str]) -> Snapshot:
+    """Read the time and the head of a record."""
+    try:
+        now, incarnation, revision, updated, _life, token = head.decode().split(" ")
         updated_at = int(updated) / 1e6
         # a clock that was put back must not make a record younger than its last change
         store_now = max(int(now) / 1e6, updated_at)
         counted = int(token)
     except ValueError:
         raise not_ours(name) from None
-    if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
-        raise not_ours(name)
     return Snapshot(fields, incarnation, revision, updated_at, store_now, counted)
 
 
