@@ -77,7 +77,8 @@ end
 """
 
 _HEADED: Final = """
-local head = string.format('%s 1 %s %s %.0f', ARGV[3], now, ARGV[4], token)
+token = string.format('%.0f', token)
+local head = ARGV[3] .. ' 1 ' .. now .. ' ' .. ARGV[4] .. ' ' .. token
 """
 
 _CREATED: Final = """
@@ -94,7 +95,7 @@ if counted then token = math.max(token, (tonumber(counted) or 0) + 1) end
 """
 
 _COUNTED: Final = """
-redis.call('SET', KEYS[2], string.format('%.0f', token), 'PX', ARGV[6])
+redis.call('SET', KEYS[2], token, 'PX', ARGV[6])
 """
 
 _FRESH: Final = """

@@ -1,0 +1,125 @@
+"""Replies of Redis that come in one piece, in many, or are no text: who reads them leaves nothing for the next one."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+from redis.exceptions import NoScriptError
+
+from lockstead.errors import OutcomeUnknown
+from lockstead.stores.redis_access import Access, Kind
+from lockstead.stores.redis_link import LOOKED_AT, Link
+
+PATIENCE: Final = 30.0
+
+LONG: Final = b"x" * (2 * LOOKED_AT)
+
+
+def text(said: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(said), said)
+
+
+@contextmanager
+def answering(*answers: list[bytes]) -> Iterator[Link]:
+    """Give a link to a server that answers each request with the next of `answers`, piece by piece, and then ends."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            client, _ = listening.accept()
+            with client:
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for pieces in answers:
+                    if not client.recv(4096):
+                        return
+                    for piece in pieces:
+                        client.sendall(piece)
+                        pause.wait(0.02 if len(pieces) > 1 else 0.0)
+
+        pause = threading.Event()
+        server = threading.Thread(target=serve)
+        server.start()
+        address = listening.getsockname()
+        access = Access(Kind.SERVER, (address,), ways={"driver_info": None})
+        link = Link(access.connection(address, PATIENCE), address, PATIENCE)
+        try:
+            link.connect(is_secure=False, role="")
+            yield link
+        finally:
+            link.close()
+            server.join(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param([text(b"ok 1")], id="in one piece"),
+        pytest.param([b"$", b"4\r", b"\nok", b" 1\r", b"\n"], id="in five pieces"),
+        pytest.param([b"$4\r\nok 1\r", b"\n"], id="all but its last byte first"),
+    ],
+)
+def test_a_text_is_read_to_its_end_and_no_further(pieces: list[bytes]) -> None:
+    with answering(pieces, [text(b"next")], [text(b"\r\n")], [text(b"")]) as link:
+        assert link.exchange_one(b"one", PATIENCE) == b"ok 1"
+        assert link.exchange_one(b"two", PATIENCE) == b"next"
+        assert link.exchange_one(b"three", PATIENCE) == b"\r\n"
+        assert link.exchange_one(b"four", PATIENCE) == b""
+
+
+def test_a_text_longer_than_what_is_looked_at_is_read_whole() -> None:
+    with answering([text(LONG)], [text(b"next")]) as link:
+        assert link.exchange_one(b"one", PATIENCE) == LONG
+        assert link.exchange_one(b"two", PATIENCE) == b"next"
+
+
+def test_what_is_no_text_is_read_by_the_library() -> None:
+    answers = [[b"$-1\r\n"], [b":7\r\n"], [b"*2\r\n$1\r\na\r\n:2\r\n"], [b"-NOSCRIPT No matching script.\r\n"], [text(b"ok")]]
+    with answering(*answers) as link:
+        assert link.exchange_one(b"one", PATIENCE) is None
+        assert link.exchange_one(b"two", PATIENCE) == 7
+        assert link.exchange_one(b"three", PATIENCE) == [b"a", 2]
+        assert isinstance(link.exchange_one(b"four", PATIENCE), NoScriptError)
+        assert link.exchange_one(b"five", PATIENCE) == b"ok"
+
+
+@pytest.mark.parametrize("torn", [[], [b"$4\r\nok"], [b"$4x\r\nok 1\r\n"], [b"nonsense\r\n"]])
+def test_an_answer_that_is_torn_or_none_leaves_the_outcome_unknown(torn: list[bytes]) -> None:
+    with answering(torn) as link, pytest.raises(OutcomeUnknown):
+        link.exchange_one(b"one", PATIENCE)
+
+
+def test_a_server_that_is_silent_leaves_the_outcome_unknown() -> None:
+    with answering([], []) as link, pytest.raises(OutcomeUnknown, match="no answer from Redis at .* within 0.05 s"):
+        link.exchange_one(b"one", 0.05)
+
+
+def test_a_connection_on_which_something_unasked_was_said_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstead.stores.redis_link.IDLE_CHECKED", 0.0)
+    with answering([text(b"ok")], [text(b"ok"), text(b"unasked")], []) as link:
+        assert link.exchange_one(b"one", PATIENCE) == b"ok"
+        assert link.is_usable()
+        assert link.exchange_one(b"two", PATIENCE) == b"ok"
+        seen = threading.Event()
+        for _ in range(1000):
+            if not link.is_usable():
+                break
+            seen.wait(0.01)
+        else:
+            pytest.fail("it was taken for usable with an answer on it that nobody asked for")
+
+
+def test_a_connection_that_ended_while_it_idled_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockstead.stores.redis_link.IDLE_CHECKED", 0.0)
+    with answering([text(b"ok")]) as link:
+        assert link.exchange_one(b"one", PATIENCE) == b"ok"
+        pause = threading.Event()
+        for _ in range(1000):
+            if not link.is_usable():
+                break
+            pause.wait(0.01)
+        else:
+            pytest.fail("it was taken for usable after its end")
