@@ -1,4 +1,4 @@
-"""Replies of Redis that come in one piece, in many, or are no text: who reads them leaves nothing for the next one."""
+"""Replies of Redis that come in one piece, in many, or are none: who reads them leaves nothing for the next one."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from typing import Final
 
 import pytest
-from redis.exceptions import NoScriptError
 
 from lockstead.errors import OutcomeUnknown
 from lockstead.stores.redis_access import Access, Kind
-from lockstead.stores.redis_link import LOOKED_AT, Link
+from lockstead.stores.redis_errors import code_of
+from lockstead.stores.redis_link import Link
+from lockstead.stores.redis_plain import READ_AT_ONCE, PlainSocket
 
 PATIENCE: Final = 30.0
 
-LONG: Final = b"x" * (2 * LOOKED_AT)
+LONG: Final = b"x" * (2 * READ_AT_ONCE)
 
 
 def text(said: bytes) -> bytes:
@@ -70,30 +71,62 @@ def test_a_text_is_read_to_its_end_and_no_further(pieces: list[bytes]) -> None:
         assert link.exchange_one(b"four", PATIENCE) == b""
 
 
-def test_a_text_longer_than_what_is_looked_at_is_read_whole() -> None:
+def test_a_text_longer_than_what_is_read_at_once_is_read_whole() -> None:
     with answering([text(LONG)], [text(b"next")]) as link:
         assert link.exchange_one(b"one", PATIENCE) == LONG
         assert link.exchange_one(b"two", PATIENCE) == b"next"
 
 
-def test_what_is_no_text_is_read_by_the_library() -> None:
-    answers = [[b"$-1\r\n"], [b":7\r\n"], [b"*2\r\n$1\r\na\r\n:2\r\n"], [b"-NOSCRIPT No matching script.\r\n"], [text(b"ok")]]
+def test_an_error_of_the_server_is_an_answer_and_the_connection_goes_on() -> None:
+    answers = [[b"-NOSCRIPT No matching script.\r\n"], [b"-MOVED 42 127.0", b".0.1:7001\r\n"], [text(b"ok")]]
     with answering(*answers) as link:
-        assert link.exchange_one(b"one", PATIENCE) is None
-        assert link.exchange_one(b"two", PATIENCE) == 7
-        assert link.exchange_one(b"three", PATIENCE) == [b"a", 2]
-        assert isinstance(link.exchange_one(b"four", PATIENCE), NoScriptError)
-        assert link.exchange_one(b"five", PATIENCE) == b"ok"
+        unknown, moved = link.exchange_one(b"one", PATIENCE), link.exchange_one(b"two", PATIENCE)
+        assert (code_of(unknown), code_of(moved)) == ("NOSCRIPT", "MOVED")
+        assert str(moved).split()[-1] == "127.0.0.1:7001"
+        assert link.exchange_one(b"three", PATIENCE) == b"ok"
 
 
-@pytest.mark.parametrize("torn", [[], [b"$4\r\nok"], [b"$4x\r\nok 1\r\n"], [b"nonsense\r\n"]])
+def test_a_request_longer_than_the_system_takes_at_once_is_sent_whole() -> None:
+    request = b"x" * 20_000_000
+    received = 0
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            nonlocal received
+            client, _ = listening.accept()
+            with client:
+                while received < len(request) and (came := client.recv(65536)):
+                    received += len(came)
+                client.sendall(text(b"ok"))
+
+        server = threading.Thread(target=serve)
+        server.start()
+        with socket.create_connection(listening.getsockname()) as connected:
+            connected.settimeout(0.0)
+            assert PlainSocket(connected).exchange(request, PATIENCE) == b"ok"
+        server.join(PATIENCE)
+    assert received == len(request)
+
+
+TORN: Final = [
+    [],
+    [b"$4\r\nok"],
+    [b"$4x\r\nok 1\r\n"],
+    [b"nonsense\r\n"],
+    [b"$-1\r\n"],
+    [b":7\r\n"],
+    [text(b"ok") + text(b"unasked")],
+]
+
+
+@pytest.mark.parametrize("torn", TORN)
 def test_an_answer_that_is_torn_or_none_leaves_the_outcome_unknown(torn: list[bytes]) -> None:
     with answering(torn) as link, pytest.raises(OutcomeUnknown):
         link.exchange_one(b"one", PATIENCE)
 
 
 def test_a_server_that_is_silent_leaves_the_outcome_unknown() -> None:
-    with answering([], []) as link, pytest.raises(OutcomeUnknown, match="no answer from Redis at .* within 0.05 s"):
+    with answering([], []) as link, pytest.raises(OutcomeUnknown, match=r"no answer from Redis at .* within 0.05 s"):
         link.exchange_one(b"one", 0.05)
 
 

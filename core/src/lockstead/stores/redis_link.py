@@ -6,7 +6,6 @@ asked.
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 import time
@@ -17,14 +16,12 @@ from typing import Any, Final
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.redis_access import Access, Address, Connection
 from lockstead.stores.redis_errors import unanswered, unconnected
+from lockstead.stores.redis_plain import PlainSocket
 from lockstead.stores.redis_route import Ask, shown
 from lockstead.stores.redis_wire import Words, wire
 
 IDLE_CHECKED: Final = 0.02
 """Seconds of idling after which a connection is looked at before it is used: the server may have closed it."""
-
-LOOKED_AT: Final = 16_384
-"""Bytes of a reply that are looked at before they are read: more than any record takes."""
 
 LOOK_EVERY: Final = 0.05
 """Seconds after which who waits patiently for an answer looks whether the caller wants to stop."""
@@ -49,7 +46,7 @@ class Link:
         self.address = address
         self.where = shown(address)
         self._limit: float | None = limit
-        self._plain: socket.socket | None = None
+        self._plain: PlainSocket | None = None
         self._used_at = 0.0
 
     def connect(self, *, is_secure: bool, role: str) -> None:
@@ -69,8 +66,8 @@ class Link:
             self.close()
             raise wrong_role(self.where, found, role)
         connected = self._connection._sock
-        # nobody can look ahead into what is encrypted
-        self._plain = connected if type(connected) is socket.socket else None
+        # what is encrypted is the library's to read
+        self._plain = PlainSocket(connected) if type(connected) is socket.socket else None
         self._used_at = time.monotonic()
 
     def _role(self) -> str:
@@ -96,13 +93,10 @@ class Link:
 
     def _has_more(self) -> bool:
         """Tell whether there is something to read, or the end."""
-        if self._plain is None:
-            self._limit = -1.0  # the library puts back the time-out of the socket
-            return self._connection.can_read(0)
-        # one call of the system where the library makes four: who idled is in a hurry now, and all its caches are cold
-        looking = select.poll()
-        looking.register(self._plain, select.POLLIN)
-        return bool(looking.poll(0))
+        if self._plain is not None:
+            return self._plain.has_more()
+        self._limit = -1.0  # the library puts back the time-out of the socket
+        return self._connection.can_read(0)
 
     def exchange(
         self, commands: Sequence[Words], limit: float, is_over: Callable[[float], bool] | None = None
@@ -111,15 +105,20 @@ class Link:
 
         is_over: looked at every 50 ms while nothing is answered; Stopped where it says True.
         """
+        return self._exchange_packed([wire(commands)], len(commands), limit, is_over)
+
+    def _exchange_packed(
+        self, packed: list[bytes], count: int, limit: float, is_over: Callable[[float], bool] | None = None
+    ) -> list[Any]:
         connection, refusal = self._connection, self._refusal
         try:
             if limit != self._limit:
                 self._limit_to(limit)
-            connection.send_packed_command([wire(commands)], check_health=False)
+            connection.send_packed_command(packed, check_health=False)
             if is_over is not None:
                 self._await_answer(limit, is_over)
             replies: list[Any] = []
-            for _ in commands:
+            for _ in range(count):
                 try:
                     replies.append(connection.read_response())
                 except refusal as error:
@@ -136,20 +135,13 @@ class Link:
     def exchange_one(self, packed: bytes, limit: float) -> Any:
         """Send one command, written already, and give its reply like `exchange`: the way of nearly all requests."""
         plain = self._plain
-        reply: Any = None
+        if plain is None:
+            return self._exchange_packed([packed], 1, limit)[0]
+        reply: Any
         try:
-            if limit != self._limit:
-                self._limit_to(limit)
-            if plain is None:
-                self._connection.send_packed_command([packed], check_health=False)
-            else:
-                plain.sendall(packed)
-                reply = _whole_text(plain)
-            if reply is None:
-                try:
-                    reply = self._connection.read_response()
-                except self._refusal as error:
-                    reply = error
+            if self._limit != 0.0:
+                self._limit_to(0.0)
+            reply = plain.exchange(packed, limit)
         except self._failures as error:
             self.close()
             raise unanswered(error, self.where, limit) from error
@@ -157,7 +149,7 @@ class Link:
             self.close()  # half an answer may be left on it
             raise
         self._used_at = time.monotonic()
-        return reply
+        return reply if isinstance(reply, bytes) else self._refusal(reply)
 
     def _await_answer(self, limit: float, is_over: Callable[[float], bool]) -> None:
         ends_at = time.monotonic() + limit
@@ -197,20 +189,6 @@ class Link:
         """Close it. Idempotent."""
         self._plain = None
         self._connection.disconnect()
-
-
-def _whole_text(plain: socket.socket) -> bytes | None:
-    """Take a reply that is one text and has come in one piece; None, with nothing taken, for any other.
-
-    The library reads those. To look first keeps what is read out of two readers' hands, and costs less than the
-    library's way with every reply.
-    """
-    seen = plain.recv(LOOKED_AT, socket.MSG_PEEK)
-    size, _, text = seen.partition(b"\r\n")
-    if seen[:1] != b"$" or not size[1:].isdigit() or len(text) != int(size[1:]) + 2:
-        return None
-    plain.recv(len(seen), socket.MSG_WAITALL)
-    return text[:-2]
 
 
 class Links:
