@@ -35,6 +35,7 @@ PROGRESS_MAX: Final = 1000
 PLAIN = Settings()
 """What a conversation is held under that belongs to no lock."""
 
+NOTHING_SEEN: Final = Contended(None)
 
 SILENCES_TOLD: Final = 3
 """Attempts of one acquisition without an answer of the store until who waits is told; one alone is an accident."""
@@ -61,17 +62,19 @@ class Asking:
         self.engine = engine
         self.key = key
         self._settings = settings
-        self._contended = Contended(None)
+        self._contended = NOTHING_SEEN
         self._waits = limit != 0
         self._is_told = self._has_asked = False
         self._silences = 0
         self._started_at = engine.clock.now()
-        self._want = engine.want(Name(key), settings, reclaim=reclaim)
+        name = Name(key)
+        self._terms = engine.terms(settings)
+        self._want = engine.want(name, settings, reclaim=reclaim)
         self.gives_up_at = None if limit is None else self._started_at + limit
         ends_at = None if is_patient else self.gives_up_at
         self.limits = Limits(settings.request_timeout, ends_at, lambda: engine.is_closed)
         if self._waits:
-            engine.refuse_self_wait(Name(key))
+            engine.refuse_self_wait(name)
             self._want.on_wait = self._waiting
         # until it is kept or given up, a sibling of the same owner must not take it for a dead process's
         engine.wishes.add(self._want.holder)
@@ -110,7 +113,7 @@ class Asking:
         self._has_asked = True
         return acquire(
             self._want,
-            self.engine.terms(self._settings),
+            self._terms,
             gives_up_at=self.gives_up_at,
             tries_once=not self._waits or not in_time,
             look_first=not was_first,
@@ -127,7 +130,7 @@ class Asking:
         if engine.lines.is_followed(self.key):
             engine.lines.note(self.key, Contended(decode(self._want.name, self._want.fields)))
         waited = max(0.0, engine.clock.now() - self._started_at)
-        kept = engine.granted(outcome, self._want, self._settings, waited)
+        kept = engine.granted(outcome, self._want, self._terms, waited)
         engine.wishes.discard(self._want.holder)
         return kind(engine, kept, engine.took(kept))
 

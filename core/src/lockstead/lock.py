@@ -6,7 +6,7 @@ awaiting twin is `aio`.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from lockstead import opening
@@ -14,7 +14,7 @@ from lockstead.settings import Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from lockstead.batch import Batch
     from lockstead.conversations import Asking
@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from lockstead.holding import AuditEntry, Breaking, Holding
     from lockstead.lease import Hold, Lease
     from lockstead.stores.port import Store
+
+
+@cache
+def _asking() -> tuple[type[Asking], Callable[[Asking], Lease | None]]:
+    """Import what asks for a lock, with the first that is asked for: an import takes its time even when repeated."""
+    from lockstead.conversations import Asking
+    from lockstead.lease import ask
+
+    return Asking, ask
 
 
 class Client:
@@ -142,10 +151,8 @@ class Lock(opening.NamedLock):
         return self._ask(0.0, reclaim=reclaim, is_patient=True)[1]
 
     def _ask(self, limit: float | None, *, reclaim: bool, is_patient: bool = False) -> tuple[Asking, Lease | None]:
-        from lockstead.conversations import Asking
-        from lockstead.lease import ask
-
-        asking = Asking(self._open_now(), self._key, self._settings, limit, reclaim=reclaim, is_patient=is_patient)
+        asking_of, ask = _asking()
+        asking = asking_of(self._open_now(), self._key, self._settings, limit, reclaim=reclaim, is_patient=is_patient)
         return asking, ask(asking)
 
     def hold(

@@ -42,6 +42,10 @@ DOUBTS_MAX: Final = 4
 """Writes of one attempt with an unknown outcome, until it ends with that: who is asked too fast is not asked faster."""
 
 
+NOBODY_BEFORE: Final = Predecessor(Ending.CLEAN)
+UNKNOWN_BEFORE: Final = Predecessor(Ending.UNKNOWN)
+
+
 @dataclass(slots=True)
 class Acquisition:
     """One wish for one lock: the same holder through all its attempts.
@@ -201,8 +205,7 @@ def _create(want: Acquisition, terms: Terms) -> Script[Grant | Contended | None]
     ttl = terms.settings.ttl
     try:
         stands = terms.stands(ttl, terms.settings.lock_delay)
-        # as `ask` does, without its frame: every acquisition comes through here
-        reply: Reply[Snapshot | Conflict] = yield Create(want.name, want.fields, ttl, want.holder, stands)
+        reply = yield from ask(Create(want.name, want.fields, ttl, want.holder, stands))
     except StoreUnavailable:
         want.unsettled = was_unsettled
         raise
@@ -213,9 +216,9 @@ def _create(want: Acquisition, terms: Terms) -> Script[Grant | Contended | None]
     if isinstance(reply.answer, Conflict):
         return Contended(None, is_queued=True) if reply.answer.is_queued else None
     # where the server drops what is not renewed, a holder that died leaves as little behind as one that gave back
-    is_enforced = terms.traits.clock is StoreClock.ENFORCED
-    ending = Ending.UNKNOWN if is_enforced else Ending.CLEAN
-    return (yield from _ample(want, reply, _granted(want, reply, reply.answer, Predecessor(ending), terms), terms))
+    predecessor = UNKNOWN_BEFORE if terms.traits.clock is StoreClock.ENFORCED else NOBODY_BEFORE
+    grant = _granted(want, reply, reply.answer, predecessor, terms)
+    return grant if _is_ample(grant, reply, terms) else (yield from _renewed(want, grant, terms))
 
 
 def _adopt(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> Script[Grant | None]:
@@ -229,7 +232,7 @@ def _adopt(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> S
     answer = terms.decode(want.name, reply.answer)
     if answer.holder != want.holder or answer.is_ending:
         return None
-    return _granted(want, reply, reply.answer, Predecessor(Ending.UNKNOWN), terms)
+    return _granted(want, reply, reply.answer, UNKNOWN_BEFORE, terms)
 
 
 def _take_over(
@@ -257,19 +260,22 @@ def _take_over(
     # one that ended without a word of an operator was lost by its holder, who then stopped
     ending = Ending.REVOKED if record.revoked is not None else Ending.EXPIRED
     predecessor = Predecessor(ending, record.owner, record.holder)
-    return (yield from _ample(want, reply, _granted(want, reply, reply.answer, predecessor, terms), terms))
+    grant = _granted(want, reply, reply.answer, predecessor, terms)
+    return grant if _is_ample(grant, reply, terms) else (yield from _renewed(want, grant, terms))
 
 
-def _ample(want: Acquisition, reply: Reply[Any], grant: Grant, terms: Terms) -> Script[Grant | None]:
-    """Renew at once what hangs on a lease of the server that was renewed too long ago to begin work under."""
-    settings = terms.settings
-    if grant.deadline - reply.received_at > settings.abort_margin + settings.renew_every:
-        return grant
+def _is_ample(grant: Grant, reply: Reply[Any], terms: Terms) -> bool:
+    """Tell whether one may begin to work: a lease of the server may have been renewed too long ago."""
     if reply.answer.renewed_at is None:
-        return grant  # it was slow, and the keeper sees to it
+        return True  # if it was slow, the keeper sees to it
+    return grant.deadline - reply.received_at > terms.settings.abort_margin + terms.settings.renew_every
+
+
+def _renewed(want: Acquisition, grant: Grant, terms: Terms) -> Script[Grant | None]:
+    """Renew at once what hangs on a lease of the server that was renewed too long ago to begin work under."""
     # from here on our record stands: if it cannot be renewed, it must be swept
     was_unsettled, want.unsettled = want.unsettled, True
-    renewed = yield from ask(Extend(want.name, {}, grant.lease.incarnation, lives=settings.ttl))
+    renewed = yield from ask(Extend(want.name, {}, grant.lease.incarnation, lives=terms.settings.ttl))
     if not isinstance(renewed.answer, Snapshot):
         return None
     answer = terms.decode(want.name, renewed.answer)

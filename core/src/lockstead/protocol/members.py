@@ -15,7 +15,6 @@ from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnav
 from lockstead.frozen import frozen
 from lockstead.protocol.commands import (
     Absent,
-    Conflict,
     Create,
     Extend,
     List,
@@ -213,8 +212,7 @@ def take_back(lease: LeaseId, terms: Terms) -> Script[bool]:
     was_unknown, turn = False, 0
     while True:
         try:
-            # as `ask` does, without its frame: every release comes through here
-            reply: Reply[Removed | Conflict | Absent] = yield Remove(lease.name, lease.incarnation)
+            reply = yield from ask(Remove(lease.name, lease.incarnation))
         except (StoreUnavailable, OutcomeUnknown) as error:
             was_unknown = was_unknown or isinstance(error, OutcomeUnknown)
             if turn == REMOVALS_MAX - 1:

@@ -24,18 +24,19 @@ class Rota:
     def __len__(self) -> int:
         return len(self._planned)
 
-    def plan(self, tenure: Tenure) -> None:
-        """Put a tenure where its `wake_at` says, whether it was planned before or not."""
+    def plan(self, tenure: Tenure) -> float:
+        """Put a tenure where its `wake_at` says, whether it was planned before or not; give that instant."""
         at = tenure.wake_at()
         known = self._planned.get(id(tenure))
         if known is not None and known[0] == at:
-            return
+            return at
         if at == float("inf"):
             self.drop(tenure)
-            return
+            return at
         number = next(self._count)
         self._planned[id(tenure)] = (at, number)
         heapq.heappush(self._heap, (at, number, tenure))
+        return at
 
     def drop(self, tenure: Tenure) -> None:
         """Forget a tenure."""

@@ -98,6 +98,7 @@ class Engine:
         self._lock = threading.Lock()
         self._takers: dict[str, list[Taker]] = {}
         # whose settings were written last, and what they say in every record: a lock is asked for again and again
+        self._owner = default_owner()
         self._drafted: tuple[Settings, str, dict[str, str]] | None = None
         # what the finalizer closes: never the engine itself, or it would never be collected
         self._closing: dict[str, Any] = getattr(self, "_closing", {})
@@ -113,7 +114,7 @@ class Engine:
         """Make one wish for one lock, with a holder of its own."""
         if reclaim and settings.owner is None:
             raise ValueError("reclaim needs an explicit owner: the name of the earlier process whose lock is taken")
-        owner = settings.owner or default_owner()
+        owner = settings.owner or self._owner
         holder = f"{owner}/{fresh_nonce()}"
         caller = _user_frame()
         fields = {**self._draft(settings, owner), "identity": holder, "where": _where(caller)}
@@ -168,8 +169,9 @@ class Engine:
 
     # --- what follows an acquisition -----------------------------------------------------------------------------
 
-    def granted(self, grant: Grant, want: Acquisition, settings: Settings, waited: float) -> Kept:
+    def granted(self, grant: Grant, want: Acquisition, terms: Terms, waited: float) -> Kept:
         """Take a grant into the keeper's care."""
+        settings = terms.settings
         tenure = Tenure(
             lease=grant.lease,
             settings=settings,
@@ -180,7 +182,7 @@ class Engine:
             token=grant.token,
             predecessor=grant.predecessor,
         )
-        kept = Kept(tenure, self.terms(settings))
+        kept = Kept(tenure, terms)
         self.keeper.keep(kept)
         if want.has_waited and (want.doubts or want.reclaim):
             # a request of ours landed late and was found, or asked from outside the queue, as who reclaims does: the
@@ -295,8 +297,8 @@ class Engine:
         taker = Taker(key, weakref.ref(_caller()), kept)
         with self._lock:
             # a lease that was dropped is never given back, so it goes here
-            held = [one for one in self._takers.get(key, ()) if one.kept.tenure.state is State.HELD]
-            self._takers[key] = [*held, taker]
+            others = self._takers.get(key, ())
+            self._takers[key] = [taker, *(one for one in others if one.kept.tenure.state is State.HELD)]
         return taker
 
     def gave_back(self, taker: Taker) -> None:

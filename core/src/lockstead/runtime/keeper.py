@@ -106,9 +106,8 @@ class Keeper:
                 raise StoreRefused("the client was closed: open another one")
             self._kept[id(kept.tenure)] = kept
             self._by_holder[kept.tenure.lease.holder] = kept
-            self._rota.plan(kept.tenure)
             self._start()
-            self._wake(kept.tenure)
+            self._plan(kept.tenure)
 
     def keeps(self, holder: str) -> bool:
         """Tell whether this very process keeps a lease of this holder."""
@@ -120,8 +119,7 @@ class Keeper:
             kept.tenure.registration = joined.registration
             kept.tenure.registered(joined.registration_deadline, self._clock.now())
             if id(kept.tenure) in self._kept:
-                self._rota.plan(kept.tenure)
-                self._wake(kept.tenure)
+                self._plan(kept.tenure)
 
     def leave(self, kept: Kept, now: float) -> bool:
         """End the belief and the renewing; True if the lease was held until this instant."""
@@ -307,9 +305,9 @@ class Keeper:
                 event = Abandoned(kept.tenure.lease.name.key, kept.tenure.lease.holder)
                 self._aside(partial(self.emit, event))
 
-    def _wake(self, tenure: Tenure) -> None:
-        """Wake the timing thread if this is due before it would wake up by itself. Called with the lock held."""
-        if tenure.wake_at() < self._sleeps_until:
+    def _plan(self, tenure: Tenure) -> None:
+        """Plan what is due next, and wake the timing thread if it would sleep longer. Called with the lock held."""
+        if self._rota.plan(tenure) < self._sleeps_until:
             self._changed.notify_all()
 
     def _recover(self, error: Exception) -> None:
@@ -349,8 +347,7 @@ class Keeper:
             lost = was_held and tenure.state is State.LOST
             deadline = tenure.deadline if tenure.state is State.HELD else None
             if tenure.state is State.HELD and id(tenure) in self._kept:
-                self._rota.plan(tenure)
-                self._wake(tenure)
+                self._plan(tenure)
             else:
                 self._drop(kept)
             self._done.notify_all()
