@@ -222,7 +222,8 @@ def revocation_text(revoked: Revocation) -> str:
 
 def number(value: float) -> str:
     """Write a number with microseconds at the most, without an exponent."""
-    return f"{value:.6f}".rstrip("0").rstrip(".")
+    text = f"{value:.6f}"
+    return text if text[-1] != "0" else text.rstrip("0").rstrip(".")
 
 
 def stamped(command: Command[Any], wall_now: float, clock: StoreClock = StoreClock.SHARED) -> Command[Any]:

@@ -68,16 +68,24 @@ def release(
     not clean: its record stays, free for the next holder, who finds there what it has to repair. Raises
     StoreUnavailable or OutcomeUnknown if the store stays silent; the record then expires.
     """
-    if shared:
-        over = (yield from _look_first(lease, terms, bound_at)) if by_ticket else None
-        if over is not None:
-            return over
-        closed = yield from _close(lease, terms, bound_at)
-        if closed is not None:
-            return closed
-        if not (yield from drain(lease, terms, bound_at=bound_at, salt=salt)):
-            return Outcome.LEFT
-    return (yield from (remove(lease, terms) if is_clean else end(lease, terms)))
+    leaving = remove(lease, terms) if is_clean else end(lease, terms)
+    if not shared:
+        return leaving
+    return _after_members(leaving, lease, terms, bound_at=bound_at, salt=salt, by_ticket=by_ticket)
+
+
+def _after_members(
+    leaving: Script[Outcome], lease: LeaseId, terms: Terms, *, bound_at: float, salt: str, by_ticket: bool
+) -> Script[Outcome]:
+    over = (yield from _look_first(lease, terms, bound_at)) if by_ticket else None
+    if over is not None:
+        return over
+    closed = yield from _close(lease, terms, bound_at)
+    if closed is not None:
+        return closed
+    if not (yield from drain(lease, terms, bound_at=bound_at, salt=salt)):
+        return Outcome.LEFT
+    return (yield from leaving)
 
 
 def give_back(tenure: Tenure, terms: Terms, *, bound_at: float) -> Script[Outcome]:
@@ -86,17 +94,22 @@ def give_back(tenure: Tenure, terms: Terms, *, bound_at: float) -> Script[Outcom
     The belief must have ended before. After a loss an owner frees only what nobody can hold any more: a lease that
     was revoked or out of reach, without a lock-delay to cut short, and only before its own deadline.
     """
-    if tenure.registration is not None:
-        try:
-            withdrawn = (yield from remove(tenure.registration, terms)) is Outcome.REMOVED
-        except (StoreUnavailable, OutcomeUnknown):
-            withdrawn = False  # it expires, and whoever drains waits for that
-        if not tenure.is_owner:
-            return Outcome.REMOVED if withdrawn else Outcome.NOT_OURS
     lease, is_clean = tenure.lease, tenure.reason is None
-    return (
-        yield from release(lease, terms, shared=tenure.shared, bound_at=bound_at, salt=lease.holder, is_clean=is_clean)
-    )
+    leaving = release(lease, terms, shared=tenure.shared, bound_at=bound_at, salt=lease.holder, is_clean=is_clean)
+    if tenure.registration is None:
+        return leaving
+    return _withdrawn(tenure.registration, leaving if tenure.is_owner else None, terms)
+
+
+def _withdrawn(registration: LeaseId, leaving: Script[Outcome] | None, terms: Terms) -> Script[Outcome]:
+    """Take a registration back, and then do what an owner still has to do."""
+    try:
+        withdrawn = (yield from remove(registration, terms)) is Outcome.REMOVED
+    except (StoreUnavailable, OutcomeUnknown):
+        withdrawn = False  # it expires, and whoever drains waits for that
+    if leaving is not None:
+        return (yield from leaving)
+    return Outcome.REMOVED if withdrawn else Outcome.NOT_OURS
 
 
 def may_remove_after_loss(tenure: Tenure, now: float) -> bool:

@@ -90,8 +90,8 @@ class RedisStore:
         self._ears = Ears(self._listener, channel, self._unheard)
         # hints alone, for waiting: how a lock's record was when last seen, and since when this process waits for it, so
         # that who was woken in vain does not lose the place
-        self._seen: dict[Name, Snapshot] = {}
-        self._places: dict[Name, tuple[bytes, float]] = {}
+        self._seen: dict[str, Snapshot] = {}
+        self._places: dict[str, tuple[bytes, float]] = {}
 
     def __repr__(self) -> str:
         return f"RedisStore({self.url!r})"
@@ -213,9 +213,9 @@ class RedisStore:
             return
         if len(self._seen) >= PLACES_MAX:
             self._seen.clear()
-        self._seen[name] = seen
+        self._seen[name.key] = seen
         if self._places and isinstance(command, Create | Replace):
-            self._places.pop(name, None)
+            self._places.pop(name.key, None)
 
     def _called(self, asked: Request) -> Talk[Any]:
         return (yield from call(asked, self._route, is_routed=self._is_routed))
@@ -335,17 +335,17 @@ class RedisStore:
 
     def _enrolled(self, name: Name, limit: float, is_over: Callable[[float], bool]) -> bool | None:
         """Ask to be woken. None: it is there and has changed since it was last seen."""
-        since, kept_at = self._places.get(name, (b"", 0.0))
+        since, kept_at = self._places.get(name.key, (b"", 0.0))
         if time.monotonic() - kept_at > PLACE_KEPT:
             since = b""
-        asked = enrol(name, self._ears.channel, since, self._seen.pop(name, None), self._keys)
+        asked = enrol(name, self._ears.channel, since, self._seen.pop(name.key, None), self._keys)
         said = self._run(self._called(asked), limit, is_over)
         word, _, since = said.partition(b" ")
         if word != b"ok":
             return None if word == b"conflict" else False
         if len(self._places) >= PLACES_MAX:
             self._places.clear()
-        self._places[name] = (since, time.monotonic())
+        self._places[name.key] = (since, time.monotonic())
         return True
 
     def _listener(self, address: Address, limit: float) -> Link:

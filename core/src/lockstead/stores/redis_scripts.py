@@ -36,15 +36,28 @@ local now = clock[1] .. string.format('%06d', clock[2])
 """
 """The server's time in microseconds, as text. Numbers in Lua are exact up to 2^53, which comes in the year 2255."""
 
-_STANDING: Final = """
+_FOUND: Final = """
 local value = redis.call('GET', KEYS[1])
 if not value then return 'absent ' .. now end
+"""
+
+_WHOLE: Final = """
 local inc, rev, updated, life, token, fields = string.match(value, '^(%x+) (%d+) (%d+) (%d+) (%d+)\\n(.*)$')
+"""
+
+_HEAD_ALONE: Final = """
+local inc, rev, updated = string.match(value, '^(%x+) (%d+) (%d+) %d+ %d+\\n')
+"""
+
+_EXPECTED: Final = """
 if not inc then return 'foreign ' .. now end
 if (ARGV[1] ~= '' and inc ~= ARGV[1]) or (ARGV[2] ~= '' and rev ~= ARGV[2]) then return 'conflict ' .. now end
 if tonumber(updated) > tonumber(now) then now = updated end
 """
-"""The record as it stands, and the end of the script unless it is in the state expected."""
+"""The end of the script unless the record is in the state expected."""
+
+_STANDING: Final = _FOUND + _WHOLE + _EXPECTED
+"""The record as it stands."""
 
 _KEEP: Final = """
 local function keep(key, life)
@@ -160,9 +173,10 @@ redis.call('DEL', KEYS[1])
 _DONE: Final = """
 return 'ok ' .. now
 """
-REMOVE: Final = LuaScript.of("remove", _NOW, _WAKE, _STANDING, _REMOVED, _WOKEN, _DONE)
+_LEAVING: Final = _FOUND + _HEAD_ALONE + _EXPECTED
+REMOVE: Final = LuaScript.of("remove", _NOW, _WAKE, _LEAVING, _REMOVED, _WOKEN, _DONE)
 REMOVE_LISTED: Final = LuaScript.of(
-    "remove", _NOW, _STANDING, _REMOVED, "if KEYS[2] then redis.call('ZREM', KEYS[2], ARGV[3]) end\n", _DONE
+    "remove", _NOW, _LEAVING, _REMOVED, "if KEYS[2] then redis.call('ZREM', KEYS[2], ARGV[3]) end\n", _DONE
 )
 
 # KEYS: record, waiters. ARGV: channel, since when it waits ('' for now), life of the list, how the record began when it
