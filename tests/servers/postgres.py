@@ -205,7 +205,7 @@ class PostgresPlace:
 
     def url(self, space: str, *, ports: Sequence[int] | None = None) -> str:
         ours = statements(space)
-        for text in (ours.create, ours.replace, ours.extend, ours.remove, ours.extend_many):
+        for text in (ours.create, ours.retake, ours.replace, ours.extend, ours.remove, ours.extend_many):
             self._writes |= {text, name_of(text)}
         return f"{self.server.url(port=(ports or self.ports)[0])}?schema={space}"
 

@@ -205,14 +205,17 @@ def _extend_among_others(store: Store, first: Snapshot) -> object:
     return batches(store).perform_many([Extend(APT, {}, first.incarnation, first.revision), other], LIMIT)[0]
 
 
+@pytest.mark.parametrize("statement", ["INSERT", "UPDATE"])
 def test_a_grant_that_waited_gets_a_greater_token_than_the_one_it_waited_for(
-    server: PostgresServer, store: Store, schema: str
+    server: PostgresServer, store: Store, schema: str, statement: str
 ) -> None:
-    first = made(store)
-    store.perform(Remove(APT, first.incarnation), LIMIT)
+    with closing(url.open_store(f"{server.url()}?schema={schema}")) as other_store:
+        # who gave it back itself takes it by another statement
+        before = store if statement == "UPDATE" else other_store
+        before.perform(Remove(APT, made(before).incarnation), LIMIT)
     with in_the_way(server, schema) as other:
         thread, said = asked_apart(lambda: store.perform(Create(APT, {}), LIMIT))
-        until_waiting(server, "INSERT")
+        until_waiting(server, statement)
         # granted and given back meanwhile, by a server whose clock is ahead
         other.execute(f"UPDATE {schema}.record SET granted = granted + 1000000000000")
         (granted,) = other.execute(f"SELECT granted FROM {schema}.record").fetchone() or (0,)
@@ -372,11 +375,11 @@ def before_looks(store: Store, monkeypatch: pytest.MonkeyPatch, work: Callable[[
     assert isinstance(store, PostgresStore)
     ask, look, looks = store._ask, store._statements.state, list[bytes]()
 
-    def asked(statement: bytes, parameters: Sequence[str | int | None], limit: float) -> list[list[str | None]]:
+    def asked(statement: bytes, parameters: Sequence[str | None], ends_at: float) -> list[list[str | None]]:
         if statement == look:
             looks.append(statement)
             work()
-        return ask(statement, parameters, limit)
+        return ask(statement, parameters, ends_at)
 
     monkeypatch.setattr(store, "_ask", asked)
     return looks

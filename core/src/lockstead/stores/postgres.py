@@ -7,7 +7,6 @@ mean.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -20,7 +19,6 @@ from lockstead.protocol.commands import (
     Create,
     Extend,
     List,
-    Listing,
     Read,
     Remove,
     Removed,
@@ -33,10 +31,11 @@ from lockstead.protocol.commands import (
 from lockstead.stores.postgres_doctor import BEHIND, examination
 from lockstead.stores.postgres_listen import Listener, until_changed
 from lockstead.stores.postgres_pool import Pool
+from lockstead.stores.postgres_rows import At, at, changed, encoded, listing, named, seconds, shown, written
 from lockstead.stores.postgres_statements import bucket, statements
 from lockstead.stores.postgres_url import Target
 from lockstead.stores.postgres_wire import Row
-from lockstead.values import Name, Space
+from lockstead.values import Name
 
 if TYPE_CHECKING:
     from lockstead.stores.examination import Finding, Promise
@@ -51,11 +50,6 @@ TRAITS: Final = Traits(
     wakes=True,
 )
 
-UNREADABLE: Final = {"v": "1"}
-"""What is shown of a row whose fields are no map of text: neither free nor anybody's, and an operator can remove it."""
-
-_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
-
 
 class PostgresStore:
     """Records in a PostgreSQL database. Promises nothing over a fail-over that loses what was committed."""
@@ -65,6 +59,8 @@ class PostgresStore:
         self._statements = statements(target.schema)
         self._pool = Pool(target, self._statements)
         self._listener = Listener(target, self._statements)
+        self._left: set[At] = set()
+        """What we gave back while nobody waited: most likely it is free still, and taken by a plain UPDATE."""
 
     def __repr__(self) -> str:
         return f"PostgresStore({self._target.url!r})"
@@ -80,67 +76,84 @@ class PostgresStore:
         return self._target.url
 
     def perform(self, command: Command[A], limit: float) -> A:
-        """Carry out one command as one statement, within `limit` seconds.
+        """Carry out one command within `limit` seconds: by one statement, unless it finds nothing to change.
 
         Raises StoreUnavailable (nothing was changed), OutcomeUnknown or StoreRefused.
         """
+        ends_at = time.monotonic() + limit
         answer: object
-        sql = self._statements
         match command:
-            case Read():
-                answer = _shown(self._ask(sql.read, _at(command.name), limit))
-            case List():
-                asked = (command.space.value, command.key, command.part_prefix)
-                answer = _listing(command.space, self._ask(sql.list, asked, limit))
             case Create():
-                self._listener.asks(command.name.key)
-                fields = dict(command.fields)
-                rows = self._ask(sql.create, (*_at(command.name), _encode(fields)), limit)
-                answer = _written(rows[0], fields) if rows else Conflict()
+                answer = self._create(command, ends_at)
+            case Remove():
+                answer = self._remove(command, ends_at)
             case Extend():
-                rung = bucket(command.name.key) if command.fields else None
-                asked_extend = (*_expected(command), _encode(dict(command.fields)), rung)
-                row = self._change(sql.extend, command, asked_extend, limit)
-                answer = _snapshot(row) if isinstance(row, list) else row
+                rung = _rung(command.name) if command.fields else None
+                asked = (*_expected(command), encoded(dict(command.fields)), rung)
+                row = self._change(self._statements.extend, command, asked, ends_at)
+                answer = written(row) if isinstance(row, list) else row
             case Replace():
                 self._listener.asks(command.name.key)
                 fields = dict(command.fields)
-                asked_replace = (*_expected(command), _encode(fields), bucket(command.name.key))
-                row = self._change(sql.replace, command, asked_replace, limit)
-                answer = _written(row, fields) if isinstance(row, list) else row
-            case Remove():
-                row = self._change(sql.remove, command, (*_expected(command), bucket(command.name.key)), limit)
-                answer = Removed(_seconds(row[3])) if isinstance(row, list) else row
+                asked = (*_expected(command), encoded(fields), _rung(command.name))
+                row = self._change(self._statements.replace, command, asked, ends_at)
+                answer = written(row, fields) if isinstance(row, list) else row
+            case Read():
+                answer = shown(self._ask(self._statements.read, at(command.name), ends_at))
+            case List():
+                under = (command.space.value, command.key, command.part_prefix)
+                answer = listing(command.space, self._ask(self._statements.list, under, ends_at))
             case _:
                 raise TypeError(f"not a command for a store: {type(command).__name__}")
         return cast(A, answer)
 
-    def _ask(self, statement: bytes, parameters: Sequence[str | int | None], limit: float) -> list[Row]:
-        ends_at = time.monotonic() + limit
+    def _ask(self, statement: bytes, parameters: Sequence[str | None], ends_at: float) -> list[Row]:
         link = self._pool.take(ends_at)  # `lend` would take a tenth of a lock cycle
         try:
             return link.ask(statement, parameters, max(0.001, ends_at - time.monotonic()))
         finally:
             self._pool.give_back(link)
 
+    def _create(self, command: Create, ends_at: float) -> Snapshot | Conflict:
+        self._listener.asks(command.name.key)
+        place, fields = at(command.name), dict(command.fields)
+        asked = (*place, encoded(fields))
+        rows: list[Row] = []
+        if place in self._left:
+            self._left.discard(place)
+            rows = self._ask(self._statements.retake, asked, ends_at)
+        if not rows:
+            rows = self._ask(self._statements.create, asked, ends_at)
+        return written(rows[0], fields) if rows else Conflict()
+
+    def _remove(self, command: Remove, ends_at: float) -> Removed | Conflict | Absent:
+        row = self._change(self._statements.remove, command, (*_expected(command), _rung(command.name)), ends_at)
+        if not isinstance(row, list):
+            return row
+        stamped, told = row
+        if told is None:
+            if len(self._left) >= LEFT_MAX:
+                self._left.clear()
+            self._left.add(at(command.name))
+        return Removed(seconds(stamped))
+
     def _change(
-        self, statement: bytes, command: Extend | Replace | Remove, asked: Sequence[str | int | None], limit: float
+        self, statement: bytes, command: Extend | Replace | Remove, asked: Sequence[str | None], ends_at: float
     ) -> Row | Conflict | Absent:
         """Carry out a change; where it found nothing to change, look whether another record stands there, or none."""
-        left = _Left(limit)
         while True:
-            rows = self._ask(statement, asked, left.seconds)
+            rows = self._ask(statement, asked, ends_at)
             if rows:
                 return rows[0]
             try:
-                found = self._ask(self._statements.state, _at(command.name), left.seconds)
+                found = self._ask(self._statements.state, at(command.name), ends_at)
             except OutcomeUnknown as error:
                 raise StoreUnavailable(str(error)) from error  # of the look: it is certain that nothing was changed
             if not found:
                 return Absent()
             if command.incarnation not in (None, found[0][0]) or command.revision not in (None, found[0][1]):
                 return Conflict()
-            if left.is_over:
+            if time.monotonic() >= ends_at:
                 # a trigger may keep every change of a row from being made
                 raise StoreUnavailable(f"{self.url} changes nothing of {command.name.key!r}, though it is as expected")
             # what was expected came to stand there between the two
@@ -150,7 +163,7 @@ class PostgresStore:
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
         """Carry out many commands, all Extends by one statement and all Reads by another. Raises nothing."""
         answers: list[Any] = [None] * len(commands)
-        left = _Left(limit)
+        ends_at = time.monotonic() + limit
         extends: dict[Name, int] = {}
         reads: list[int] = []
         alone: list[int] = []
@@ -168,7 +181,7 @@ class PostgresStore:
                 alone = sorted((*alone, *numbers))
                 continue
             try:
-                found = several([commands[number] for number in numbers], left.seconds)
+                found = several([commands[number] for number in numbers], ends_at)
             except StoreRefused:
                 alone = sorted((*alone, *numbers))  # one that is refused refuses all: each is asked by itself
                 continue
@@ -178,16 +191,16 @@ class PostgresStore:
                 answers[number] = answer
         for number in alone:
             try:
-                answers[number] = self.perform(commands[number], left.seconds)
+                answers[number] = self.perform(commands[number], max(0.001, ends_at - time.monotonic()))
             except StoreError as error:
                 answers[number] = error
         return answers
 
-    def _extend_many(self, commands: Sequence[Extend], limit: float) -> list[Any]:
+    def _extend_many(self, commands: Sequence[Extend], ends_at: float) -> list[Any]:
         asked = [
             {
                 "n": number,
-                **_named(command.name),
+                **named(command.name),
                 "fields": dict(command.fields),
                 "granted": command.incarnation,
                 "revision": command.revision,
@@ -195,15 +208,15 @@ class PostgresStore:
             }
             for number, command in enumerate(commands)
         ]
-        rows = self._ask(self._statements.extend_many, (_encode(asked),), limit)
+        rows = self._ask(self._statements.extend_many, (encoded(asked),), ends_at)
         found = {int(row[0] or 0): row[1:] for row in rows}
-        return [_changed([found[number]] if number in found else []) for number in range(len(commands))]
+        return [changed([found[number]] if number in found else []) for number in range(len(commands))]
 
-    def _read_many(self, commands: Sequence[Read], limit: float) -> list[Any]:
-        asked = [{"n": number, **_named(command.name)} for number, command in enumerate(commands)]
-        rows = self._ask(self._statements.read_many, (_encode(asked),), limit)
+    def _read_many(self, commands: Sequence[Read], ends_at: float) -> list[Any]:
+        asked = [{"n": number, **named(command.name)} for number, command in enumerate(commands)]
+        rows = self._ask(self._statements.read_many, (encoded(asked),), ends_at)
         found = {int(row[0] or 0): row[1:] for row in rows}
-        return [_shown([found[number]] if number in found else []) for number in range(len(commands))]
+        return [shown([found[number]] if number in found else []) for number in range(len(commands))]
 
     # --- waiting -------------------------------------------------------------------------------------------------
 
@@ -214,7 +227,7 @@ class PostgresStore:
         """
 
         def look() -> Row | None:
-            rows = self._ask(self._statements.state, _at(name), LOOK_LIMIT)
+            rows = self._ask(self._statements.state, at(name), time.monotonic() + LOOK_LIMIT)
             return rows[0] if rows else None
 
         return until_changed(self._listener, name.key, look, seconds, is_over)
@@ -248,67 +261,13 @@ LOOK_LIMIT: Final = 5.0
 """Seconds that a look at a record may take while waiting for it."""
 
 
-class _Left:
-    """What is left of a limit."""
-
-    def __init__(self, limit: float) -> None:
-        self._ends_at = time.monotonic() + limit
-
-    @property
-    def seconds(self) -> float:
-        return max(0.001, self._ends_at - time.monotonic())
-
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() >= self._ends_at
-
-
-def _at(name: Name) -> tuple[str, str, str]:
-    return name.space.value, name.key, name.part
-
-
-def _named(name: Name) -> dict[str, str]:
-    return {"space": name.space.value, "key": name.key, "part": name.part}
+LEFT_MAX: Final = 10_000
+"""Records of which it is kept in mind that they were left free; far more than a process gives back and takes again."""
 
 
 def _expected(command: Extend | Replace | Remove) -> tuple[str | None, ...]:
-    return (*_at(command.name), command.incarnation, command.revision)
+    return (*at(command.name), command.incarnation, command.revision)
 
 
-def _fields(text: str | None) -> Mapping[str, str] | None:
-    """Give the fields of a row; None if another program wrote there: a map of text is all that is ours."""
-    fields = {} if text is None else json.loads(text)
-    return fields if all(isinstance(value, str) for value in fields.values()) else None
-
-
-def _snapshot(row: Row) -> Snapshot:
-    granted, revision, updated, now, text = row[:5]
-    fields = _fields(text)
-    if fields is None:
-        return Snapshot(UNREADABLE, str(granted), str(revision))
-    if updated is None or now is None:  # stamped by another server, or by this one before it was restarted
-        return Snapshot(fields, str(granted), str(revision), token=int(granted or 0))
-    return _written(row, fields)
-
-
-def _written(row: Row, fields: Mapping[str, str]) -> Snapshot:
-    granted = str(row[0])
-    return Snapshot(fields, granted, str(row[1]), _seconds(row[2]), _seconds(row[3]), int(granted))
-
-
-def _seconds(microseconds: str | None) -> float:
-    return int(microseconds or 0) / 1e6
-
-
-def _shown(rows: Sequence[Row]) -> Snapshot | Absent:
-    return _snapshot(rows[0]) if rows else Absent()
-
-
-def _changed(rows: Sequence[Row]) -> Snapshot | Conflict | Absent:
-    if not rows:
-        return Absent()
-    return Conflict() if rows[0][0] is None else _snapshot(rows[0])
-
-
-def _listing(space: Space, rows: Sequence[Row]) -> Listing:
-    return Listing(tuple((Name(str(row[0]), space, str(row[1])), _snapshot(row[2:])) for row in rows))
+def _rung(name: Name) -> str:
+    return str(bucket(name.key))

@@ -176,7 +176,7 @@ class Listener:
 
     def _take_locks(self, link: Link) -> bool:
         """Hold the locks of the buckets that are waited for, and no other for long; False if one was not free."""
-        now, lock = time.monotonic(), lock_class(self._target.schema)
+        now, lock = time.monotonic(), str(lock_class(self._target.schema))
         with self._lock:
             for key in self._bells:
                 self._wanted[bucket(key)] = now
@@ -187,13 +187,15 @@ class Listener:
         is_complete = True
         for number in wanted - self._held:
             # somebody may be changing a record of this bucket right now, and has looked whether anybody waits
-            (row,) = link.ask(b"SELECT pg_try_advisory_lock_shared($1::int, $2::int)", (lock, number), ANSWERS_WITHIN)
+            (row,) = link.ask(
+                b"SELECT pg_try_advisory_lock_shared($1::int, $2::int)", (lock, str(number)), ANSWERS_WITHIN
+            )
             if row[0] == "t":
                 self._held |= {number}
             else:
                 is_complete = False
         for number in dropped:
-            link.ask(b"SELECT pg_advisory_unlock_shared($1::int, $2::int)", (lock, number), ANSWERS_WITHIN)
+            link.ask(b"SELECT pg_advisory_unlock_shared($1::int, $2::int)", (lock, str(number)), ANSWERS_WITHIN)
         return is_complete
 
     def _ring(self, link: Link) -> None:
@@ -220,7 +222,7 @@ class Listener:
             return bool(bells) or told is None
 
     def _pass_on(self, link: Link, key: str, told: str) -> None:
-        link.ask(self._statements.pass_on, (key, bucket(key), f"{{{told}}}"), ANSWERS_WITHIN)
+        link.ask(self._statements.pass_on, (key, str(bucket(key)), f"{{{told}}}"), ANSWERS_WITHIN)
 
     def _pass_on_late(self, link: Link) -> float:
         """Pass on what nobody here has made use of; give the seconds until there may be more to pass on."""

@@ -37,6 +37,7 @@ class Pool:
         self._lent = 0
         self._lock = threading.Lock()
         self._returned = threading.Condition(self._lock)
+        self._waiting = 0
         self._is_open = True
 
     @contextmanager
@@ -78,13 +79,19 @@ class Pool:
             if self._lent < LINKS_MAX:
                 self._lent += 1
                 return None
-            if not self._returned.wait(ends_at - time.monotonic()):
+            self._waiting += 1
+            try:
+                is_told = self._returned.wait(ends_at - time.monotonic())
+            finally:
+                self._waiting -= 1
+            if not is_told:
                 raise StoreUnavailable(f"{self._target.url}: all {LINKS_MAX} connections were busy for too long")
 
     def _forgo(self) -> None:
         with self._lock:
             self._lent -= 1
-            self._returned.notify()
+            if self._waiting:
+                self._returned.notify()
 
     def _open(self, ends_at: float) -> Link:
         link = connect(self._target.conninfo, self._target.url, _left(ends_at))
@@ -102,7 +109,8 @@ class Pool:
             is_kept = link.is_good and self._is_open
             if is_kept:
                 self._idle.append(link)
-            self._returned.notify()
+            if self._waiting:
+                self._returned.notify()
         if not is_kept:
             link.close()
 

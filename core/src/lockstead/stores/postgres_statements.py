@@ -47,11 +47,10 @@ _STAMPED: Final = (
     f"clock = {_HERE}"
 )
 
-
 _UPDATED: Final = _US.format("r.updated")
 _NOW: Final = _US.format("greatest(r.updated, clock_timestamp())")
-_WRITTEN: Final = f"r.granted, r.revision, {_UPDATED} AS updated, {_NOW} AS now"
-"""What is shown of a row that the statement itself has stamped."""
+_WRITTEN: Final = f"r.granted, r.revision, {_UPDATED} AS updated"
+"""What is shown of a row that the statement itself has stamped: that is the time of its answer, too."""
 
 _SHOWN: Final = (
     f"r.granted, r.revision, CASE WHEN r.clock = {_HERE} THEN {_UPDATED} END AS updated, "
@@ -64,6 +63,7 @@ class Statements:
     """The statements for one schema, as bytes for the wire."""
 
     create: bytes
+    retake: bytes
     read: bytes
     replace: bytes
     extend: bytes
@@ -96,20 +96,22 @@ def statements(schema: str) -> Statements:
     ring = partial(_ring, schema, "$1::text", "$2::text")
     texts = {
         "create": _create(record, at),
+        "retake": f"UPDATE {record} AS r SET granted = greatest(r.granted + 1, {_MS}), revision = 1, {_STAMPED}, "
+        f"fields = $4::jsonb WHERE {at} AND r.fields IS NULL RETURNING {_WRITTEN}",
         "read": f"SELECT {_SHOWN} FROM {record} AS r WHERE {at} AND fields IS NOT NULL",
         "replace": _change(
             record,
             at,
             f"granted = greatest(r.granted + 1, {_MS}), revision = 1, fields = $6::jsonb",
-            ring("$7::int"),
+            f"{_WRITTEN}, {ring('$7::int')}",
         ),
         "extend": _change(
             record,
             at,
             "revision = r.revision + 1, fields = r.fields || $6::jsonb",
-            f"r.fields, {ring('$7::int')}",
+            f"{_WRITTEN}, r.fields, {ring('$7::int')}",
         ),
-        "remove": _change(record, at, "revision = r.revision + 1, fields = NULL", ring("$6::int")),
+        "remove": _change(record, at, "revision = r.revision + 1, fields = NULL", f"{_UPDATED}, {ring('$6::int')}"),
         "list": f"SELECT key, part, {_SHOWN} FROM {record} AS r WHERE space = $1::text AND fields IS NOT NULL "
         "AND ($2::text IS NULL OR key = $2::text) AND left(part, length($3::text)) = $3::text",
         "extend_many": _extend_many(record, _ring(schema, "w.space", "w.key", "w.bucket")),
@@ -145,7 +147,7 @@ def _change(record: str, at: str, change: str, shown: str) -> str:
     return (
         f"UPDATE {record} AS r SET {change}, {_STAMPED} "
         f"WHERE {at} AND r.fields IS NOT NULL AND ($4::text IS NULL OR r.granted::text = $4::text) "
-        f"AND ($5::text IS NULL OR r.revision::text = $5::text) RETURNING {_WRITTEN}, {shown}"
+        f"AND ($5::text IS NULL OR r.revision::text = $5::text) RETURNING {shown}"
     )
 
 
@@ -164,7 +166,7 @@ def _extend_many(record: str, ring: str) -> str:
         "AND (t.granted IS NULL OR r.granted::text = t.granted) "
         "AND (t.revision IS NULL OR r.revision::text = t.revision) "
         f"RETURNING t.n, t.bucket, r.space, r.key, r.fields, {_WRITTEN}) "
-        f"SELECT there.n, w.granted, w.revision, w.updated, w.now, w.fields, {ring} "
+        f"SELECT there.n, w.granted, w.revision, w.updated, w.fields, {ring} "
         "FROM there LEFT JOIN w ON w.n = there.n"
     )
 

@@ -87,14 +87,14 @@ class Link:
         """Tell whether the idle connection stands and nothing has come: a goodbye would be waiting to be read."""
         return not self._poll.poll(0)
 
-    def ask(self, statement: bytes, parameters: Sequence[str | int | None], limit: float) -> list[Row]:
+    def ask(self, statement: bytes, parameters: Sequence[str | None], limit: float) -> list[Row]:
         """Send one statement and give its rows, within `limit` seconds.
 
         Raises StoreUnavailable (nothing was changed), OutcomeUnknown or StoreRefused.
         """
         ends_at = time.monotonic() + limit
         self._warned = False
-        values = [None if value is None else str(value).encode() for value in parameters]
+        values = [None if value is None else value.encode() for value in parameters]
         results: list[PGresult] = []
         try:
             self.is_good = False
