@@ -75,7 +75,7 @@ class PostgresServer(Server):
 
     def command(self) -> Sequence[str]:
         if not (self.cluster / "PG_VERSION").exists():
-            options = ["--no-sync", "--no-instructions", "--encoding=UTF8", "--locale=C", "--auth=trust"]
+            options = ["--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust"]
             self.run(self._initdb, "-D", str(self.cluster), "-U", USER, *options)
         settings = [f"-c{name}={value}" for name, value in self._settings.items()]
         return [*unprivileged(), self._postgres, "-D", str(self.cluster), "-p", str(self.port), *settings]
