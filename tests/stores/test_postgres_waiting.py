@@ -235,6 +235,20 @@ def stores(server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch)
         ]
 
 
+def test_who_begins_to_wait_for_what_is_gone_already_asks_for_it_at_once(store: Store) -> None:
+    held = made(store)
+    store.perform(Remove(APT, held.incarnation), LIMIT)
+    assert isinstance(store, Waits)
+    slept = list[float]()
+
+    def is_over(seconds: float) -> bool:
+        slept.append(seconds)
+        return False
+
+    assert store.wait(APT, LIMIT, is_over)
+    assert sum(slept) <= 0.005
+
+
 def test_of_many_who_wait_a_release_tells_one_and_who_waits_no_more_passes_it_on(
     server: PostgresServer, store: Store, schema: str, stores: list[Store]
 ) -> None:

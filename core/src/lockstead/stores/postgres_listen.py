@@ -24,8 +24,11 @@ from lockstead.stores.postgres_wire import Link, Row, connect
 LOOK_EVERY: Final = 0.05
 """Seconds after which a wait looks whether its caller wants to stop."""
 
-LOOK_AGAIN: Final = 0.02
-"""Seconds until a wait on an absent record ends: it may have gone between the caller's read and the wait."""
+TRY_AGAIN: Final = 0.02
+"""Seconds until the lock of a bucket is tried again that was not free."""
+
+GONE: Final = 0.002
+"""Seconds of a wait on an absent record: it went between the caller's read and the wait: it is asked for next."""
 
 POLL_MIN: Final = 0.05
 POLL_MAX: Final = 0.5
@@ -170,7 +173,7 @@ class Listener:
                 asked_at = now
             # what came with the answer to a statement is read already, and wakes no poll
             self._ring(link)
-            poll.poll(int(min(1.0 if is_complete else LOOK_AGAIN, self._pass_on_late(link)) * 1000) + 1)
+            poll.poll(int(min(1.0 if is_complete else TRY_AGAIN, self._pass_on_late(link)) * 1000) + 1)
             _heard(ear, 0.0)
             self._ring(link)
 
@@ -260,8 +263,8 @@ def until_changed(
         with listener.watching(key) as bell:
             ear = listener.ear(key)
             first = look()
-            if first is None and seconds > LOOK_AGAIN:
-                return not is_over(LOOK_AGAIN)
+            if first is None and seconds > GONE:
+                return not is_over(GONE)
             looked_at, pause = time.monotonic(), POLL_MIN
             while not is_over(0.0):
                 now = time.monotonic()
