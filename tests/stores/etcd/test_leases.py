@@ -374,6 +374,19 @@ def test_rule_15_two_processes_that_renew_one_record_do_not_take_it_from_each_ot
     assert alone not in leases(etcd.server.port)
 
 
+def test_who_gives_back_a_lock_that_another_process_renewed_ends_the_lease_that_it_got_there(
+    etcd: EtcdPlace, space: str, store: Store, other: Store
+) -> None:
+    made = shows(store.perform(taking(APT), LIMIT))
+    ours = lease_of(etcd, space, APT)
+    shows(other.perform(renewing(APT, made), LIMIT))
+    alone = lease_of(etcd, space, APT)
+    assert alone != ours
+    is_a(Removed, store.perform(Remove(APT, made.incarnation), LIMIT))
+    assert not keys_below(etcd.server.port, f"{space}/")
+    assert leases(etcd.server.port) & {ours, alone} == {ours}
+
+
 # --- what it costs ----------------------------------------------------------------------------------------------------
 
 

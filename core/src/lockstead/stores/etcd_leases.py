@@ -225,10 +225,13 @@ class Leases:
         if lease.is_retired and not lease.members:
             self._by_id.pop(lease.id, None)
 
-    def is_shared(self, lease_id: str) -> bool:
-        """Tell whether this is a lease that this store granted for many records."""
+    def of(self, name: Name, incarnation: str) -> str | None:
+        """Give the lease for many records on which this one hangs as far as we know."""
         with self._lock:
-            return lease_id in self._by_id
+            lease = self._where.get(name)
+            if lease is None or lease.members[name].incarnation != incarnation:
+                return None
+            return lease.id
 
     def empty(self) -> list[str]:
         """Give the leases on which nothing of ours hangs: they may end with the store."""

@@ -120,16 +120,22 @@ class Talker:
         expected = [wire.compared(base, "create_revision", created)]
         if changed is not None:
             expected.append(wire.compared(base, "mod_revision", changed))
-        body = yield from ask(wire.txn("Remove", expected, [wire.delete(base)], []))
+        # as long as it hangs where we hung it, nothing has to be shown: no lease ends with it
+        lease = self.leases.of(command.name, created)
+        if lease is not None:
+            hangs = wire.compared(base, "lease", lease)
+            body = yield from ask(wire.txn("Remove", [*expected, hangs], [wire.delete(base)], []))
+            if body.get("succeeded"):
+                self.leases.forget(command.name, created)
+                return Removed()
+        body = yield from ask(wire.txn("Remove", expected, [wire.delete(base, shows=True)], []))
         if not body.get("succeeded"):
             (found,) = yield from _instead("Remove", [wire.get(base, wire.end_of(base))])
             if not found or found[0]["create_revision"] != created:
                 self.leases.forget(command.name, created)
             return Conflict() if found else Absent()
-        found = body["responses"][0]["response_delete_range"].get("prev_kvs", ())
-        foreign = [item for item in found if not self.leases.is_shared(item.get("lease", NO_LEASE))]
         self.leases.forget(command.name, created)
-        for kv in map(wire.kv_of, foreign):
+        for kv in map(wire.kv_of, body["responses"][0]["response_delete_range"].get("prev_kvs", ())):
             if kv.is_alone:
                 yield from end(kv.lease)
         return Removed()

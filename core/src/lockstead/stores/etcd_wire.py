@@ -237,14 +237,17 @@ def revoke(lease: str) -> Request:
     return request("LeaseRevoke", "lease/revoke", {"ID": lease})
 
 
-def compared(base: str, target: str, revision: str, result: str = "EQUAL") -> Json:
-    """Compare all keys of a range; of an empty range etcd compares a revision of 0. Source: etcd's `applyCompare`."""
+_TARGETS: Final = {"create_revision": "CREATE", "mod_revision": "MOD", "lease": "LEASE"}
+
+
+def compared(base: str, target: str, number: str, result: str = "EQUAL") -> Json:
+    """Compare all keys of a range; of an empty range etcd compares 0. Source: etcd's `applyCompare`."""
     return {
-        "target": "CREATE" if target == "create_revision" else "MOD",
+        "target": _TARGETS[target],
         "result": result,
         "key": b64(base),
         "range_end": b64(end_of(base)),
-        target: revision,
+        target: number,
     }
 
 
@@ -253,9 +256,10 @@ def put(key: str, value: str, lease: str) -> Json:
     return {"request_put": {"key": b64(key), "value": b64(value), "lease": lease}}
 
 
-def delete(base: str) -> Json:
-    """Delete a range of keys inside of a transaction, and give what stood there."""
-    return {"request_delete_range": {"key": b64(base), "range_end": b64(end_of(base)), "prev_kv": True}}
+def delete(base: str, *, shows: bool = False) -> Json:
+    """Delete a range of keys inside of a transaction, and give what stood there if it is to be shown."""
+    more = {"prev_kv": True} if shows else {}
+    return {"request_delete_range": {"key": b64(base), "range_end": b64(end_of(base)), **more}}
 
 
 def delete_key(key: str) -> Json:
@@ -270,5 +274,4 @@ def number(text: str) -> str | None:
 
 def compared_key(key: str, target: str, revision: str) -> Json:
     """Compare one key; of one that is not there etcd compares a revision of 0."""
-    kind = "CREATE" if target == "create_revision" else "MOD"
-    return {"target": kind, "result": "EQUAL", "key": b64(key), target: revision}
+    return {"target": _TARGETS[target], "result": "EQUAL", "key": b64(key), target: revision}
