@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from lockstead.protocol.commands import Conflict, Create, Read, Remove, Snapshot
+from lockstead.protocol.commands import Conflict, Create, Extend, Read, Remove, Replace, Snapshot
 from lockstead.stores.port import Queues, Store
 from lockstead.testing.conformance.base import Ask, Suite, is_a, require, shows
 from lockstead.values import Name
@@ -76,6 +76,22 @@ class QueueConformance(Suite):
         shows(ask(_taking("newcomer")))
         shows(ask(Read(APT)))
 
+    def test_who_renews_or_replaces_without_an_asker_passes_the_line_and_leaves_it_as_it_is(
+        self, twin: Store, ask: Ask
+    ) -> None:
+        """A holder renews, and an operator breaks, whoever waits; and who waits comes after that all the same."""
+        held = shows(ask(_taking("holder")))
+        line = _InLine(twin, "first", self.limit)
+        line.begin(looks=10)
+        # it keeps its place, and cannot take another one meanwhile
+        line.stops()
+        renewed = shows(ask(Extend(APT, {"said": "renewed"}, held.incarnation)))
+        broken = shows(ask(Replace(APT, {"v": "1"}, held.incarnation, renewed.revision, 30.0)))
+        ask(Remove(APT, broken.incarnation))
+        answer = ask(_taking("newcomer"))
+        require(isinstance(answer, Conflict) and answer.is_queued, f"a newcomer overtook who stood in line: {answer}")
+        shows(twin.perform(_taking("first"), self.limit))
+
 
 def _taking(asker: str) -> Create:
     return Create(APT, {"v": "1", "identity": asker}, 30.0, asker, 33.0)
@@ -105,10 +121,10 @@ class _InLine:
         self._looked.release()
         return self._stop.wait(min(seconds, 0.05))
 
-    def begin(self) -> None:
-        """Come back when the place is taken: the store has looked twice whether to go on."""
+    def begin(self, looks: int = 2) -> None:
+        """Come back when the place is taken: the store has looked some times whether to go on."""
         self._thread.start()
-        for _ in range(2):
+        for _ in range(looks):
             require(self._looked.acquire(timeout=self._limit), "a store that queues must come back to is_over")
 
     def stops(self) -> None:
