@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kazoo.security import make_digest_acl
 
 from lockstead.stores.examination import Finding, Severity
 from lockstead.stores.port import Examines
@@ -13,8 +14,8 @@ from lockstead.stores.zookeeper_doctor import examination
 from lockstead.stores.zookeeper_url import where_of
 from lockstead.values import Name
 from tests.servers.base import free_port
-from tests.servers.zookeeper import Ensemble, ZookeeperServer
-from tests.stores.zookeeper_server import LIMIT, opened, server, space, until
+from tests.servers.zookeeper import Ensemble, ZookeeperServer, asked, standing
+from tests.stores.zookeeper_server import LIMIT, opened, server, space, taken, until
 
 __all__ = ["server", "space"]
 
@@ -37,6 +38,7 @@ def test_one_server_by_itself_draws_a_warning_and_everybody_who_may_write_a_note
         "version": Severity.OK,
         "session": Severity.OK,
         "access": Severity.NOTE,
+        "rights": Severity.NOTE,
     }
     assert "one server by itself" in findings["ensemble"].text
     assert found(space.replace("zk://", "zk://me:pw@"))["access"].severity is Severity.OK
@@ -46,6 +48,44 @@ def test_a_session_that_the_server_cuts_short_is_told(server: ZookeeperServer, s
     # a tick of half a second: between 1 and 10 s
     assert "10 s, not 60 s" in found(f"{space}?session=60")["session"].text
     assert found(f"{space}?session=2")["session"].severity is Severity.WARNING
+
+
+def test_the_path_is_tried_and_nothing_is_left_of_that(server: ZookeeperServer, space: str) -> None:
+    base = "/" + space.rpartition("/")[2]
+    assert "it is made when it is first used" in found(space)["rights"].text
+    with asked(server.address) as client:
+        assert client.exists(base) is None, "who only looks makes nothing"
+        store = opened(space)
+        taken(store)
+        store.close()
+        assert found(space)["rights"].severity is Severity.OK
+        assert standing(client, base) == ["lock/apt"]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "says"),
+    [
+        ({"create": True, "read": True, "write": True}, "may not delete nodes below"),
+        ({"delete": True, "read": True, "write": True}, "may not create nodes below"),
+        ({"create": True, "delete": True, "read": True, "write": True}, ""),
+    ],
+)
+@pytest.mark.parametrize("where", ["", "/lock", "/queue"])
+def test_a_right_that_is_missing_is_named_with_the_node(
+    server: ZookeeperServer, space: str, allowed: dict[str, bool], says: str, where: str
+) -> None:
+    base = "/" + space.rpartition("/")[2]
+    with asked(server.address) as admin:
+        admin.ensure_path(base)
+        admin.add_auth("digest", "admin:admin")
+        acl = [make_digest_acl("admin", "admin", all=True), make_digest_acl("me", "pw", **allowed)]
+        if where:
+            admin.create(base + where, acl=acl)
+        else:
+            admin.set_acls(base, acl)
+    finding = found(space.replace("zk://", "zk://me:pw@"))["rights"]
+    assert finding.severity is (Severity.FAILURE if says else Severity.OK)
+    assert not says or f"{says} {base}{where}," in finding.text
 
 
 def test_words_that_a_server_does_not_answer_are_a_note_or_nothing(tmp_path: Path) -> None:

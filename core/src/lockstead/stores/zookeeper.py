@@ -94,9 +94,11 @@ class ZookeeperStore:
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
         """Look at the servers, their versions and majority, at sessions, and at who may write."""
         from lockstead.stores.zookeeper_doctor import examination
+        from lockstead.stores.zookeeper_rights import rights
 
         self._wire.ready(limit)
-        return examination(self._where, limit)
+        yield from examination(self._where, limit)
+        yield self._wire.run(rights(self._tree), limit)
 
     def after_fork(self) -> None:
         """Forget the inherited session without ending it: it is the parent's, and so are its threads and places."""
