@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -20,6 +21,9 @@ _SEPARATOR: Final = ","
 _MARK: Final = re.compile(r"[0-9a-f]{32}")
 
 _PLACE: Final = re.compile(r"([0-9a-f]{32})-(-?[0-9]{10})")
+
+ESCAPED_MAX: Final = 4096
+"""Keys whose escaped form is kept at hand: each command of a lock needs it once or twice."""
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -100,6 +104,7 @@ def stored(data: bytes | None) -> Stored | None:
     return Stored(mark, fields) if all(isinstance(value, str) for value in fields.values()) else None
 
 
+@lru_cache(ESCAPED_MAX)
 def _escaped(text: str) -> str:
     escaped = quote(text, safe="", errors="surrogatepass")
     # the two names that a path cannot have: quote leaves the dots
