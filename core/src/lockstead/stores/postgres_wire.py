@@ -34,6 +34,8 @@ CANCEL_SHARE: Final = 0.2
 CANCEL_MAX: Final = 0.5
 """The part of a limit, and seconds at most, that are left for calling a statement back which does not end."""
 
+_WELL: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+
 _POLL_READ: Final = select.POLLIN | select.POLLPRI
 _POLL_BOTH: Final = _POLL_READ | select.POLLOUT
 
@@ -99,7 +101,9 @@ class Link:
         try:
             self.is_good = False
             called_back_at = ends_at - min(CANCEL_MAX, limit * CANCEL_SHARE)
-            name = self._name_of(statement, called_back_at) if self.is_direct else None
+            name = self._prepared.get(statement)
+            if name is None and self.is_direct:
+                name = self._name_of(statement, called_back_at)
             if name is None:
                 self._connection.send_query_params(statement, values)
             else:
@@ -116,7 +120,8 @@ class Link:
         except psycopg.Error as error:
             raise_for(results, self._place)
             raise OutcomeUnknown(f"the connection to {self._place} was lost: {_line(error)}") from error
-        raise_for(results, self._place, leave=self)
+        if len(results) != 1 or results[0].status not in _WELL:
+            raise_for(results, self._place, leave=self)
         if self._warned:
             # a commit that was not waited for where it has to be: a standby may not have it
             raise OutcomeUnknown(f"{self._place} warned of the change: {self._warning}")
@@ -124,9 +129,7 @@ class Link:
         return _rows(results[0])
 
     def _name_of(self, statement: bytes, ends_at: float) -> bytes | None:
-        """Give the name under which a statement is prepared here, None while it is used too seldom for that."""
-        if (name := self._prepared.get(statement)) is not None:
-            return name
+        """Prepare a statement and give its name, None while it is used too seldom for that."""
         uses = self._uses[statement] = self._uses.get(statement, 0) + 1
         if uses <= PREPARE_AFTER:
             return None
@@ -172,7 +175,9 @@ class Link:
             self._flush(ends_at)
         while True:
             while connection.is_busy():
-                _ready(poll, ends_at)
+                # as `_ready` does, without its frame: every statement comes through here
+                if not poll.poll(max(0, int((ends_at - time.monotonic()) * 1000) + 1)):
+                    raise _Late
                 connection.consume_input()
             result = connection.get_result()
             if result is None:
