@@ -14,7 +14,7 @@ from lockstead.errors import OutcomeUnknown
 from lockstead.stores.redis_access import Access, Kind
 from lockstead.stores.redis_errors import code_of
 from lockstead.stores.redis_link import Link
-from lockstead.stores.redis_plain import READ_AT_ONCE, PlainSocket
+from lockstead.stores.redis_plain import READ_AT_ONCE, Messages, PlainSocket
 
 PATIENCE: Final = 30.0
 
@@ -156,3 +156,38 @@ def test_a_connection_that_ended_while_it_idled_is_not_used_again(monkeypatch: p
             pause.wait(0.01)
         else:
             pytest.fail("it was taken for usable after its end")
+
+
+PUBLISHED: Final = b"*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$%d\r\n%b\r\n"
+
+
+def test_messages_are_heard_one_by_one_however_they_come() -> None:
+    first, second, third = (PUBLISHED % (len(said), said) for said in (b"a", b"two\r\nlines", b""))
+    pieces = [first + second[:20], second[20:-1], second[-1:] + third[:9], third[9:]]
+    server, client = socket.socketpair()
+    with server, client:
+        talking = threading.Thread(target=lambda: [(server.sendall(piece), gap.wait(0.02)) for piece in pieces])
+        gap = threading.Event()
+        talking.start()
+        messages = Messages(client, b"news")
+        assert [messages.next() for _ in range(3)] == [b"a", b"two\r\nlines", b""]
+        talking.join(PATIENCE)
+        server.shutdown(socket.SHUT_WR)
+        with pytest.raises(OSError, match="closed the connection"):
+            messages.next()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(PUBLISHED.replace(b"news", b"nows") % (1, b"a"), id="of another channel"),
+        pytest.param(b"-ERR go away\r\n", id="an error"),
+        pytest.param(b"*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n", id="no message"),
+    ],
+)
+def test_what_is_no_message_to_the_channel_ends_the_listening(said: bytes) -> None:
+    server, client = socket.socketpair()
+    with server, client:
+        server.sendall(said)
+        with pytest.raises(OSError, match="no message to this channel"):
+            Messages(client, b"news").next()

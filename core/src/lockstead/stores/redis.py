@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import (
-    Absent,
     Command,
     Create,
     List,
     Listing,
-    Read,
     Replace,
     Snapshot,
     StoreClock,
@@ -29,10 +27,10 @@ from lockstead.protocol.commands import (
 from lockstead.stores.loops import PerLoop
 from lockstead.stores.redis_access import Access, Address, Kind
 from lockstead.stores.redis_ear import Ears
-from lockstead.stores.redis_errors import refusal
 from lockstead.stores.redis_link import Link, Links, Stopped
+from lockstead.stores.redis_listing import listed
 from lockstead.stores.redis_loop import AwaitedLinks
-from lockstead.stores.redis_route import Ask, Route, Talk, call, call_many, route, settled, shown
+from lockstead.stores.redis_route import Ask, Route, Talk, call, call_many, route, settled
 from lockstead.stores.redis_wire import Keys, Request, Words, answer, enrol, pass_on, request
 from lockstead.values import Name, Space
 
@@ -64,8 +62,6 @@ PLACES_MAX: Final = 1000
 
 PLACE_KEPT: Final = 30.0
 """Seconds after the last wait for which a place is kept; longer than any pause of a waiter."""
-
-SCAN_COUNT: Final = b"1000"
 
 
 class RedisStore:
@@ -217,6 +213,9 @@ class RedisStore:
         if self._places and isinstance(command, Create | Replace):
             self._places.pop(name.key, None)
 
+    def _listed(self, command: List) -> Talk[Listing]:
+        return listed(command, self._keys, self._route, is_routed=self._is_routed)
+
     def _called(self, asked: Request) -> Talk[Any]:
         return (yield from call(asked, self._route, is_routed=self._is_routed))
 
@@ -239,62 +238,6 @@ class RedisStore:
                     results[number] = error
         return results
 
-    def _listed(self, command: List) -> Talk[Listing]:
-        """Find the names, then read the records. One that is removed in between is not listed."""
-        if command.key is None:
-            names = yield from self._scanned(command.space)
-        else:
-            names = yield from self._indexed(command.space, command.key)
-        wanted = [name for name in names if name.part.startswith(command.part_prefix)]
-        reads = [Read(name) for name in wanted]
-        requests = [request(read, self._keys) for read in reads]
-        said = yield from call_many(requests, self._route, is_routed=self._is_routed)
-        entries: list[tuple[Name, Snapshot]] = []
-        for read, reply in zip(reads, said, strict=True):
-            if isinstance(reply, StoreError):
-                raise reply
-            seen = answer(read, reply)
-            if not isinstance(seen, Absent):
-                entries.append((read.name, seen))
-        return Listing(tuple(entries))
-
-    def _indexed(self, space: Space, key: str) -> Talk[list[Name]]:
-        index = self._keys.index(Name(key, space))
-        if index is None:
-            return [Name(key, space)]
-        parts = yield from self._plain(index, (b"ZRANGE", index, b"0", b"-1"))
-        return [Name(key, space, part.decode()) for part in parts]
-
-    def _plain(self, key: bytes, words: Words) -> Talk[Any]:
-        """Ask for something that changes nothing, following a slot that has moved."""
-        for _ in range(3):
-            address = yield from self._route.find(key)
-            reply = (yield Ask(address, (words,), is_routed=self._is_routed))[0]
-            if not isinstance(reply, Exception):
-                return reply
-            self._route.failed(address)
-        raise refusal(reply, shown(address))
-
-    def _scanned(self, space: Space) -> Talk[list[Name]]:
-        """Look through all keys of all masters: what stands there throughout is found."""
-        found: dict[Name, None] = {}
-        pattern = self._keys.pattern(space)
-        for address in (yield from self._route.masters()):
-            cursor = b"0"
-            while True:
-                words = (b"SCAN", cursor, b"MATCH", pattern, b"COUNT", SCAN_COUNT)
-                reply = (yield Ask(address, (words,), is_routed=self._is_routed))[0]
-                if isinstance(reply, Exception):
-                    raise refusal(reply, shown(address))
-                cursor, keys = reply
-                for key in keys:
-                    name = self._keys.name(key)
-                    if name is not None and name.space is space:
-                        found[name] = None
-                if cursor == b"0":
-                    break
-        return list(found)
-
     # --- waiting -------------------------------------------------------------------------------------------------
 
     def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
@@ -303,7 +246,8 @@ class RedisStore:
         if seconds <= 0:
             return False
         record = self._keys.record(name)
-        with self._ears.bells.hung(record) as bell:
+        bell = self._ears.bells.hang(record)
+        try:
             if not self._listens(record, ends_at, is_over):
                 return False
             try:
@@ -321,6 +265,8 @@ class RedisStore:
                 if bell.wait(min(left, LOOK_EVERY)):
                     return True
             return False
+        finally:
+            self._ears.bells.take_down(record, bell)
 
     def _listens(self, record: bytes, ends_at: float, is_over: Callable[[float], bool]) -> bool:
         """Have a subscription on the server of this record; False if the wait is over before it stands."""

@@ -7,8 +7,7 @@ record means.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 from lockstead.errors import StoreError
@@ -47,20 +46,20 @@ class Bells:
         self._lock = threading.Lock()
         self._bells: dict[bytes, list[Bell]] = {}
 
-    @contextmanager
-    def hung(self, record: bytes) -> Iterator[Bell]:
-        """Give a bell that rings for a record while this lasts."""
+    def hang(self, record: bytes) -> Bell:
+        """Give a bell that rings for a record until it is taken down."""
         bell = Bell()
         with self._lock:
             self._bells.setdefault(record, []).append(bell)
-        try:
-            yield bell
-        finally:
-            with self._lock:
-                bells = self._bells[record]
-                bells.remove(bell)
-                if not bells:
-                    del self._bells[record]
+        return bell
+
+    def take_down(self, record: bytes, bell: Bell) -> None:
+        """End what `hang` began."""
+        with self._lock:
+            bells = self._bells[record]
+            bells.remove(bell)
+            if not bells:
+                del self._bells[record]
 
     def ring(self, record: bytes) -> bool:
         """Ring for one who waits for a record; False if nobody does."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.redis_access import Access, Address, Connection
 from lockstead.stores.redis_errors import unanswered, unconnected
-from lockstead.stores.redis_plain import PlainSocket
+from lockstead.stores.redis_plain import Messages, PlainSocket
 from lockstead.stores.redis_route import Ask, shown
 from lockstead.stores.redis_wire import Words, wire
 
@@ -34,7 +34,17 @@ class Stopped(Exception):  # noqa: N818 - no error: the caller wanted to
 class Link:
     """One connection. Not safe to share between threads."""
 
-    __slots__ = ("_connection", "_failures", "_limit", "_plain", "_refusal", "_used_at", "address", "where")
+    __slots__ = (
+        "_connection",
+        "_failures",
+        "_limit",
+        "_messages",
+        "_plain",
+        "_refusal",
+        "_used_at",
+        "address",
+        "where",
+    )
 
     def __init__(self, connection: Connection, address: Address, limit: float) -> None:
         from redis.exceptions import RedisError, ResponseError
@@ -47,6 +57,7 @@ class Link:
         self.where = shown(address)
         self._limit: float | None = limit
         self._plain: PlainSocket | None = None
+        self._messages: Messages | None = None
         self._used_at = 0.0
 
     def connect(self, *, is_secure: bool, role: str) -> None:
@@ -165,6 +176,8 @@ class Link:
         self._connection.send_command("SUBSCRIBE", channel)
         self._connection.read_response()
         self._limit_to(None)
+        connected = self._connection._sock
+        self._messages = Messages(connected, channel) if type(connected) is socket.socket else None
 
     def _limit_to(self, limit: float | None) -> None:
         """Limit every read and write; the library has no other way to do so for one command."""
@@ -175,6 +188,8 @@ class Link:
 
     def heard(self) -> bytes | None:
         """Block until a message comes; None for what is none. Raises when the connection ends."""
+        if self._messages is not None:
+            return self._messages.next()
         said = self._connection.read_response()
         return bytes(said[2]) if said[0] == b"message" else None
 

@@ -1,7 +1,8 @@
-"""Decides how one script call goes over a socket that nobody encrypts: sent, waited for and read, in three steps.
+"""Decides how a script call, and the news of a subscription, go over a socket that nobody encrypts: in few steps.
 
-The way of nearly every request. A socket with a time-out is asked by Python whether it is ready before every step, and
-the library reads in pieces: together that costs more than the server takes. Must not know what is asked.
+The way of nearly every request, and of every wake-up. A socket with a time-out is asked by Python whether it is ready
+before every step, and the library reads in pieces: together that costs more than the server takes. Must not know what
+is asked.
 """
 
 from __future__ import annotations
@@ -70,12 +71,39 @@ class PlainSocket:
         while True:
             _await(self._arrivals, seconds)
             try:
-                came = self._socket.recv(READ_AT_ONCE)
+                return _next_of(self._socket)
             except BlockingIOError:
-                continue  # the system was mistaken: it was told so, and nothing is there
-            if not came:
-                raise ConnectionResetError("the server closed the connection")
-            return came
+                pass  # the system was mistaken: nothing is there
+
+
+class Messages:
+    """What is published to one channel, on a connected socket that waits by itself (`settimeout(None)`)."""
+
+    __slots__ = ("_came", "_opening", "_socket")
+
+    def __init__(self, connected: socket.socket, channel: bytes) -> None:
+        self._socket = connected
+        self._opening = b"*3\r\n$7\r\nmessage\r\n$%d\r\n%b\r\n$" % (len(channel), channel)
+        self._came = b""
+
+    def next(self) -> bytes:
+        """Block until a message comes, and give it. OSError when the connection ends, or speaks of anything else."""
+        while True:
+            opening, came = self._opening, self._came
+            if not came.startswith(opening[: len(came)]):
+                raise ConnectionError("what came is no message to this channel")
+            size, _, text = came[len(opening) :].partition(b"\r\n")
+            if text and len(text) >= int(size) + 2:
+                self._came = text[int(size) + 2 :]
+                return text[: int(size)]
+            self._came = came + _next_of(self._socket)
+
+
+def _next_of(connected: socket.socket) -> bytes:
+    came = connected.recv(READ_AT_ONCE)
+    if not came:
+        raise ConnectionResetError("the server closed the connection")
+    return came
 
 
 def _await(events: select.poll, seconds: float) -> None:
