@@ -16,6 +16,8 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
+from lockstead.stores.zookeeper_probe import in_tls
+
 if TYPE_CHECKING:
     from lockstead.stores.zookeeper_url import Where
 
@@ -35,8 +37,9 @@ log.addFilter(_Discreet())
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's threads, kept in sight: a connection whose thread has ended will never come back."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: Where) -> None:
         super().__init__()
+        self._where = where
         self.threads: list[threading.Thread] = []
 
     def spawn(self, func: Callable[..., object], *args: object, **kwargs: object) -> threading.Thread:
@@ -44,6 +47,11 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         self.threads.append(thread)
         thread.start()
         return thread
+
+    def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_tls: object) -> Any:
+        """Connect. kazoo itself leaves the socket of a handshake that failed open, until it is collected."""
+        plain = super().create_connection(address, timeout=timeout)
+        return in_tls(self._where, plain, hostname) if self._where.tls else plain
 
     def select(
         self, reads: Sequence[Any], writes: Sequence[Any], _errors: Sequence[Any], timeout: float | None = None
@@ -69,16 +77,11 @@ def made(where: Where) -> Any:
     return KazooClient(
         hosts=",".join(where.hosts),
         timeout=where.session,
-        handler=Handler(),
+        handler=Handler(where),
         auth_data=[("digest", f"{where.user}:{where.password}")] if has_user else None,
         default_acl=CREATOR_ALL_ACL if has_user else OPEN_ACL_UNSAFE,
         # of the connection alone; a request is never asked again
         connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
         command_retry={"max_tries": 1},
         logger=log,
-        use_ssl=where.tls,
-        ca=where.ca or None,
-        certfile=where.cert or None,
-        keyfile=where.key or None,
-        check_hostname=where.tls,
     )

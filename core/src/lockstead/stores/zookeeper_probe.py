@@ -67,7 +67,7 @@ def look(where: Where, host: str, limit: float, word: bytes = b"srvr") -> Seen:
         with socket.create_connection((name.strip("[]"), int(port)), timeout=limit) as plain:
             if not where.tls:
                 return _told(host, plain, ends_at, word)
-            with _context(where).wrap_socket(plain, server_hostname=name.strip("[]")) as secured:
+            with in_tls(where, plain, name.strip("[]")) as secured:
                 return _told(host, secured, ends_at, word)
     except ssl.SSLError as error:
         return Seen(host, "tls", str(error.reason or error))
@@ -97,8 +97,13 @@ def _told(host: str, connection: socket.socket, ends_at: float, word: bytes) -> 
     return Seen(host, "foreign", text)
 
 
-def _context(where: Where) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=where.ca or None)
-    if where.cert:
-        context.load_cert_chain(where.cert, where.key or None)
-    return context
+def in_tls(where: Where, plain: socket.socket, hostname: str) -> ssl.SSLSocket:
+    """Secure a connection; one that cannot be is closed. Raises OSError."""
+    try:
+        context = ssl.create_default_context(cafile=where.ca or None)
+        if where.cert:
+            context.load_cert_chain(where.cert, where.key or None)
+        return context.wrap_socket(plain, server_hostname=hostname)
+    except BaseException:
+        plain.close()
+        raise
