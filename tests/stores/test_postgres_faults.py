@@ -244,6 +244,16 @@ def test_two_batches_in_opposite_order_never_wait_for_each_other_in_a_circle(
     assert {entry[1].revision for entry in store.perform(List(Space.LOCK), LIMIT).entries} == {"31"}
 
 
+def test_a_conflict_in_a_batch_is_asked_again_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL 18.0 and 18.1 answer so where somebody else writes to the row meanwhile."""
+    apt, yum = made(store), made(store, Name("yum"))
+    monkeypatch.setattr(store, "_extend_many", lambda asked, _ends_at: [Conflict() for _ in asked])
+    asked = [Extend(APT, {"n": "1"}, apt.incarnation), Extend(Name("yum"), {"n": "1"}, apt.incarnation + "0")]
+    answers = batches(store).perform_many(asked, LIMIT)
+    assert [type(answer) for answer in answers] == [Snapshot, Conflict]
+    assert seen(store, Name("yum")).revision == yum.revision
+
+
 def test_what_one_command_of_a_batch_is_refused_for_does_no_harm_to_the_others(store: Store) -> None:
     first = made(store)
     bad = Extend(APT, {"n": "\0"}, first.incarnation)
@@ -367,7 +377,7 @@ def test_a_change_that_a_trigger_keeps_from_being_made_ends_with_its_limit(
             f"CREATE TRIGGER keep BEFORE UPDATE ON {schema}.record FOR EACH ROW EXECUTE FUNCTION {schema}.keep()"
         )
     with pytest.raises(StoreUnavailable, match="changes nothing"):
-        store.perform(Remove(APT, first.incarnation), 0.3)
+        store.perform(Remove(APT, first.incarnation), 2.0)
 
 
 def before_looks(store: Store, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> list[bytes]:

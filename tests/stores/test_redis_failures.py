@@ -176,6 +176,7 @@ def test_a_server_without_a_free_connection_is_unavailable(server: RedisServer, 
         ("TRYAGAIN Multiple keys request during rehashing of slot", StoreUnavailable, "slot"),
         ("ERR Error running script (call to f_1): @user_script:3: -OOM not allowed", StoreUnavailable, "maxmemory"),
         ("ERR Error running script (call to f_1): @user_script:3: -READONLY You can't", StoreUnavailable, "replica"),
+        ("ERR Error running script (call to f_1): @user_script:4: WRONGTYPE Operation", StoreRefused, "?prefix="),
         ("ERR Error running script (call to f_1): @user_script: 3: Write commands not allowed after non deterministic "
          "commands", StoreRefused, "5.0"),
         ("ERR unknown command 'EVALSHA'", StoreRefused, "5.0"),

@@ -47,7 +47,7 @@ _PHRASES: Final = {
     "unknown redis command": f"it is too old, or no Redis: Redis {OLDEST} or later is needed",
     "unknown command": f"it cannot run scripts, or its commands were renamed: Redis {OLDEST} or later is needed",
 }
-_CODE: Final = re.compile(r"(?:^|-)([A-Z]{3,})\b")
+_CODE: Final = re.compile(r"(?:^|-|: )([A-Z]{3,})\b")
 
 
 def refusal(error: Exception, where: str) -> StoreError:
@@ -74,7 +74,7 @@ def code_of(error: Exception) -> str:
     named = _BY_CLASS.get(type(error).__name__)
     if named is not None:
         return named
-    # servers before 7 wrap what a command of a script said, with a dash before its code
+    # servers before 7 wrap what a command of a script said, with a dash or a colon before its code
     for found in _CODE.finditer(str(error)):
         if found[1] in _PASSING or found[1] in _FOR_GOOD or found[1] in ("MOVED", "ASK", "NOSCRIPT"):
             return found[1]
