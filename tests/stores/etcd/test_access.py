@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import http.server
 import ipaddress
+import json
 import socketserver
 import threading
 from base64 import b64encode
@@ -22,9 +23,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import lockstead
-from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Create, Extend, Read, Remove, Removed
 from lockstead.stores import url as urls
+from lockstead.stores.etcd_errors import LeaseGone, answered
+from lockstead.stores.etcd_wire import Request, Response
 from lockstead.stores.examination import Severity
 from lockstead.stores.port import Awaits, Examines, Queues, Store
 from lockstead.testing.conformance.base import is_a, shows
@@ -317,6 +320,8 @@ def somebody(status: int, body: bytes) -> Iterator[str]:
     ("status", "body", "line"),
     [
         (404, b"Not Found\n", "older than 3.4"),
+        (404, b'{"code":5,"message":"Not Found"}', "older than 3.4"),
+        (400, b'{"message": "of another kind"}', "no etcd"),
         (200, b"<html>welcome</html>", "no etcd"),
         (200, b'{"ok": true}', "no etcd"),
         (405, b"", "no etcd"),
@@ -325,6 +330,29 @@ def somebody(status: int, body: bytes) -> Iterator[str]:
 def test_what_is_no_etcd_or_too_old_is_said(status: int, body: bytes, line: str) -> None:
     with somebody(status, body) as place:
         assert line in refusal(urls.open_store(place))
+
+
+@pytest.mark.parametrize("said", ["error", "message"])
+@pytest.mark.parametrize(
+    ("status", "code", "text", "kind"),
+    [
+        (400, 3, "authentication failed, invalid user ID or password", StoreRefused),
+        (400, 3, "user name is empty", StoreRefused),
+        (403, 7, "permission denied", StoreRefused),
+        (404, 5, "requested lease not found", LeaseGone),
+        (429, 8, "mvcc: database space exceeded", StoreUnavailable),
+        (503, 14, "request timed out", OutcomeUnknown),
+    ],
+)
+def test_the_words_of_an_error_are_found_wherever_a_version_puts_them(
+    said: str, status: int, code: int, text: str, kind: type[Exception]
+) -> None:
+    """Up to 3.5 under `error`, from 3.6 on under `message` alone, as both servers were seen to answer."""
+    request = Request("Create", "kv/txn", b"{}")
+    body = json.dumps({said: f"etcdserver: {text}", "code": code}).encode()
+    with pytest.raises(kind) as raised:
+        answered(Response(status, body, 0.0), request)
+    assert "no etcd" not in str(raised.value)
 
 
 def test_what_speaks_no_http() -> None:

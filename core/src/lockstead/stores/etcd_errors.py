@@ -19,6 +19,10 @@ NEEDED: Final = "3.4"
 NOT_ETCD: Final = "what answers there is no etcd (or its gateway is off); correct host and port"
 
 
+_NO_SUCH_PATH: Final = "Not Found"
+"""What the gateway says from 3.6 on of a path that it does not serve; etcd's own words have more to them."""
+
+
 class LeaseGone(Exception):  # noqa: N818 - an answer, not a failure
     """The lease that a record was to hang on is not there: certainly not applied."""
 
@@ -89,13 +93,25 @@ def _certain(code: int, low: str, said: str, what: str) -> StoreError | None:
 
 
 def complaint(body: object) -> tuple[int, str]:
-    """Give (gRPC code, text) of an error's body; the text is empty where it is no error of etcd's."""
-    if not isinstance(body, dict) or "error" not in body:
+    """Give (gRPC code, text) of an error's body; the text is empty where it is no error of etcd's.
+
+    The gateway up to 3.5 answers {"error": text, "code": code}, from 3.6 on {"message": text, "code": code}; inside of
+    a stream the error is an object of its own.
+    """
+    if not isinstance(body, dict):
         return 0, ""
-    error = body["error"]
-    if isinstance(error, dict):  # inside of a stream
-        return int(error.get("grpc_code", 0)), str(error.get("message", ""))[:300]
-    return int(body.get("code", 0)), str(error)[:300]
+    error = body.get("error", body)
+    if not isinstance(error, dict):
+        return _code(body.get("code")), str(error)[:300]
+    said = error.get("message")
+    # of another server's objects some have a message, too
+    if not isinstance(said, str) or not ("error" in body or "code" in error) or said == _NO_SUCH_PATH:
+        return 0, ""
+    return _code(error.get("grpc_code", error.get("code"))), said[:300]
+
+
+def _code(said: object) -> int:
+    return said if isinstance(said, int) else 0
 
 
 def _stranger(status: int, what: str) -> StoreError:
