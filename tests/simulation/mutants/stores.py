@@ -15,7 +15,7 @@ from lockstead.testing.simulation.store import DATED, SHARED, SimulatedStore
 from lockstead.values import Space
 from tests.protocol import test_hazards, test_rules
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
-from tests.stores import test_sqlite
+from tests.stores.sqlite import test_store as test_sqlite
 
 
 @mutant(

@@ -12,8 +12,8 @@ from kazoo.client import KazooClient
 
 import lockstead
 from tests.servers.zookeeper import ZookeeperServer
-from tests.stores.test_zookeeper import expire
-from tests.stores.zookeeper_server import LIMIT, opened, server, space, until
+from tests.stores.zookeeper.server import LIMIT, opened, server, space, until
+from tests.stores.zookeeper.test_store import expire
 
 __all__ = ["server", "space"]
 

@@ -30,7 +30,7 @@ from lockstead.stores.zookeeper_names import in_order, named, node_name, stored,
 from lockstead.testing.conformance.names import ODD_KEYS
 from lockstead.values import Name, Space
 from tests.servers.zookeeper import ZookeeperServer, asked, standing
-from tests.stores.zookeeper_server import APT, LIMIT, opened, packets, server, space, store, taken, until
+from tests.stores.zookeeper.server import APT, LIMIT, opened, packets, server, space, store, taken, until
 
 __all__ = ["server", "space", "store"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from lockstead.testing.gcs_server import Action, Fault, GcsServer, ManualClock
 from lockstead.testing.gcs_server.objects import draft_of
-from tests.stores.gcs_server.driver import Driver
+from tests.stores.gcs.server.driver import Driver
 
 IMPATIENT = httpx.Timeout(30, read=0.05)
 PATIENCE = 10.0

@@ -12,7 +12,7 @@ from lockstead.protocol.commands import Absent, Create, Read, Remove, Removed, S
 from lockstead.stores.zookeeper import ZookeeperStore
 from lockstead.values import Name
 from tests.servers.zookeeper import Ensemble, ZookeeperServer
-from tests.stores.zookeeper_server import APT, LIMIT, opened, taken, until
+from tests.stores.zookeeper.server import APT, LIMIT, opened, taken, until
 
 
 @pytest.fixture(scope="module")

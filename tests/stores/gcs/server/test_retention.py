@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from lockstead.testing.gcs_server import GcsServer, ManualClock
-from tests.stores.gcs_server.driver import Driver
+from tests.stores.gcs.server.driver import Driver
 
 PERIOD = 3600.0
 

@@ -15,7 +15,7 @@ from lockstead.stores.zookeeper_url import where_of
 from lockstead.values import Name
 from tests.servers.base import free_port
 from tests.servers.zookeeper import Ensemble, ZookeeperServer, asked, standing
-from tests.stores.zookeeper_server import LIMIT, opened, server, space, taken, until
+from tests.stores.zookeeper.server import LIMIT, opened, server, space, taken, until
 
 __all__ = ["server", "space"]
 

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from lockstead.testing.gcs_server import GcsServer
-from tests.stores.gcs_server.conftest import ELSEWHERE
-from tests.stores.gcs_server.driver import Driver
+from tests.stores.gcs.server.conftest import ELSEWHERE
+from tests.stores.gcs.server.driver import Driver
 
 PATIENCE = 10.0
 DESCRIPTORS = 2500  # both ends of a thousand connections, and some room

@@ -12,8 +12,8 @@ from threading import Barrier
 import httpx
 import pytest
 
-from tests.stores.gcs_server.driver import Driver
-from tests.stores.gcs_server.table import NAMES, TABLE, Row
+from tests.stores.gcs.server.driver import Driver
+from tests.stores.gcs.server.table import NAMES, TABLE, Row
 
 RACERS = 16
 TICK = 0.005  # the API dates in milliseconds

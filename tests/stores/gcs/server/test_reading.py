@@ -7,7 +7,7 @@ import pytest
 
 from lockstead.testing.gcs_server import GcsServer, ManualClock
 from lockstead.testing.gcs_server.checksums import crc32c_base64, crc32c_in_python
-from tests.stores.gcs_server.driver import Driver
+from tests.stores.gcs.server.driver import Driver
 
 CONTENT = b"0123456789"
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from lockstead.testing.gcs_server import GcsServer
-from tests.stores.gcs_server.driver import Driver
+from tests.stores.gcs.server.driver import Driver
 
 OPERATIONS: dict[str, Callable[[Driver], httpx.Response]] = {
     "insert": lambda own: own.insert("new"),

@@ -17,8 +17,8 @@ from lockstead.protocol.commands import Conflict, Create, Read, Remove, Snapshot
 from lockstead.stores.zookeeper import ZookeeperStore
 from lockstead.stores.zookeeper_names import in_order
 from tests.servers.zookeeper import ZookeeperServer, asked, four_letters, operations, standing
-from tests.stores.test_zookeeper import expire
-from tests.stores.zookeeper_server import APT, LIMIT, opened, server, space, store, taken, until
+from tests.stores.zookeeper.server import APT, LIMIT, opened, server, space, store, taken, until
+from tests.stores.zookeeper.test_store import expire
 
 __all__ = ["server", "space", "store"]
 

@@ -26,7 +26,7 @@ from lockstead.stores.zookeeper_url import where_of
 from tests.servers.base import free_port
 from tests.servers.redis import certificate
 from tests.servers.zookeeper import Ensemble, ZookeeperServer, asked
-from tests.stores.zookeeper_server import APT, LIMIT, opened, server, space, taken, until
+from tests.stores.zookeeper.server import APT, LIMIT, opened, server, space, taken, until
 
 __all__ = ["server", "space"]
 

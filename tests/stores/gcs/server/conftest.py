@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from lockstead.testing.gcs_server import GcsServer
-from tests.stores.gcs_server.driver import Driver
+from tests.stores.gcs.server.driver import Driver
 
 ELSEWHERE = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
 
