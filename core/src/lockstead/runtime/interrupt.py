@@ -31,6 +31,10 @@ TURN: Final = 0.0005
 PATIENCE: Final = 200
 """Turns until a signal that was sent is given up: somebody took the handler away, or blocked the signal."""
 
+AGAIN: Final = 0.01
+"""Seconds until a signal that was not heard is sent again: one that comes just before a system call that waits does
+not end that call."""
+
 EXIT_DEPTH: Final = 4
 """Frames from the exit of a block down to where it is disarmed."""
 
@@ -79,6 +83,8 @@ class SignalInterrupter:
         self._is_fired = False
         self._is_sent = False
         self._is_delivered = False
+        self._is_insisting = False
+        self._is_over = False
         self._main = threading.main_thread().ident or 0
         self._previous: Any = None
         self._is_armed = False
@@ -90,11 +96,26 @@ class SignalInterrupter:
         signal.signal(SIGNAL, self._on_signal)
 
     def fire(self) -> None:
-        """Send the signal, unless the block is over."""
-        if _taken(self._permit):
-            self._is_fired = True
-            signal.pthread_kill(self._main, SIGNAL)
-            self._is_sent = True
+        """Send the signal, and again until it is heard, unless the block is over."""
+        if not _taken(self._permit):
+            return
+        self._is_fired = self._is_insisting = True
+        signal.pthread_kill(self._main, SIGNAL)
+        try:
+            threading.Thread(target=self._insist, name="lockstead-interrupt", daemon=True).start()
+        except RuntimeError:  # the interpreter is about to end, or has no thread to give
+            self._is_insisting = False
+        self._is_sent = True
+
+    def _insist(self) -> None:
+        try:
+            while True:
+                time.sleep(AGAIN)
+                if self._is_delivered or self._is_over or not isinstance(_handler(), SignalInterrupter):
+                    return
+                signal.pthread_kill(self._main, SIGNAL)
+        finally:
+            self._is_insisting = False
 
     @leaves_quietly
     def disarm(self, error: BaseException | None) -> bool:  # noqa: ARG002 - the other interrupter needs it
@@ -104,6 +125,12 @@ class SignalInterrupter:
             time.sleep(TURN)
         for _turn in range(PATIENCE):
             if not was_fired or self._is_delivered:
+                break
+            time.sleep(TURN)
+        self._is_over = True
+        # counted, for in a forked child there is nobody who insists
+        for _turn in range(PATIENCE):
+            if not self._is_insisting:
                 break
             time.sleep(TURN)
         if self._is_armed:
@@ -125,6 +152,8 @@ class SignalInterrupter:
             if not _is_leaving(frame, pending[-1].exits):
                 raise LeaseLostInterrupt(pending[-1])
             return
+        if any(one._is_fired for one in self._nest()):
+            return  # it was sent once more than it was needed
         previous = self._outermost()._previous
         if callable(previous):
             previous(signum, frame)
@@ -139,6 +168,10 @@ class SignalInterrupter:
     def _outermost(self) -> SignalInterrupter:
         *_, last = self._nest()
         return last
+
+
+def _handler() -> object:
+    return getattr(signal.getsignal(SIGNAL), "__self__", None)
 
 
 _INNERMOST: ContextVar[ThreadInterrupter | None] = ContextVar("lockstead_thread_interrupter", default=None)
