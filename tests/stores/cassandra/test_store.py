@@ -9,16 +9,18 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import cassandra
 import pytest
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import ConstantReconnectionPolicy, ConstantSpeculativeExecutionPolicy, RetryPolicy
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
-from lockstead.stores import url
+from lockstead.stores import cassandra_link, url
 from lockstead.stores.cassandra_url import where_of
 from lockstead.stores.examination import Severity
 from lockstead.stores.port import Examines, Store
@@ -518,3 +520,47 @@ class TestRightsAndTls:
 
     def test_tls_to_a_port_without_it_is_refused(self, cassandra_place: CassandraPlace) -> None:
         assert "TLS failed" in refusal(cassandra_place.url("k") + "?tls=true")
+
+
+# --- nodes that do not agree on the schema yet ------------------------------------------------------------------------
+
+
+class Lagging:
+    """A session whose statements meet, the first few times, nodes that have not heard of the keyspace."""
+
+    def __init__(self, *, behind: int, never: bool = False) -> None:
+        self.behind = behind
+        self.never = never
+        self.made: list[str] = []
+
+    def prepare(self, _text: str) -> Any:
+        self._meet()
+        return SimpleNamespace()
+
+    def execute(self, text: str, *_: object, **__: object) -> list[object]:
+        if text.startswith("SELECT"):
+            return ["it is there"]
+        self.made.append(text)
+        if text.startswith("CREATE TABLE"):
+            self._meet()
+        return []
+
+    def _meet(self) -> None:
+        if self.behind or self.never:
+            self.behind -= 1
+            raise cassandra.InvalidRequest("Keyspace 'locks' doesn't exist")
+
+
+def test_nodes_that_have_not_heard_of_the_keyspace_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cassandra_link, "AGREE_EVERY", 0.0)
+    lagging = Lagging(behind=4)
+    prepared = cassandra_link._prepared(lagging, None, where_of("cassandra://host/locks"))
+    assert len(prepared) > 3
+    assert all(text.startswith("CREATE TABLE") for text in lagging.made), "a keyspace that is there is not touched"
+
+
+def test_nodes_that_never_agree_are_unavailable_and_refuse_nothing_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cassandra_link, "AGREE_EVERY", 0.0)
+    monkeypatch.setattr(cassandra_link, "STEP_LIMIT", 0.05)
+    with pytest.raises(StoreUnavailable, match="do not agree on the schema yet"):
+        cassandra_link._prepared(Lagging(behind=0, never=True), None, where_of("cassandra://host/locks"))

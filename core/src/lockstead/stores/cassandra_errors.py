@@ -23,6 +23,8 @@ PROTOCOL: Final = 4
 _OLD: Final = "it speaks no version 4 of the native protocol: Cassandra 2.2 or later is needed, or ScyllaDB"
 _FOREIGN: Final = "what listens there is no Cassandra, or wants TLS: look at the port, or add tls=true"
 
+_UNKNOWN: Final = "a node does not know the table: it was dropped, or the nodes do not agree on the schema yet"
+
 _REFUSED: Final = (cassandra.RequestValidationException, RequestValidationException)
 """The server read the statement and turned it away before it did anything. The driver has two classes for that."""
 
@@ -34,6 +36,8 @@ def failure(error: BaseException, url: str, *, writes: bool) -> StoreError:
         return unreachable(error, url)
     if isinstance(error, cassandra.Unauthorized):
         return StoreRefused(f"{url}: {_said(error)}; grant SELECT and MODIFY on the table to this user")
+    if is_unknown_there(error):
+        return StoreUnavailable(f"{url}: {_UNKNOWN}: {_said(error)}")
     if isinstance(error, _REFUSED):
         return StoreRefused(f"{url}: the server refused the statement: {_said(error)}")
     if isinstance(error, cassandra.Unavailable):
@@ -63,8 +67,16 @@ def unreachable(error: BaseException, url: str) -> StoreError:
     return StoreUnavailable(f"{url}: no node can be reached: {'; '.join(map(_said, causes)) or 'none was tried'}")
 
 
+def is_unknown_there(error: BaseException) -> bool:
+    """Tell whether a node does not know the keyspace or the table; of new ones it may just not have heard yet."""
+    said = str(error).lower()
+    return isinstance(error, cassandra.InvalidRequest) and ("exist" in said or "unconfigured table" in said)
+
+
 def not_created(error: BaseException, url: str, cql: str) -> StoreError:
     """Translate what creating the schema failed with; cql is what somebody with the right to do so has to run."""
+    if is_unknown_there(error):
+        return StoreUnavailable(f"{url}: {_UNKNOWN}: {_said(error)}")
     if isinstance(error, _REFUSED):
         return StoreRefused(f"{url}: the schema is not there, and: {_said(error)}; let an administrator run: {cql}")
     return StoreUnavailable(f"{url}: the schema could not be made: {_said(error)}")

@@ -27,7 +27,7 @@ from cassandra.query import PreparedStatement, dict_factory
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores import cassandra_rows as rows
-from lockstead.stores.cassandra_errors import PROTOCOL, failure, not_created, unreachable
+from lockstead.stores.cassandra_errors import PROTOCOL, failure, is_unknown_there, not_created, unreachable
 from lockstead.stores.cassandra_url import Where
 
 RECONNECT_EVERY: Final = 1.0
@@ -39,6 +39,9 @@ open is noticed within twice as long."""
 
 STEP_LIMIT: Final = 10.0
 """Seconds that one step of connecting may take; who waits for it waits no longer than its own limit."""
+
+AGREE_EVERY: Final = 0.2
+"""Seconds between two looks whether the nodes agree on what was made."""
 
 GRACE: Final = 0.05
 """Seconds that the driver's own time-out is waited for: it then keeps the late answer away from later requests."""
@@ -249,16 +252,21 @@ def _profile(session: Any) -> Any:
 
 
 def _prepared(session: Any, profile: Any, where: Where) -> Mapping[str, PreparedStatement]:
-    try:
-        return _prepare_all(session, where)
-    except cassandra.InvalidRequest:
-        _create(session, profile, where)  # no such keyspace, or no such table
-    except Exception as error:
-        raise failure(error, where.url, writes=False) from error
-    try:
-        return _prepare_all(session, where)
-    except Exception as error:
-        raise failure(error, where.url, writes=False) from error
+    ends_at = time.monotonic() + STEP_LIMIT
+    has_tried = False
+    while True:
+        try:
+            return _prepare_all(session, where)
+        except cassandra.InvalidRequest as error:
+            # no such keyspace, or no such table; after it was made: not on every node yet
+            if has_tried and not (is_unknown_there(error) and time.monotonic() < ends_at):
+                raise failure(error, where.url, writes=False) from error
+        except Exception as error:
+            raise failure(error, where.url, writes=False) from error
+        if has_tried:
+            time.sleep(AGREE_EVERY)
+        _create(session, profile, where, ends_at)
+        has_tried = True
 
 
 def _prepare_all(session: Any, where: Where) -> Mapping[str, PreparedStatement]:
@@ -278,20 +286,23 @@ def _prepare_all(session: Any, where: Where) -> Mapping[str, PreparedStatement]:
     return prepared
 
 
-def _create(session: Any, profile: Any, where: Where) -> None:
+def _create(session: Any, profile: Any, where: Where, ends_at: float) -> None:
     """Make what is missing, of keyspace and table. What is there is not touched, and takes no right to make."""
     names = {"keyspace": where.keyspace, "replication": where.replication_cql, "table": rows.TABLE}
     keyspace, table = rows.CREATE_KEYSPACE.format(**names), rows.CREATE_TABLE.format(**names)
     found = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = %s"
-    try:
-        if list(session.execute(found, (where.keyspace,), execution_profile=profile)):
-            missing = [table]
+    while True:
+        try:
+            if not list(session.execute(found, (where.keyspace,), execution_profile=profile)):
+                session.execute(keyspace, execution_profile=profile)
+            session.execute(table, execution_profile=profile)
+        except Exception as error:
+            # the next node may not have heard of the keyspace that the last one has
+            if not is_unknown_there(error) or time.monotonic() >= ends_at:
+                raise not_created(error, where.url, "; ".join((keyspace, table))) from error
+            time.sleep(AGREE_EVERY)
         else:
-            missing = [keyspace, table]
-        for statement in missing:
-            session.execute(statement, execution_profile=profile)
-    except Exception as error:
-        raise not_created(error, where.url, "; ".join((keyspace, table))) from error
+            return
 
 
 # --- after a fork ------------------------------------------------------------------------------------------------
