@@ -9,14 +9,14 @@ from lockstead.stores import url
 from lockstead.stores.port import Store
 from tests.servers.redis import RedisServer
 
+PATIENT = "restart_delay=0&master_limit=5"
+"""Masters of a test are always young, and vote at once; a busy machine must not make one seem silent."""
+
 WRITES = ("create", "replace", "extend", "amend", "remove", "undo", "copy")
 
 
 class RedlockPlace:
-    """Independent masters; every space has a prefix of its own.
-
-    The stores opened here let a restarted master vote at once, since these masters are always young.
-    """
+    """Independent masters; every space has a prefix of its own."""
 
     scheme = "redlock"
     is_fifo = False
@@ -32,12 +32,12 @@ class RedlockPlace:
         """Where the masters listen."""
         return [server.port for server in self.servers]
 
-    def url(self, space: str, *, ports: Sequence[int] | None = None, options: str = "restart_delay=0") -> str:
+    def url(self, space: str, *, ports: Sequence[int] | None = None, options: str = PATIENT) -> str:
         """Give the URL of an empty store."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in ports or self.ports)
         return f"redlock://{hosts}/0?prefix={space}&{options}"
 
-    def open(self, space: str, *, ports: Sequence[int] | None = None, options: str = "restart_delay=0") -> Store:
+    def open(self, space: str, *, ports: Sequence[int] | None = None, options: str = PATIENT) -> Store:
         """Open it."""
         return url.open_store(self.url(space, ports=ports, options=options))
 

@@ -28,15 +28,14 @@ from lockstead.protocol.commands import (
 from lockstead.protocol.expiry import holder_deadline, record_life
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.redlock import RedlockStore
+from lockstead.stores.redlock_panel import Session
 from lockstead.values import Name, Space
 from tests.servers.redis import RedisServer
-from tests.servers.redlock import RedlockPlace
+from tests.servers.redlock import PATIENT, RedlockPlace
 
 APT = Name("apt")
 LIMIT = 20.0
 ENOUGH = 60.0
-PATIENT = "restart_delay=0&master_limit=5"
-"""For tests in which no master is slow: a busy machine must not make one seem so."""
 
 
 @pytest.fixture(scope="session")
@@ -172,6 +171,24 @@ def test_h28_what_a_master_does_late_is_taken_back_behind_it(
     for _ in range(3):
         assert isinstance(store.perform(Extend(APT, {}, second[0].incarnation), LIMIT), Snapshot)
     until(lambda: holders(three, space) == ["second"] * 3, "a late removal of the first attempt hit the second")
+
+
+def test_a_master_that_answered_in_time_is_not_silent_because_this_process_was_too_busy_to_look(
+    opened: Callable[..., RedlockStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened("restart_delay=0&master_limit=0.5")
+    until(lambda: len(store._panel.lines(0.5)) == 3, "not all masters can be reached")
+    as_ever = Session._collect
+
+    def kept_from_running(session: Session, seconds: float) -> None:
+        if seconds > 0:
+            time.sleep(seconds)
+        else:
+            as_ever(session, seconds)
+
+    monkeypatch.setattr(Session, "_collect", kept_from_running)
+    first = made(store)
+    assert store.perform(Remove(APT, first.incarnation), LIMIT) == Removed()
 
 
 def test_every_attempt_has_an_incarnation_of_its_own_that_only_its_own_removal_hits(store: RedlockStore) -> None:

@@ -197,13 +197,15 @@ class Session:
         decided: list[object] = [ballot.decide(ballot.tally, False) for ballot in ballots]
         while any(one is None for one in decided):
             awaited = {place for ballot in ballots for place in ballot.tally.silent}
-            left = waits_until - time.monotonic()
-            if left <= 0 or not self._worth_waiting(awaited):
+            if not self._worth_waiting(awaited):
                 break
+            left = waits_until - time.monotonic()
             self._collect(left)
             for at, ballot in enumerate(ballots):
                 if decided[at] is None:
                     decided[at] = ballot.decide(ballot.tally, False)
+            if left <= 0:
+                break
         if time.monotonic() >= waits_until:
             for place in {place for ballot in ballots for place in ballot.tally.silent}:
                 self._panel.masters[place].is_silent = True
@@ -282,12 +284,19 @@ class Session:
     def settle(self, is_settled: Callable[[], bool]) -> None:
         """Wait until something has come about, at most the time of one master."""
         waits_until = time.monotonic() + min(self._panel.master_limit, max(0.0, self.left))
-        while not is_settled() and (left := waits_until - time.monotonic()) > 0:
+        while not is_settled():
             if not self._worth_waiting({place for place, line in self._lines.items() if line.awaits and line.is_open}):
                 return
+            left = waits_until - time.monotonic()
             self._collect(left)
+            if left <= 0:
+                return
 
     def _collect(self, seconds: float) -> None:
+        """Take in what comes within so many seconds; with none left, what is there already.
+
+        A master whose answer has come in time is not silent because this process was too busy to look.
+        """
         for fileno, _event in self._poll.poll(max(0, seconds) * 1000):
             line = self._lines[self._by_fileno[fileno]]
             line.collect()
