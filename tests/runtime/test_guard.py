@@ -14,7 +14,7 @@ import pytest
 
 from lockstead import AsyncClient, AsyncLease, Client, Lease, LeaseLost, LossReason
 from lockstead.runtime.interrupt import SIGNAL, LeaseLostInterrupt, SignalInterrupter
-from tests.runtime.faulty import Faulty, quiet
+from tests.runtime.faulty import Faulty, quiet, until
 
 
 @pytest.fixture
@@ -83,6 +83,54 @@ def test_python_code_is_interrupted(client: Client, run_in: Callable[[Callable[[
             pytest.fail("the block went on")
 
     run_in(work)
+
+
+def test_an_interrupt_never_comes_while_its_mutex_is_held(client: Client) -> None:
+    mutex = threading.Lock()
+    torn: list[BaseException] = []
+    exchanges = 0
+
+    for number in range(20):
+        lease = client.lock(f"apt-{number}").acquire()
+        with pytest.raises(LeaseLost), lease.guard(mutex=mutex):
+            lose_soon(lease, random.uniform(0.0, 0.02))
+            while True:
+                with mutex:
+                    try:
+                        # an exchange that must not be torn: it asks, waits in a system call, and reads the answer
+                        time.sleep(0.002)
+                        sum(range(1000))
+                    except BaseException as error:
+                        torn.append(error)
+                        raise
+                exchanges += 1
+    assert torn == []
+    assert exchanges > 0
+
+
+def test_a_block_that_ends_while_its_mutex_is_held_by_another_thread_is_over_for_good(client: Client) -> None:
+    mutex, before = threading.Lock(), signal.getsignal(SIGNAL)
+    around = client.lock("around").acquire()
+    lease = client.lock("apt").acquire()
+    with around.guard():
+        with mutex:
+            with pytest.raises(LeaseLost), lease.guard(mutex=mutex):
+                lose(lease)
+            # nobody has heard of it: the mutex is not free
+            assert any(thread.name == "lockstead-interrupt" for thread in threading.enumerate())
+        until(lambda: not any(thread.name == "lockstead-interrupt" for thread in threading.enumerate()))
+    assert around.is_held
+    assert signal.getsignal(SIGNAL) is before
+
+
+def test_a_guard_with_a_mutex_is_for_the_main_thread(client: Client) -> None:
+    def work() -> None:
+        lease = client.lock("apt").acquire()
+        with pytest.raises(ValueError, match="for the main thread"), lease.guard(mutex=threading.Lock()):
+            pytest.fail("the block was entered")
+        lease.release()
+
+    in_another_thread(work)
 
 
 @everywhere

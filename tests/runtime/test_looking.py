@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -51,6 +52,36 @@ def test_the_history_is_of_one_key_or_of_all_and_the_oldest_comes_first(client: 
     assert [(one.key, one.what) for one in client.history("b")] == [("b", "revoked"), ("b", "removed")]
     assert [one.key for one in client.lock("a").history()] == ["a"]
     assert client.lock("never").history() == []
+
+
+def test_a_wait_until_it_is_free_ends_when_it_is_given_back_and_takes_nothing(client: Client) -> None:
+    lock = client.lock("apt", backoff_min=0.01, backoff_max=0.05)
+    assert lock.wait_until_free(timeout=0) is True
+    lease = lock.acquire(timeout=10)
+    assert lock.wait_until_free(timeout=0) is False
+    assert lock.wait_until_free(timeout=0.2) is False
+    leaving = threading.Timer(0.2, lease.release)
+    leaving.start()
+    assert lock.wait_until_free() is True
+    leaving.join()
+    assert lock.inspect() is None
+
+
+def test_a_wait_until_it_is_free_is_awaited_too(shared_url: str) -> None:
+    async def awaiting() -> None:
+        async with await connect_async(shared_url, listener=quiet) as client:
+            lock = client.lock("apt", backoff_min=0.01, backoff_max=0.05)
+            lease = await lock.acquire(timeout=10)
+            assert await lock.wait_until_free(timeout=0) is False
+            assert await lock.wait_until_free(timeout="200ms") is False
+            waits = asyncio.create_task(lock.wait_until_free())
+            await asyncio.sleep(0.1)
+            assert not waits.done()
+            await lease.release()
+            assert await waits is True
+            assert await lock.inspect() is None
+
+    asyncio.run(awaiting())
 
 
 def test_the_history_outlives_the_lock(client: Client) -> None:

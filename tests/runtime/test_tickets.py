@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 import lockstead
 from lockstead import AsyncClient, Client, LeaseLost, LeaseTicket, LossReason
+from lockstead.errors import StoreError
 from lockstead.protocol.commands import Command, Extend
 from lockstead.stores.memory import MemoryStore
 from lockstead.values import Name, Space
@@ -133,6 +135,79 @@ def test_h27_a_dead_members_registration_expires_within_the_drain(client: Client
     dead.lock("apt").attach(lease.share())
     dead.close()
     assert lease.release() is True
+
+
+def test_who_works_under_a_lease_is_shown_the_oldest_first(client: Client, worker: Client) -> None:
+    lease = client.lock("apt").acquire()
+    ticket = lease.detach()
+    assert client.lock("apt").members(ticket) == []
+    first = worker.lock("apt", owner="build").attach(ticket)
+    second = worker.lock("apt", owner="sign").attach(ticket)
+    shown = client.lock("apt").members(ticket)
+    assert [(one.key, one.owner, one.is_expired) for one in shown] == [("apt", "build", False), ("apt", "sign", False)]
+    assert {one.pid for one in shown} == {os.getpid()}
+    first.release()
+    assert [one.owner for one in client.lock("apt").members(ticket)] == ["sign"]
+    second.release()
+
+
+def test_a_wait_for_chosen_members_ends_when_these_have_left_and_leaves_the_lease_as_it_is(
+    client: Client, worker: Client
+) -> None:
+    quick = client.lock("apt", ttl=60, backoff_min=0.01, backoff_max=0.05)
+    ticket = quick.acquire().detach()
+    build = worker.lock("apt", owner="build").attach(ticket)
+    sign = worker.lock("apt", owner="sign").attach(ticket)
+    assert quick.drain(ticket, whose=lambda owner: owner == "sign", timeout=0.1) is False
+    sign.release()
+    assert quick.drain(ticket, whose=lambda owner: owner == "sign", timeout=60) is True
+    assert quick.drain(ticket, timeout=0.1) is False
+    leaving = threading.Timer(0.1, build.release)
+    leaving.start()
+    assert quick.drain(ticket) is True
+    leaving.join()
+    with worker.lock("apt").attach(ticket) as another:
+        assert another.is_held
+    assert client.release(ticket) is True
+
+
+def test_a_dead_member_is_waited_for_until_its_registration_has_expired(client: Client, store: Faulty) -> None:
+    lease = client.lock("apt", ttl=1).acquire()
+    ticket = lease.share()
+    dead = Client(store.beside(), listener=quiet)
+    dead.lock("apt", owner="dead").attach(ticket)
+    dead.close()
+    assert client.lock("apt").drain(ticket, whose=lambda owner: owner == "dead", timeout=60) is True
+    assert lease.is_held
+    assert lease.release() is True
+
+
+def test_a_wait_for_members_ends_with_its_client(client: Client, worker: Client) -> None:
+    ticket = client.lock("apt").acquire().detach()
+    member = worker.lock("apt").attach(ticket)
+    closing = threading.Timer(0.1, client.close)
+    closing.start()
+    with pytest.raises(StoreError, match="closed"):
+        client.lock("apt", backoff_min=0.01, backoff_max=0.02).drain(ticket)
+    closing.join()
+    member.release()
+
+
+def test_members_are_shown_and_waited_for_by_who_awaits(client: Client, worker: Client, store: Faulty) -> None:
+    ticket = client.lock("apt").acquire().detach()
+    member = worker.lock("apt", owner="build").attach(ticket)
+
+    async def awaiting() -> None:
+        async with AsyncClient(store.beside(), listener=quiet) as beside:
+            lock = beside.lock("apt", backoff_min=0.01, backoff_max=0.05)
+            assert [one.owner for one in await lock.members(ticket)] == ["build"]
+            assert await lock.drain(ticket, timeout=0.1) is False
+            waits = asyncio.create_task(lock.drain(ticket))
+            await asyncio.to_thread(member.release)
+            assert await waits is True
+
+    asyncio.run(awaiting())
+    assert client.release(ticket) is True
 
 
 def test_leaving_hold_waits_for_members_too(client: Client, worker: Client) -> None:

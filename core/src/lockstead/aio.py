@@ -7,7 +7,7 @@ is stands in `aio_lease`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, Self
 
 from lockstead import aio_batch, conversations, opening
@@ -160,7 +160,31 @@ class AsyncLock(opening.NamedLock):
         renewing = conversations.renewed(engine, self._key, self._settings, ticket, progress)
         return await converse(engine, self._settings, renewing)
 
+    async def members(self, ticket: LeaseTicket | str) -> list[Holding]:
+        """Show who is registered to work under a lease, from its ticket; as `Lock.members`."""
+        engine = await self._ready()
+        return await converse(engine, self._settings, conversations.members(engine, self._key, self._settings, ticket))
+
+    async def drain(
+        self,
+        ticket: LeaseTicket | str,
+        *,
+        whose: Callable[[str], bool] | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109
+    ) -> bool:
+        """Wait until nobody works under a lease any more; as `Lock.drain`."""
+        engine, settings = await self._ready(), self._settings
+        limits = conversations.patience(engine, settings, timeout)
+        script = conversations.drained(engine, self._key, settings, ticket, whose, limits)
+        return await converse(engine, settings, script, limits)
+
     # --- looking and breaking ------------------------------------------------------------------------------------
+
+    async def wait_until_free(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109
+        """Wait until nobody holds the lock, and never take it; as `Lock.wait_until_free`."""
+        engine, settings = await self._ready(), self._settings
+        script, limits = conversations.freed(engine, self._key, settings, timeout)
+        return (await converse(engine, settings, script, limits)).is_free
 
     async def inspect(self) -> Holding | None:
         """Show who holds the lock, since when, why, until when, with which token; None if nobody does."""

@@ -46,9 +46,9 @@ async def ask(asking: conversations.Asking) -> AsyncLease | None:
         asking.leave(bell)
 
 
-async def converse(engine: Engine, settings: Settings, script: Script[T]) -> T:
-    """Carry any other conversation out, awaiting."""
-    return await arun(script, engine, Limits(settings.request_timeout), LoopBell())
+async def converse(engine: Engine, settings: Settings, script: Script[T], limits: Limits | None = None) -> T:
+    """Carry any other conversation out, awaiting; one that waits brings its limits."""
+    return await arun(script, engine, limits or Limits(settings.request_timeout), LoopBell())
 
 
 class AsyncLease(HeldLease):

@@ -5,6 +5,9 @@ Every function here gives a script; `lock` runs it blocking, `aio` awaiting. Mus
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import Final, NoReturn, TypeVar
 
 from lockstead import opening
@@ -15,10 +18,12 @@ from lockstead.protocol import release as leaving
 from lockstead.protocol.acquire import Contended, Grant, acquire
 from lockstead.protocol.commands import List, Script, TokenSource, ask
 from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.members import attach, withdraw
+from lockstead.protocol.members import attach, drain, everybody, withdraw
 from lockstead.protocol.record import decode, number
+from lockstead.protocol.release import Sight
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, renew
 from lockstead.protocol.terms import LeaseId, Terms
+from lockstead.protocol.waiting import Found, until_free
 from lockstead.runtime.engine import Engine, fresh_nonce
 from lockstead.runtime.held import HeldLease, lost_by_ticket
 from lockstead.runtime.keeper import Kept
@@ -290,6 +295,36 @@ def renewed(
     return left
 
 
+def patience(engine: Engine, settings: Settings, timeout: Duration | None) -> Limits:
+    """Give the limits of a wait that takes no lock: `timeout` seconds, or for ever, or until the client is closed."""
+    engine.refuse_if_closed()
+    gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
+    return Limits(settings.request_timeout, gives_up_at, lambda: engine.is_closed)
+
+
+def drained(
+    engine: Engine,
+    key: str,
+    settings: Settings,
+    ticket: LeaseTicket | str,
+    whose: Callable[[str], bool] | None,
+    limits: Limits,
+) -> Script[bool]:
+    """Wait until no member, of those chosen by owner, works under the lease that a ticket names; False if one does."""
+    _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
+    bound_at = math.inf if limits.gives_up_at is None else limits.gives_up_at
+    terms, salt = engine.terms(scaled), fresh_nonce()
+    return (yield from drain(lease, terms, bound_at=bound_at, salt=salt, whose=whose or everybody))
+
+
+def members(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[list[Holding]]:
+    """Show who is registered under the lease that a ticket names, the oldest first."""
+    _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
+    said = yield from ask(List(Space.MEMBER, key, f"{lease.incarnation}/"))
+    shown = (listing(name, seen, engine.terms(scaled)) for name, seen in said.answer.entries)
+    return sorted((one for one in shown if one is not None), key=lambda one: one.acquired_epoch or 0.0)
+
+
 def _of_ticket(
     engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str
 ) -> tuple[LeaseTicket, LeaseId, Settings]:
@@ -305,6 +340,19 @@ def inspected(engine: Engine, key: str, settings: Settings) -> Script[Holding | 
     terms = engine.terms(settings)
     sight = yield from leaving.look(Name(key), terms)
     return None if sight is None or sight.record.ended else holding(key, sight, terms)
+
+
+def freed(engine: Engine, key: str, settings: Settings, timeout: Duration | None) -> tuple[Script[Found], Limits]:
+    """Look until a key is free, and never take it; the limits of that. One look has the time of its request."""
+    tries_once = timeout is not None and seconds(timeout, "timeout") == 0
+    limits = patience(engine, settings, None if tries_once else timeout)
+    terms, on_wait = engine.terms(settings), partial(_waits_to_see, engine, key)
+    script = until_free(Name(key), terms, gives_up_at=limits.gives_up_at, tries_once=tries_once, on_wait=on_wait)
+    return script, limits
+
+
+def _waits_to_see(engine: Engine, key: str, seen: Sight) -> None:
+    engine.waiting(key, "", Contended(seen.record))
 
 
 def listed(engine: Engine) -> Script[list[Holding]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
@@ -46,9 +47,9 @@ def ask(asking: conversations.Asking) -> Lease | None:
         asking.leave(bell)
 
 
-def converse(engine: Engine, settings: Settings, script: Script[T]) -> T:
-    """Carry any other conversation out, blocking."""
-    return run(script, engine.store, engine.clock, Limits(settings.request_timeout), NO_BELL)
+def converse(engine: Engine, settings: Settings, script: Script[T], limits: Limits | None = None) -> T:
+    """Carry any other conversation out, blocking; one that waits brings its limits."""
+    return run(script, engine.store, engine.clock, limits or Limits(settings.request_timeout), NO_BELL)
 
 
 class Lease(HeldLease):
@@ -98,9 +99,13 @@ class Lease(HeldLease):
         finally:
             self._gave_back()
 
-    def guard(self) -> Guard:
-        """Interrupt the `with` block it opens when the lease is lost; see `runtime.interrupt` for what can be."""
-        return Guard(self)
+    def guard(self, *, mutex: AbstractContextManager[object] | None = None) -> Guard:
+        """Interrupt the `with` block it opens when the lease is lost; see `runtime.interrupt` for what can be.
+
+        mutex: held from before the interrupt until it is heard, so that it never comes within what holds the same
+        mutex, as an exchange on a channel that must not be torn in two. ValueError outside the main thread.
+        """
+        return Guard(self, mutex)
 
     def _settle(self) -> None:
         self._engine.keeper.settle(self._kept, 2 * self._tenure.settings.request_timeout)
@@ -123,8 +128,9 @@ class Lease(HeldLease):
 class Guard:
     """A `with` block that is interrupted when its lease is lost, and then raises LeaseLost."""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: Lease, mutex: AbstractContextManager[object] | None = None) -> None:
         self._lease = lease
+        self._mutex = mutex
         self._interrupter: Interrupter | None = None
 
     def __enter__(self) -> Lease:
@@ -135,7 +141,7 @@ class Guard:
             raise TypeError("this guard is entered already: call lease.guard() once for each block")
         lease = self._lease
         lease.check()
-        self._interrupter = interrupter()
+        self._interrupter = interrupter(self._mutex)
         self._interrupter.exits.extend((self, *exits))
         try:
             self._interrupter.arm()

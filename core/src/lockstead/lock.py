@@ -217,7 +217,48 @@ class Lock(opening.NamedLock):
         renewing = conversations.renewed(engine, self._key, self._settings, ticket, progress)
         return converse(engine, self._settings, renewing)
 
+    def members(self, ticket: LeaseTicket | str) -> list[Holding]:
+        """Show who is registered to work under a lease, from its ticket, the oldest first; also who has died since."""
+        from lockstead import conversations
+        from lockstead.lease import converse
+
+        engine = self._open_now()
+        return converse(engine, self._settings, conversations.members(engine, self._key, self._settings, ticket))
+
+    def drain(
+        self,
+        ticket: LeaseTicket | str,
+        *,
+        whose: Callable[[str], bool] | None = None,
+        timeout: Duration | None = None,
+    ) -> bool:
+        """Wait until nobody works under a lease any more, from its ticket; False if one still does after `timeout`.
+
+        whose: wait for those alone whose owner it chooses. Who is dead is waited for until its registration has
+        expired. Gives nothing back, and while the lease lives another member may join.
+        """
+        from lockstead import conversations
+        from lockstead.lease import converse
+
+        engine, settings = self._open_now(), self._settings
+        limits = conversations.patience(engine, settings, timeout)
+        script = conversations.drained(engine, self._key, settings, ticket, whose, limits)
+        return converse(engine, settings, script, limits)
+
     # --- looking and breaking ------------------------------------------------------------------------------------
+
+    def wait_until_free(self, timeout: Duration | None = None) -> bool:
+        """Wait until nobody holds the lock, and never take it; False if it is still held after `timeout` seconds.
+
+        A hint, as every look is: who needs the lock must ask for it, and may find it taken again. 0 is one look. A
+        store that is silent is waited out; StoreUnavailable or OutcomeUnknown if it still is at the end.
+        """
+        from lockstead import conversations
+        from lockstead.lease import converse
+
+        engine, settings = self._open_now(), self._settings
+        script, limits = conversations.freed(engine, self._key, settings, timeout)
+        return converse(engine, settings, script, limits).is_free
 
     def inspect(self) -> Holding | None:
         """Show who holds the lock, since when, why, until when, with which token; None if nobody does."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -16,7 +15,6 @@ from lockstead.settings import Settings
 from lockstead.values import Name, seconds
 
 if TYPE_CHECKING:
-    from lockstead.protocol.release import Sight
     from lockstead.protocol.waiting import Found
     from lockstead.runtime.engine import Engine
 
@@ -62,28 +60,11 @@ def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:
 
 
 def _until_free(engine: Engine, key: str, settings: Settings, limit: float | None) -> Found:
-    from lockstead.protocol.waiting import until_free
-    from lockstead.runtime.line import ThreadBell
-    from lockstead.runtime.run import Limits, run
+    from lockstead import conversations
+    from lockstead.lease import converse
 
-    gives_up_at = None if limit is None else engine.clock.now() + limit
-    tries_once = limit == 0
-    script = until_free(
-        Name(key),
-        engine.terms(settings),
-        gives_up_at=gives_up_at,
-        tries_once=tries_once,
-        on_wait=partial(_tell, engine, key),
-    )
-    # one look waits for nobody, so it may give the store the time of its request
-    limits = Limits(settings.request_timeout, None if tries_once else gives_up_at)
-    return run(script, engine.store, engine.clock, limits, ThreadBell())
-
-
-def _tell(engine: Engine, key: str, seen: Sight) -> None:
-    from lockstead.protocol.acquire import Contended
-
-    engine.waiting(key, "", Contended(seen.record))
+    script, limits = conversations.freed(engine, key, settings, limit)
+    return converse(engine, settings, script, limits)
 
 
 def _seen(engine: Engine, key: str, settings: Settings, found: Found) -> dict[str, object]:

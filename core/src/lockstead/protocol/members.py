@@ -6,7 +6,7 @@ is strict: the record is read only after the answer that proves the registration
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
 from typing import Any, Final
@@ -223,11 +223,19 @@ def take_back(lease: LeaseId, terms: Terms) -> Script[bool]:
             return isinstance(reply.answer, Removed) or (was_unknown and isinstance(reply.answer, Absent))
 
 
-def drain(lease: LeaseId, terms: Terms, *, bound_at: float, salt: str) -> Script[bool]:
-    """Wait until no member of a closing lease is live; False if one still is at `bound_at` (boot clock).
+def everybody(owner: str) -> bool:  # noqa: ARG001 - as any choice of members
+    """Choose all members, whoever they are."""
+    return True
+
+
+def drain(
+    lease: LeaseId, terms: Terms, *, bound_at: float, salt: str, whose: Callable[[str], bool] = everybody
+) -> Script[bool]:
+    """Wait until no member of a lease is live; False if one still is at `bound_at` (boot clock).
 
     Registrations judged dead are removed by incarnation *and* revision, and the list is read again: a member that
-    renewed in between is alive.
+    renewed in between is alive. whose chooses members by their owner; one that cannot be read is everybody's. Only on
+    a lease that is closing does an empty list stay empty.
     """
     settings = terms.settings
     longest = settings.backoff_min
@@ -235,7 +243,7 @@ def drain(lease: LeaseId, terms: Terms, *, bound_at: float, salt: str) -> Script
     while True:
         try:
             listed = yield from ask(List(Space.MEMBER, lease.name.key, f"{lease.incarnation}/"))
-            verdict = yield from _sift(listed, terms, salt)
+            verdict = yield from _sift(listed, terms, salt, whose)
         except OutOfTime:
             return False  # who waits for a lock has less time than the bound: without this the loop would spin
         except (StoreUnavailable, OutcomeUnknown):
@@ -252,20 +260,34 @@ def drain(lease: LeaseId, terms: Terms, *, bound_at: float, salt: str) -> Script
         longest = min(settings.backoff_max, max(settings.backoff_min, pause.answer.seconds * 2))
 
 
-def _sift(listed: Reply[Listing], terms: Terms, salt: str) -> Script[_Drain]:
-    if not listed.answer.entries:
-        return _Drain.EMPTY
-    verdict = _Drain.LIVE
+def _sift(listed: Reply[Listing], terms: Terms, salt: str, whose: Callable[[str], bool]) -> Script[_Drain]:
+    somebody = was_removed = False
     for name, seen in listed.answer.entries:
         try:
             record = terms.decode(name, seen)
         except StoreRefused:
-            continue  # cannot be judged, so it counts as live until the bound
+            somebody = True  # cannot be judged, so it counts as live until the bound
+            continue
+        if not whose(record.owner or record.holder):
+            continue
+        somebody = True
         if (yield from is_over(name, record, listed, seen, salt, terms)):
             yield from ask(Remove(name, seen.incarnation, seen.revision))
             terms.book.forget(name)
-            verdict = _Drain.CHANGED
-    return verdict
+            was_removed = True
+    if was_removed:
+        return _Drain.CHANGED
+    return _Drain.LIVE if somebody else _Drain.EMPTY
 
 
-__all__ = ["Attached", "MemberRenewed", "attach", "drain", "member_name", "renew_member", "take_back", "withdraw"]
+__all__ = [
+    "Attached",
+    "MemberRenewed",
+    "attach",
+    "drain",
+    "everybody",
+    "member_name",
+    "renew_member",
+    "take_back",
+    "withdraw",
+]

@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from types import CodeType, FrameType
 from typing import Any, Final, Protocol, TypeVar
@@ -75,10 +76,14 @@ class Interrupter(Protocol):
 
 
 class SignalInterrupter:
-    """Interrupts the main thread by a signal. The handlers are the stack of guards: each knows the one before it."""
+    """Interrupts the main thread by a signal. The handlers are the stack of guards: each knows the one before it.
 
-    def __init__(self) -> None:
+    mutex is held from before the signal is sent until it is heard.
+    """
+
+    def __init__(self, mutex: AbstractContextManager[object] | None = None) -> None:
         self.exits: list[object] = [self]
+        self._mutex = mutex
         self._permit: deque[int] = deque([1])
         self._is_fired = False
         self._is_sent = False
@@ -100,7 +105,8 @@ class SignalInterrupter:
         if not _taken(self._permit):
             return
         self._is_fired = self._is_insisting = True
-        signal.pthread_kill(self._main, SIGNAL)
+        if self._mutex is None:
+            signal.pthread_kill(self._main, SIGNAL)
         try:
             threading.Thread(target=self._insist, name="lockstead-interrupt", daemon=True).start()
         except RuntimeError:  # the interpreter is about to end, or has no thread to give
@@ -109,11 +115,12 @@ class SignalInterrupter:
 
     def _insist(self) -> None:
         try:
-            while True:
+            if self._mutex is None:
                 time.sleep(AGAIN)
-                if self._is_delivered or self._is_over or not isinstance(_handler(), SignalInterrupter):
-                    return
-                signal.pthread_kill(self._main, SIGNAL)
+            with nullcontext() if self._mutex is None else self._mutex:
+                while not (self._is_delivered or self._is_over) and isinstance(_handler(), SignalInterrupter):
+                    signal.pthread_kill(self._main, SIGNAL)
+                    time.sleep(AGAIN)
         finally:
             self._is_insisting = False
 
@@ -243,10 +250,14 @@ class ThreadInterrupter:
         return found
 
 
-def interrupter() -> Interrupter:
-    """Give the interrupter that fits this thread."""
+def interrupter(mutex: AbstractContextManager[object] | None = None) -> Interrupter:
+    """Give the interrupter that fits this thread; mutex as of `SignalInterrupter`, ValueError in any other thread."""
     if threading.current_thread() is threading.main_thread():
-        return SignalInterrupter()
+        return SignalInterrupter(mutex)
+    if mutex is not None:
+        raise ValueError(
+            "a guard with a mutex is for the main thread: in others an exception is raised at any later line"
+        )
     return ThreadInterrupter()
 
 
