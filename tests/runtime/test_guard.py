@@ -534,10 +534,15 @@ def test_a_wait_that_begins_as_the_lease_is_lost_is_interrupted_too() -> None:
     try:
         for _round in range(40):
             guard, held, done = SignalInterrupter(), threading.Lock(), threading.Event()
+            begun = threading.Event()
 
             def lose_while_it_waits(
-                guard: SignalInterrupter = guard, held: threading.Lock = held, done: threading.Event = done
+                guard: SignalInterrupter = guard,
+                held: threading.Lock = held,
+                done: threading.Event = done,
+                begun: threading.Event = begun,
             ) -> None:
+                begun.wait(60)
                 time.sleep(random.random() * 0.01)
                 with held:
                     guard.fire()
@@ -549,6 +554,7 @@ def test_a_wait_that_begins_as_the_lease_is_lost_is_interrupted_too() -> None:
             began_at = time.monotonic()
             try:
                 with pytest.raises(LeaseLostInterrupt):
+                    begun.set()
                     while True:
                         held.acquire()
                         held.release()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 from lockstead.protocol.commands import Command, Extend, Remove
 from lockstead.stores.port import Store, Waits
@@ -51,6 +51,10 @@ def _asleep(seconds: float) -> bool:
     return False
 
 
+LOOKS: Final = 3
+"""Calls of `is_over` after which a wait is certainly under way: the first comes before it has looked at the record."""
+
+
 class _Waiting:
     """A wait in a thread of its own."""
 
@@ -59,6 +63,7 @@ class _Waiting:
         self._waits = is_a(Waits, store)  # type: ignore[type-abstract]
         self._limit = limit
         self._seen: bool | None = None
+        self._looks = 0
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -66,7 +71,9 @@ class _Waiting:
         self._seen = self._waits.wait(APT, self._limit, self._pause)
 
     def _pause(self, seconds: float) -> bool:
-        self.has_begun.set()
+        self._looks += 1
+        if self._looks >= LOOKS:
+            self.has_begun.set()
         return _asleep(seconds)
 
     def result(self) -> bool | None:
