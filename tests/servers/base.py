@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import pytest
 
@@ -45,16 +45,32 @@ def _dies_with_us() -> list[str]:
     return ["setpriv", "--pdeathsig", "KILL"] if is_main and shutil.which("setpriv") else []
 
 
+SHARES: Final = 8
+"""Into so many shares the ports are dealt, so that tests side by side draw from different ones."""
+
+_GIVEN: Final[set[int]] = set()
+
+
 def free_port() -> int:
-    """Give a loopback port that nobody listens on now. Not taken from the range that outgoing connections get."""
+    """Give a loopback port that nobody listens on now, and that was not given before.
+
+    Not taken from the range that outgoing connections get.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    share = int(worker) % (SHARES - 1) if worker.isdigit() else SHARES - 1
     while True:
-        port = 10_000 + int.from_bytes(os.urandom(2), "big") % 20_000
+        port = 10_000 + int.from_bytes(os.urandom(2), "big") % (20_000 // SHARES) * SHARES + share
+        if len(_GIVEN) > 10_000 // SHARES:
+            _GIVEN.clear()  # what was given first has long been given back
+        if port in _GIVEN:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
+        _GIVEN.add(port)
+        return port
 
 
 def answers(port: int) -> bool:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.base import free_port
+
 ROOT = Path(__file__).parents[2]
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("core/*.md")])
 REQUIREMENTS = sorted(ROOT.glob("requirements/*.txt"))
@@ -234,3 +236,8 @@ def test_what_is_frozen_inside_the_engine_is_frozen_for_the_type_checker(tmp_pat
     assert errors == ""
     found = [line.split(":")[1] for line in told.splitlines() if "read-only" in line]
     assert found == ["4", "6"], told
+
+
+def test_a_port_for_a_server_is_never_given_twice() -> None:
+    given = [free_port() for _ in range(500)]
+    assert len(set(given)) == len(given)
