@@ -123,6 +123,27 @@ def test_a_block_that_ends_while_its_mutex_is_held_by_another_thread_is_over_for
     assert signal.getsignal(SIGNAL) is before
 
 
+@pytest.mark.parametrize("has_mutex", [False, True])
+def test_where_no_thread_can_be_started_the_signal_is_sent_once_or_with_a_mutex_not_at_all(
+    client: Client, monkeypatch: pytest.MonkeyPatch, has_mutex: bool
+) -> None:
+    as_ever = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "lockstead-interrupt":
+            raise RuntimeError("can't start new thread")
+        as_ever(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    went_on: list[bool] = []
+    lease = client.lock("apt").acquire()
+    with pytest.raises(LeaseLost), lease.guard(mutex=threading.Lock() if has_mutex else None):
+        lose(lease)
+        sleep_in_python(0.1)
+        went_on.append(True)
+    assert went_on == [True] * has_mutex
+
+
 def test_a_guard_with_a_mutex_is_for_the_main_thread(client: Client) -> None:
     def work() -> None:
         lease = client.lock("apt").acquire()

@@ -174,8 +174,7 @@ class AsyncLock(opening.NamedLock):
     ) -> bool:
         """Wait until nobody works under a lease any more; as `Lock.drain`."""
         engine, settings = await self._ready(), self._settings
-        limits = conversations.patience(engine, settings, timeout)
-        script = conversations.drained(engine, self._key, settings, ticket, whose, limits)
+        script, limits = conversations.drained(engine, self._key, settings, ticket, whose, timeout)
         return await converse(engine, settings, script, limits)
 
     # --- looking and breaking ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from lockstead.protocol import release as leaving
 from lockstead.protocol.acquire import Contended, Grant, acquire
 from lockstead.protocol.commands import List, Script, TokenSource, ask
 from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.members import attach, drain, everybody, withdraw
+from lockstead.protocol.members import attach, drain, withdraw
 from lockstead.protocol.record import decode, number
 from lockstead.protocol.release import Sight
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, renew
@@ -295,26 +295,26 @@ def renewed(
     return left
 
 
-def patience(engine: Engine, settings: Settings, timeout: Duration | None) -> Limits:
-    """Give the limits of a wait that takes no lock: `timeout` seconds, or for ever, or until the client is closed."""
-    engine.refuse_if_closed()
-    gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
-    return Limits(settings.request_timeout, gives_up_at, lambda: engine.is_closed)
-
-
 def drained(
     engine: Engine,
     key: str,
     settings: Settings,
     ticket: LeaseTicket | str,
     whose: Callable[[str], bool] | None,
-    limits: Limits,
-) -> Script[bool]:
-    """Wait until no member, of those chosen by owner, works under the lease that a ticket names; False if one does."""
+    timeout: Duration | None,
+) -> tuple[Script[bool], Limits]:
+    """Wait until no member, of those chosen by owner, works under a ticket's lease; the limits of that."""
+    limits = _patience(engine, settings, timeout)
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     bound_at = math.inf if limits.gives_up_at is None else limits.gives_up_at
-    terms, salt = engine.terms(scaled), fresh_nonce()
-    return (yield from drain(lease, terms, bound_at=bound_at, salt=salt, whose=whose or everybody))
+    return drain(lease, engine.terms(scaled), bound_at=bound_at, salt=fresh_nonce(), whose=whose), limits
+
+
+def _patience(engine: Engine, settings: Settings, timeout: Duration | None) -> Limits:
+    """Give the limits of a wait that takes no lock: `timeout` seconds, or for ever, or until the client is closed."""
+    engine.refuse_if_closed()
+    gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
+    return Limits(settings.request_timeout, gives_up_at, lambda: engine.is_closed)
 
 
 def members(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[list[Holding]]:
@@ -345,7 +345,7 @@ def inspected(engine: Engine, key: str, settings: Settings) -> Script[Holding | 
 def freed(engine: Engine, key: str, settings: Settings, timeout: Duration | None) -> tuple[Script[Found], Limits]:
     """Look until a key is free, and never take it; the limits of that. One look has the time of its request."""
     tries_once = timeout is not None and seconds(timeout, "timeout") == 0
-    limits = patience(engine, settings, None if tries_once else timeout)
+    limits = _patience(engine, settings, None if tries_once else timeout)
     terms, on_wait = engine.terms(settings), partial(_waits_to_see, engine, key)
     script = until_free(Name(key), terms, gives_up_at=limits.gives_up_at, tries_once=tries_once, on_wait=on_wait)
     return script, limits

@@ -241,8 +241,7 @@ class Lock(opening.NamedLock):
         from lockstead.lease import converse
 
         engine, settings = self._open_now(), self._settings
-        limits = conversations.patience(engine, settings, timeout)
-        script = conversations.drained(engine, self._key, settings, ticket, whose, limits)
+        script, limits = conversations.drained(engine, self._key, settings, ticket, whose, timeout)
         return converse(engine, settings, script, limits)
 
     # --- looking and breaking ------------------------------------------------------------------------------------

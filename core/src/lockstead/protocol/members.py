@@ -223,19 +223,14 @@ def take_back(lease: LeaseId, terms: Terms) -> Script[bool]:
             return isinstance(reply.answer, Removed) or (was_unknown and isinstance(reply.answer, Absent))
 
 
-def everybody(owner: str) -> bool:  # noqa: ARG001 - as any choice of members
-    """Choose all members, whoever they are."""
-    return True
-
-
 def drain(
-    lease: LeaseId, terms: Terms, *, bound_at: float, salt: str, whose: Callable[[str], bool] = everybody
+    lease: LeaseId, terms: Terms, *, bound_at: float, salt: str, whose: Callable[[str], bool] | None = None
 ) -> Script[bool]:
     """Wait until no member of a lease is live; False if one still is at `bound_at` (boot clock).
 
     Registrations judged dead are removed by incarnation *and* revision, and the list is read again: a member that
-    renewed in between is alive. whose chooses members by their owner; one that cannot be read is everybody's. Only on
-    a lease that is closing does an empty list stay empty.
+    renewed in between is alive. whose chooses members by their owner, None all; one that cannot be read is always
+    waited for. Only on a lease that is closing does an empty list stay empty.
     """
     settings = terms.settings
     longest = settings.backoff_min
@@ -260,7 +255,7 @@ def drain(
         longest = min(settings.backoff_max, max(settings.backoff_min, pause.answer.seconds * 2))
 
 
-def _sift(listed: Reply[Listing], terms: Terms, salt: str, whose: Callable[[str], bool]) -> Script[_Drain]:
+def _sift(listed: Reply[Listing], terms: Terms, salt: str, whose: Callable[[str], bool] | None) -> Script[_Drain]:
     somebody = was_removed = False
     for name, seen in listed.answer.entries:
         try:
@@ -268,7 +263,7 @@ def _sift(listed: Reply[Listing], terms: Terms, salt: str, whose: Callable[[str]
         except StoreRefused:
             somebody = True  # cannot be judged, so it counts as live until the bound
             continue
-        if not whose(record.owner or record.holder):
+        if whose is not None and not whose(record.owner or record.holder):
             continue
         somebody = True
         if (yield from is_over(name, record, listed, seen, salt, terms)):
@@ -280,14 +275,4 @@ def _sift(listed: Reply[Listing], terms: Terms, salt: str, whose: Callable[[str]
     return _Drain.LIVE if somebody else _Drain.EMPTY
 
 
-__all__ = [
-    "Attached",
-    "MemberRenewed",
-    "attach",
-    "drain",
-    "everybody",
-    "member_name",
-    "renew_member",
-    "take_back",
-    "withdraw",
-]
+__all__ = ["Attached", "MemberRenewed", "attach", "drain", "member_name", "renew_member", "take_back", "withdraw"]

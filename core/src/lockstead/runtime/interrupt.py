@@ -109,7 +109,9 @@ class SignalInterrupter:
             signal.pthread_kill(self._main, SIGNAL)
         try:
             threading.Thread(target=self._insist, name="lockstead-interrupt", daemon=True).start()
-        except RuntimeError:  # the interpreter is about to end, or has no thread to give
+        except RuntimeError:
+            # the interpreter is about to end, or has no thread to give; with a mutex nothing is sent then, for an
+            # exchange that is torn harms more than a block that learns of its loss at its exit
             self._is_insisting = False
         self._is_sent = True
 
