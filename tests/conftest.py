@@ -7,6 +7,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+_terminal: list[pytest.TerminalReporter] = []
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remember where the results are shown."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and not hasattr(session.config, "workerinput"):
+        _terminal[:] = [reporter]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Show a failure when it happens: a run that is cut off later has no summary."""
+    if report.failed and _terminal:
+        _terminal[0].write_line("")
+        _terminal[0].write_line(f"FAILED {report.nodeid} ({report.when}, {report.duration:.1f} s)", red=True)
+        _terminal[0].write_line(report.longreprtext)
+
+
 if TYPE_CHECKING:
     from tests.servers.cassandra.place import CassandraPlace
 

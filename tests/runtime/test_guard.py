@@ -123,6 +123,16 @@ def test_a_block_that_ends_while_its_mutex_is_held_by_another_thread_is_over_for
     assert signal.getsignal(SIGNAL) is before
 
 
+def test_a_loss_that_the_guarded_block_finds_by_itself_is_told_to_all_and_leaves_the_block(client: Client) -> None:
+    told = threading.Event()
+    with pytest.raises(LeaseLost), client.lock("apt").hold(interrupt=True) as lease:
+        lease.on_lost(told.set)
+        lose(lease)  # as `check()` does, in this very thread
+        lease.check()
+    assert told.wait(30)
+    assert not any(thread.name == "lockstead-interrupt" for thread in threading.enumerate())
+
+
 @pytest.mark.parametrize("has_mutex", [False, True])
 def test_where_no_thread_can_be_started_the_signal_is_sent_once_or_with_a_mutex_not_at_all(
     client: Client, monkeypatch: pytest.MonkeyPatch, has_mutex: bool
@@ -138,7 +148,7 @@ def test_where_no_thread_can_be_started_the_signal_is_sent_once_or_with_a_mutex_
     went_on: list[bool] = []
     lease = client.lock("apt").acquire()
     with pytest.raises(LeaseLost), lease.guard(mutex=threading.Lock() if has_mutex else None):
-        lose(lease)
+        in_another_thread(lambda: lose(lease))
         sleep_in_python(0.1)
         went_on.append(True)
     assert went_on == [True] * has_mutex

@@ -105,20 +105,23 @@ class SignalInterrupter:
         if not _taken(self._permit):
             return
         self._is_fired = self._is_insisting = True
-        if self._mutex is None:
+        # sent by the main thread itself, as when its `check()` finds the loss, it would be raised right here, in the
+        # middle of telling others; it is given the time to leave by itself
+        is_found_here = threading.get_ident() == self._main
+        if self._mutex is None and not is_found_here:
             signal.pthread_kill(self._main, SIGNAL)
+        after = AGAIN if self._mutex is None or is_found_here else 0.0
         try:
-            threading.Thread(target=self._insist, name="lockstead-interrupt", daemon=True).start()
+            threading.Thread(target=self._insist, args=(after,), name="lockstead-interrupt", daemon=True).start()
         except RuntimeError:
             # the interpreter is about to end, or has no thread to give; with a mutex nothing is sent then, for an
             # exchange that is torn harms more than a block that learns of its loss at its exit
             self._is_insisting = False
         self._is_sent = True
 
-    def _insist(self) -> None:
+    def _insist(self, after: float) -> None:
         try:
-            if self._mutex is None:
-                time.sleep(AGAIN)
+            time.sleep(after)
             with nullcontext() if self._mutex is None else self._mutex:
                 while not (self._is_delivered or self._is_over) and isinstance(_handler(), SignalInterrupter):
                     signal.pthread_kill(self._main, SIGNAL)
