@@ -36,7 +36,7 @@ def absent(why: str) -> str:
     pytest.skip(why)
 
 
-def _dies_with_us() -> list[str]:
+def dies_with_us() -> list[str]:
     """Give the words before a command that end it with this process, also after SIGKILL.
 
     The signal comes when the *thread* ends that started it, so only what the main thread starts has them.
@@ -124,7 +124,7 @@ class Server:
         """Start it and wait for nothing: it may need others to serve."""
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*_dies_with_us(), *self.command()],
+                [*dies_with_us(), *self.command()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -21,7 +21,7 @@ from lockstead.stores import url as store_urls
 from lockstead.stores.port import Store
 from lockstead.stores.postgres_statements import statements
 from lockstead.stores.postgres_wire import name_of
-from tests.servers.base import Server, answers, needed
+from tests.servers.base import Server, answers, dies_with_us, needed
 
 USER = "locksmith"
 PROGRAMS = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)
@@ -78,7 +78,9 @@ class PostgresServer(Server):
             options = ["--no-sync", "--encoding=UTF8", "--locale=C", "--auth=trust"]
             self.run(self._initdb, "-D", str(self.cluster), "-U", USER, *options)
         settings = [f"-c{name}={value}" for name, value in self._settings.items()]
-        return [*unprivileged(), self._postgres, "-D", str(self.cluster), "-p", str(self.port), *settings]
+        # once more: who becomes another user is no longer told of the end of its parent
+        start = [*unprivileged(), *dies_with_us(), self._postgres]
+        return [*start, "-D", str(self.cluster), "-p", str(self.port), *settings]
 
     def set(self, **settings: str) -> None:
         """Start with these settings from the next start on."""
@@ -167,7 +169,7 @@ class BouncerServer(Server):
         lines = "".join(f"{name} = {value}\n" for name, value in self._settings.items())
         config = self.directory / "pgbouncer.ini"
         config.write_text(f"[databases]\n{target}[pgbouncer]\n{lines}")
-        return [*unprivileged(), self._program, str(config)]
+        return [*unprivileged(), *dies_with_us(), self._program, str(config)]
 
     def remove(self) -> None:
         """Stop it at once and remove what it left."""
