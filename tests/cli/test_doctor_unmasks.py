@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from lockstead.testing.gcs_server import GcsServer
 from tests.cli import wrong_store as wrong
 from tests.cli.conftest import until
 from tests.cli.test_doctor import PATIENCE, ROOM, examined
+from tests.servers.base import free_port
 
 OBJECTS = "permission.storage.objects"
 
@@ -154,11 +154,6 @@ def _needs(package: str) -> None:
         pytest.skip(f"{package} is not installed")
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
-
-
 @contextmanager
 def emulated(command: list[str], port: int) -> Iterator[str]:
     """Run an emulator as a child, with a bucket; give its URL."""
@@ -187,7 +182,7 @@ def test_fake_gcs_server_is_unmasked() -> None:
     assert spec is not None
     assert spec.origin is not None
     (program,) = Path(spec.origin).parent.glob("vendor/fake-gcs-server/bin/*")
-    port = _free_port()
+    port = free_port()
     command = [str(program), "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", str(port)]
     with emulated(command, port) as url:
         told = examined("gs://bucket/locks", emulator=url)
@@ -211,7 +206,7 @@ def test_fake_gcs_server_is_unmasked() -> None:
 
 def test_gcp_storage_emulator_is_unmasked() -> None:
     _needs("gcp_storage_emulator")
-    port = _free_port()
+    port = free_port()
     program = str(Path(sys.executable).parent / "gcp-storage-emulator")
     with emulated([program, "start", "--in-memory", "--host", "127.0.0.1", "--port", str(port)], port) as url:
         told = examined("gs://bucket/locks", emulator=url)

@@ -363,11 +363,12 @@ def test_rule_15_two_processes_that_renew_one_record_do_not_take_it_from_each_ot
     made = shows(store.perform(taking(APT), LIMIT))
     shows(other.perform(renewing(APT, made), LIMIT))
     shows(store.perform(renewing(APT, made), LIMIT))
-    before = ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"]
+    before = keys_below(etcd.server.port, f"{space}/")
     for _ in range(3):
         shows(other.perform(renewing(APT, made), LIMIT))
         shows(store.perform(renewing(APT, made), LIMIT))
-    assert ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"] == before
+    assert before
+    assert keys_below(etcd.server.port, f"{space}/") == before
     # once its record is gone, a lease of its own goes too
     alone = lease_of(etcd, space, APT)
     is_a(Removed, store.perform(Remove(APT, made.incarnation), LIMIT))
@@ -397,7 +398,9 @@ def test_a_thousand_cycles_are_two_thousand_writes_and_leave_nothing(etcd: EtcdP
     for _ in range(1000):
         made = shows(store.perform(taking(APT, 60.0), LIMIT))
         is_a(Removed, store.perform(Remove(APT, made.incarnation), LIMIT))
-    assert int(ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"]) == revision + 2000
+    revisions = int(ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"]) - revision
+    # what other tests left on this server may expire meanwhile
+    assert 2000 <= revisions < 2020
     # the lease is one more proposal, and the server makes some of its own now and then
     assert 2000 <= _applied(etcd) - before < 2020
     assert len(leases(etcd.server.port) - known) == 1
@@ -473,9 +476,10 @@ def test_the_keeper_renews_many_leases_without_any_write(etcd: EtcdPlace, space:
         held = [client.lock(f"key-{number}", ttl=8).acquire() for number in range(40)]
         writes = proxy.count(lambda sent: sent.startswith((b"POST /v3/lease/grant",)))
         beats = proxy.count(_asks(b"lease/keepalive"))
-        before = ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"]
+        before = keys_below(etcd.server.port, f"{space}/")
         until(lambda: len(renewals) >= 200, "nothing is renewed")
-        assert ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"] == before
+        assert len(before) == 40
+        assert keys_below(etcd.server.port, f"{space}/") == before
         assert writes.total == 0
         assert beats.total < 40, "each lease is renewed by itself"
         assert all(lease.is_held for lease in held)
