@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -241,3 +242,25 @@ def test_what_is_frozen_inside_the_engine_is_frozen_for_the_type_checker(tmp_pat
 def test_a_port_for_a_server_is_never_given_twice() -> None:
     given = [free_port() for _ in range(500)]
     assert len(set(given)) == len(given)
+
+
+GROUPED = """
+import os
+import pytest
+
+@pytest.mark.xdist_group("one")
+@pytest.mark.parametrize("number", range(8))
+def test_grouped(number):
+    print(os.environ["PYTEST_XDIST_WORKER"], file=open("workers", "a"))
+"""
+
+
+def test_tests_of_one_group_run_in_one_worker(tmp_path: Path) -> None:
+    # a server of theirs would otherwise be started more than once at a time, and nobody would be told
+    (tmp_path / "test_grouped.py").write_text(GROUPED)
+    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "--rootdir", ".", "-n", "2", "--dist", "loadgroup"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    workers = (tmp_path / "workers").read_text().split()
+    assert len(workers) == 8
+    assert len(set(workers)) == 1
