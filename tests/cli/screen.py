@@ -51,7 +51,10 @@ class Screen:
 
     def shows(self, text: str) -> None:
         """Wait until the screen shows this."""
-        until(lambda: text in self.read(), f"{text!r}")
+        try:
+            until(lambda: text in self.read())
+        except AssertionError:
+            raise AssertionError(f"{text!r} is not shown, but {self.seen!r}") from None
 
     def read(self) -> str:
         """Give all that was shown so far."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Iterator
 
@@ -49,6 +50,33 @@ def test_ctrl_c_ends_the_command_and_the_script_around_it(runs: Runs, screens: l
 def test_ctrl_z_does_not_suspend_who_holds_a_lock(runs: Runs, screens: list[Screen]) -> None:
     waits = "echo up; while ! test -e over; do sleep 0.05; done; echo on"
     screen = Screen(runs.where, f"{LOCKSTEAD} run '{runs.url}' -- sh -c '{waits}'; echo then")
+    screens.append(screen)
+    screen.shows("up")
+    screen.type(b"\x1a")
+    screen.shows("^Z is no use here")
+    (runs.where / "over").touch()
+    screen.shows("on\r\n")
+    screen.shows("then")
+
+
+VFORKS = """
+import ctypes, os, platform, sys, time
+# what vfork asks for, without the memory in common: the parent waits until the child has become something else
+clone, flags = {"x86_64": 56, "aarch64": 220}[platform.machine()], 0x4000 | 17
+if ctypes.CDLL(None).syscall(clone, flags, 0, 0, 0, 0) == 0:
+    print("up", flush=True)
+    while not os.path.exists("over"):
+        time.sleep(0.05)
+    os._exit(0)
+print("on")
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="the call's number is not known")
+def test_ctrl_z_does_not_suspend_who_is_about_to_start_a_process(runs: Runs, screens: list[Screen]) -> None:
+    # within vfork it cannot be stopped, but its child is: both stand still, and nobody is told
+    (runs.where / "vforks.py").write_text(VFORKS)
+    screen = Screen(runs.where, f"{LOCKSTEAD} run '{runs.url}' -- {sys.executable} vforks.py; echo then")
     screens.append(screen)
     screen.shows("up")
     screen.type(b"\x1a")

@@ -16,10 +16,26 @@ from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or __name__ != "__main__":
-    from lockstead.cli.watchdog.processes import adopt_orphans, children, descendants, group_lives, send, send_all
+    from lockstead.cli.watchdog.processes import (
+        adopt_orphans,
+        children,
+        descendants,
+        group_lives,
+        send,
+        send_all,
+        waits_for_a_stopped_child,
+    )
     from lockstead.cli.watchdog.words import kill_time, latest_stop, now, packed, unpacked
 else:
-    from processes import adopt_orphans, children, descendants, group_lives, send, send_all
+    from processes import (
+        adopt_orphans,
+        children,
+        descendants,
+        group_lives,
+        send,
+        send_all,
+        waits_for_a_stopped_child,
+    )
     from words import kill_time, latest_stop, now, packed, unpacked
 
 SLEEP_MAX = 0.5
@@ -57,6 +73,8 @@ class Watchdog:
         self.deadline = NEVER
         self.grace = 0.0
         self.reserve = 0.0
+        self.terminal = False
+        self.stands_still_since = NEVER
         self.stopping_at = NEVER
         self.killed_at = NEVER
         self.stuck = False
@@ -88,6 +106,7 @@ class Watchdog:
                 self.hear()
             if self.pid:
                 self.reap()
+                self.look_at_pauses(now())
                 self.act(now())
 
     def is_over(self) -> bool:
@@ -164,6 +183,7 @@ class Watchdog:
             environment.pop(name, None)
             if value:
                 environment[name] = value
+        self.terminal = terminal
         self.failure, failed = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -230,6 +250,16 @@ class Watchdog:
                     self.hear_failure()
                 self.ended_at = now()
                 self.tell("ended", status)
+
+    def look_at_pauses(self, at: float) -> None:
+        """Tell of a ^Z that nobody else tells of; what is seen once may be a stop that is on its way."""
+        if not self.terminal or self.ended_at != NEVER or not waits_for_a_stopped_child(self.pid):
+            self.stands_still_since = NEVER
+        elif self.stands_still_since == NEVER:
+            self.stands_still_since = at
+        elif at >= self.stands_still_since + SLEEP_MAX / 2:
+            self.stands_still_since = NEVER
+            self.tell("paused", int(signal.SIGTSTP))
 
     # --- the stopping ------------------------------------------------------------------------------------------------
 

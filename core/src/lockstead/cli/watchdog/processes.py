@@ -6,6 +6,7 @@ Imports nothing of lockstead: the watchdog reads this file in a bare interpreter
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import suppress
 
@@ -93,6 +94,20 @@ def send(by: Callable[[int, int], None], target: int, number: int) -> None:
     """Send a signal by os.kill or os.killpg. Whoever is gone, or another user's, is seen by who asks who is left."""
     with suppress(ProcessLookupError, PermissionError):
         by(target, number)
+
+
+def waits_for_a_stopped_child(pid: int) -> bool:
+    """Tell whether ^Z hit a process within vfork: it waits for a child that was stopped before it could exec.
+
+    It cannot be stopped then, so nobody is told of it, and both stand still. False where there is no /proc.
+    """
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123
+            said = dict(line.split(b":", 1) for line in file.read().splitlines() if b":" in line)
+        pending = int(said[b"SigPnd"], 16) | int(said[b"ShdPnd"], 16)
+        return said[b"State"].split()[0] == b"D" and bool(pending >> signal.SIGTSTP - 1 & 1)
+    except (OSError, KeyError, ValueError, IndexError):
+        return False
 
 
 def group_lives(group: int) -> bool:
