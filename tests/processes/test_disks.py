@@ -247,6 +247,32 @@ say(lock.inspect().holder == holder, lock.try_acquire())
 """
 
 
+OPENED_READ_ONLY = """
+FOLDER = os.environ["FOLDER"]
+
+def mount(words):
+    os.system(f"mount {words} {FOLDER}") == 0 or sys.exit("no mount")
+
+mount("-t tmpfs -o size=1m none")
+if os.fork() == 0:
+    client = lockstead.connect(URL)
+    lease = client.lock("apt", ttl=60).acquire()
+    os._exit(0)  # as if killed: its journal is left, with which a file can be read without being written
+os.wait()
+mount("-o remount,ro")
+lock = lockstead.Lock(URL + "#deb")
+say(lock.inspect())
+try:
+    lock.try_acquire()
+except lockstead.StoreRefused as error:
+    say(error)
+say(lock.inspect())
+mount("-o remount,rw")
+with lock.try_acquire() as lease:
+    say(lease.is_held)
+"""
+
+
 def test_a_disk_that_is_mounted_read_only_is_refused_and_nothing_of_it_is_lost(
     own_mounts: list[str], tmp_path: Path
 ) -> None:
@@ -257,4 +283,16 @@ def test_a_disk_that_is_mounted_read_only_is_refused_and_nothing_of_it_is_lost(
             assert line.startswith(f"StoreRefused cannot keep locks in {tmp_path}/locks.db")
             assert line.endswith(REFUSED)
         assert child.hear() == "True None"
+        assert child.end() == 0
+
+
+def test_what_was_opened_while_the_disk_was_mounted_read_only_does_not_refuse_when_it_can_be_written(
+    own_mounts: list[str], tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db"
+    with Child(OPENED_READ_ONLY, url, under=own_mounts, FOLDER=str(tmp_path)) as child:
+        assert child.hear() == "None"
+        assert child.hear().endswith(REFUSED)
+        assert child.hear() == "None"
+        assert child.hear() == "True"
         assert child.end() == 0

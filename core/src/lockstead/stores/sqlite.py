@@ -34,7 +34,7 @@ from lockstead.protocol.commands import (
     Traits,
 )
 from lockstead.stores.bootclock import Place, boot_now
-from lockstead.stores.sqlite_file import failure
+from lockstead.stores.sqlite_file import failure, is_read_only
 from lockstead.stores.sqlite_pool import Pool
 from lockstead.stores.sqlite_url import url_of
 from lockstead.values import Name
@@ -186,6 +186,16 @@ class SqliteStore:
     # --- writing -------------------------------------------------------------------------------------------------
 
     def _write(self, command: _Written, limit: float) -> Snapshot | Conflict | Absent | Removed:
+        try:
+            return self._written(command, limit)
+        except StoreRefused as refused:
+            if not is_read_only(refused.__cause__):
+                raise
+            # by the disk, or only by a connection that was opened while it was mounted read-only
+            self._pool.empty()
+            return self._written(command, limit)
+
+    def _written(self, command: _Written, limit: float) -> Snapshot | Conflict | Absent | Removed:
         with self._pool.write(limit) as connection:
             connection.execute("BEGIN IMMEDIATE")
             answer = self._change(connection, command)

@@ -196,6 +196,11 @@ def _use_wal(connection: sqlite3.Connection, path: Path, ends_at: float) -> None
         raise StoreRefused(f"cannot keep locks in {path}: its file system allows no write-ahead log; use a local disk")
 
 
+def is_read_only(error: BaseException | None) -> bool:
+    """Tell whether this is SQLite's word that it may not write."""
+    return isinstance(error, sqlite3.Error) and _is(error, sqlite3.SQLITE_READONLY)
+
+
 def _is(error: sqlite3.Error, code: int) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == code
 

@@ -154,8 +154,12 @@ class Pool:
 
     def close(self) -> None:
         """Close every connection; those in use as soon as they are given back."""
+        self._is_open = False
+        self.empty()
+
+    def empty(self) -> None:
+        """Close every connection that nobody uses: one that was opened where nothing could be written never writes."""
         with self._watch_turn, self._lock:
-            self._is_open = False
             links = [*self._idle, *(link for link in (self._watch, self._failed) if link is not None)]
             self._idle.clear()
             self._watch = self._failed = None
