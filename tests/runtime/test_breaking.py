@@ -87,7 +87,7 @@ def test_a_living_process_whose_lock_was_reclaimed_finds_out_at_its_next_renewal
 
 
 def test_break_lease_revokes_and_the_holder_ends_its_block(client: Client, other: Client, store: Faulty) -> None:
-    with pytest.raises(LeaseLost, match="REVOKED"), other.lock("apt", ttl=1, purpose="publish").hold() as lease:
+    with pytest.raises(LeaseLost, match="REVOKED"), other.lock("apt", ttl=3, purpose="publish").hold() as lease:
         breaking = client.lock("apt").break_lease(reason="stuck for an hour", by="anna")
         assert breaking is not None
         assert (breaking.removed, breaking.was.holder, breaking.was.purpose) == (False, lease.holder, "publish")
@@ -137,7 +137,7 @@ def test_whoever_comes_after_a_broken_lease_finds_who_was_cut_off(client: Client
 
 
 def test_whoever_comes_after_a_holder_that_noticed_its_revocation_finds_it(client: Client, other: Client) -> None:
-    lease = other.lock("apt", ttl=1, owner="nightly").acquire()
+    lease = other.lock("apt", ttl=3, owner="nightly").acquire()
     client.lock("apt").break_lease(reason="a test", by="anna")
     until(lambda: not lease.is_held)
     assert lease.lost_reason is LossReason.REVOKED
@@ -156,7 +156,7 @@ def test_a_section_that_ended_before_it_noticed_its_revocation_ended_cleanly(cli
 
 
 def test_h4_a_lost_answer_to_the_end_of_a_lost_lease_leaves_it_free(client: Client, store: Faulty) -> None:
-    lease = client.lock("apt", ttl=1, owner="nightly").acquire()
+    lease = client.lock("apt", ttl=3, owner="nightly").acquire()
     client.lock("apt").break_lease(reason="a test")
     until(lambda: not lease.is_held)
     answers = iter([True])
@@ -183,7 +183,7 @@ def test_an_ended_record_is_renewed_and_attached_to_by_nobody(client: Client, ot
 
 
 def test_h12_a_broken_lease_removes_nothing_of_its_successors(client: Client, other: Client, store: Faulty) -> None:
-    lease = other.lock("apt", ttl=1).acquire()
+    lease = other.lock("apt", ttl=3).acquire()
     client.lock("apt").break_lease(reason="a test", now=True)
     with client.lock("apt").hold(timeout=20) as successor:
         until(lambda: not lease.is_held)
@@ -228,7 +228,7 @@ def test_a_break_whose_audit_cannot_be_written_is_told_as_done(store: Faulty) ->
 
 
 def test_the_lock_delay_keeps_the_key_from_others_after_a_loss(client: Client, other: Client, store: Faulty) -> None:
-    lease = client.lock("apt", ttl=1, lock_delay=30).acquire()
+    lease = client.lock("apt", ttl=3, lock_delay=30).acquire()
     seen = other.lock("apt").break_lease(reason="a test")
     assert seen is not None
     until(lambda: not lease.is_held)
@@ -239,7 +239,7 @@ def test_the_lock_delay_keeps_the_key_from_others_after_a_loss(client: Client, o
 
 
 def test_a_removal_of_a_lease_with_a_delay_leaves_a_tombstone(client: Client, other: Client) -> None:
-    lease = client.lock("apt", ttl=1, lock_delay=1).acquire()
+    lease = client.lock("apt", ttl=3, lock_delay=1).acquire()
     breaking = other.lock("apt").break_lease(reason="a test", now=True)
     assert breaking is not None
     assert breaking.removed
@@ -259,7 +259,7 @@ def test_a_clean_release_ends_at_once_whatever_the_delay(client: Client) -> None
 def test_an_owner_that_reads_closing_without_having_shared_extends_nothing_more(
     client: Client, other: Client, store: Faulty
 ) -> None:
-    lease = client.lock("apt", ttl=1).acquire()
+    lease = client.lock("apt", ttl=3).acquire()
     entry = store.inner._memory.entries[lockstead.values.Name("apt")]
     entry.fields["closing"] = "1"
     until(lambda: not lease.is_held)
@@ -274,7 +274,7 @@ def test_the_awaiting_side_breaks_and_reclaims_alike() -> None:
         async with AsyncClient(store, listener=quiet) as client:
             with Client(store.beside(), listener=quiet) as dead:
                 dead.lock("apt", ttl=300, owner="nightly").acquire()
-            lock = client.lock("apt", owner="nightly", ttl=1)
+            lock = client.lock("apt", owner="nightly", ttl=3)
             lease = await lock.acquire(timeout=20, reclaim=True)
             breaking = await lock.break_lease(reason="a test", by="tester")
             assert breaking is not None

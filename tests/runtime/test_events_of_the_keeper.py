@@ -23,7 +23,7 @@ def until(condition, seconds: float = 10.0) -> None:
 
 def test_every_renewal_tells_the_new_deadline_on_the_boot_clock() -> None:
     told: list[LockEvent] = []
-    with Client(MemoryStore(), listener=told.append) as client, client.lock("apt", ttl=1).acquire(0) as lease:
+    with Client(MemoryStore(), listener=told.append) as client, client.lock("apt", ttl=3).acquire(0) as lease:
         first = SYSTEM_CLOCK.now() + lease.time_left
 
         def renewals() -> list[Renewed]:
@@ -54,7 +54,7 @@ def test_h18_an_interrupt_between_the_grant_and_the_lease_leaves_nothing_behind(
 def test_h12_a_loss_names_who_is_behind_it_and_why(shares: bool) -> None:
     store = MemoryStore()
     with Client(store) as client, Client(store) as operator:
-        lease = client.lock("apt", ttl=1).acquire(0)
+        lease = client.lock("apt", ttl=3).acquire(0)
         if shares:
             lease.share()
         operator.lock("apt").break_lease(reason="drill", by="ops")

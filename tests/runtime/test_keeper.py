@@ -44,11 +44,9 @@ def stuck() -> Iterator[Stuck]:
 
 def test_a_lease_is_renewed_for_as_long_as_it_is_held() -> None:
     store = Faulty()
-    with Client(store, listener=quiet) as client, client.lock("apt", ttl=1).hold() as lease:
-        began = time.monotonic()
-        until(lambda: time.monotonic() - began > 2.5)
+    with Client(store, listener=quiet) as client, client.lock("apt", ttl=3).hold() as lease:
+        until(lambda: store.count(Extend) >= 8)
         assert lease.is_held
-        assert store.count(Extend) >= 8
 
 
 def test_a_renewal_is_due_an_eighth_of_the_ttl_after_the_last_was_sent() -> None:
@@ -98,7 +96,7 @@ def test_h09_the_loss_is_told_at_the_deadline_less_the_margin(stuck: Stuck) -> N
 def test_h10_a_renewal_that_comes_through_after_the_release_brings_nothing_back(stuck: Stuck) -> None:
     with Client(stuck, listener=quiet) as client:
         stuck.keys = {"apt"}
-        lease = client.lock("apt", ttl=1).acquire()
+        lease = client.lock("apt", ttl=3).acquire()
         until(lambda: stuck.blocked)
         # it waits for the renewal under way, but not for ever
         assert lease.release() is True
@@ -111,8 +109,8 @@ def test_h10_a_renewal_that_comes_through_after_the_release_brings_nothing_back(
 def test_h26_a_client_whose_store_hangs_leaves_other_clients_alone(stuck: Stuck) -> None:
     with Client(stuck, listener=quiet) as client, Client(Faulty(), listener=quiet) as other:
         stuck.keys = {f"{number}" for number in range(40)}
-        hung = [client.lock(key, ttl=1).acquire() for key in stuck.keys]
-        well = other.lock("apt", ttl=1).acquire()
+        hung = [client.lock(key, ttl=3).acquire() for key in stuck.keys]
+        well = other.lock("apt", ttl=3).acquire()
         until(lambda: not any(lease.is_held for lease in hung))
         assert well.is_held
         assert well.release() is True
@@ -190,7 +188,7 @@ def test_progress_that_could_not_be_stored_is_stored_later() -> None:
 def test_h12_a_record_that_an_administrator_deleted_is_gone_and_nothing_else_is_touched() -> None:
     store = Faulty()
     with Client(store, listener=quiet) as client:
-        lease = client.lock("apt", ttl=1).acquire()
+        lease = client.lock("apt", ttl=3).acquire()
         store.inner._memory.entries.clear()
         until(lambda: not lease.is_held)
         assert lease.lost_reason is LossReason.GONE
@@ -205,7 +203,7 @@ def test_every_callback_is_called_exactly_once_also_if_registered_late() -> None
     called: list[str] = []
     told: list[LockEvent] = []
     with Client(Faulty(), listener=told.append) as client:
-        lease = client.lock("apt", ttl=1).acquire()
+        lease = client.lock("apt", ttl=3).acquire()
         lease.on_lost(lambda: called.append("early"))
         lease.on_lost(lambda: called.append("too"))
         client.lock("apt").break_lease(reason="a test", by="tester")
@@ -221,7 +219,7 @@ def test_every_callback_is_called_exactly_once_also_if_registered_late() -> None
 def test_a_callback_is_not_called_for_a_lease_that_was_given_back() -> None:
     called: list[str] = []
     with Client(Faulty(), listener=quiet) as client:
-        lease = client.lock("apt", ttl=1).acquire()
+        lease = client.lock("apt", ttl=3).acquire()
         lease.on_lost(lambda: called.append("lost"))
         lease.release()
         time.sleep(1.2)
@@ -236,7 +234,7 @@ def test_a_callback_that_raises_stops_no_other(error: BaseException) -> None:
     told: list[LockEvent] = []
     called: list[int] = []
     with Client(Faulty(), listener=told.append) as client:
-        lease = client.lock("apt", ttl=1).acquire()
+        lease = client.lock("apt", ttl=3).acquire()
         for number in range(3):
             lease.on_lost(fail)
             lease.on_lost(lambda number=number: called.append(number))
@@ -248,7 +246,7 @@ def test_a_callback_that_raises_stops_no_other(error: BaseException) -> None:
 def test_callbacks_that_hang_keep_no_other_lease_from_being_told() -> None:
     go, called = threading.Event(), threading.Event()
     with Client(Faulty(), listener=quiet) as client:
-        hanging, well = client.lock("hanging", ttl=1).acquire(), client.lock("well", ttl=1).acquire()
+        hanging, well = client.lock("hanging", ttl=3).acquire(), client.lock("well", ttl=3).acquire()
         for _ in range(TELLERS_MAX - 1):
             hanging.on_lost(lambda: bool(go.wait(60)))
         client.lock("hanging").break_lease(reason="a test", by="tester")
@@ -267,7 +265,7 @@ def test_a_listener_that_hangs_on_a_loss_keeps_no_callback_from_being_called() -
             go.wait(60)
 
     with Client(Faulty(), listener=hang) as client:
-        lease = client.lock("apt", ttl=1).acquire()
+        lease = client.lock("apt", ttl=3).acquire()
         lease.on_lost(called.set)
         client.lock("apt").break_lease(reason="a test", by="tester")
         assert called.wait(30)
@@ -277,7 +275,7 @@ def test_a_listener_that_hangs_on_a_loss_keeps_no_callback_from_being_called() -
 def test_a_callback_may_ask_the_lease_anything() -> None:
     said: list[str] = []
     with Client(Faulty(), listener=quiet) as client:
-        lease = client.lock("apt", ttl=1).acquire()
+        lease = client.lock("apt", ttl=3).acquire()
 
         def look() -> None:
             said.append(f"{lease.is_held} {lease.release()} {lease.lost_error().reason.value}")
@@ -298,7 +296,7 @@ def lockstead_threads() -> list[str]:
 def test_a_fault_in_a_round_is_told_and_no_lease_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[LockEvent] = []
     with Client(Faulty(), listener=told.append) as client:
-        lease = client.lock("apt", ttl=1).acquire()
+        lease = client.lock("apt", ttl=3).acquire()
         rota, faults = client._engine.keeper._rota, [0]
         due = rota.due
 
@@ -339,7 +337,7 @@ def test_threads_and_store_end_with_a_client_that_is_collected() -> None:
 
 def test_a_lease_keeps_its_client_alive() -> None:
     store = Faulty()
-    lease = Client(store, listener=quiet).lock("apt", ttl=1).acquire()
+    lease = Client(store, listener=quiet).lock("apt", ttl=3).acquire()
     gc.collect()
     renewed = store.count(Extend)
     until(lambda: store.count(Extend) > renewed + 2)

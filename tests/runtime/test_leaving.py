@@ -45,14 +45,14 @@ def test_the_body_returned_and_the_lease_was_held_then_the_key_is_free(client: C
 
 
 def test_the_body_returned_and_the_lease_was_lost_then_lease_lost_is_raised(client: Client) -> None:
-    with pytest.raises(LeaseLost, match="REVOKED") as caught, client.lock("apt", ttl=1).hold() as lease:
+    with pytest.raises(LeaseLost, match="REVOKED") as caught, client.lock("apt", ttl=3).hold() as lease:
         revoke(client, "apt", lease)
     assert caught.value.reason is LossReason.REVOKED
     assert (caught.value.key, caught.value.holder) == ("apt", lease.holder)
 
 
 def test_the_body_raised_and_the_lease_was_lost_then_its_exception_passes_with_a_note(client: Client) -> None:
-    with pytest.raises(KeyError, match="mine") as caught, client.lock("apt", ttl=1).hold() as lease:
+    with pytest.raises(KeyError, match="mine") as caught, client.lock("apt", ttl=3).hold() as lease:
         revoke(client, "apt", lease)
         raise KeyError("mine")
     assert ["lockstead: " in note and "REVOKED" in note for note in caught.value.__notes__] == [True]
@@ -66,8 +66,8 @@ def test_the_body_raised_and_the_lease_was_held_then_no_note_is_added(client: Cl
 
 
 def test_the_lease_lost_of_another_lease_passes_with_a_note_on_ours(client: Client) -> None:
-    with pytest.raises(LeaseLost) as caught, client.lock("outer", ttl=1).hold() as outer:
-        with client.lock("inner", ttl=1).hold() as inner:
+    with pytest.raises(LeaseLost) as caught, client.lock("outer", ttl=3).hold() as outer:
+        with client.lock("inner", ttl=3).hold() as inner:
             revoke(client, "outer", outer)
             revoke(client, "inner", inner)
     assert caught.value.key == "inner"
@@ -135,7 +135,7 @@ def test_the_last_failed_renewal_is_the_cause_of_the_loss(client: Client, store:
         if isinstance(command, Extend):
             refuse(command)
 
-    with pytest.raises(LeaseLost) as caught, client.lock("apt", ttl=1, max_failures=1).hold() as lease:
+    with pytest.raises(LeaseLost) as caught, client.lock("apt", ttl=3, max_failures=1).hold() as lease:
         store.before = refuse_renewals
         until(lambda: not lease.is_held)
         assert lease.lost_reason is LossReason.UNREACHABLE
@@ -148,7 +148,7 @@ def test_the_cause_survives_an_interrupted_block(client: Client, store: Faulty) 
         if isinstance(command, Extend):
             refuse(command)
 
-    with pytest.raises(LeaseLost) as caught, client.lock("apt", ttl=1, max_failures=1).hold(interrupt=True) as lease:
+    with pytest.raises(LeaseLost) as caught, client.lock("apt", ttl=3, max_failures=1).hold(interrupt=True) as lease:
         store.before = refuse_renewals
         until(lambda: False)
     assert caught.value.__cause__ is lease.last_error is not None
@@ -168,7 +168,7 @@ def test_a_lease_that_was_out_of_reach_is_taken_back_in_the_background(client: C
 
 
 def test_a_lost_lease_never_releases_twice(client: Client, store: Faulty) -> None:
-    lease = client.lock("apt", ttl=1).acquire()
+    lease = client.lock("apt", ttl=3).acquire()
     revoke(client, "apt", lease)
     assert lease.release() is True
     assert lease.release() is False
@@ -186,7 +186,7 @@ def test_a_lease_is_a_context_manager_that_releases(client: Client) -> None:
 
 
 def test_the_block_of_a_lost_lease_is_not_entered(client: Client) -> None:
-    lease = client.lock("apt", ttl=1).acquire()
+    lease = client.lock("apt", ttl=3).acquire()
     revoke(client, "apt", lease)
     with pytest.raises(LeaseLost), lease:
         pytest.fail("the block was entered")
@@ -273,7 +273,7 @@ def test_errors_that_carry_more_than_a_line_can_be_pickled(client: Client) -> No
 
 
 def test_a_dropped_lease_is_told_and_no_longer_renewed(client: Client, store: Faulty, told: list[LockEvent]) -> None:
-    lease = client.lock("apt", ttl=1).acquire()
+    lease = client.lock("apt", ttl=3).acquire()
     holder = lease.holder
     del lease
     gc.collect()
@@ -286,7 +286,7 @@ def test_a_dropped_lease_is_told_and_no_longer_renewed(client: Client, store: Fa
 
 
 def test_a_thread_may_ask_again_for_what_it_dropped_or_lost(client: Client) -> None:
-    lock = client.lock("apt", ttl=1)
+    lock = client.lock("apt", ttl=3)
     lease = lock.acquire()
     client.lock("apt").break_lease(reason="a test", by="tester", now=True)
     until(lambda: not lease.is_held)
@@ -296,7 +296,7 @@ def test_a_thread_may_ask_again_for_what_it_dropped_or_lost(client: Client) -> N
 
 
 def test_nothing_is_told_twice(client: Client, told: list[LockEvent]) -> None:
-    with pytest.raises(LeaseLost), client.lock("apt", ttl=1).hold() as lease:
+    with pytest.raises(LeaseLost), client.lock("apt", ttl=3).hold() as lease:
         revoke(client, "apt", lease)
         for _ in range(3):
             with pytest.raises(LeaseLost):

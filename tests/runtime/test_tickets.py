@@ -58,7 +58,7 @@ def test_a_detached_lease_is_carried_on_by_who_attaches(client: Client, worker: 
 
 
 def test_a_lease_that_was_lost_cannot_be_detached_or_shared(client: Client) -> None:
-    lease = client.lock("apt", ttl=1).acquire()
+    lease = client.lock("apt", ttl=3).acquire()
     client.lock("apt").break_lease(reason="a test", by="tester")
     until(lambda: not lease.is_held)
     with pytest.raises(LeaseLost, match="REVOKED"):
@@ -130,7 +130,7 @@ def test_h27_a_member_that_is_still_live_at_the_bound_leaves_the_lease_to_expire
 
 
 def test_h27_a_dead_members_registration_expires_within_the_drain(client: Client, store: Faulty) -> None:
-    lease = client.lock("apt", ttl=1).acquire()
+    lease = client.lock("apt", ttl=3).acquire()
     dead = Client(store.beside(), listener=quiet)
     dead.lock("apt").attach(lease.share())
     dead.close()
@@ -172,7 +172,7 @@ def test_a_wait_for_chosen_members_ends_when_these_have_left_and_leaves_the_leas
 
 
 def test_a_dead_member_is_waited_for_until_its_registration_has_expired(client: Client, store: Faulty) -> None:
-    lease = client.lock("apt", ttl=1).acquire()
+    lease = client.lock("apt", ttl=3).acquire()
     ticket = lease.share()
     dead = Client(store.beside(), listener=quiet)
     dead.lock("apt", owner="dead").attach(ticket)
@@ -219,7 +219,7 @@ def test_leaving_hold_waits_for_members_too(client: Client, worker: Client) -> N
 
 
 def test_a_member_is_lost_with_the_lease(client: Client, worker: Client) -> None:
-    lease = client.lock("apt", ttl=1).acquire()
+    lease = client.lock("apt", ttl=3).acquire()
     called = threading.Event()
     member = worker.lock("apt").attach(lease.share())
     member.on_lost(called.set)
@@ -231,7 +231,7 @@ def test_a_member_is_lost_with_the_lease(client: Client, worker: Client) -> None
 
 
 def test_members_keep_a_detached_lease_alive(client: Client, worker: Client) -> None:
-    ticket = client.lock("apt", ttl=1).acquire().detach()
+    ticket = client.lock("apt", ttl=3).acquire().detach()
     with worker.lock("apt").attach(ticket) as member:
         began = time.monotonic()
         until(lambda: time.monotonic() - began > 2.5)

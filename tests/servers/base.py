@@ -80,6 +80,17 @@ def answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
+def _stands_still(pid: int) -> bool:
+    """Tell whether no thread of a process and of its children runs any more."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        states = [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads]
+        children = [int(child) for one in threads for child in (one / "children").read_text().split()]
+    except OSError:
+        return False  # a thread has just ended: look again
+    return all(state in "TtZX" for state in states) and all(map(_stands_still, children))
+
+
 class Server:
     """One server process. `start` it, then `kill`, `pause`, `resume` and `start` again as the test wants; `stop` it.
 
@@ -156,8 +167,12 @@ class Server:
             self.process.wait()
 
     def pause(self) -> None:
-        """Let it stand still (SIGSTOP): connections stay open, and nothing is answered."""
+        """Let it stand still (SIGSTOP): connections stay open, and nothing is answered from here on."""
         self._signal(signal.SIGSTOP)
+        # the signal is only sent: a thread that runs on another core may answer once more
+        process = self.process
+        if process is not None:
+            self.until(lambda: _stands_still(process.pid), "it does not stand still")
 
     def resume(self) -> None:
         """Let it go on."""
