@@ -40,6 +40,9 @@ QUICK: dict[str, Any] = {"request_timeout": 0.5, "backoff_min": 0.05, "backoff_m
 LONG_TTL: dict[str, Any] = {"ttl": 30, "renew_every": 0.7, "max_failures": 30, **QUICK}
 """Renewed often and lost late: what is a false loss here is none of time. And who waits for itself waits too long."""
 
+OUTLASTS: dict[str, Any] = {**LONG_TTL, "ttl": 150, "max_failures": 170}
+"""Not over before a server that was killed serves again, on a machine that is busy with other things, too."""
+
 SHORT_TTL: dict[str, Any] = {"ttl": 6, "renew_every": 1.4, "max_failures": 1, "abort_margin": 1.5, **QUICK}
 """Over soon once nobody renews it."""
 

@@ -11,7 +11,7 @@ import pytest
 from lockstead import LossReason
 from lockstead.errors import StoreError
 from tests.runtime.faulty import until
-from tests.servers.bench import ENOUGH, LONG_TTL, SHORT_TTL, Bench, at, bench, held_by, in_background, renewed
+from tests.servers.bench import ENOUGH, LONG_TTL, OUTLASTS, SHORT_TTL, Bench, at, bench, held_by, in_background, renewed
 from tests.servers.places import Place
 
 __all__ = ["at", "bench"]
@@ -35,7 +35,7 @@ def restart(place: Place) -> None:
 
 def test_a_server_that_is_killed_and_comes_back_costs_no_lease_that_it_remembers(bench: Bench) -> None:
     told = bench.told()
-    lease = told.client.lock("apt", **LONG_TTL).acquire(ENOUGH)
+    lease = told.client.lock("apt", **OUTLASTS).acquire(ENOUGH)
     first = lease.sequencer().token if bench.has_tokens else 0
     restart(bench.place)
     if bench.place.is_durable:
@@ -58,7 +58,7 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_lease_that_it_remembers
 
 def test_h16_who_waits_waits_out_a_server_that_is_killed_and_comes_back(bench: Bench) -> None:
     holder, client = bench.client(), bench.client()
-    lease = holder.lock("apt", **LONG_TTL).acquire(ENOUGH)
+    lease = holder.lock("apt", **OUTLASTS).acquire(ENOUGH)
     waiting = in_background(lambda: client.lock("apt", **LONG_TTL).acquire(LONG))
     time.sleep(0.3)
     restart(bench.place)
