@@ -391,14 +391,16 @@ def test_who_gives_back_a_lock_that_another_process_renewed_ends_the_lease_that_
 # --- what it costs ----------------------------------------------------------------------------------------------------
 
 
-def test_a_thousand_cycles_are_two_thousand_writes_and_leave_nothing(etcd: EtcdPlace, space: str) -> None:
+def test_a_thousand_cycles_are_two_thousand_writes_and_leave_nothing(etcd: EtcdPlace, space: str, proxy: Proxy) -> None:
     before, known = _applied(etcd), leases(etcd.server.port)
     revision = int(ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"])
-    store = etcd.open(space)
+    store = etcd.open(space, ports=proxy.ports)
+    writes = proxy.count(_asks(b"kv/")), proxy.count(_asks(b"kv/range"))
     for _ in range(1000):
         made = shows(store.perform(taking(APT, 60.0), LIMIT))
         is_a(Removed, store.perform(Remove(APT, made.incarnation), LIMIT))
     revisions = int(ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"]) - revision
+    assert writes[0].total - writes[1].total == 2000
     # what other tests left on this server may expire meanwhile
     assert 2000 <= revisions < 2020
     # the lease is one more proposal, and the server makes some of its own now and then
