@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import dis
 import random
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 
 import pytest
 
 from lockstead import AsyncClient, AsyncLease, Client, Lease, LeaseLost, LossReason
-from lockstead.runtime.interrupt import SIGNAL, LeaseLostInterrupt, SignalInterrupter
+from lockstead.runtime.interrupt import SIGNAL, LeaseLostInterrupt, SignalInterrupter, ThreadInterrupter
+from lockstead.runtime.keeper import Kept
 from tests.runtime.faulty import Faulty, quiet, until
 
 
@@ -123,14 +126,55 @@ def test_a_block_that_ends_while_its_mutex_is_held_by_another_thread_is_over_for
     assert signal.getsignal(SIGNAL) is before
 
 
-def test_a_loss_that_the_guarded_block_finds_by_itself_is_told_to_all_and_leaves_the_block(client: Client) -> None:
-    told = threading.Event()
-    with pytest.raises(LeaseLost), client.lock("apt").hold(interrupt=True) as lease:
-        lease.on_lost(told.set)
-        lose(lease)  # as `check()` does, in this very thread
-        lease.check()
-    assert told.wait(30)
-    assert not any(thread.name == "lockstead-interrupt" for thread in threading.enumerate())
+@everywhere
+def test_a_loss_that_the_guarded_block_finds_by_itself_is_told_to_all_and_leaves_the_block(
+    client: Client, run_in: Callable[[Callable[[], None]], None]
+) -> None:
+    def work() -> None:
+        told = threading.Event()
+        with pytest.raises(LeaseLost), client.lock("apt").hold(interrupt=True) as lease:
+            lease.on_lost(told.set)
+            lose(lease)  # as `check()` does, in this very thread
+            lease.check()
+        assert told.wait(30)
+        assert not any(thread.name == "lockstead-interrupt" for thread in threading.enumerate())
+
+    run_in(work)
+
+
+@everywhere
+def test_a_block_that_swallows_the_loss_it_found_by_itself_is_interrupted_all_the_same(
+    client: Client, run_in: Callable[[Callable[[], None]], None]
+) -> None:
+    def work() -> None:
+        with pytest.raises(LeaseLost), client.lock("apt").hold(interrupt=True) as lease:
+            lease._tenure.deadline = 0.0
+            with pytest.raises(LeaseLost):
+                lease.check()
+            sleep_in_python(80)
+            pytest.fail("the block went on")
+
+    run_in(work)
+
+
+@everywhere
+def test_a_loss_just_as_the_block_is_entered_leaves_it(
+    client: Client, run_in: Callable[[Callable[[], None]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_ever = client._engine.keeper.on_lost
+
+    def loses_first(kept: Kept, callback: Callable[[], None], *, at_once: bool = False) -> None:
+        in_another_thread(lambda: client._engine.keeper.lose(kept, LossReason.TAKEN))
+        as_ever(kept, callback, at_once=at_once)
+
+    monkeypatch.setattr(client._engine.keeper, "on_lost", loses_first)
+
+    def work() -> None:
+        with pytest.raises(LeaseLost), client.lock("apt").hold(interrupt=True):
+            sleep_in_python(80)
+            pytest.fail("the block went on")
+
+    run_in(work)
 
 
 @pytest.mark.parametrize("has_mutex", [False, True])
@@ -278,6 +322,33 @@ def test_two_leases_lost_at_one_instant_leave_through_the_outer_block(
     run_in(work)
 
 
+def test_an_outer_loss_that_comes_while_the_block_tells_of_its_own_leaves_both(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Starting(threading.Thread):
+        """Has the outer lease lost just as the main thread starts the thread that is to interrupt the inner block."""
+
+        def start(self) -> None:
+            if threading.current_thread() is threading.main_thread():
+                monkeypatch.undo()
+                loser = threading.Thread(target=lose, args=(outer,))
+                loser.start()
+                loser.join()
+                sleep_in_python(2)
+            super().start()
+
+    before = signal.getsignal(SIGNAL)
+    # whichever it says: the inner one's may be on its way already
+    with pytest.raises(LeaseLost), client.lock("outer").hold(interrupt=True) as outer:
+        with client.lock("inner").hold(interrupt=True) as inner:
+            inner._tenure.deadline = 0.0
+            monkeypatch.setattr(threading, "Thread", Starting)
+            inner.check()
+    assert not inner.is_held
+    assert not outer.is_held
+    assert signal.getsignal(SIGNAL) is before
+
+
 def test_the_signal_handler_that_was_there_is_put_back(client: Client) -> None:
     received: list[int] = []
     before = signal.signal(SIGNAL, lambda number, _frame: received.append(number))
@@ -346,6 +417,7 @@ def test_a_loss_at_the_exit_of_the_block_is_raised_there_or_not_at_all(
             except LeaseLostInterrupt:
                 # documented outside the main thread; see runtime.interrupt
                 assert threading.current_thread() is not threading.main_thread()
+                assert sys.version_info >= (3, 13)
                 lost += 1
             else:
                 late += 1
@@ -366,6 +438,127 @@ def test_a_loss_at_the_exit_of_the_block_is_raised_there_or_not_at_all(
         run_in(work)
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_threads_that_copy_a_guarded_threads_context_are_interrupted_as_it_is(client: Client) -> None:
+    begun, left = threading.Semaphore(0), list[str]()
+
+    def child(lease: Lease) -> None:
+        try:
+            with lease.guard():
+                begun.release()
+                sleep_in_python(80)
+        except LeaseLost as error:
+            left.append(error.key)
+
+    def parent() -> None:
+        children: list[threading.Thread] = []
+        with pytest.raises(LeaseLost), client.lock("apt").hold(interrupt=True) as lease:
+            children += [threading.Thread(target=copy_context().run, args=(child, lease)) for _ in range(3)]
+            for one in children:
+                one.start()
+            for _ in children:
+                begun.acquire()
+            lose_soon(lease)
+            sleep_in_python(80)
+        for one in children:
+            one.join(60)
+
+    in_another_thread(parent)
+    assert left == ["apt"] * 3
+
+
+def test_a_guard_in_the_context_of_a_block_that_was_left_is_interrupted_by_itself(client: Client) -> None:
+    def work() -> None:
+        with pytest.raises(LeaseLost), client.lock("first").hold(interrupt=True) as first:
+            context = copy_context()
+            lose_soon(first)
+            sleep_in_python(80)
+
+        def later() -> None:
+            with client.lock("second").hold(interrupt=True) as second:
+                lose_soon(second)
+                sleep_in_python(80)
+
+        with pytest.raises(LeaseLost, match="second"):
+            context.run(later)
+
+    in_another_thread(work)
+
+
+def test_what_left_its_block_past_the_exit_harms_no_later_block_of_that_thread(client: Client) -> None:
+    def work() -> None:
+        escaped = ThreadInterrupter()
+        escaped.arm()
+        with pytest.raises(LeaseLostInterrupt):
+            # its exit is never reached, as when it is raised at the very first instruction there
+            in_another_thread(escaped.fire)
+            sleep_in_python(80)
+        with client.lock("held").hold(interrupt=True):
+            sleep_in_python(0.05)
+        with pytest.raises(LeaseLost, match="lost"), client.lock("lost").hold(interrupt=True) as lease:
+            lose_soon(lease)
+            sleep_in_python(80)
+
+    in_another_thread(work)
+
+
+def test_a_block_is_left_and_stays_left_though_who_throws_is_stuck() -> None:
+    """As in a forked child, where who was about to throw does not exist."""
+    stuck, goes_on = threading.Event(), threading.Event()
+
+    class Slow(ThreadInterrupter):
+        def _lost_around(self) -> ThreadInterrupter | None:
+            if threading.get_ident() != self._ident:
+                stuck.set()
+                assert goes_on.wait(90)
+            return super()._lost_around()
+
+    def work() -> None:
+        guard = Slow()
+        guard.arm()
+        thrower = threading.Thread(target=guard.fire)
+        thrower.start()
+        assert stuck.wait(60)
+        assert guard.disarm(None) is True
+        goes_on.set()
+        thrower.join(60)
+        sleep_in_python(0.05)
+
+    in_another_thread(work)
+
+
+def test_a_thread_that_starts_another_is_interrupted_after_that(client: Client) -> None:
+    """Up to Python 3.11 the new thread would be hit instead, and its starter would wait for it for ever."""
+    begun, went_through = threading.Event(), list[bool]()
+
+    class Slow(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            begun.set()
+            sleep_in_python(0.5)
+            went_through.append(True)
+            return super().wait(timeout)
+
+    def work() -> None:
+        with pytest.raises(LeaseLost), client.lock("apt").hold(interrupt=True) as lease:
+            threading.Thread(target=lambda: (begun.wait(60), lose(lease)), daemon=True).start()
+            started = threading.Thread(target=time.sleep, args=(0,))
+            started._started = Slow()  # type: ignore[attr-defined] # what `start` waits for
+            started.start()
+            sleep_in_python(80)
+            pytest.fail("the block went on")
+
+    in_another_thread(work)
+    assert went_through == [True]
+
+
+def test_nothing_runs_between_the_look_at_a_thread_and_the_throw() -> None:
+    """Other threads may run at any call and at any jump back: by then the block may have been left."""
+    names = [step.opname for step in dis.get_instructions(ThreadInterrupter._throw_unless_left)]
+    after_the_look = names[names.index("FOR_ITER") + 1 :]
+    calls = [name for name in after_the_look if "CALL" in name and name != "PRECALL"]
+    assert calls == ["CALL"]
+    assert not any(name.startswith(("JUMP_BACKWARD", "SEND", "YIELD", "IMPORT")) for name in after_the_look)
 
 
 # --- tasks ----------------------------------------------------------------------------------------------------------

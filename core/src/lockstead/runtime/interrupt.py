@@ -4,11 +4,13 @@ Main thread: a signal of our own (SIGURG, which harms nobody when it comes late)
 exception. What can be interrupted is Python code and, in the main thread, system calls such as `sleep` and `read`; a
 C call that never comes back to the interpreter cannot be, in any thread: there only the fencing token protects.
 Outside the main thread an exception that falls between the very end of the block and its exit leaves as
-`LeaseLostInterrupt`: up to Python 3.12 after a C call alone, from 3.13 on after any line. Tasks: see `runtime.cancel`.
+`LeaseLostInterrupt`: up to Python 3.12 after C code that the block does not call itself (a loop over a file that
+ends), from 3.13 on after any line. Tasks: see `runtime.cancel`.
 
 The race that matters is a loss at the very exit of the block: nothing may be raised after it. Both sides therefore
 take one permit: who fires and who leaves cannot both have it, and no lock is held where an exception may fall.
-Guards nest: the outermost lost one is raised, since it unwinds all the others.
+Guards nest: the outermost lost one is raised, since it unwinds all the others. Nobody throws at itself: who finds the
+loss of its own block is busy telling others of it.
 """
 
 from __future__ import annotations
@@ -51,6 +53,10 @@ def leaves_quietly(function: F) -> F:
 
 class LeaseLostInterrupt(BaseException):
     """What is thrown into an interrupted block; it leaves the block as `LeaseLost`. No `except Exception` stops it."""
+
+    def __str__(self) -> str:
+        """Say what it means to who catches it and writes it down."""
+        return "the lease is lost: leave its block"
 
 
 class Interrupter(Protocol):
@@ -104,20 +110,27 @@ class SignalInterrupter:
         """Send the signal, and again until it is heard, unless the block is over."""
         if not _taken(self._permit):
             return
-        self._is_fired = self._is_insisting = True
+        self._is_fired = True
+        try:
+            self._send()
+        finally:
+            # the signal of a guard around this one may be raised in the midst of it, if the main thread does it
+            self._is_sent = True
+
+    def _send(self) -> None:
         # sent by the main thread itself, as when its `check()` finds the loss, it would be raised right here, in the
         # middle of telling others; it is given the time to leave by itself
         is_found_here = threading.get_ident() == self._main
         if self._mutex is None and not is_found_here:
             signal.pthread_kill(self._main, SIGNAL)
         after = AGAIN if self._mutex is None or is_found_here else 0.0
+        self._is_insisting = True
         try:
             threading.Thread(target=self._insist, args=(after,), name="lockstead-interrupt", daemon=True).start()
         except RuntimeError:
             # the interpreter is about to end, or has no thread to give; with a mutex nothing is sent then, for an
             # exchange that is torn harms more than a block that learns of its loss at its exit
             self._is_insisting = False
-        self._is_sent = True
 
     def _insist(self, after: float) -> None:
         try:
@@ -133,7 +146,9 @@ class SignalInterrupter:
     def disarm(self, error: BaseException | None) -> bool:  # noqa: ARG002 - the other interrupter needs it
         """Let nothing be raised any more, wait for a signal that is on its way, put the old handler back."""
         was_fired = not _taken(self._permit)
-        while was_fired and not self._is_sent:
+        for _turn in range(PATIENCE):
+            if not was_fired or self._is_sent:
+                break
             time.sleep(TURN)
         for _turn in range(PATIENCE):
             if not was_fired or self._is_delivered:
@@ -197,6 +212,7 @@ class ThreadInterrupter:
         self._permit: deque[int] = deque([1])
         self._is_fired = False
         self._is_set = False
+        self._is_over = False
         self._ident = threading.get_ident()
         self._outer: ThreadInterrupter | None = None
         # a class of its own: CPython sets classes only, and the exit must know its own
@@ -205,30 +221,91 @@ class ThreadInterrupter:
     def arm(self) -> None:
         """Note the thread, and the guard around this one."""
         self._ident = threading.get_ident()
-        self._outer = _INNERMOST.get()
+        around = _INNERMOST.get()
+        # a context may be a copy, made in another thread or within a block that is left by now; and who was thrown at
+        # before this block began owes it nothing, even if what was thrown left its block past the exit
+        while around is not None and (around._is_over or around._is_set or around._ident != self._ident):
+            around = around._outer
+        self._outer = around
         _INNERMOST.set(self)
 
     def fire(self) -> None:
-        """Set the exception, unless the block is over, or is left at this instant."""
+        """Throw the exception, unless the block is over, or is left at this instant."""
         if not _taken(self._permit):
             return
         self._is_fired = True
+        # thrown by the thread itself, as when its `check()` finds the loss, it would be raised right here, in the
+        # middle of telling others; it is given the time to leave by itself
+        if threading.get_ident() != self._ident and self._threw_now():
+            return
+        try:
+            threading.Thread(target=self._throw_soon, name="lockstead-interrupt", daemon=True).start()
+        except RuntimeError:
+            self._is_set = True  # no thread can be had: the block learns of its loss at its exit
+
+    def _throw_soon(self) -> None:
+        try:
+            while True:
+                time.sleep(AGAIN)
+                if self._threw_now():
+                    return
+        finally:
+            self._is_set = True
+
+    def _threw_now(self) -> bool:
+        """Throw, unless that is not needed; False if this is not the moment."""
         # a thread has room for one exception: that of a guard around this one must not be pushed out
-        if self._lost_around() is None and not _is_leaving(sys._current_frames().get(self._ident), self.exits):
-            _set_async(self._ident, self._thrown)
+        if self._lost_around() is None and not self._throw_unless_left():
+            return False
         self._is_set = True
+        return True
+
+    def _throw_unless_left(self) -> bool:
+        """Throw once, unless the block is left; False if this is not the moment."""
+        import ctypes
+
+        throw, ident, exits = ctypes.pythonapi.PyThreadState_SetAsyncExc, self._ident, self.exits
+        thread, thrown = ctypes.c_ulong(ident), ctypes.py_object(self._thrown)
+        starting = threading.Thread.start.__code__
+        # The guarded thread must not move between the look at it and the throw. The interpreter lets others run only
+        # at calls and at jumps back: so the loop itself asks for the frames, and the throw is the first call after it.
+        for frames in iter(sys._current_frames, None):
+            if ident not in frames or self._is_over:
+                return True
+            top = frames[ident]
+            if top.f_code in _EXITS and top.f_locals["self"] in exits:
+                return True
+            second = top.f_back
+            third = None if second is None else second.f_back
+            fourth = None if third is None else third.f_back
+            # up to Python 3.11 a thread that is being started bears its starter's number and would be hit instead;
+            # the starter would then wait for it for ever
+            if (
+                top.f_code is starting
+                or (second is not None and second.f_code is starting)
+                or (third is not None and third.f_code is starting)
+                or (fourth is not None and fourth.f_code is starting)
+            ):
+                return False
+            throw(thread, thrown)
+            return True
+        return True
 
     @leaves_quietly
     def disarm(self, error: BaseException | None) -> bool:
-        """Let nothing be raised any more, and take back what was not raised yet."""
+        """Let nothing be thrown any more, and take back what was not raised yet."""
         while True:
             try:
+                self._is_over = True
                 _INNERMOST.set(self._outer)
                 if _taken(self._permit):
                     return False
-                while not self._is_set:
+                # counted, for in a forked child there is nobody who throws; who comes later finds that it is over
+                for _turn in range(PATIENCE):
+                    if self._is_set:
+                        break
                     time.sleep(TURN)
-                self._clear(error)
+                self._take_back(error)
             except LeaseLostInterrupt as late:
                 if not self.threw(late):
                     raise  # of a guard around this one
@@ -239,12 +316,11 @@ class ThreadInterrupter:
         """Tell whether this is what it threw into the block."""
         return isinstance(error, self._thrown)
 
-    def _clear(self, error: BaseException | None) -> None:
-        around, was_thrown = self._lost_around(), self.threw(error)
-        if around is None:
-            if not was_thrown:
-                _set_async(self._ident, None)
-        elif was_thrown or not isinstance(error, LeaseLostInterrupt):
+    def _take_back(self, error: BaseException | None) -> None:
+        _set_async(self._ident, None)
+        # what was thrown for a guard around this one may have been pushed out by ours, or be taken back with it
+        around = self._lost_around()
+        if around is not None and not around.threw(error):
             _set_async(self._ident, around._thrown)
 
     def _lost_around(self) -> ThreadInterrupter | None:
