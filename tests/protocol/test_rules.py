@@ -5,19 +5,21 @@ Rules 6, 15 and 16 are of stores with native leases and of ZooKeeper; 8 and 13 a
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lockstead.errors import LossReason
 from lockstead.protocol.acquire import Contended, Grant
-from lockstead.protocol.commands import Create, Extend, List, Pause, Read, Remove, Replace, Snapshot
+from lockstead.protocol.commands import Create, Extend, List, Pause, Read, Remove, Replace, Script, Snapshot
 from lockstead.protocol.fence import draw_token
-from lockstead.protocol.members import Attached, drain, member_name, renew_member
+from lockstead.protocol.members import Attached, drain, member_name, renew_member, withdraw
 from lockstead.protocol.record import Revocation, revocation_text
 from lockstead.protocol.release import Outcome, break_lease, give_back, may_remove_after_loss, release, sweep
 from lockstead.protocol.renew import Over, renew
 from lockstead.protocol.terms import Book, LeaseId, draw
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
-from lockstead.values import Space
+from lockstead.values import Ending, Predecessor, Space
 from tests.protocol.bench import APT, Bench
 
 CLOSING = {"closing": "1"}
@@ -340,6 +342,57 @@ def test_rule_04_release_by_ticket_closes_lists_and_waits_without_attaching() ->
     session.commit()
     assert session.expect(Remove).incarnation == lease.incarnation
     assert session.commit().outcome is Outcome.REMOVED
+
+
+@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("by_ticket", [False, True])
+def test_rule_04_a_shared_lease_that_was_revoked_is_ended_and_tells_the_next_holder(now: bool, by_ticket: bool) -> None:
+    """A member has stopped in the middle, though the owner never noticed."""
+    bench = Bench()
+    lease = bench.granted("a").lease
+    member = bench.joined(lease, "m")
+    bench.session(broken_by_an_operator(bench, now=now)).run()
+    stopped = bench.session(renew_member(lease, member.registration, {}, bench.terms())).run()
+    assert stopped.reason is LossReason.REVOKED
+    bench.session(withdraw(member.registration, bench.terms())).run()
+    releasing = release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t", by_ticket=by_ticket)
+    assert bench.session(releasing).run() is Outcome.ENDED
+    assert bench.asking("b", tries_once=True).run().predecessor == Predecessor(Ending.REVOKED, "a", "a")
+
+
+def test_rule_04_a_shared_lease_that_is_revoked_while_its_owner_waits_is_ended_too() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    member = bench.joined(lease, "m")
+    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t"))
+    owner.commit().commit().expect(Pause)
+    bench.session(broken_by_an_operator(bench, now=False)).run()
+    stopped = bench.session(renew_member(lease, member.registration, {}, bench.terms())).run()
+    assert stopped.reason is LossReason.REVOKED
+    bench.session(withdraw(member.registration, bench.terms())).run()
+    assert owner.run() is Outcome.ENDED
+    assert bench.asking("b", tries_once=True).run().predecessor.ending is Ending.REVOKED
+
+
+@pytest.mark.parametrize("happens", ["late renewal", "taken by another", "deleted"])
+def test_rule_04_what_else_befalls_a_closed_lease_while_its_owner_waits_is_looked_at_once_more(happens: str) -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t"))
+    owner.commit().commit()
+    assert owner.expect(Remove).revision is not None
+    if happens == "late renewal":
+        bench.store.perform(Extend(APT, {}, lease.incarnation, lives=10.0))
+    else:
+        del bench.store.entries[APT]
+    if happens == "taken by another":
+        bench.granted("b")
+    assert owner.run() is (Outcome.REMOVED if happens == "late renewal" else Outcome.NOT_OURS)
+    assert bench.holder == ("b" if happens == "taken by another" else None)
+
+
+def broken_by_an_operator(bench: Bench, *, now: bool) -> Script[Any]:
+    return break_lease(APT, Revocation("op", "stuck"), bench.terms(), now=now, incarnation=None, salt="s")
 
 
 def test_rule_04_a_member_gives_back_its_registration_alone() -> None:

@@ -155,6 +155,23 @@ def test_a_section_that_ended_before_it_noticed_its_revocation_ended_cleanly(cli
             assert successor.predecessor == Predecessor(Ending.CLEAN)
 
 
+@pytest.mark.parametrize("now", [False, True])
+def test_whoever_comes_after_a_member_that_noticed_the_revocation_finds_it(
+    client: Client, other: Client, now: bool
+) -> None:
+    """The owner gives the lease back by its ticket, and has noticed nothing."""
+    ticket = other.lock("apt", ttl=3, owner="nightly").acquire().detach()
+    member = client.lock("apt").attach(ticket)
+    client.lock("apt").break_lease(reason="a test", now=now)
+    until(lambda: not member.is_held)
+    assert member.lost_reason is LossReason.REVOKED
+    assert member.release() is True
+    assert other.release(ticket) is True
+    assert client.lock("apt").inspect() is None
+    with client.lock("apt").hold(timeout=0) as successor:
+        assert successor.predecessor == Predecessor(Ending.REVOKED, "nightly", ticket.holder)
+
+
 def test_h4_a_lost_answer_to_the_end_of_a_lost_lease_leaves_it_free(client: Client, store: Faulty) -> None:
     lease = client.lock("apt", ttl=3, owner="nightly").acquire()
     client.lock("apt").break_lease(reason="a test")

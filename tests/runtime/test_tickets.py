@@ -182,6 +182,34 @@ def test_a_dead_member_is_waited_for_until_its_registration_has_expired(client: 
     assert lease.release() is True
 
 
+def test_who_vouches_for_a_members_death_ends_the_wait_for_it(client: Client, worker: Client, store: Faulty) -> None:
+    ticket = client.lock("apt", ttl=600).acquire().detach()
+    dead = Client(store.beside(), listener=quiet)
+    dead.lock("apt", owner="dead", labels={"process": "7"}).attach(ticket)
+    dead.close()
+    alive = worker.lock("apt", owner="alive").attach(ticket)
+    (found,) = (one for one in client.lock("apt").members(ticket) if one.owner == "dead")
+    assert found.labels == {"process": "7"}
+    assert client.lock("apt").withdraw(ticket, found) is True
+    assert client.lock("apt").withdraw(ticket, found) is False
+    assert client.lock("apt").drain(ticket, whose=lambda owner: owner == "dead", timeout=0) is True
+    assert client.lock("apt").drain(ticket, timeout=0) is False
+    alive.check()
+    alive.release()
+    assert client.release(ticket, drain=0) is True
+
+
+def test_a_member_whose_registration_is_withdrawn_though_it_lives_loses_its_lease(
+    client: Client, worker: Client
+) -> None:
+    ticket = client.lock("apt", ttl=1).acquire().detach()
+    member = worker.lock("apt").attach(ticket)
+    (found,) = client.lock("apt").members(ticket)
+    assert client.lock("apt").withdraw(ticket, found) is True
+    until(lambda: not member.is_held)
+    assert member.lost_reason is LossReason.GONE
+
+
 def test_a_wait_for_members_ends_with_its_client(client: Client, worker: Client) -> None:
     ticket = client.lock("apt").acquire().detach()
     member = worker.lock("apt").attach(ticket)

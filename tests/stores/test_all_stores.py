@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 
 import lockstead
-from lockstead import LossReason, NotAcquired
+from lockstead import Ending, LossReason, NotAcquired, Predecessor
 from lockstead.errors import StoreError
 from lockstead.stores import url
 from tests.runtime.faulty import quiet, until
@@ -226,6 +226,23 @@ def test_h28_a_take_that_commits_late_while_its_sender_still_asks_is_adopted_or_
     assert held_by(watcher, "apt") == lease.holder
     assert lease.release() is True
     watcher.lock("apt", **LONG_TTL).acquire(WELL_BELOW_TTL).release()
+
+
+# --- a lease that is broken -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_h12_the_next_holder_learns_of_a_lease_that_was_broken_under_a_member(bench: Bench, now: bool) -> None:
+    owner, worker, watcher = bench.client(), bench.client(), bench.client()
+    ticket = owner.lock("apt", **LONG_TTL).acquire(ENOUGH).detach()
+    member = worker.lock("apt", **LONG_TTL).attach(ticket)
+    assert watcher.lock("apt").break_lease(reason="a test", now=now) is not None
+    until(lambda: not member.is_held, ENOUGH)
+    assert member.lost_reason is LossReason.REVOKED
+    assert member.release() is True
+    assert owner.release(ticket) is True
+    with watcher.lock("apt", **LONG_TTL).hold(timeout=ENOUGH) as following:
+        assert following.predecessor == Predecessor(Ending.REVOKED, following.predecessor.owner, ticket.holder)
 
 
 # --- a network that is silent or refuses ------------------------------------------------------------------------------

@@ -177,6 +177,12 @@ class AsyncLock(opening.NamedLock):
         script, limits = conversations.drained(engine, self._key, settings, ticket, whose, timeout)
         return await converse(engine, settings, script, limits)
 
+    async def withdraw(self, ticket: LeaseTicket | str, member: Holding) -> bool:
+        """Take back the registration of a member for whose death the caller vouches; as `Lock.withdraw`."""
+        engine = await self._ready()
+        script = conversations.withdrawn(engine, self._key, self._settings, ticket, member)
+        return await converse(engine, self._settings, script)
+
     # --- looking and breaking ------------------------------------------------------------------------------------
 
     async def wait_until_free(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109

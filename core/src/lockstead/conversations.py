@@ -18,7 +18,7 @@ from lockstead.protocol import release as leaving
 from lockstead.protocol.acquire import Contended, Grant, acquire
 from lockstead.protocol.commands import List, Script, TokenSource, ask
 from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.members import attach, drain, withdraw
+from lockstead.protocol.members import attach, drain, member_name, withdraw
 from lockstead.protocol.record import decode, number
 from lockstead.protocol.release import Sight
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, renew
@@ -323,6 +323,13 @@ def members(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | 
     said = yield from ask(List(Space.MEMBER, key, f"{lease.incarnation}/"))
     shown = (listing(name, seen, engine.terms(scaled)) for name, seen in said.answer.entries)
     return sorted((one for one in shown if one is not None), key=lambda one: one.acquired_epoch or 0.0)
+
+
+def withdrawn(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str, member: Holding) -> Script[bool]:
+    """Take back the registration of a member that is vouched to be dead; False if it was gone already."""
+    _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
+    name = member_name(lease, member.holder)
+    return (yield from withdraw(LeaseId(name, member.holder, member.incarnation, lease.ttl), engine.terms(scaled)))
 
 
 def _of_ticket(

@@ -121,7 +121,6 @@ class Lease(HeldLease):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        context.leave(self)
         leave(self, error, None)
 
 
@@ -201,8 +200,8 @@ class Hold:
         self._lease = self._guard = None
         if lease is None:
             return
-        context.leave(lease)
         try:
+            # before any other call: who throws looks whether this very method runs
             if guard is not None:
                 guard.__exit__(kind, error, trace)
         except BaseException as raised:
@@ -226,6 +225,7 @@ class Hold:
 
 def leave(lease: Lease, error: BaseException | None, drain: Duration | None) -> None:
     """Give a lease back at the end of its block, and raise LeaseLost if the block returned without holding it."""
+    context.leave(lease)
     lost = lease._loss_at_exit()
     try:
         lease.release(drain)

@@ -244,6 +244,18 @@ class Lock(opening.NamedLock):
         script, limits = conversations.drained(engine, self._key, settings, ticket, whose, timeout)
         return converse(engine, settings, script, limits)
 
+    def withdraw(self, ticket: LeaseTicket | str, member: Holding) -> bool:
+        """Take back the registration of a member (of `members`) for whose death the caller vouches; True if we did.
+
+        Nobody waits for it any longer. If it lives, it works until its next renewal while others think it gone.
+        """
+        from lockstead import conversations
+        from lockstead.lease import converse
+
+        engine = self._open_now()
+        script = conversations.withdrawn(engine, self._key, self._settings, ticket, member)
+        return converse(engine, self._settings, script)
+
     # --- looking and breaking ------------------------------------------------------------------------------------
 
     def wait_until_free(self, timeout: Duration | None = None) -> bool:

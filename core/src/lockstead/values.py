@@ -172,10 +172,11 @@ class Ending(Enum):
 class Predecessor:
     """How the lease before this one ended, and whose it was. After anything but CLEAN, repair what it left.
 
-    CLEAN: released by who held it, or never held. REVOKED: broken by an operator, whether its holder noticed and
-    stopped, was cut off at once, or never came back. EXPIRED: its holder died, or lost it without an operator's word.
-    UNKNOWN: an earlier attempt of this very acquisition had landed, or this is a member, or the server itself drops the
-    record of a holder that died (`StoreClock.ENFORCED`), so that a free key says nothing.
+    CLEAN: released by who held it, or never held; also if it was broken and its section returned before it noticed.
+    REVOKED: broken by an operator, whether its holder noticed and stopped, was cut off at once, or never came back.
+    EXPIRED: its holder died, or lost it without an operator's word. UNKNOWN: an earlier attempt of this very
+    acquisition had landed, or this is a member, or the server itself drops the record of a holder that died
+    (`StoreClock.ENFORCED`), so that a free key says nothing.
     """
 
     ending: Ending

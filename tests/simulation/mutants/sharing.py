@@ -8,7 +8,7 @@ from typing import Any
 
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
 from lockstead.protocol import acquire, expiry, members, release, renew, terms
-from lockstead.protocol.commands import Extend, Remove, ask
+from lockstead.protocol.commands import Extend, Read, Remove, Snapshot, ask
 from lockstead.protocol.lifecycle import Tenure
 from tests.protocol import test_expiry, test_hazards, test_rules
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
@@ -44,9 +44,10 @@ def attach_without_looking_for_closing() -> list[Patch]:
 
     def close(lease: Any, terms: Any, bound_at: float) -> Any:
         try:
-            yield from ask(Extend(lease.name, {"closing": "1"}, lease.incarnation))
+            reply = yield from ask(Extend(lease.name, {"closing": "1"}, lease.incarnation))
         except (StoreUnavailable, OutcomeUnknown):
             return release.Outcome.LEFT
+        return reply.answer if isinstance(reply.answer, Snapshot) else release.Outcome.NOT_OURS
 
     return [(terms.Terms, "decode", decode), (release, "_close", close)]
 
@@ -76,7 +77,8 @@ def member_reads_before_registering() -> list[Patch]:
 )
 def release_without_closing() -> list[Patch]:
     def close(lease: Any, terms: Any, bound_at: float) -> Any:
-        yield from ()
+        reply = yield from ask(Read(lease.name))
+        return reply.answer if isinstance(reply.answer, Snapshot) else release.Outcome.NOT_OURS
 
     return [(release, "_close", close)]
 

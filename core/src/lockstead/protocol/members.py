@@ -207,12 +207,12 @@ def withdraw(registration: LeaseId, terms: Terms) -> Script[bool]:
     return (yield from take_back(registration, terms))
 
 
-def take_back(lease: LeaseId, terms: Terms) -> Script[bool]:
-    """Remove exactly this incarnation, asking again after an unknown outcome, a bounded number of times."""
+def take_back(lease: LeaseId, terms: Terms, revision: str | None = None) -> Script[bool]:
+    """Remove exactly this incarnation, at this revision if given; asked again after an unknown outcome, some times."""
     was_unknown, turn = False, 0
     while True:
         try:
-            reply = yield from ask(Remove(lease.name, lease.incarnation))
+            reply = yield from ask(Remove(lease.name, lease.incarnation, revision))
         except (StoreUnavailable, OutcomeUnknown) as error:
             was_unknown = was_unknown or isinstance(error, OutcomeUnknown)
             if turn == REMOVALS_MAX - 1:

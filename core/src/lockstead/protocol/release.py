@@ -65,27 +65,46 @@ def release(
 
     shared: a ticket was ever made, so others may work under it: close first, and wait until none is live. by_ticket:
     the lease is only known from a ticket, so the record is read before anything is written. A lease that was lost is
-    not clean: its record stays, free for the next holder, who finds there what it has to repair. Raises
-    StoreUnavailable or OutcomeUnknown if the store stays silent; the record then expires.
+    not clean, nor one that was shared and revoked: its record stays, free for the next holder, who finds there what it
+    has to repair. Raises StoreUnavailable or OutcomeUnknown if the store stays silent; the record then expires.
     """
-    leaving = remove(lease, terms) if is_clean else end(lease, terms)
     if not shared:
-        return leaving
-    return _after_members(leaving, lease, terms, bound_at=bound_at, salt=salt, by_ticket=by_ticket)
+        return remove(lease, terms) if is_clean else end(lease, terms)
+    return _after_members(lease, terms, bound_at=bound_at, salt=salt, by_ticket=by_ticket, is_clean=is_clean)
 
 
 def _after_members(
-    leaving: Script[Outcome], lease: LeaseId, terms: Terms, *, bound_at: float, salt: str, by_ticket: bool
+    lease: LeaseId, terms: Terms, *, bound_at: float, salt: str, by_ticket: bool, is_clean: bool
 ) -> Script[Outcome]:
     over = (yield from _look_first(lease, terms, bound_at)) if by_ticket else None
     if over is not None:
         return over
     closed = yield from _close(lease, terms, bound_at)
-    if closed is not None:
+    if isinstance(closed, Outcome):
         return closed
     if not (yield from drain(lease, terms, bound_at=bound_at, salt=salt)):
         return Outcome.LEFT
-    return (yield from leaving)
+    return (yield from (_remove_closed(lease, closed, terms) if is_clean else end(lease, terms)))
+
+
+def _remove_closed(lease: LeaseId, closed: Snapshot, terms: Terms) -> Script[Outcome]:
+    """Remove the record as it was closed, after its members have left; end it if it was revoked until then.
+
+    An owner that has not noticed its revocation worked to its end; whether a member stopped in the middle it cannot
+    know. Nobody is cut off by what comes later.
+    """
+    if terms.decode(lease.name, closed).revoked is not None:
+        return (yield from end(lease, terms))
+    if (yield from take_back(lease, terms, closed.revision)):
+        return Outcome.REMOVED
+    latest = yield from ask(Read(lease.name))
+    match loss(lease, latest.answer, terms):
+        case None:
+            return (yield from remove(lease, terms))
+        case LossReason.REVOKED:
+            return (yield from end(lease, terms))
+        case _:
+            return Outcome.NOT_OURS
 
 
 def give_back(tenure: Tenure, terms: Terms, *, bound_at: float) -> Script[Outcome]:
@@ -141,8 +160,8 @@ def _look_first(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome
             return None if loss(lease, reply.answer, terms) in (None, LossReason.REVOKED) else Outcome.NOT_OURS
 
 
-def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | None]:
-    """Get an answer that shows `closing`; None when it is there. Only such an answer lets the members be listed."""
+def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | Snapshot]:
+    """Get an answer that shows `closing`, and give it. Only such an answer lets the members be listed."""
     longest = terms.settings.backoff_min
     while True:
         try:
@@ -153,7 +172,7 @@ def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | No
             if record.holder != lease.holder:
                 return Outcome.NOT_OURS
             if record.closing:
-                return None
+                return reply.answer
         except (StoreUnavailable, OutcomeUnknown):
             pass
         pause = yield from ask(Pause(lease.name, terms.settings.backoff_min, longest, heeds=False))

@@ -148,7 +148,8 @@ class Engine:
     def registration_fields(self, nonce: str, ttl: float, settings: Settings) -> Mapping[str, str]:
         """Give the record of a member's registration."""
         owner = settings.owner or default_owner()
-        return encode(Record(nonce, ttl, owner=owner, host=HOST, pid=os.getpid(), where=_where(_user_frame())))
+        where = _where(_user_frame())
+        return encode(Record(nonce, ttl, owner=owner, host=HOST, pid=os.getpid(), where=where, labels=settings.labels))
 
     def warn_once(self, key: str, settings: Settings) -> None:
         """Warn of settings that work but are not wise on this store."""

@@ -47,6 +47,7 @@ class Operator(Process):
             match command:
                 case Remove() | Replace():
                     self.watch.at_mercy(command.incarnation)
+                    self.watch.deleted(command.incarnation)
                 case Extend(fields=fields, incarnation=str(incarnation)) if "ended" in fields:
                     self.watch.at_mercy(incarnation)
                 case _:
@@ -75,6 +76,7 @@ class Operator(Process):
         for name in [name for name in self.store.entries if name.space is space]:
             entry = self.store.entries[name]
             self.store.erase(name)
+            self.watch.deleted(entry.incarnation)
             self.tell(f"deletes {name}")
             if space is Space.LOCK and "ttl" not in entry.fields:
                 self.watch.at_mercy(entry.incarnation)
@@ -109,6 +111,7 @@ class Operator(Process):
         entry = self.store.entries.get(self.key)
         if entry is not None and "ttl" not in entry.fields:
             self.watch.at_mercy(entry.incarnation)
+            self.watch.deleted(entry.incarnation)
             self.store.erase(self.key)
             self.tell(f"clears {self.key.key}")
 

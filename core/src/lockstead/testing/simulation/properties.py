@@ -10,6 +10,7 @@ from typing import Final
 
 from lockstead.errors import LossReason
 from lockstead.protocol import expiry
+from lockstead.protocol.commands import StoreClock
 from lockstead.protocol.lifecycle import State, Tenure
 from lockstead.testing.simulation.store import Entry, SimulatedStore
 from lockstead.testing.simulation.world import Actor, Violation, World
@@ -22,12 +23,28 @@ HAIR: Final = 1e-6
 class Watch:
     """Sees every belief, token and loss of a run. Raises `Violation` at once."""
 
-    __slots__ = ("_beliefs", "_forsaken", "_lost", "_store", "_tokens", "_world", "grants", "losses", "tokens")
+    __slots__ = (
+        "_beliefs",
+        "_cut_off",
+        "_deleted",
+        "_forsaken",
+        "_latest",
+        "_lost",
+        "_store",
+        "_tokens",
+        "_world",
+        "grants",
+        "losses",
+        "tokens",
+    )
 
     def __init__(self, world: World, store: SimulatedStore) -> None:
         self._world = world
         self._store = store
         self._beliefs: dict[int, tuple[Actor, Tenure]] = {}
+        self._cut_off: set[str] = set()
+        self._deleted: set[str] = set()
+        self._latest: dict[Name, str] = {}
         self._forsaken: dict[str, float] = {}
         self._lost: dict[int, Tenure] = {}
         self._tokens: dict[int, int] = {}
@@ -116,6 +133,7 @@ class Watch:
 
     def granted(self, name: Name, entry: Entry, was: Entry | None) -> None:
         """The store wrote a record of a new incarnation. was: the one that it replaced."""
+        self._check_told(name, entry, was)
         if name.space is not Space.LOCK or was is None or "ttl" in was.fields or "tombstone" in entry.fields:
             return  # an operator, who meant that very incarnation, may bury what nobody can read
         if not self._store.traits.foreign or "v" in was.fields:
@@ -124,6 +142,18 @@ class Watch:
         date = self._store.date(self._store.time())
         if date is None or not date > float(was.fields["expires_at"]) + expiry.FOREIGN_ALLOWANCE:
             self.violated("the lock of another implementation was taken over before its time")
+
+    def _check_told(self, name: Name, entry: Entry, was: Entry | None) -> None:
+        """Who comes after a section that stopped in the middle finds its record there."""
+        if name.space is not Space.LOCK or self._store.traits.clock is StoreClock.ENFORCED:
+            return
+        before, self._latest[name] = self._latest.get(name), entry.incarnation
+        if was is None and before in self._cut_off - self._deleted:
+            self.violated(f"{before} was revoked, somebody stopped in the middle, and the next holder finds nothing")
+
+    def deleted(self, incarnation: str) -> None:
+        """An operator removes a record of this lease, which tells nobody anything any more."""
+        self._deleted.add(incarnation)
 
     # --- endings -------------------------------------------------------------------------------------------------
 
@@ -135,6 +165,8 @@ class Watch:
         self._lost[id(tenure)] = tenure
         self.ended(tenure)
         reason = tenure.reason
+        if reason is LossReason.REVOKED:
+            self._cut_off.add(tenure.lease.incarnation)
         if reason is LossReason.UNREACHABLE:
             self._check_rounds(process, tenure)
         standing = self._store.entries.get(tenure.lease.name)
