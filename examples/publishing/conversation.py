@@ -1,8 +1,11 @@
-"""The pipeline: stage, then under the lock fence, plan, claim, copy, metadata, seal, commit, prune.
+"""The pipeline under the lock: fence, plan, claim, copy, metadata, seal, commit, prune.
 
 `publishing` is a generator: it asks the lease before every phase and then yields the phase's name, with the work of
 that phase still to be done. So whoever drives it sees where it is, and a test can hold it at the worst of moments:
 the lease was good when it was last asked, and by the time of the next write it may be somebody else's.
+
+It has four parts, which may run in four processes under one lease, each as often as it takes: what one hands to the
+next fits on a line.
 
 What it promises holds wherever it is stopped, killed, or continued too late: readers see a whole version or the one
 before it; what was reported as published stays published; a stale run changes nothing readers see. It does not
@@ -14,12 +17,11 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import TypeAlias
+from datetime import datetime
+from typing import TypeAlias, TypeVar
 
 import lockstead
 from examples.publishing import plan as plans
@@ -28,57 +30,64 @@ from examples.publishing.errors import BucketError, NotFound, PreconditionFailed
 from examples.publishing.layout import CLAIM, MANIFEST, Layout, next_number, numbers_of, prunable
 from examples.publishing.lease import Lease
 from examples.publishing.manifest import FileFacts, Manifest, differences, facts_by_path
-from examples.publishing.packages import Format, Index, Package
+from examples.publishing.packages import Index
 from examples.publishing.pointer import Pointer, commit, fence
-from examples.publishing.signing import Signer, Verifier
+from examples.publishing.repository import Repository
+from examples.publishing.signing import Verifier
+from examples.publishing.staging import Staged
+
+Answer = TypeVar("Answer")
 
 PHASES = ("fence", "plan", "claim", "copy", "metadata", "seal", "commit", "prune")
 
 
 @dataclass(frozen=True, slots=True)
-class Repository:
-    """Where and how to publish.
+class Work:
+    """One publication: where, what, and by which right. restore: on top of the content of that old version."""
 
-    keep: how many versions before the current one stay readable (at least 1). workers: copies under way at once.
-    overwrite: replace a package that is there under the same name and version with other content.
-    """
+    bucket: Bucket
+    repository: Repository
+    lease: Lease
+    staged: tuple[Staged, ...] = ()
+    restore: int | None = None
 
-    format: Format
-    layout: Layout
-    signer: Signer
-    keep: int = 5
-    workers: int = 8
-    overwrite: bool = False
-    pause: Callable[[float], None] = time.sleep
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    @property
+    def patient(self) -> Patient:
+        """The bucket, asked again only while the lease is good."""
+        return Patient(self.bucket, self.lease.check, pause=self.repository.pause)
 
-    def __post_init__(self) -> None:
-        if self.keep < 1 or self.workers < 1:
-            raise ValueError("keep and workers must be at least 1")
+    def begin(self, phase: str) -> str:
+        """Give the phase's name, with the lease asked."""
+        self.lease.check()
+        return phase
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
-    """A package that waits in `incoming/`."""
+class Built:
+    """A version that is whole and that nobody is sent to yet. chain: what it descends from, the nearest first.
 
-    package: Package
-    source: Stat
+    added: names of packages that were not there before.
+    """
+
+    number: int
+    chain: tuple[int, ...]
+    added: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How it went. number: the version readers are sent to, with all that was asked for in it.
 
-    added: packages that were not there before; empty if nothing was to do. pruned: versions removed; None if the
-    lease was lost, or the bucket silent, after the commit: the next run does it.
+    added: names of packages that were not there before; empty if nothing was to do. pruned: versions removed; None if
+    the lease was lost, or the bucket silent, after the commit: the next run does it.
     """
 
     number: int
-    added: tuple[Package, ...]
+    added: tuple[str, ...]
     pruned: tuple[int, ...] | None
 
 
-Conversation: TypeAlias = Generator[str, None, Outcome]
+Conversation: TypeAlias = Generator[str, None, Answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,101 +99,93 @@ class Base:
     index: Index | None
 
 
-def stage(bucket: Bucket, repository: Repository, paths: Iterable[Path]) -> tuple[Staged, ...]:
-    """Upload packages to where publications take them from; needs no lock, and repeating it resumes it.
-
-    Raises Refused for a file that is no package, BucketError.
-    """
-    patient = Patient(bucket, pause=repository.pause)
-    staged = []
-    for path in paths:
-        package = repository.format.inspect(path)
-        name = repository.layout.incoming(package.sha256)
-        try:
-            # What is there already may have a hundred megabytes: ask before sending it again.
-            source = patient.stat(name)
-        except NotFound:
-            source = patient.create(name, path.read_bytes())
-        if (source.size, source.crc32c) != (package.size, crc32c(path.read_bytes())):
-            raise Refused(f"{name} is damaged; delete it and run again")
-        staged.append(Staged(package, source))
-    return tuple(staged)
-
-
-def publishing(
-    bucket: Bucket,
-    repository: Repository,
-    staged: Iterable[Staged],
-    lease: Lease,
-    *,
-    restore: int | None = None,
-) -> Conversation:
-    """Publish staged packages on top of what there is, phase by phase; with `restore`, the content of that old version.
+def publishing(work: Work) -> Conversation[Outcome]:
+    """Publish staged packages on top of what there is, phase by phase.
 
     Raises what `lease.check()` raises, Superseded, Refused, BadSignature, BucketError; nothing was published then,
     but for OutcomeUnknown, where it may have been.
     """
-    patient = Patient(bucket, lease.check, pause=repository.pause)
-    layout, staged = repository.layout, tuple(staged)
+    fenced = yield from fencing(work)
+    built = yield from building(work, fenced)
+    if built is None:
+        return Outcome(fenced.number, (), ())
+    yield from committing(work, fenced, built)
+    return Outcome(built.number, built.added, (yield from pruning(work, built)))
 
-    def begin(phase: str) -> str:
-        lease.check()
-        return phase
 
-    yield begin("fence")
-    ours = lease.sequencer()
-    fenced = fence(patient, layout, ours, lease.check)
+def fencing(work: Work) -> Conversation[Pointer]:
+    """Phase `fence`; what it gives is what the others build upon."""
+    yield work.begin("fence")
+    return fence(work.patient, work.repository.layout, work.lease.sequencer(), work.lease.check)
 
-    yield begin("plan")
-    base = _base(patient, repository, fenced.number if restore is None else restore)
+
+def building(work: Work, fenced: Pointer) -> Conversation[Built | None]:
+    """Phases `plan` to `seal`: make the next version, under a number of its own; None if there is nothing to do.
+
+    Done a second time it takes another number, and what the first time left stays until it is pruned.
+    """
+    repository, patient = work.repository, work.patient
+    layout, ours = repository.layout, work.lease.sequencer()
+
+    yield work.begin("plan")
+    base = _base(patient, repository, fenced.number if work.restore is None else work.restore)
     decided = plans.plan(
         base.index.packages if base.index else (),
         base.manifest.files,
         base.manifest.index_ages,
-        [one.package for one in staged],
+        [one.package for one in work.staged],
         overwrite=repository.overwrite,
     )
-    if decided.is_idle and restore is None:
-        return Outcome(fenced.number, (), ())
-    sources = {one.package.sha256: one.source for one in staged}
+    if decided.is_idle and work.restore is None:
+        return None
+    sources = {one.package.sha256: one.source for one in work.staged}
     signed_at = plans.signing_instant(repository.now(), _last_signed(patient, repository, fenced, base))
 
-    yield begin("claim")
+    yield work.begin("claim")
     number, claim, claimed = _claim(patient, layout, fenced, ours.token)
     since = time.monotonic()
 
-    yield begin("copy")
+    yield work.begin("copy")
     # Signed here, sent in the next phase: what the new index replaces need not be carried.
     index = repository.format.write_index(decided.packages, repository.signer, signed_at)
     copies = [(base.objects[path], path) for path in plans.to_copy(decided, index)]
     copies += [(sources[package.sha256], package.path) for package in decided.added]
     _copy_all(patient, repository, number, copies)
 
-    yield begin("metadata")
+    yield work.begin("metadata")
     if repository.format.revalidated is not None and fenced.number:
         last_at = _written_at(patient, layout.version(fenced.number, repository.format.revalidated))
         repository.pause(plans.wait_before_index(last_at, claimed.created_at + time.monotonic() - since))
     for path, content in index.items():
         patient.create(layout.version(number, path), content)
 
-    yield begin("seal")
+    yield work.begin("seal")
     index_facts = {path: FileFacts(len(content), crc32c(content)) for path, content in index.items()}
     added = {one.path: FileFacts(sources[one.sha256].size, sources[one.sha256].crc32c) for one in decided.added}
     meant = plans.meant_files(decided, index_facts, added, claim)
     chain = _chain(patient, layout, fenced, base)
     _seal(patient, layout, Manifest(number, chain, plans.ages(decided, index), meant))
+    return Built(number, chain, tuple(package.name for package in decided.added))
 
-    yield begin("commit")
-    commit(patient, layout, fenced, number, ours)
 
-    pruned = None
+def committing(work: Work, fenced: Pointer, built: Built) -> Conversation[None]:
+    """Phase `commit`: send readers to what was built upon the pointer as it was fenced."""
+    # Drawn before: from here on only the pointer can tell, and a lease that is lost gives none any more.
+    ours = work.lease.sequencer()
+    yield work.begin("commit")
+    commit(work.patient, work.repository.layout, fenced, built.number, ours)
+
+
+def pruning(work: Work, built: Built) -> Conversation[tuple[int, ...] | None]:
+    """Phase `prune`: remove what nobody needs any more; None if the lease is lost or the bucket silent.
+
+    It is published then: what could not be cleared up is left to the next run.
+    """
     try:
-        yield begin("prune")
-        pruned = _prune(patient, repository, number, chain)
+        yield work.begin("prune")
+        return _prune(work.patient, work.repository, built.number, built.chain)
     except (lockstead.LeaseLost, BucketError):
-        # It is published: what could not be cleared up is left to the next run.
-        pass
-    return Outcome(number, decided.added, pruned)
+        return None
 
 
 def _base(bucket: Patient, repository: Repository, number: int) -> Base:

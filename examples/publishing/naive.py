@@ -9,14 +9,16 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from examples.publishing.bucket import Bucket
-from examples.publishing.conversation import Conversation, Outcome, Repository, Staged
+from examples.publishing.conversation import Conversation, Outcome
 from examples.publishing.errors import NotFound, PreconditionFailed
 from examples.publishing.layout import number_of
 from examples.publishing.packages import Index
+from examples.publishing.repository import Repository
 from examples.publishing.signing import Verifier
+from examples.publishing.staging import Staged
 
 
-def publishing_naively(bucket: Bucket, repository: Repository, staged: Iterable[Staged]) -> Conversation:
+def publishing_naively(bucket: Bucket, repository: Repository, staged: Iterable[Staged]) -> Conversation[Outcome]:
     """Publish on top of whatever the pointer names now."""
     layout, staged = repository.layout, tuple(staged)
 
@@ -47,7 +49,7 @@ def publishing_naively(bucket: Bucket, repository: Repository, staged: Iterable[
 
     yield "commit"
     _write(bucket, layout.pointer, f"{number + 1}".encode())
-    return Outcome(number + 1, tuple(one.package for one in staged), ())
+    return Outcome(number + 1, tuple(one.package.name for one in staged), ())
 
 
 def _write(bucket: Bucket, name: str, content: bytes) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import lockstead
 from examples.publishing.apt import Apt
 from examples.publishing.bucket import Bucket
-from examples.publishing.conversation import Conversation, Outcome, Repository, publishing, stage
+from examples.publishing.conversation import Answer, Conversation, Outcome, Work, publishing
 from examples.publishing.errors import PublishingError, Refused, Superseded
 from examples.publishing.events import Event, What
 from examples.publishing.gcs import GcsBucket, Place
@@ -24,7 +24,9 @@ from examples.publishing.layout import Layout
 from examples.publishing.lease import LockSettings, held
 from examples.publishing.naive import publishing_naively
 from examples.publishing.packages import Format
+from examples.publishing.repository import Repository
 from examples.publishing.signing import Signer
+from examples.publishing.staging import stage
 from examples.publishing.yum import Yum
 
 FORMATS: Mapping[str, Format] = {"apt": Apt(), "yum": Yum()}
@@ -90,47 +92,79 @@ def run(job: Job, report: Report) -> dict[str, Outcome | None]:
         bucket.close()
 
 
-def _publish(bucket: Bucket, job: Job, kind: str, files: tuple[Path, ...], report: Report) -> Outcome | None:
-    def say(what: What, **details: object) -> None:
-        report(Event(job.run, kind, what, **details))  # type: ignore[arg-type] # the fields of Event, as they are
+class Say(Protocol):
+    """Reports something about one run on one repository; details are the fields of `Event`."""
 
+    def __call__(
+        self, what: What, *, phase: str = "", number: int | None = None, pruned: tuple[int, ...] = (), text: str = ""
+    ) -> None:
+        """Report it."""
+        ...
+
+
+def saying(job: Job, kind: str, report: Report) -> Say:
+    """Give what reports about a job on one repository."""
+
+    def say(
+        what: What, *, phase: str = "", number: int | None = None, pruned: tuple[int, ...] = (), text: str = ""
+    ) -> None:
+        report(Event(job.run, kind, what, phase, number, pruned, text))
+
+    return say
+
+
+def say_outcome(outcome: Outcome, say: Say) -> None:
+    """Report a success."""
+    added = ", ".join(outcome.added) or "nothing new"
+    say(What.PUBLISHED, number=outcome.number, pruned=outcome.pruned or (), text=added)
+
+
+EXPECTED = (PublishingError, lockstead.LocksteadError, OSError, ValueError)
+"""What a publication may end with; anything else is a bug."""
+
+
+def say_failure(error: Exception, say: Say) -> None:
+    """Report why it was not published."""
+    match error:
+        case Superseded():
+            say(What.REFUSED, text=str(error))
+        case lockstead.LeaseLost():
+            say(What.REFUSED, text=f"the lease was lost: {error}")
+        case _:
+            say(What.FAILED, text=f"{type(error).__name__}: {error}")
+
+
+def drive(conversation: Conversation[Answer], job: Job, kind: str, say: Say) -> Answer:
+    """Go through a conversation at the job's pace, report every phase before it, and give what it gives."""
+    while True:
+        try:
+            phase = next(conversation)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+        say(What.PHASE, phase=phase)
+        time.sleep(job.pace.seconds(kind, phase))
+
+
+def _publish(bucket: Bucket, job: Job, kind: str, files: tuple[Path, ...], report: Report) -> Outcome | None:
+    say = saying(job, kind, report)
     outcome: Outcome | None = None
     try:
         repository = repository_of(job, kind)
         say(What.STAGING)
         staged = stage(bucket, repository, files)
         if job.lock is None:
-            outcome = _drive(publishing_naively(bucket, repository, staged), job, kind, say)
-            _tell(outcome, say)
+            outcome = drive(publishing_naively(bucket, repository, staged), job, kind, say)
+            say_outcome(outcome, say)
             return outcome
         say(What.WAITING)
         with held(job.lock, kind, f"publish {len(files)} packages to {kind}") as lease:
             say(What.HOLDS, number=lease.sequencer().token)
-            conversation = publishing(bucket, repository, staged, lease, restore=job.restore.get(kind))
-            outcome = _drive(conversation, job, kind, say)
-            _tell(outcome, say)
-    except Superseded as error:
-        say(What.REFUSED, text=str(error))
-    except lockstead.LeaseLost as error:
-        # Raised at the end of the block also when the commit came first: what is published stays published.
-        if outcome is None:
-            say(What.REFUSED, text=f"the lease was lost: {error}")
-    except (PublishingError, lockstead.LocksteadError, OSError, ValueError) as error:
-        say(What.FAILED, text=f"{type(error).__name__}: {error}")
+            work = Work(bucket, repository, lease, staged, restore=job.restore.get(kind))
+            outcome = drive(publishing(work), job, kind, say)
+            say_outcome(outcome, say)
+    except EXPECTED as error:
+        # A lease may be found lost at the end of the block, after the commit: what is published stays published.
+        if outcome is None or not isinstance(error, lockstead.LeaseLost):
+            say_failure(error, say)
     return outcome
-
-
-def _tell(outcome: Outcome, say: Callable[..., None]) -> None:
-    added = ", ".join(package.name for package in outcome.added) or "nothing new"
-    say(What.PUBLISHED, number=outcome.number, pruned=outcome.pruned or (), text=added)
-
-
-def _drive(conversation: Conversation, job: Job, kind: str, say: Callable[..., None]) -> Outcome:
-    while True:
-        try:
-            phase = next(conversation)
-        except StopIteration as end:
-            outcome: Outcome = end.value
-            return outcome
-        say(What.PHASE, phase=phase)
-        time.sleep(job.pace.seconds(kind, phase))

@@ -51,6 +51,7 @@ def without_lock(theatre: Theatre) -> list[Finding]:
             break
     else:
         findings.append(Finding(False, f"without the lock nothing was lost in {ROUNDS_MAX} rounds: nothing was shown"))
+    say(theatre, findings[-1])
     return findings
 
 
@@ -66,7 +67,7 @@ def with_lock(theatre: Theatre, ledger: Ledger) -> list[Finding]:
         if not failures
         else [Finding(False, f"{event.run} {event.repository}: {event.text}") for event in failures]
     )
-    return [*findings, *_judged(theatre, ledger), _unharmed(theatre, reader)]
+    return [*findings, *judged(theatre, ledger), unharmed(theatre, reader)]
 
 
 def killed_and_paused(theatre: Theatre, ledger: Ledger) -> list[Finding]:
@@ -106,14 +107,16 @@ def killed_and_paused(theatre: Theatre, ledger: Ledger) -> list[Finding]:
     findings = [
         Finding(bool(pruned.get("apt")), "the next holder cleared away what the killed one left"),
         Finding(bool(pruned.get("yum")), "the next holder took over from the paused one"),
-        Finding(any("token" in event.text for event in refusals), "the resumed one was refused by its token"),
+        Finding(
+            any("this run holds token" in event.text for event in refusals), "the resumed one was refused by its token"
+        ),
     ]
-    return [*findings, *_judged(theatre, ledger), _unharmed(theatre, reader)]
+    return [*findings, *judged(theatre, ledger), unharmed(theatre, reader)]
 
 
 def real_clients(theatre: Theatre, ledger: Ledger) -> list[Finding]:
-    """Act 4: apt-get and dnf install what was published; where they are missing, it is verified in process."""
-    theatre.board.act("Act 4: real clients")
+    """The last act: apt-get and dnf install what was published; where they are missing, it is verified in process."""
+    theatre.board.act("Last act: real clients")
     checks: dict[str, Callable[[list[str]], str]] = {
         "apt": lambda names: _apt(theatre, names),
         "yum": lambda names: _dnf(theatre, names),
@@ -132,7 +135,7 @@ def real_clients(theatre: Theatre, ledger: Ledger) -> list[Finding]:
                 findings.append(Finding(True, f"{said} in {time.monotonic() - started:.1f} s"))
             except (ClientFailed, OSError) as error:
                 findings.append(Finding(False, f"{kind}: {error}"))
-        _say(theatre, findings[-1])
+        say(theatre, findings[-1])
     return findings
 
 
@@ -166,16 +169,18 @@ def _run(theatre: Theatre, ledger: Ledger, jobs: tuple[Job, ...]) -> list[Event]
     return failures
 
 
-def _judged(theatre: Theatre, ledger: Ledger) -> list[Finding]:
+def judged(theatre: Theatre, ledger: Ledger) -> list[Finding]:
+    """Ask the oracle about both repositories."""
     findings = []
     for kind in FORMATS:
         verdict = theatre.judge("", kind, ledger)
         findings.append(Finding(verdict.is_good, f"oracle, {kind}: {verdict}"))
-        _say(theatre, findings[-1])
+        say(theatre, findings[-1])
     return findings
 
 
-def _unharmed(theatre: Theatre, reader: Reader) -> Finding:
+def unharmed(theatre: Theatre, reader: Reader) -> Finding:
+    """Say what the reader met meanwhile."""
     counts = ", ".join(f"{kind} {count} times" for kind, count in sorted(reader.counts.items()))
     if reader.complaints:
         finding = Finding(False, f"a reader was harmed: {reader.complaints[0]}")
@@ -183,9 +188,10 @@ def _unharmed(theatre: Theatre, reader: Reader) -> Finding:
         finding = Finding(
             bool(reader.counts), f"a reader read meanwhile {counts or 'never'} and met nothing but whole versions"
         )
-    _say(theatre, finding)
+    say(theatre, finding)
     return finding
 
 
-def _say(theatre: Theatre, finding: Finding) -> None:
+def say(theatre: Theatre, finding: Finding) -> None:
+    """Show a finding."""
     theatre.board.note(finding.text, "green" if finding.is_good else "red")

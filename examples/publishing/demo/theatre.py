@@ -104,10 +104,13 @@ def attempted(ledger: Ledger, jobs: tuple[Job, ...]) -> None:
 
 
 class Reader:
-    """Reads both repositories again and again, wholly, as the oracle does, and counts what a reader would have met."""
+    """Reads both repositories again and again, wholly, as the oracle does, and counts what a reader would have met.
 
-    def __init__(self, theatre: Theatre, ledger: Ledger) -> None:
-        self._theatre, self._ledger = theatre, ledger
+    pause: seconds between two readings.
+    """
+
+    def __init__(self, theatre: Theatre, ledger: Ledger, pause: float = 0.1) -> None:
+        self._theatre, self._ledger, self._pause = theatre, ledger, pause
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._read, name="reader", daemon=True)
         self.counts: Counter[str] = Counter()
@@ -122,7 +125,7 @@ class Reader:
         self._thread.join(30)
 
     def _read(self) -> None:
-        while not self._is_over.wait(0.1):
+        while not self._is_over.wait(self._pause):
             for kind in FORMATS:
                 # Taken before reading: what is reported while we read may come after the version we look at.
                 known = Ledger({kind: list(self._ledger.reported[kind])}, {kind: list(self._ledger.attempted[kind])})

@@ -102,6 +102,23 @@ def test_a_stale_commit_is_refused_once_its_successor_has_fenced(world: World) -
     assert world.names() == ["beta", "delta", "gamma", "seed"]
 
 
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_from_the_commit_on_only_the_pointer_tells_also_if_the_lease_is_lost(world: World, is_fenced: bool) -> None:
+    lease = HandMadeLease(3)
+    paused, successor = world.start(3, "alpha", lease=lease), world.start(4, "beta")
+    advance(paused, "commit")
+    lease.lost = lockstead.LeaseLost()
+    if is_fenced:
+        advance(successor, "plan")
+        with pytest.raises(Superseded, match="this run holds token 3"):
+            finish(paused)
+    else:
+        assert finish(paused).number == 3
+    finish(successor)
+    settle(world, 5)
+    assert ("alpha" in world.names()) is not is_fenced
+
+
 def writes_of(world: World) -> int:
     """Count the writes of one publication, on a copy of the world."""
     bucket = MemoryBucket()

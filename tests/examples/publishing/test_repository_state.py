@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import lockstead
-from examples.publishing.conversation import publishing, stage
+from examples.publishing.conversation import Work, publishing
 from examples.publishing.errors import BadSignature, PublishingError, Refused
 from examples.publishing.layout import Layout
 from examples.publishing.pointer import FENCE
+from examples.publishing.staging import stage
 from tests.examples.publishing.memory import MemoryBucket
 from tests.examples.publishing.world import HandMadeLease, Shelf, World, finish
 
@@ -258,7 +259,7 @@ def test_old_index_files_stay_readable_for_some_versions(shelf: Shelf, bucket: M
 def test_a_clock_that_is_wrong_by_hours_is_refused(world: World, shelf: Shelf) -> None:
     past = replace(world.repository(), now=lambda: datetime.now(UTC) - timedelta(hours=5))
     with pytest.raises(Refused, match="clocks"):
-        finish(publishing(world.bucket, past, world.staged("alpha"), HandMadeLease(3)))
+        finish(publishing(Work(world.bucket, past, HandMadeLease(3), world.staged("alpha"))))
 
 
 def test_staging_resumes_and_finds_damage(world: World, bucket: MemoryBucket, shelf: Shelf) -> None:
@@ -269,7 +270,7 @@ def test_staging_resumes_and_finds_damage(world: World, bucket: MemoryBucket, sh
         world.staged("alpha")
     del bucket.objects[staged[0].source.name]
     with pytest.raises(Refused, match=r"incoming/.* has vanished"):
-        finish(publishing(bucket, world.repository(), staged, HandMadeLease(5)))
+        finish(publishing(Work(bucket, world.repository(), HandMadeLease(5), staged)))
 
 
 @KINDS

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from examples.publishing.apt import Apt
 from examples.publishing.bucket import IMMUTABLE, NEVER_CACHED, Bucket, Stat
-from examples.publishing.conversation import Conversation, Outcome, Repository, Staged, publishing, stage
+from examples.publishing.conversation import Conversation, Outcome, Work, publishing
 from examples.publishing.layout import Layout
 from examples.publishing.oracle import Entry, Verdict, judge
 from examples.publishing.packages import Format
+from examples.publishing.repository import Repository
 from examples.publishing.signing import Signer
+from examples.publishing.staging import Staged, stage
 from examples.publishing.yum import Yum
 
 KINDS: dict[str, tuple[Format, str]] = {"apt": (Apt(), "deb"), "yum": (Yum(), "rpm")}
@@ -44,6 +46,7 @@ class HandMadeLease:
             raise self.lost
 
     def sequencer(self) -> HandMadeSequencer:
+        self.check()
         return HandMadeSequencer(self.token, self.key)
 
 
@@ -91,14 +94,14 @@ class World:
         staged = self.staged(*names)
         entries = entries_of(staged)
         self.attempted += entries
-        conversation = publishing(
+        work = Work(
             bucket or self.bucket,
             self.repository(overwrite=overwrite, key=key),
-            staged,
             lease or HandMadeLease(token),
+            staged,
             restore=restore,
         )
-        return self._ledgered(conversation, entries)
+        return self._ledgered(publishing(work), entries)
 
     def publish(self, token: int, *names: str, **options: object) -> Outcome:
         return finish(self.start(token, *names, **options))  # type: ignore[arg-type] # passed on as they are

@@ -1,0 +1,70 @@
+"""What comes before the lock: packages go to `incoming/`, under their content's hash, and are found there again.
+
+It is the slow part, so it needs no lock, and repeating it resumes it. Decides nothing about the repository.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from examples.publishing.bucket import Bucket, Patient, Stat, crc32c
+from examples.publishing.errors import NotFound, Refused
+from examples.publishing.packages import Package
+from examples.publishing.repository import Repository
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A package that waits in `incoming/`."""
+
+    package: Package
+    source: Stat
+
+
+def stage(bucket: Bucket, repository: Repository, paths: Iterable[Path]) -> tuple[Staged, ...]:
+    """Upload packages to where publications take them from.
+
+    Raises Refused for a file that is no package, BucketError.
+    """
+    patient = Patient(bucket, pause=repository.pause)
+    staged = []
+    for path in paths:
+        package = repository.format.inspect(path)
+        name = repository.layout.incoming(package.sha256)
+        try:
+            # What is there already may have a hundred megabytes: ask before sending it again.
+            source = patient.stat(name)
+        except NotFound:
+            source = patient.create(name, path.read_bytes())
+        if (source.size, source.crc32c) != (package.size, crc32c(path.read_bytes())):
+            raise Refused(f"{name} is damaged; delete it and run again")
+        staged.append(Staged(package, source))
+    return tuple(staged)
+
+
+def recall(bucket: Bucket, repository: Repository, digests: Iterable[str]) -> tuple[Staged, ...]:
+    """Find staged packages again by the SHA-256 of their files, on whatever machine.
+
+    Raises Refused for one that is gone or damaged, BucketError.
+    """
+    patient = Patient(bucket, pause=repository.pause)
+    staged = []
+    with tempfile.TemporaryDirectory() as folder:
+        for digest in digests:
+            name = repository.layout.incoming(digest)
+            try:
+                source = patient.stat(name)
+                content = patient.read(name, generation=source.generation)
+            except NotFound:
+                raise Refused(f"{name} has vanished; stage it anew") from None
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise Refused(f"{name} is damaged; delete it and stage it anew")
+            path = Path(folder, f"{digest}{repository.format.suffix}")
+            path.write_bytes(content)
+            staged.append(Staged(repository.format.inspect(path), source))
+            path.unlink()
+    return tuple(staged)

@@ -1,0 +1,120 @@
+"""The pipeline in steps, for orchestrators that run each in a process of its own, and again where it failed.
+
+What one step hands to the next is a line of JSON: the packages themselves wait in `incoming/`, and the version that
+is being built is in the bucket. Every step may be repeated whole; `build` then takes another number. Decides nothing
+about the repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+from examples.publishing.conversation import (
+    Answer,
+    Built,
+    Conversation,
+    Outcome,
+    Work,
+    building,
+    committing,
+    fencing,
+    pruning,
+)
+from examples.publishing.events import What
+from examples.publishing.gcs import GcsBucket
+from examples.publishing.lease import Lease
+from examples.publishing.pointer import Pointer
+from examples.publishing.runner import (
+    EXPECTED,
+    Job,
+    Report,
+    Say,
+    drive,
+    files_by_kind,
+    repository_of,
+    say_failure,
+    say_outcome,
+    saying,
+)
+from examples.publishing.staging import recall, stage
+
+Line: TypeAlias = Mapping[str, Any]
+"""What fits on a line of JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of one job on one repository. Each raises what the pipeline raises, and reports it before.
+
+    The lease is given to each step; where the lock is, as the job may say, is not looked at.
+    """
+
+    job: Job
+    kind: str
+    report: Report
+
+    def stage(self) -> list[str]:
+        """Upload the packages, without the lock; their digests, none if the job has none for this repository."""
+        with self._bucket() as bucket:
+            files = files_by_kind(self.job.files).get(self.kind, ())
+            if not files:
+                return []
+            self._say(What.STAGING)
+            staged = stage(bucket, repository_of(self.job, self.kind), files)
+            self._say(What.WAITING)
+        return [one.package.sha256 for one in staged]
+
+    def fence(self, lease: Lease) -> Line:
+        """Shut out every earlier holder; what the others build upon."""
+        self._say(What.HOLDS, number=lease.sequencer().token)
+        return asdict(self._drive(lease, fencing))
+
+    def build(self, lease: Lease, staged: Iterable[str], fenced: Line) -> Line | None:
+        """Make the next version of it and of what was staged; None if there is nothing to do."""
+        below = Pointer(**fenced)
+        built = self._drive(lease, lambda work: building(work, below), staged)
+        if built is None:
+            say_outcome(Outcome(below.number, (), ()), self._say)
+            return None
+        return asdict(built)
+
+    def commit(self, lease: Lease, fenced: Line, built: Line) -> int:
+        """Send readers to it; its number."""
+        whole = _built(built)
+        self._drive(lease, lambda work: committing(work, Pointer(**fenced), whole))
+        return whole.number
+
+    def prune(self, lease: Lease, built: Line) -> list[int]:
+        """Remove what nobody needs any more; the numbers of these versions."""
+        whole = _built(built)
+        pruned = self._drive(lease, lambda work: pruning(work, whole))
+        say_outcome(Outcome(whole.number, whole.added, pruned), self._say)
+        return list(pruned or ())
+
+    @property
+    def _say(self) -> Say:
+        return saying(self.job, self.kind, self.report)
+
+    def _drive(self, lease: Lease, part: Callable[[Work], Conversation[Answer]], staged: Iterable[str] = ()) -> Answer:
+        with self._bucket() as bucket:
+            repository = repository_of(self.job, self.kind)
+            work = Work(bucket, repository, lease, recall(bucket, repository, staged))
+            return drive(part(work), self.job, self.kind, self._say)
+
+    @contextmanager
+    def _bucket(self) -> Iterator[GcsBucket]:
+        bucket = GcsBucket(self.job.place.bucket)
+        try:
+            yield bucket
+        except EXPECTED as error:
+            say_failure(error, self._say)
+            raise
+        finally:
+            bucket.close()
+
+
+def _built(line: Line) -> Built:
+    return Built(line["number"], tuple(line["chain"]), tuple(line["added"]))
