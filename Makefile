@@ -16,7 +16,7 @@ CACHE := $(BUILD)/cache
 RUN := $(CURDIR)/.venv/bin
 
 # the distributions that are installed editable into .venv
-MEMBERS := core
+MEMBERS := core packages/airflow_provider
 
 # The stamp's name is what the environment was made of: a changed pin or a moved checkout is another name.
 MADE_OF := requirements/uv.txt requirements/dev.txt scripts/setup scripts/environment scripts/borrow-glib $(MEMBERS:=/pyproject.toml)
@@ -32,8 +32,8 @@ export HYPOTHESIS_STORAGE_DIRECTORY := $(CACHE)/hypothesis
 
 .PHONY: help
 help: ## show this list
-	@grep -hE '^[a-z]+:.* ## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.* ## /\1\t/' | \
-	  while IFS=$$'\t' read -r name text; do printf '  make %-9s %s\n' "$$name" "$$text"; done
+	@grep -hE '^[a-z-]+:.* ## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.* ## /\1\t/' | \
+	  while IFS=$$'\t' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
 
 $(STAMP):
 	@scripts/setup $(STAMP)
@@ -58,17 +58,29 @@ format: $(STAMP) ## let ruff sort the imports and lay out the code
 	$(RUN)/ruff format .
 
 .PHONY: test
-test: $(STAMP) debian ## all tests but those of Cassandra; ARGS="-k renew" for some, WORKERS=4 for more at once
-	scripts/with-borrowed $(RUN)/pytest -m 'not cassandra' -n $(WORKERS) --dist loadgroup $(ARGS)
+test: $(STAMP) debian ## all tests but those of Cassandra and Airflow; ARGS="-k renew" for some, WORKERS=4 for more at once
+	scripts/with-borrowed $(RUN)/pytest -m 'not cassandra and not airflow' -n $(WORKERS) --dist loadgroup $(ARGS)
 
 .PHONY: cassandra
 cassandra: $(STAMP) debian ## the tests of the Cassandra store, on a server that Maven fetches; ARGS= as for test
 	$(RUN)/pytest -m cassandra -n $(WORKERS) --dist loadgroup $(ARGS)
 
+# VERSION= chooses one of those that are pinned: 3.3, 3.0, 2.11, 2.10. One Airflow runs at a time: it is five processes.
+.PHONY: airflow
+airflow: $(STAMP) debian ## the tests on real Airflows, each in an environment in build/airflow; VERSION="2.10 3.3", ARGS=
+	@scripts/airflow $(VERSION)
+	scripts/with-borrowed $(RUN)/pytest -m airflow $(if $(VERSION),--airflow '$(VERSION)') -n $(WORKERS) --dist loadgroup $(ARGS)
+
 .PHONY: demo
 demo: $(STAMP) debian ## publish packages under a lock, seen live; REPO= LOCK= PACE= choose where and how fast
 	scripts/with-borrowed $(RUN)/python -m examples.publishing demo \
 	  $(if $(REPO),--repo '$(REPO)') $(if $(LOCK),--lock '$(LOCK)') $(if $(PACE),--pace '$(PACE)') $(ARGS)
+
+.PHONY: demo-airflow
+demo-airflow: $(STAMP) debian ## the same from two DAGs of a real Airflow, one of which loses a worker; REPO= PACE=
+	@scripts/airflow 3.3
+	scripts/with-borrowed $(RUN)/python -m examples.publishing demo-airflow \
+	  $(if $(REPO),--repo '$(REPO)') $(if $(PACE),--pace '$(PACE)') $(ARGS)
 
 .PHONY: sim
 sim: $(STAMP) ## the lock protocol in virtual time under faults; SEED= replays one run, SEEDS= SCENARIO= FROM= choose more
@@ -82,6 +94,17 @@ model: $(STAMP) debian ## prove the models of the protocol with spin; ARGS=--dee
 .PHONY: bench
 bench: $(STAMP) ## measure what the engine itself costs
 	$(RUN)/python -m tests.benchmarks $(ARGS)
+
+.PHONY: bench-airflow
+bench-airflow: $(STAMP) debian ## measure a lock in a real Airflow beside a pool with one slot; takes minutes, VERSION=3.3
+	@scripts/airflow $(or $(VERSION),3.3)
+	$(RUN)/python -m tests.benchmarks.orchestrated --version $(or $(VERSION),3.3) $(ARGS)
+
+# needs Chromium and chromedriver, which no test needs: apt-get install --no-install-recommends chromium chromium-driver
+.PHONY: pictures
+pictures: $(STAMP) debian ## take the pictures of the docs anew, in headless Chromium on a real Airflow
+	@scripts/airflow 3.3
+	$(RUN)/python -m tests.airflow.pictures $(ARGS)
 
 .PHONY: lock
 lock: $(STAMP) ## pin anew what pyproject.toml asks for; ARGS=--upgrade for newer versions

@@ -1,0 +1,118 @@
+"""Decides how a task comes to its lease: by a trigger, or waiting in its own process; and what it does when told.
+
+Shared by `AcquireLockOperator` and by a task that has a lock for itself. Must not know what is done under the lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import lockstead
+from airflow_lockstead import compat, connection, errors, grants
+from airflow_lockstead.grants import Grant
+from airflow_lockstead.spec import LockSpec
+from lockstead.values import seconds
+
+INLINE_DEFAULT: Final = "dag.test() has no triggerer"
+
+Log = logging.Logger
+
+
+def deferral(spec: LockSpec, owner: str, method_name: str) -> Exception:
+    """Give what a task raises to wait without a worker slot; method_name is where it is resumed."""
+    from airflow_lockstead.triggers import WaitTrigger, plain
+
+    now = time.time()
+    gives_up_at = None if spec.timeout is None else now + seconds(spec.timeout, "timeout")
+    trigger = WaitTrigger(plain(spec), owner, now, gives_up_at)
+    deferred: Exception = compat.TaskDeferred(trigger=trigger, method_name=method_name)
+    return deferred
+
+
+def at_once(spec: LockSpec, owner: str, log: Log) -> Grant | None:
+    """Take the lock if it is free now; None if it is not, or the store does not answer: then the triggerer waits.
+
+    A task that defers and is resumed within a moment may be failed by the executor, which takes it for lost, and one
+    without retries ends so. Whoever need not wait does not defer; and is seconds earlier at its work.
+    """
+    lock = connection.lock(spec, owner)
+    try:
+        # what an earlier try of ours knew of the one before it
+        earlier = lock.inspect() if spec.on_unclean == "fail" else None
+        lease = lock.try_acquire(reclaim=True)
+    except (lockstead.StoreUnavailable, lockstead.OutcomeUnknown) as error:
+        log.info("not taken at once: %s", error)
+        return None
+    if lease is None:
+        return None
+    token, before = token_of(lease), lease.predecessor
+    return grants.granted(lease.detach(), token, 0.0, before, owner, earlier)
+
+
+def inline(spec: LockSpec, owner: str, log: Log, why: str = INLINE_DEFAULT) -> Grant:
+    """Wait for the lock in this process, and hand the lease on. NotAcquired of ours after the spec's timeout."""
+    began_at = time.time()
+    lock = connection.lock(spec, owner)
+    held = lock.inspect()
+    if held is not None and held.owner != owner:
+        log.info("%s; it waits in this process, for %s", grants.waiting(lock.key, held), why)
+    try:
+        lease = lock.acquire(spec.timeout, reclaim=True)
+    except lockstead.NotAcquired as error:
+        raise errors.NotAcquired(str(error)) from error
+    token = token_of(lease)
+    before = lease.predecessor
+    return grants.granted(lease.detach(), token, time.time() - began_at, before, owner, held)
+
+
+def token_of(lease: lockstead.Lease) -> int | None:
+    """Draw the fencing token; None from a store that has none."""
+    try:
+        return lease.sequencer().token
+    except lockstead.StoreRefused:
+        return None
+
+
+def told(event: Mapping[str, Any]) -> Grant:
+    """Read what a trigger fired with. Raises what the task ends with where it is no grant."""
+    match event.get("state"):
+        case grants.GRANTED:
+            return Grant.read(event)
+        case grants.NOT_ACQUIRED:
+            raise errors.NotAcquired(event["message"])
+        case grants.REFUSED:
+            raise compat.AirflowFailException(f"lockstead: {event['message']}")
+        case _:
+            raise compat.AirflowException(f"lockstead: {event.get('message', event)}")
+
+
+def is_still_held(spec: LockSpec, owner: str, grant: Grant, log: Log) -> bool:
+    """Renew a lease that was granted a while ago; False if it has ended meanwhile, and another must be asked for."""
+    try:
+        left = connection.lock(spec, owner).renew(grant.ticket)
+    except lockstead.LeaseLost as lost:
+        log.warning("the lease was granted, and ended before a worker slot was free; asking again (%s)", lost)
+        return False
+    log.info("%s; it lives for %.0f s from now on", grant, left)
+    return True
+
+
+def judge(spec: LockSpec, owner: str, grant: Grant, log: Log) -> None:
+    """Do what the spec says of a holder before us that did not end cleanly: warn, or give back and fail."""
+    if grant.unclean is None:
+        return
+    if spec.on_unclean == "warn":
+        log.warning("%s: what it left may need repair", grant.unclean)
+        return
+    try:
+        connection.lock(spec, owner).release(grant.ticket)
+        became = "was given back"
+    except lockstead.StoreError as error:
+        # a retry would take its own lease over, and see nothing unclean any more
+        became = f"is left to expire ({error})"
+    raise compat.AirflowFailException(
+        f"lockstead: {grant.unclean}: repair what it left, then clear this task (on_unclean='fail'); the lock {became}"
+    )

@@ -1,0 +1,337 @@
+"""Decides the life of one body under a lock: ticket, attach, wait for those before it, run, check, leave.
+
+What becomes of each way to end is a table (`outcomes`), and how a running body is ended is the watchdog's. Airflow's
+classes are `compat`'s; which task is wrapped, and how, is `wrap`'s, which calls `run`, `resume` and `announce`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import lockstead
+from airflow_lockstead import acquiring, compat, config, connection, errors, tickets, witness
+from airflow_lockstead.grants import Grant
+from airflow_lockstead.names import Attempt
+from airflow_lockstead.outcomes import Becomes, Kind, Leaving, becomes, leaving
+from airflow_lockstead.spec import LockSpec, Section
+from airflow_lockstead.watchdog import Limits, Watchdog
+
+if TYPE_CHECKING:
+    from lockstead import Lease, Lock, Sequencer
+
+GRANTED: Final = "lockstead_granted"
+"""Where a task with a lock of its own is resumed when it has been granted: `resume` knows it, the task has no such
+method."""
+
+PATIENCE: Final = 60.0
+"""Seconds, beside two lives of a lease, for which a body waits for those before it: the dead have expired by then."""
+
+
+TELLING: Final = 10.0
+"""Seconds that a process which is about to be left has to tell Airflow; what the body holds may keep it from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What a body and its templates see as `lockstead`. sequencer is what the resource checks; None without tokens."""
+
+    key: str
+    holder: str
+    token: int | None
+    sequencer: Sequencer | None
+
+    @classmethod
+    def of(cls, grant: Grant) -> InForce:
+        """Show a grant."""
+        sequencer = None if grant.token is None else lockstead.Sequencer(grant.key, grant.token)
+        return cls(grant.key, grant.holder, grant.token, sequencer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """One body and what it needs: the task, its place in the run, and the lock as it is named in this run."""
+
+    task: Any
+    context: Any
+    section: Section
+    spec: LockSpec
+    me: Attempt
+    on_kill: Callable[[], object]
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def acquirer(self) -> str:
+        return self.me.acquirer(self.section.group_id or self.me.task_id)
+
+    @property
+    def lock(self) -> Lock:
+        here = witness.Process.here(self.id)
+        return connection.lock(self.spec, self.me.member, {} if here is None else {witness.LABEL: str(here)})
+
+
+def announce(context: Any, section: Section) -> None:
+    """Put `lockstead` into the context before the templates are rendered, if the lock has been acquired by then."""
+    ti = context["ti"]
+    grant = tickets.own_grant(ti) if section.single else tickets.grant_of(ti, section.acquire_id, mapped=section.mapped)
+    if grant is not None:
+        context["lockstead"] = InForce.of(grant)
+
+
+def run(
+    task: Any,
+    context: Any,
+    section: Section,
+    call: Callable[[], Any],
+    on_kill: Callable[[], object],
+    *,
+    granted: Mapping[str, Any] | None = None,
+) -> Any:
+    """Run a body under its lease and give what it gave; every outcome without the lease is `errors.LeaseLost`.
+
+    call runs the body itself; on_kill is the task's own. granted: the event of the trigger that waited for the lock of
+    a task that has one for itself; without it such a task takes its lock if that is free, and else defers.
+    """
+    with errors.refusing():
+        spec = connection.rendered(task, context, section.spec)
+        visit = _Visit(task, context, section, spec, Attempt.of(context["ti"]), on_kill)
+        grant = _own_grant(visit, granted) if section.single else _grant_of_the_section(visit)
+        lease = _joined(visit, grant)
+    return _work(visit, grant, lease, call)
+
+
+def resume(
+    task: Any,
+    context: Any,
+    section: Section,
+    next_method: str,
+    next_kwargs: Mapping[str, Any] | None,
+    *,
+    execute: Callable[[], Any],
+    resume_execution: Callable[[], Any],
+    on_kill: Callable[[], object],
+) -> Any:
+    """Go on with a task that deferred: with its body, or, where it waited for its own lock, at the body's beginning."""
+    if next_method == GRANTED:
+        event = (next_kwargs or {}).get("event") or {}
+        return run(task, context, section, execute, on_kill, granted=event)
+    return run(task, context, section, resume_execution, on_kill)
+
+
+# --- coming to the lease ----------------------------------------------------------------------------------------------
+
+
+def _grant_of_the_section(visit: _Visit) -> Grant:
+    grant = tickets.grant_of(visit.context["ti"], visit.section.acquire_id, mapped=visit.section.mapped)
+    if grant is None:
+        raise compat.AirflowFailException(
+            f"lockstead: {visit.section.acquire_id} has acquired nothing in this run: clear it together with this task"
+        )
+    return grant
+
+
+def _own_grant(visit: _Visit, granted: Mapping[str, Any] | None) -> Grant:
+    """Come to the lease of a task that has its lock for itself; raises the deferral where it has to wait."""
+    ti, log = visit.context["ti"], visit.task.log
+    if granted is None:
+        known = tickets.own_grant(ti)
+        if known is not None:
+            return known
+        if compat.runs_inline():
+            grant = acquiring.inline(visit.spec, visit.acquirer, log)
+        else:
+            taken = acquiring.at_once(visit.spec, visit.acquirer, log)
+            if taken is None:
+                log.info("asking for the lock in the triggerer, as %r", visit.acquirer)
+                raise acquiring.deferral(visit.spec, visit.acquirer, GRANTED)
+            grant = taken
+    else:
+        grant = acquiring.told(granted)
+        if not acquiring.is_still_held(visit.spec, visit.acquirer, grant, log):
+            raise acquiring.deferral(visit.spec, visit.acquirer, GRANTED)
+    acquiring.judge(visit.spec, visit.acquirer, grant, log)
+    tickets.note_own(ti, grant)
+    log.info("%s", grant)
+    return grant
+
+
+def _joined(visit: _Visit, grant: Grant) -> Lease:
+    """Become a member, and wait for those whose work this body builds on; if the lease is gone, as the spec says."""
+    lock, log = visit.lock, visit.task.log
+    try:
+        lease = lock.attach(grant.ticket)
+    except lockstead.LeaseLost as lost:
+        if visit.spec.on_stale_lease == "reacquire":
+            log.warning("%s; acquiring the lock anew for this task alone, in its worker slot", lost)
+            return _anew(visit, lock)
+        raise errors.LeaseLost(
+            grant.key,
+            grant.holder,
+            grant.token,
+            lost.reason,
+            f"it was gone before this task began ({lost}); clear the task that acquires it together with this one, "
+            "or say on_stale_lease='reacquire'",
+        ) from lost
+    try:
+        _wait_for_those_before(visit, lock, grant)
+        lease.check()
+    except lockstead.LeaseLost as lost:
+        lease.release()
+        raise errors.LeaseLost(grant.key, grant.holder, grant.token, lost.reason, f"before it began: {lost}") from lost
+    except BaseException:
+        lease.release()
+        raise
+    return lease
+
+
+def _anew(visit: _Visit, lock: Lock) -> Lease:
+    try:
+        return lock.acquire(visit.spec.timeout)
+    except lockstead.NotAcquired as error:
+        raise errors.NotAcquired(str(error)) from error
+
+
+def _wait_for_those_before(visit: _Visit, lock: Lock, grant: Grant) -> None:
+    """Wait until no body of a task directly upstream, nor of an earlier try, is alive: a mark can outrun its end."""
+    is_before = visit.me.works_before(visit.section.upstream)
+    there = sorted(one.owner for one in lock.members(grant.ticket) if is_before(one.owner))
+    if not there:
+        return
+    visit.task.log.info("waiting for who works still, or was not seen to end: %s", ", ".join(there))
+    limit = 2 * lockstead.LeaseTicket.parse(grant.ticket).ttl + PATIENCE
+    if not witness.wait_for(lock, grant.ticket, whose=is_before, limit=limit, log=visit.task.log):
+        raise compat.AirflowException(
+            f"lockstead: after {limit:.0f} s {', '.join(there)} still works under the lease of {grant.holder!r} on "
+            f"{grant.key!r}: not working beside it"
+        )
+
+
+# --- the body ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a body gave or raised, and how its lease was lost, if it was."""
+
+    kind: Kind
+    result: Any
+    raised: BaseException | None
+    lost: lockstead.LeaseLost | None
+
+
+def _work(visit: _Visit, grant: Grant, lease: Lease, call: Callable[[], Any]) -> Any:
+    if not lease.is_member:
+        # acquired anew: the grant of the section is not what this body works under
+        grant = Grant(grant.ticket, acquiring.token_of(lease), lease.key, lease.holder)
+    visit.context["lockstead"] = InForce.of(grant)
+    outcome = _called(visit, grant, lease, call)
+    if becomes(outcome.kind, is_held=outcome.lost is None) is Becomes.LEASE_LOST:
+        lost = outcome.lost
+        reason, detail = (None, "") if lost is None else (lost.reason, str(lost))
+        told = f"{detail}; the body {outcome.kind.value}"
+        raise errors.LeaseLost(grant.key, grant.holder, grant.token, reason, told) from (outcome.raised or lost)
+    if leaving(outcome.kind, is_single=visit.section.single) is Leaving.GIVE_BACK and lease.is_member:
+        _give_back(visit, grant)
+    if outcome.raised is not None:
+        raise outcome.raised
+    return outcome.result
+
+
+def _called(visit: _Visit, grant: Grant, lease: Lease, call: Callable[[], Any]) -> _Outcome:
+    """Call the body, guarded, and leave the lease; whatever it raised is kept, and not raised here."""
+    result, raised, lost = None, None, None
+    parent = None if compat.runs_inline() else os.getppid()
+    watchdog = Watchdog(
+        visit.id,
+        say=visit.task.log.error,
+        on_kill=visit.on_kill,
+        parent=parent,
+        limits=Limits(config.ABORT_TERMS.value, config.ABORT_GRACE.value),
+        leave=lambda code: _leave(visit, grant, lease, code),
+    )
+    try:
+        with lease, watchdog:
+            lease.on_lost(lambda: watchdog.lost(_why(lease)))
+            try:
+                with _guard(lease):
+                    result = call()
+            except BaseException as error:  # noqa: BLE001 - it is raised again, unless the lease was lost
+                raised = error
+            lost = _loss(lease)
+            if lost is not None:
+                # it may have been found at this very instant: what the body started must end all the same
+                watchdog.lost(str(lost))
+    except lockstead.LeaseLost as error:
+        lost = lost or error
+    return _Outcome(_kind(raised), result, raised, lost)
+
+
+def _leave(visit: _Visit, grant: Grant, lease: Lease, code: int) -> None:
+    """Leave the process of a body that does not stop; a task that lost its lease fails for good with it.
+
+    An exit code alone may be retried, and an orphan has nobody to tell.
+    """
+    lost = _loss(lease)
+    if lost is not None:
+        error = errors.LeaseLost(
+            grant.key, grant.holder, grant.token, lost.reason, f"{lost}; the body did not stop, its process is left"
+        )
+        told: list[bool] = []
+
+        def tell() -> None:
+            visit.task.log.error("%s", error)
+            told.append(compat.fail_for_good(visit.context["ti"], error))
+
+        teller = threading.Thread(target=tell, name="lockstead-leave", daemon=True)
+        teller.start()
+        teller.join(TELLING)
+        code = 0 if True in told else code
+    os._exit(code)
+
+
+def _guard(lease: Lease) -> AbstractContextManager[object]:
+    """Interrupt the body when the lease is lost, but never within an exchange with Airflow's supervisor."""
+    if threading.current_thread() is threading.main_thread():
+        return lease.guard(mutex=compat.comms_mutex())
+    return lease.guard()
+
+
+def _loss(lease: Lease) -> lockstead.LeaseLost | None:
+    return None if lease.is_held else lease.lost_error()
+
+
+def _why(lease: Lease) -> str:
+    found = _loss(lease)
+    return "its lease is lost" if found is None else str(found)
+
+
+def _kind(raised: BaseException | None) -> Kind:
+    match raised:
+        case None:
+            return Kind.RETURNED
+        case compat.TaskDeferred():
+            return Kind.DEFERRED
+        case compat.AirflowRescheduleException():
+            return Kind.RESCHEDULED
+        case compat.AirflowSkipException():
+            return Kind.SKIPPED
+        case lockstead.LeaseLost():
+            return Kind.STOPPED
+        case Exception():
+            return Kind.RAISED
+        case _:
+            return Kind.ENDED
+
+
+def _give_back(visit: _Visit, grant: Grant) -> None:
+    """Release the lock of a task that has it for itself. What fails here fails no finished work: the ttl frees it."""
+    try:
+        if not connection.lock(visit.spec, visit.me.member).release(grant.ticket):
+            visit.task.log.warning("the lease of %r on %r was gone already", grant.holder, grant.key)
+    except lockstead.StoreError as error:
+        visit.task.log.warning("%r was not given back, its ttl will free it: %s", grant.key, error)

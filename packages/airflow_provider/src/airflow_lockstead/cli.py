@@ -1,0 +1,85 @@
+"""Decides what `airflow lockstead list|inspect|break` is: the commands of `lockstead`, on the store of a connection.
+
+The words and what is printed are the core's. Must not be imported but by Airflow's command line.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+from airflow_lockstead.spec import DEFAULT_CONN_ID
+
+
+def get_lockstead_cli_commands() -> list[Any]:
+    """Give the group of commands that Airflow's command line takes up."""
+    from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
+
+    conn_id = Arg(("--conn-id",), help="Connection that names the store", default=DEFAULT_CONN_ID)
+    url = Arg(("--url",), help="The store's URL, in place of a connection", default=None)
+    json = Arg(("--json",), help="Print JSON and nothing else", action="store_true")
+    key = Arg(("key",), help="The lock's name inside its store")
+    reason = Arg(("--reason",), help="Why; the holder and the history are told", required=True)
+    by = Arg(("--by",), help="Who breaks it; by default user@host", default=None)
+    now = Arg(("--now",), help="Remove it at once, though its holder may go on believing", action="store_true")
+    yes = Arg(("-y", "--yes"), help="Do not ask", action="store_true")
+    return [
+        GroupCommand(
+            name="lockstead",
+            help="Look at locks, and break them",
+            subcommands=(
+                ActionCommand(
+                    "list", "Show every lock of a store, overdue ones first", list_locks, (conn_id, url, json)
+                ),
+                ActionCommand("inspect", "Show who holds a lock, since when, why", inspect, (key, conn_id, url, json)),
+                ActionCommand(
+                    "break",
+                    "Revoke who holds a lock; leaves an audit entry",
+                    break_lease,
+                    (key, conn_id, url, reason, by, now, yes, json),
+                ),
+            ),
+        )
+    ]
+
+
+def list_locks(args: Any) -> None:
+    """Show every lock of the store."""
+    _call(args, "list", None, json=args.json)
+
+
+def inspect(args: Any) -> None:
+    """Show one lock."""
+    _call(args, "inspect", args.key, json=args.json)
+
+
+def break_lease(args: Any) -> None:
+    """Break one lease."""
+    words = ["--reason", args.reason]
+    words += ["--by", args.by] if args.by else []
+    words += ["--now"] if args.now else []
+    words += ["--yes"] if args.yes else []
+    _call(args, "break", args.key, *words, json=args.json)
+
+
+def _call(args: Any, verb: str, key: str | None, *words: str, json: bool) -> None:
+    """Call the core's command with the URL of the store, and exit with its code."""
+    from airflow_lockstead import connection
+    from lockstead.cli.main import call
+
+    try:
+        place = connection.Place(args.url) if args.url else connection.PLACES.place(args.conn_id)
+    except (ValueError, TypeError) as error:
+        _refuse(str(error))
+    if place.client is not None:
+        _refuse(
+            "this connection takes its credentials from another one, which a URL cannot carry; "
+            "give --url, with credentials as the store's library finds them"
+        )
+    target = place.url if key is None else place.lock_url(key)
+    sys.exit(call([verb, target, *words, *(["--json"] if json else [])]))
+
+
+def _refuse(why: str) -> NoReturn:
+    sys.stderr.write(f"airflow lockstead: {why}\n")
+    sys.exit(64)

@@ -1,0 +1,326 @@
+"""Decides which store and client object a connection means, and keeps both for all tasks and waiters of a process.
+
+Waiters share one line, and so one poller, if they share the store's URL and the client object: therefore an object is
+made once and kept while the connection says the same. Must not know tasks. What a connection says is turned into a URL
+by pure functions, which take whatever has the attributes of Airflow's `Connection`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
+
+from airflow_lockstead.spec import LockSpec
+
+if TYPE_CHECKING:
+    from lockstead import AsyncLock, Client, Lock
+
+
+FRESH: Final = 60.0
+"""Seconds for which what a connection said is not asked again: a thousand waiters begin at once."""
+
+REFERENCES: Final = ("google_conn_id", "redis_conn_id", "postgres_conn_id")
+LIBPQ: Final = frozenset({"sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "options", "application_name"})
+REDIS_TLS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
+FALSE: Final = frozenset({"", "0", "false", "no", "off", "none"})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A store as it is opened: its URL, which may hold credentials, and the client object that brings others."""
+
+    url: str = field(repr=False)
+    client: object | None = field(default=None, repr=False)
+
+    def lock_url(self, key: str) -> str:
+        """Give the URL of a lock in it."""
+        return f"{self.url}#{quote(key, safe='/:@!$&*+,;=')}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a connection said, when, and what was made of it."""
+
+    said: tuple[Any, ...] = field(repr=False)
+    read_at: float
+    place: Place
+
+
+# --- what a connection means (pure) -----------------------------------------------------------------------------------
+
+
+def extras_of(connection: Any) -> dict[str, str]:
+    """Give a connection's extras as text: from a URI all of them are, and a form of old prefixes their names."""
+    extras = connection.extra_dejson or {}
+    prefix = "extra__lockstead__"
+    return {name.removeprefix(prefix): str(value).strip() for name, value in extras.items() if value is not None}
+
+
+def is_true(text: str) -> bool:
+    """Read a yes or no that is text; `bool("false")` would be true."""
+    return text.lower() not in FALSE
+
+
+def reference_of(connection: Any) -> tuple[str, str] | None:
+    """Give which extra names another connection, and which; ValueError if several do."""
+    extras = extras_of(connection)
+    found = [(name, extras[name]) for name in REFERENCES if extras.get(name)]
+    if len(found) > 1:
+        raise ValueError(
+            f"the connection {connection.conn_id!r} names {' and '.join(name for name, _ in found)}: leave one"
+        )
+    return found[0] if found else None
+
+
+def url_of(connection: Any) -> str:
+    """Give the store's URL that stands in a connection's host; empty if none does. Login and password go into it."""
+    extras = extras_of(connection)
+    url = extras.get("url") or (connection.host or "").strip()
+    # Airflow takes the scheme of `lockstead://redis://host` off, and leaves a URL in the host whole
+    if url and ":" not in url.partition("/")[0]:
+        raise ValueError(
+            f"the host of the connection {connection.conn_id!r} is no store URL: it has no scheme, as in "
+            "'gs://bucket/locks' or 'redis://host/0'"
+        )
+    if "#" in url:
+        raise ValueError(
+            f"the host of the connection {connection.conn_id!r} names a lock: leave out what is behind '#'"
+        )
+    return _with_user(url, connection.login, connection.password)
+
+
+def _with_user(url: str, login: str | None, password: str | None) -> str:
+    scheme, has_host, rest = url.partition("://")
+    if not (login or password) or not has_host or "@" in rest.partition("/")[0]:
+        return url
+    return f"{scheme}://{_user(login, password)}{rest}"
+
+
+def _user(login: str | None, password: str | None) -> str:
+    if not (login or password):
+        return ""
+    secret = "" if not password else f":{quote(password, safe='')}"
+    return f"{quote(login or '', safe='')}{secret}@"
+
+
+def redis_url(connection: Any) -> str:
+    """Give the URL of the Redis that one of Airflow's own connections names, without credentials."""
+    extras = extras_of(connection)
+    scheme = "rediss" if is_true(extras.get("ssl", "")) or connection.conn_type == "rediss" else "redis"
+    database = extras.get("db") or connection.schema or "0"
+    return f"{scheme}://{connection.host or 'localhost'}:{connection.port or 6379}/{database}"
+
+
+def postgres_url(connection: Any, base: str = "") -> str:
+    """Give the URL of the database that one of Airflow's own connections names, credentials included.
+
+    base: the store's URL, if the connection of ours has one; only user and password are taken then.
+    """
+    if base:
+        return _with_user(base, connection.login, connection.password)
+    options = {name: value for name, value in extras_of(connection).items() if name in LIBPQ}
+    port = f":{connection.port}" if connection.port else ""
+    where = f"{_user(connection.login, connection.password)}{connection.host or 'localhost'}{port}"
+    return f"postgresql://{where}/{connection.schema or ''}" + (
+        f"?{urlencode(options, quote_via=quote)}" if options else ""
+    )
+
+
+def redis_client(connection: Any) -> object:
+    """Make the client object that carries a Redis connection's credentials and TLS; it opens nothing."""
+    import redis
+
+    extras = extras_of(connection)
+    ways: dict[str, Any] = {name: extras[name] for name in REDIS_TLS if extras.get(name)}
+    if "ssl_check_hostname" in ways:
+        ways["ssl_check_hostname"] = is_true(ways["ssl_check_hostname"])
+    if redis_url(connection).startswith("rediss:"):
+        ways["ssl"] = True
+    return redis.Redis(
+        host=connection.host or "localhost",
+        port=int(connection.port or 6379),
+        username=connection.login or None,
+        password=connection.password or None,
+        **ways,
+    )
+
+
+def google_client(connection: Any) -> object:
+    """Make the client object that carries a Google connection's credentials, by Airflow's own hook.
+
+    ValueError with one line if it gives none; a server of Google's that is silent is no such thing, and goes through.
+    """
+    from airflow_lockstead import compat
+
+    who = f"the connection {connection.conn_id!r} gives no Google credentials"
+    try:
+        hook = connection.get_hook()
+        ask = hook.get_credentials_and_project_id
+    except (ImportError, AttributeError, compat.AirflowException) as error:
+        raise ValueError(
+            f"{who}: is apache-airflow-providers-google installed, and its type google_cloud_platform? ({error})"
+        ) from error
+    from google.auth.exceptions import DefaultCredentialsError
+    from google.cloud import storage
+
+    try:
+        credentials, project = ask()
+    except (compat.AirflowException, DefaultCredentialsError, ValueError, FileNotFoundError, PermissionError) as error:
+        raise ValueError(f"{who}: {' '.join(str(error).split())}") from error
+    return storage.Client(project=project, credentials=credentials)
+
+
+def place_of(connection: Any, find: Callable[[str], Any]) -> Place:
+    """Give the store and client object that a connection means. find gives another connection by its id."""
+    url, reference = url_of(connection), reference_of(connection)
+    if reference is None:
+        if not url:
+            raise ValueError(f"the connection {connection.conn_id!r} names no store: put its URL into the host")
+        return Place(url)
+    name, conn_id = reference
+    other = find(conn_id)
+    match name:
+        case "redis_conn_id":
+            return Place(url or redis_url(other), redis_client(other))
+        case "postgres_conn_id":
+            return Place(postgres_url(other, url))
+        case _:
+            if not url:
+                raise ValueError(
+                    f"the connection {connection.conn_id!r} names no bucket: put 'gs://bucket/prefix' into the host"
+                )
+            return Place(url, google_client(other))
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+class Places:
+    """The stores of this process by connection; one client object for all who use a connection."""
+
+    def __init__(self, find: Callable[[str], Any]) -> None:
+        self._find = find
+        self._known: dict[str, _Known] = {}
+        self._lock = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def known(self, conn_id: str) -> Place | None:
+        """Give the place of a connection that was asked a moment ago, without asking."""
+        found = self._known.get(conn_id)
+        return found.place if found is not None and time.monotonic() < found.read_at + FRESH else None
+
+    def place(self, conn_id: str) -> Place:
+        """Give the place of a connection. ValueError, with one line, if it is missing or says nothing that can be."""
+        with self._lock:
+            if (fresh := self.known(conn_id)) is not None:
+                return fresh
+            connection = self._find(conn_id)
+            reference = reference_of(connection)
+            other = None if reference is None else self._referenced(connection, *reference)
+            said = (_said(connection), None if other is None else _said(other))
+            before = self._known.get(conn_id)
+            place = (
+                before.place if before is not None and before.said == said else place_of(connection, lambda _: other)
+            )
+            self._known[conn_id] = _Known(said, time.monotonic(), place)
+            return place
+
+    def _referenced(self, connection: Any, name: str, conn_id: str) -> Any:
+        try:
+            return self._find(conn_id)
+        except ValueError as error:
+            raise ValueError(
+                f"the connection {connection.conn_id!r} takes its credentials from {conn_id!r} ({name}), and there is "
+                "no such connection"
+            ) from error
+
+    async def aplace(self, conn_id: str) -> Place:
+        """Give the place of a connection without blocking the event loop, in a thread of its own."""
+        if (fresh := self.known(conn_id)) is not None:
+            return fresh
+        from asgiref.sync import sync_to_async
+
+        self._threads = self._threads or ThreadPoolExecutor(1, "lockstead-connection")
+        # by asgiref, for what Airflow asks from that thread finds its way back to this loop
+        ask = sync_to_async(self.place, thread_sensitive=False, executor=self._threads)
+        place: Place = await ask(conn_id)
+        return place
+
+
+def _said(connection: Any) -> tuple[Any, ...]:
+    names = ("conn_type", "host", "port", "schema", "login", "password", "extra")
+    return tuple(getattr(connection, name, None) for name in names)
+
+
+def find_connection(conn_id: str) -> Any:
+    """Ask Airflow for a connection; ValueError, with one line, if there is none."""
+    from airflow_lockstead import compat
+
+    try:
+        return compat.BaseHook.get_connection(conn_id)
+    except compat.AirflowNotFoundException as error:
+        raise ValueError(
+            f"there is no connection {conn_id!r}: make one of the type lockstead, or name the store by its URL"
+        ) from error
+
+
+PLACES: Final = Places(find_connection)
+"""Those of this process: the one state of this package that outlives a task."""
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+def rendered(task: Any, context: Any, spec: LockSpec) -> LockSpec:
+    """Give a lock as it is named in this run; ValueError, with one line, for a template that renders empty."""
+    said = {name: task.render_template(text, context) for name, text in spec.templates.items()}
+    return spec.named(said)
+
+
+def lock(spec: LockSpec, owner: str | None = None, labels: Mapping[str, str] | None = None) -> Lock:
+    """Name a lock, blocking; owner is who asks, or who registers, labels what it says besides.
+
+    Opens nothing yet, but asks for the connection.
+    """
+    from lockstead import Lock
+
+    place = None if spec.lock is not None else PLACES.place(_conn_id(spec))
+    settings = _settings(spec, owner)
+    if labels:
+        settings["labels"] = {**spec.labels, **labels}
+    return Lock(_url(spec, place), client=place.client if place else None, **settings)
+
+
+async def async_lock(spec: LockSpec, owner: str | None = None) -> AsyncLock:
+    """Name a lock, awaiting."""
+    from lockstead import AsyncLock
+
+    place = None if spec.lock is not None else await PLACES.aplace(_conn_id(spec))
+    return AsyncLock(_url(spec, place), client=place.client if place else None, **_settings(spec, owner))
+
+
+def client(conn_id: str) -> Client:
+    """Open the store of a connection, with a keeper of its own; who opens it closes it."""
+    from lockstead import connect
+
+    place = PLACES.place(conn_id)
+    return connect(place.url, client=place.client)
+
+
+def _conn_id(spec: LockSpec) -> str:
+    if spec.conn_id is None:
+        raise ValueError("the lock names neither a URL nor a connection")
+    return spec.conn_id
+
+
+def _url(spec: LockSpec, place: Place | None) -> str:
+    return spec.lock or "" if place is None else place.lock_url(spec.key or "")
+
+
+def _settings(spec: LockSpec, owner: str | None) -> dict[str, Any]:
+    return spec.settings if owner is None else {**spec.settings, "owner": owner}

@@ -1,0 +1,42 @@
+"""Decides how the form of a lockstead connection looks, for the hook and for `provider_info`. Pure.
+
+Must import nothing: Airflow asks for it while it is itself being imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+FIELDS: Final = {
+    "google_conn_id": ("Google connection", "One of Airflow's own, whose credentials are taken (gs: stores)."),
+    "redis_conn_id": ("Redis connection", "One of Airflow's own, whose credentials are taken (redis: stores)."),
+    "postgres_conn_id": (
+        "Postgres connection",
+        "One of Airflow's own, whose credentials are taken (postgresql: stores).",
+    ),
+}
+"""The extras of the form: name to label and description."""
+
+HIDDEN: Final = ("schema", "port", "extra")
+
+RELABELED: Final = {"host": "Store URL", "login": "User", "password": "Password"}
+
+PLACEHOLDERS: Final = {
+    "host": "gs://bucket/locks, redis://host/0, postgresql://host/db, etcd://host",
+    "login": "where the store asks for one",
+    "password": "goes into the URL, and is never shown",
+    **dict.fromkeys(FIELDS, "id of a connection"),
+}
+
+
+def behaviour(separator: str = "_") -> dict[str, Any]:
+    """Give which fields are shown, and under which name. separator: "_" in a hook's answer, "-" in a provider's."""
+    return {f"hidden{separator}fields": list(HIDDEN), "relabeling": dict(RELABELED), "placeholders": dict(PLACEHOLDERS)}
+
+
+def conn_fields() -> dict[str, Any]:
+    """Give the form's extra fields as a provider says them (`conn-fields`)."""
+    return {
+        name: {"label": label, "description": said, "schema": {"type": ["string", "null"]}}
+        for name, (label, said) in FIELDS.items()
+    }

@@ -1,0 +1,77 @@
+"""Decides what Airflow is shown of a connection to a store: its form, its test, and what a task gets of it.
+
+What a connection means is `connection`'s. Must not be imported at parse.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import lockstead
+from airflow_lockstead import compat, connection
+from airflow_lockstead.fields import FIELDS, behaviour
+from airflow_lockstead.spec import DEFAULT_CONN_ID
+
+if TYPE_CHECKING:
+    from lockstead import AsyncLock, Client, Lock
+
+
+class LocksteadHook(compat.BaseHook):  # type: ignore[misc]  # a class that is found when Airflow is there
+    """Locks in the store that a connection names."""
+
+    conn_name_attr = "lockstead_conn_id"
+    default_conn_name = DEFAULT_CONN_ID
+    conn_type = "lockstead"
+    hook_name = "Lockstead"
+
+    def __init__(self, lockstead_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.lockstead_conn_id = lockstead_conn_id
+        self._client: Client | None = None
+
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """Give the form's extra fields to the versions that ask the hook for them."""
+        from flask_appbuilder.fieldwidgets import BS3TextFieldWidget
+        from wtforms import StringField
+
+        return {
+            name: StringField(label, description=said, widget=BS3TextFieldWidget())
+            for name, (label, said) in FIELDS.items()
+        }
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """Give which fields of the form are shown, and under which name."""
+        return behaviour()
+
+    def get_conn(self) -> Client:
+        """Give the opened store; the same as long as this hook lives. ValueError or StoreRefused with one line."""
+        if self._client is None:
+            self._client = connection.client(self.lockstead_conn_id)
+        return self._client
+
+    def lock(self, key: str, **settings: Any) -> Lock:
+        """Name a lock of this store; settings as of `lockstead.Settings.make`."""
+        place = connection.PLACES.place(self.lockstead_conn_id)
+        return lockstead.Lock(place.lock_url(key), client=place.client, **settings)
+
+    async def async_lock(self, key: str, **settings: Any) -> AsyncLock:
+        """Name a lock of this store, awaiting."""
+        place = await connection.PLACES.aplace(self.lockstead_conn_id)
+        return lockstead.AsyncLock(place.lock_url(key), client=place.client, **settings)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Try whether the store can be reached and its locks be listed; one line either way. Takes no lock."""
+        try:
+            with connection.client(self.lockstead_conn_id) as client:
+                held = len(client.list())
+        except (ValueError, TypeError, lockstead.LocksteadError) as error:
+            return False, _line(error)
+        except Exception as error:  # noqa: BLE001 - whatever a client library raises, the form shows one line
+            return False, f"{type(error).__name__}: {_line(error)}"
+        return True, f"the store answers; {held} {'lock is' if held == 1 else 'locks are'} held there"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,71 @@
+"""Decides what Airflow's tasks are called in the records of a lock and in its UI, and whom a body waits for. Pure.
+
+Must not know Airflow's classes: a task instance is whatever has these five attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+PREFIX: Final = "airflow:"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of one task of one run. map_index is -1 for a task that is not mapped."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    try_number: int
+
+    @classmethod
+    def of(cls, ti: Any) -> Self:
+        """Read a task instance, of any version of Airflow."""
+        map_index = ti.map_index if ti.map_index is not None else -1
+        return cls(ti.dag_id, ti.run_id, ti.task_id, map_index, ti.try_number)
+
+    def acquirer(self, scope: str) -> str:
+        """Name who asks for a lock: the same over tries, so that a retry takes over what its earlier try was granted.
+
+        scope: the full id of the group whose lock it is, or of the task.
+        """
+        return f"{self._below(scope)}{self.map_index}"
+
+    @property
+    def member(self) -> str:
+        """Name this try as one who works under a lease."""
+        return f"{self._below(self.task_id)}{self.map_index}/{self.try_number}"
+
+    def works_before(self, upstream: Iterable[str]) -> Callable[[str], bool]:
+        """Give what chooses, by owner, whom this body waits for: tasks directly upstream, and its own earlier tries.
+
+        Marking a running task lets what is downstream of it start while its body is still alive.
+        """
+        others = tuple(self._below(task_id) for task_id in upstream)
+        own = f"{self._below(self.task_id)}{self.map_index}/"
+        this = self.member
+
+        def is_before(owner: str) -> bool:
+            return owner != this and owner.startswith((own, *others))
+
+        return is_before
+
+    def _below(self, name: str) -> str:
+        text = f"{PREFIX}{self.dag_id}/{self.run_id}/{name}/"
+        # a run's id is what somebody typed, and an owner has to be printable
+        return "".join(one if one.isprintable() else "?" for one in text)
+
+
+def log_of(dag_id: str, run_id: str, task_id: str, map_index: int | None, *, is_new: bool) -> str:
+    """Give the path of a task's log in Airflow's UI. is_new: of version 3 and later."""
+    dag, run, task = (quote(name, safe="") for name in (dag_id, run_id, task_id))
+    is_mapped = map_index is not None and map_index >= 0
+    if is_new:
+        return f"/dags/{dag}/runs/{run}/tasks/{task}" + (f"/mapped/{map_index}" if is_mapped else "")
+    mapped = f"&map_index={map_index}" if is_mapped else ""
+    return f"/dags/{dag}/grid?dag_run_id={run}&task_id={task}{mapped}&tab=logs"

@@ -1,0 +1,254 @@
+"""Decides what acquire, keep and release are as tasks. What is done between them is `body`'s.
+
+Waiting is the triggerer's: a task that waits holds no worker slot. Imported at parse, so nothing here imports a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_lockstead import compat, config
+from airflow_lockstead.links import HolderLink
+from airflow_lockstead.names import Attempt
+from airflow_lockstead.spec import NAMES, LockSpec, OnUnclean, check_keeper
+
+if TYPE_CHECKING:
+    from airflow_lockstead.grants import Grant
+    from lockstead import Lock
+    from lockstead.values import Duration
+
+RETRIES: Final = 3
+RETRY_DELAY: Final = timedelta(seconds=10)
+"""A deferred task can be failed by an executor's stale event just after its trigger fired; a retry loses nothing."""
+
+DRAIN_PATIENCE: Final = 60.0
+"""Seconds, beside two lives of a lease, for which a release waits for those who still work under it."""
+
+
+class _LockOperator(compat.BaseOperator):  # type: ignore[misc]  # a class that is found when Airflow is there
+    """What the three have in common: which lock, rendered, and retries that lose nothing."""
+
+    template_fields: Sequence[str] = tuple(NAMES)
+
+    def __init__(
+        self,
+        *,
+        lock: str | None = None,
+        key: str | None = None,
+        lockstead_conn_id: str | None = None,
+        ttl: Duration | None = None,
+        timeout: Duration | None = None,
+        purpose: str | None = None,
+        expected: Duration | None = None,
+        on_unclean: OnUnclean = "warn",
+        labels: Mapping[str, str] | None = None,
+        spec: LockSpec | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # one without a retry would end its run for an executor's stale event
+        kwargs["retries"] = max(1, int(kwargs.get("retries", RETRIES) or 0))
+        kwargs.setdefault("retry_delay", RETRY_DELAY)
+        super().__init__(**kwargs)
+        self._spec = spec or LockSpec(
+            lock=lock,
+            key=key,
+            conn_id=lockstead_conn_id,
+            ttl=ttl,
+            timeout=timeout,
+            purpose=purpose,
+            expected=expected,
+            keeper=False,
+            on_unclean=on_unclean,
+            labels=labels or {},
+        )
+        self.lock = self._spec.lock
+        self.key = self._spec.key
+        self.lockstead_conn_id = self._spec.conn_id
+        self.purpose = self._spec.purpose
+
+    @property
+    def spec(self) -> LockSpec:
+        """Give the lock as it is named now: in a running task, with its templates rendered."""
+        return self._spec.named({name: getattr(self, name) for name in NAMES})
+
+
+class AcquireLockOperator(_LockOperator):
+    """Waits for a lock without a worker slot, and returns its ticket, token, key and holder.
+
+    Nothing keeps the lease when the task has ended: it lives for its ttl. deferrable=False waits in the worker.
+    """
+
+    operator_extra_links = (HolderLink(),)
+
+    def __init__(self, *, scope: str | None = None, deferrable: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scope = scope
+        self.deferrable = deferrable
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        """Take the lock if it is free; else have the triggerer wait for it."""
+        from airflow_lockstead import acquiring, errors
+
+        with errors.refusing():
+            spec, owner = self.spec, self._owner(context)
+            if self.deferrable and not compat.runs_inline():
+                if (grant := acquiring.at_once(spec, owner, self.log)) is not None:
+                    return self._taken(spec, owner, grant)
+                self.log.info("asking for the lock in the triggerer, as %r", owner)
+                raise acquiring.deferral(spec, owner, "granted")
+            why = acquiring.INLINE_DEFAULT if self.deferrable else "deferrable=False"
+            return self._taken(spec, owner, acquiring.inline(spec, owner, self.log, why))
+
+    def granted(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on with what the trigger was granted, if it still is."""
+        from airflow_lockstead import acquiring, errors
+
+        with errors.refusing():
+            grant = acquiring.told(event)
+            spec, owner = self.spec, self._owner(context)
+            if not acquiring.is_still_held(spec, owner, grant, self.log):
+                raise acquiring.deferral(spec, owner, "granted")
+            return self._taken(spec, owner, grant)
+
+    def _owner(self, context: Any) -> str:
+        return Attempt.of(context["ti"]).acquirer(self.scope or self.task_id)
+
+    def _taken(self, spec: LockSpec, owner: str, grant: Grant) -> dict[str, Any]:
+        from airflow_lockstead import acquiring
+
+        acquiring.judge(spec, owner, grant, self.log)
+        self.log.info("%s", grant)
+        return grant.xcom
+
+
+class _FromAcquire(_LockOperator):
+    """What works with the lease of an acquire task: acquire is that task, or its full id."""
+
+    def __init__(self, *, acquire: Any = None, acquire_id: str | None = None, **kwargs: Any) -> None:
+        if isinstance(acquire, _LockOperator) and not {"spec", "lock", "key"} & set(kwargs):
+            kwargs["spec"] = acquire._spec
+        super().__init__(**kwargs)
+        if isinstance(acquire, str):
+            acquire_id = acquire
+        elif acquire is not None:
+            acquire_id = acquire.task_id
+            self.set_upstream(acquire)
+        if not acquire_id:
+            raise ValueError(f"{self.task_id} needs acquire=, the task that acquires its lock")
+        self.acquire_id = acquire_id
+
+    def _grant(self, context: Any) -> Grant | None:
+        from airflow_lockstead.tickets import grant_of
+
+        return grant_of(context["ti"], self.acquire_id)
+
+
+class ReleaseLockOperator(_FromAcquire):
+    """Gives a lease back, once nobody works under it any more. A lease that is gone already is no failure.
+
+    drain: seconds for which those who still work under it may go on; by default what the lock's URL says, or long
+    enough for one who is killed meanwhile to expire. Who works on after that loses the lease, and is stopped.
+    """
+
+    operator_extra_links = (HolderLink(),)
+
+    def __init__(self, *, drain: Duration | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.drain = drain
+
+    def execute(self, context: Any) -> bool:
+        """Release; True if the lease was ours to the end."""
+        from airflow_lockstead import connection, errors
+
+        grant = self._grant(context)
+        if grant is None:
+            self.log.info("%s was granted no lease: nothing to release", self.acquire_id)
+            return False
+        with errors.refusing():
+            lock = connection.lock(self.spec, Attempt.of(context["ti"]).member)
+            self._wait_for_the_living(lock, grant)
+            if lock.release(grant.ticket):
+                self.log.info("released %r, held by %r with token %s", grant.key, grant.holder, grant.token)
+                return True
+            held = lock.inspect()
+        if held is not None and held.holder == grant.holder:
+            still = ", ".join(sorted(one.owner for one in lock.members(grant.ticket)))
+            self.log.warning("somebody still works under the lease (%s): %r is left to expire", still, grant.key)
+        else:
+            now = "nobody holds it" if held is None else f"{held.owner!r} holds it"
+            self.log.warning("the lease of %r on %r was gone already; %s now", grant.holder, grant.key, now)
+        return False
+
+    def _wait_for_the_living(self, lock: Lock, grant: Grant) -> None:
+        """Wait for those who work, while they can still renew: from the beginning of a release on they cannot."""
+        from airflow_lockstead import witness
+        from lockstead import LeaseTicket
+        from lockstead.values import seconds
+
+        working = [one.owner for one in lock.members(grant.ticket) if not one.is_expired]
+        if not working:
+            return
+        limit = self.drain if self.drain is not None else lock.settings.drain
+        if limit is None:
+            # a mark outruns the end of the body, which renews until Airflow kills it, seconds later
+            limit = 2 * LeaseTicket.parse(grant.ticket).ttl + DRAIN_PATIENCE
+        self.log.info("waiting for who still works under the lease: %s", ", ".join(sorted(working)))
+        if not witness.wait_for(
+            lock, grant.ticket, whose=lambda _owner: True, limit=seconds(limit, "drain"), log=self.log
+        ):
+            self.log.warning("they work on after %s s; releasing: they lose the lease, and are stopped", limit)
+
+
+class KeepLockOperator(_FromAcquire):
+    """Renews a lease from the triggerer, between the tasks that work under it, until it ends.
+
+    It ends well however the lease ended: a body that lost it fails by itself, and one that acquires anew must not fail
+    its run. While it waits, marking its run failed fails it too, and so the run ends failed and not well. release_id:
+    the task that gives the lease back; when it has failed for good, the lease is kept no longer. ValueError for a ttl
+    that a triggerer's death would outlast.
+    """
+
+    is_weighed = False
+    """Whether its group says with which priority it is queued."""
+
+    def __init__(self, *, release_id: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.release_id = release_id
+        self._spec = replace(self._spec, keeper=True)
+        check_keeper(self._spec, config.KEEPER_TTL_MIN.value)
+
+    def execute(self, context: Any) -> None:
+        """Hand the keeping to the triggerer."""
+        from airflow_lockstead import errors
+        from airflow_lockstead.triggers import KeepTrigger, plain
+
+        if compat.runs_inline():
+            raise compat.AirflowSkipException(
+                "dag.test() runs one task after the other, and this one would wait for the release for ever: between "
+                "the tasks nobody keeps the lease, each renews it while it runs"
+            )
+        grant = self._grant(context)
+        if grant is None:
+            raise compat.AirflowSkipException(f"{self.acquire_id} was granted no lease: nothing to keep")
+        with errors.refusing():
+            spec = self.spec
+            # a URL that was a template may say another ttl than was known at parse
+            check_keeper(spec, config.KEEPER_TTL_MIN.value)
+        self.log.info("keeping %r for %r from the triggerer, until it is released", grant.key, grant.holder)
+        self.defer(trigger=KeepTrigger(plain(spec), grant.ticket, self._release(context["ti"])), method_name="ended")
+
+    def _release(self, ti: Any) -> dict[str, Any] | None:
+        if self.release_id is None:
+            return None
+        me = Attempt.of(ti)
+        return {"dag_id": me.dag_id, "run_id": me.run_id, "task_id": self.release_id, "map_index": me.map_index}
+
+    def ended(self, context: Any, event: Mapping[str, Any]) -> None:  # noqa: ARG002 - as Airflow calls it
+        """End with the lease."""
+        if event.get("state") != "ended":
+            raise compat.AirflowException(f"lockstead: the lease is not kept any more: {event.get('message')}")
+        log = self.log.info if event.get("reason") in ("GONE", "TAKEN") else self.log.warning
+        log("the lease has ended: %s", event.get("message"))

@@ -1,0 +1,89 @@
+"""Decides what waiting for a free lock is as a task. It never takes it, so what follows may find it taken again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_lockstead import compat
+from airflow_lockstead.operators import RETRIES, RETRY_DELAY
+from airflow_lockstead.spec import LockSpec
+
+if TYPE_CHECKING:
+    from lockstead.values import Duration
+
+TEMPLATED: Final = ("lock", "key", "lockstead_conn_id")
+
+
+class LockSensor(compat.BaseSensorOperator):  # type: ignore[misc]  # a class that is found when Airflow is there
+    """Waits until nobody holds a lock: in the triggerer by default, or poking with deferrable=False.
+
+    timeout, poke_interval, mode and soft_fail are those of every sensor. Where no retries are said it has those of an
+    acquire: an executor's stale event may fail it when it is resumed.
+    """
+
+    template_fields: Sequence[str] = TEMPLATED
+
+    def __init__(
+        self,
+        *,
+        lock: str | None = None,
+        key: str | None = None,
+        lockstead_conn_id: str | None = None,
+        ttl: Duration | None = None,
+        deferrable: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("retries", RETRIES)
+        kwargs.setdefault("retry_delay", RETRY_DELAY)
+        super().__init__(**kwargs)
+        self._spec = LockSpec(lock=lock, key=key, conn_id=lockstead_conn_id, ttl=ttl, keeper=False)
+        self.lock, self.key, self.lockstead_conn_id = self._spec.lock, self._spec.key, self._spec.conn_id
+        self.deferrable = deferrable
+
+    @property
+    def spec(self) -> LockSpec:
+        """Give the lock as it is named now."""
+        return self._spec.named({name: getattr(self, name) for name in TEMPLATED})
+
+    def execute(self, context: Any) -> Any:
+        """Look at once; defer if it is held."""
+        from airflow_lockstead.triggers import FreeTrigger, plain
+
+        if not self.deferrable or compat.runs_inline():
+            return super().execute(context)
+        if self.poke(context):
+            return None
+        gives_up_at = time.time() + self.timeout if self.timeout else None
+        self.defer(trigger=FreeTrigger(plain(self.spec), gives_up_at), method_name="woken")
+        return None
+
+    def poke(self, context: Any) -> bool:  # noqa: ARG002 - as Airflow calls it
+        """Look once."""
+        from airflow_lockstead import connection, errors, grants
+
+        with errors.refusing():
+            lock = connection.lock(self.spec)
+            held = lock.inspect()
+        if held is None or held.is_expired:
+            self.log.info("%r is free", lock.key)
+            return True
+        self.log.info("%s", grants.waiting(lock.key, held))
+        return False
+
+    def woken(self, context: Any, event: Mapping[str, Any]) -> None:  # noqa: ARG002 - as Airflow calls it
+        """End as every sensor does."""
+        match event.get("state"):
+            case "free":
+                self.log.info("the lock is free")
+            case "held":
+                message = f"lockstead: still held after {self.timeout:.0f} s: {event.get('message')}"
+                if self.soft_fail:
+                    self.log.info("%s", message)  # Airflow skips with words of its own
+                    raise compat.AirflowSkipException(message)
+                raise compat.AirflowSensorTimeout(message)
+            case "refused":
+                raise compat.AirflowFailException(f"lockstead: {event.get('message')}")
+            case _:
+                raise compat.AirflowException(f"lockstead: {event.get('message')}")

@@ -1,0 +1,181 @@
+"""Decides what a DAG author may say of a lock, and whether it can be: `LockSpec`; and what a member is told: `Section`.
+
+Must not know Airflow, nor open anything: both are made while a DAG file is parsed. What a template will give, and what
+a connection says, is known only when a task runs; everything else is checked here, with one clear line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from lockstead import Lock, Settings
+from lockstead.values import Duration, checked_key, seconds
+
+DEFAULT_CONN_ID: Final = "lockstead_default"
+
+NAMES: Final = {"lock": "lock", "key": "key", "lockstead_conn_id": "conn_id", "purpose": "purpose"}
+"""What may be a template, by the name that a DAG's author gives it, and its field here."""
+
+OnStaleLease = Literal["fail", "reacquire"]
+OnUnclean = Literal["warn", "fail"]
+
+
+def is_template(text: str) -> bool:
+    """Tell whether Jinja will make something else of a text."""
+    return "{{" in text or "{%" in text or "{#" in text
+
+
+@dataclass(frozen=True, slots=True)
+class LockSpec:
+    """One lock as its DAG names it. Durations become seconds. ValueError or TypeError with one line if it cannot be.
+
+    lock: the lock's URL; or key with conn_id, the connection that names its store; lock, key, conn_id and purpose may
+    be templates. ttl None: what the URL says, or 300 s. timeout None: wait for ever. keeper: whether a deferred task
+    renews between the tasks. on_stale_lease: what a member does that starts after its lease is gone. on_unclean: what
+    acquire does if the holder before it did not end cleanly.
+    """
+
+    lock: str | None = None
+    key: str | None = None
+    conn_id: str | None = None
+    ttl: Duration | None = None
+    timeout: Duration | None = None
+    purpose: str | None = None
+    expected: Duration | None = None
+    keeper: bool = True
+    on_stale_lease: OnStaleLease = "fail"
+    on_unclean: OnUnclean = "warn"
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check everything that is known by now, and complete it."""
+        _check_name(self)
+        _check_choice("on_stale_lease", self.on_stale_lease, ("fail", "reacquire"))
+        _check_choice("on_unclean", self.on_unclean, ("warn", "fail"))
+        if not isinstance(self.keeper, bool):
+            raise TypeError(f"keeper must be True or False, not {self.keeper!r}")
+        for name in ("ttl", "timeout", "expected"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, None if given is None else seconds(given, name))
+        settings = _checked_settings(self)
+        object.__setattr__(self, "labels", settings.labels)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Give what `lockstead.Lock(url, **settings)` takes: only what was given, so that the URL may say the rest."""
+        given: dict[str, Any] = {
+            "ttl": self.ttl,
+            "purpose": self.purpose,
+            "expected": self.expected,
+            "labels": dict(self.labels) or None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def believed_ttl(self) -> float:
+        """Seconds that a lease lives without renewal, as far as known at parse: a template's URL may say otherwise."""
+        return _checked_settings(self).ttl
+
+    @property
+    def templates(self) -> dict[str, str]:
+        """Give those of its texts that Jinja will render, by name."""
+        texts = {name: getattr(self, own) for name, own in NAMES.items()}
+        return {name: text for name, text in texts.items() if text is not None and is_template(text)}
+
+    def named(self, said: Mapping[str, Any]) -> LockSpec:
+        """Give it with what its texts are now, by the names of `NAMES`; ValueError for one that became empty."""
+        for name, text in said.items():
+            before = getattr(self, NAMES[name])
+            if before is not None and not (isinstance(text, str) and text.strip()):
+                raise ValueError(f"{name}={before!r} renders to {text!r}: it names nothing")
+        return replace(self, **{NAMES[name]: text for name, text in said.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What a member must know of its lock, closed over by its class: nothing of it is serialized.
+
+    All ids are full. upstream are those members of the group, its acquire and release left out, that stand directly
+    before this one. mapped: the group stands in a mapped group, so that each map index has an acquire and a lease of
+    its own; else there is one acquire, whose map index is -1, for all members.
+
+    single: the task has a lock of its own and acquires it by itself. All ids are empty then: a decorator does not know
+    the id that its task will have.
+    """
+
+    spec: LockSpec
+    group_id: str = ""
+    acquire_id: str = ""
+    release_id: str = ""
+    upstream: tuple[str, ...] = ()
+    single: bool = False
+    mapped: bool = False
+
+
+def check_keeper(spec: LockSpec, at_least: float) -> None:
+    """Raise ValueError for a ttl, in seconds, that would end before a keeper is back whose triggerer died."""
+    if spec.keeper and spec.believed_ttl < at_least:
+        raise ValueError(
+            f"ttl is {spec.believed_ttl:g} s; with a keeper it must be at least {at_least:g} s, for when a triggerer "
+            "dies its triggers come back only after about 30 s; take a longer ttl, or keeper=False ([lockstead] "
+            "keeper_ttl_min in Airflow's settings)"
+        )
+
+
+def check_templates(spec: LockSpec, environment: Callable[[], Any]) -> None:
+    """Raise ValueError, with one line, for a template that Jinja cannot read.
+
+    environment: makes the DAG's own Jinja environment, which may know other tags; called only if there is a template.
+    """
+    templates = spec.templates
+    if not templates:
+        return
+    from jinja2 import TemplateSyntaxError
+
+    jinja = environment()
+    for name, text in templates.items():
+        try:
+            jinja.parse(text)
+        except TemplateSyntaxError as error:
+            raise ValueError(f"{name}={text!r} is no template that can be read: {error.message}") from None
+
+
+def _check_name(spec: LockSpec) -> None:
+    if spec.lock is not None and (spec.key is not None or spec.conn_id is not None):
+        raise ValueError("name the lock once: either lock= (its URL), or key= with lockstead_conn_id=, not both")
+    if spec.lock is None and spec.key is None:
+        raise ValueError(
+            "which lock? give lock= (its URL, as in 'gs://bucket/locks/apt'), or key= with lockstead_conn_id="
+        )
+    for name, given in (("lock", spec.lock), ("key", spec.key), ("lockstead_conn_id", spec.conn_id)):
+        if given is not None and not isinstance(given, str):
+            raise TypeError(f"{name} must be text, not {type(given).__name__}")
+        if given is not None and not given.strip():
+            raise ValueError(f"{name} is empty")
+    if spec.key is not None:
+        if spec.conn_id is None:
+            object.__setattr__(spec, "conn_id", DEFAULT_CONN_ID)
+        if not is_template(spec.key):
+            checked_key(spec.key)
+
+
+def _check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, not {given!r}")
+
+
+def _checked_settings(spec: LockSpec) -> Settings:
+    """Check the URL and the settings together; nothing is opened, and no client library imported."""
+    settings = spec.settings
+    if is_template(settings.get("purpose") or ""):
+        del settings["purpose"]
+    if spec.lock is None or is_template(spec.lock):
+        return Settings.make(**settings)
+    if spec.lock.partition(":")[0].lower() == "memory":
+        raise ValueError(
+            "a memory: lock lives in one process and cannot be handed over: every task is a process of its own; "
+            "take sqlite: on one machine, or another store"
+        )
+    return Lock(spec.lock, **settings).settings

@@ -1,0 +1,37 @@
+"""Decides where the ticket of a lease stands between the tasks of a run: in the XCom of who acquired it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from airflow_lockstead.grants import Grant
+
+OWN_KEY: Final = "lockstead"
+"""Under which a task with a lock of its own notes the ticket, for when it is resumed; a new try begins without it."""
+
+
+def grant_of(ti: Any, acquire_id: str, *, mapped: bool | None = None) -> Grant | None:
+    """Give what a task acquired; None if it acquired nothing.
+
+    mapped: whether it stands in a mapped group, with a lease for each index; None if that is not known.
+    """
+    own = -1 if ti.map_index is None else ti.map_index
+    # version 3.0 gives a mapped task nothing of one that is not, unless it names the index
+    indexes = {True: (own,), False: (-1,), None: (own,) if own < 0 else (own, -1)}[mapped]
+    for index in indexes:
+        said = ti.xcom_pull(task_ids=acquire_id, key="return_value", map_indexes=index)
+        if said:
+            return Grant.read(said)
+    return None
+
+
+def own_grant(ti: Any) -> Grant | None:
+    """Give what this task noted before it deferred."""
+    index = -1 if ti.map_index is None else ti.map_index
+    said = ti.xcom_pull(task_ids=ti.task_id, key=OWN_KEY, map_indexes=index)
+    return Grant.read(said) if said else None
+
+
+def note_own(ti: Any, grant: Grant) -> None:
+    """Note the ticket of this task's own lease."""
+    ti.xcom_push(key=OWN_KEY, value=grant.xcom)

@@ -1,0 +1,247 @@
+"""Decides what the triggerer does for a lock: wait for it, keep it between tasks, wait until it is free.
+
+Three coroutines on the core's awaiting API. What they await is shared: locks of one store and client object stand in
+one line, of which the first alone asks the store. `cleanup()` is not overridden: it also runs when a triggerer ends,
+and the trigger goes on in another one. Must not know workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import lockstead
+from airflow_lockstead import compat, connection, grants
+from airflow_lockstead.sharing import Shared
+from airflow_lockstead.spec import LockSpec
+
+if TYPE_CHECKING:
+    from lockstead import AsyncLease, AsyncLock, Holding
+
+LOOK_AGAIN: Final = 5.0
+"""Seconds for which one look at who holds a lock serves all who begin to wait for it."""
+
+LOOK_MIN: Final = 2.0
+"""Seconds that whoever waits until a lock is free has at least."""
+
+LOOK_EVERY: Final = 5.0
+"""Seconds between two looks of a keeper at whether its lease has ended: so much longer its run lasts, at most."""
+
+NOT_RELEASED: Final = frozenset({"failed", "upstream_failed", "skipped", "removed"})
+"""States in which a release is over and has given nothing back."""
+
+PAUSE_MIN: Final = 1.0
+PAUSE_MAX: Final = 30.0
+"""Seconds between two attempts to renew while the store is silent."""
+
+_LOOKS: Final[Shared[Holding | None]] = Shared(LOOK_AGAIN)
+_FREE: Final[Shared[bool]] = Shared()
+
+
+class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is found when Airflow is there
+    """Waits for a lock and fires with its ticket; the lease then lives for its ttl, kept by nobody.
+
+    spec: a `LockSpec` as a plain mapping, templates rendered. owner: who asks, the same over tries: a lease of this
+    owner is taken over. gives_up_at, asked_at: seconds since the epoch; gives_up_at None waits for ever.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], owner: str, asked_at: float, gives_up_at: float | None = None) -> None:
+        super().__init__()
+        self.spec = dict(spec)
+        self.owner = owner
+        self.asked_at = asked_at
+        self.gives_up_at = gives_up_at
+        self._lock: AsyncLock | None = None
+        self._lease: AsyncLease | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Give what another triggerer makes this of."""
+        told = {"spec": self.spec, "owner": self.owner, "asked_at": self.asked_at, "gives_up_at": self.gives_up_at}
+        return f"{__name__}.{type(self).__qualname__}", told
+
+    async def run(self) -> AsyncIterator[Any]:
+        """Fire once: with the grant, or with why there is none."""
+        try:
+            grant = await self._granted()
+        except (lockstead.LocksteadError, ValueError, TypeError) as error:
+            yield compat.TriggerEvent(grants.failure(error))
+        else:
+            self.log.info("%s; the task comes back when a worker slot is free", grant)
+            yield compat.TriggerEvent(grant.event)
+
+    async def on_kill(self) -> None:
+        """Give back what this very trigger was granted and nobody was told of: the task was marked or cleared.
+
+        Never the owner's lease: when a task is cleared its next trigger may hold that already.
+        """
+        if self._lease is not None:
+            await self._lease.release()
+
+    async def _granted(self) -> grants.Grant:
+        spec = LockSpec(**self.spec)
+        self._lock = lock = await connection.async_lock(spec, self.owner)
+        # what an earlier try of ours has noted stands in the record of now, not in that of a moment ago
+        held = await _look(spec, lock, afresh=spec.on_unclean == "fail")
+        lease = None
+        if held is not None and held.owner == self.owner:
+            # of an earlier try, or of this trigger before its triggerer died: whoever stands first in the line would
+            # wait for it, and this waiter behind that one
+            lease = await lock.try_acquire(reclaim=True)
+        if lease is None:
+            if held is not None and held.owner != self.owner:
+                self.log.info("%s", grants.waiting(lock.key, held))
+            left = None if self.gives_up_at is None else max(0.0, self.gives_up_at - time.time())
+            lease = await lock.acquire(left, reclaim=True)
+        self._lease = lease
+        token = await _token(lease)
+        ticket = await lease.detach()
+        self._lease = None
+        waited = time.time() - self.asked_at
+        grant = grants.granted(ticket, token, waited, lease.predecessor, self.owner, held)
+        if grant.unclean is not None and spec.on_unclean == "fail":
+            await self._mark(lock, grant)
+        return grant
+
+    async def _mark(self, lock: AsyncLock, grant: grants.Grant) -> None:
+        """Write into the lease why its task is to fail: the task that is told may be failed before it could."""
+        try:
+            await lock.renew(grant.ticket, progress=f"{grants.MARK}{grant.unclean}")
+        except (lockstead.StoreError, lockstead.LeaseLost) as error:
+            self.log.warning("could not note in the lease that %s: %s", grant.unclean, error)
+
+
+class KeepTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is found when Airflow is there
+    """Renews a lease until it ends, and fires then. A store that is silent is asked again, for as long as it takes.
+
+    Between two renewals it looks whether the lease is still there: its run lasts until it has fired. release: dag_id,
+    run_id, task_id and map_index of the task that gives the lease back, if there is one; when that has failed for
+    good, nobody will, and the lease is left to expire.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], ticket: str, release: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.spec = dict(spec)
+        self.ticket = ticket
+        self.release = None if release is None else dict(release)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Give what another triggerer makes this of."""
+        told = {"spec": self.spec, "ticket": self.ticket, "release": self.release}
+        return f"{__name__}.{type(self).__qualname__}", told
+
+    async def run(self) -> AsyncIterator[Any]:
+        """Fire once, with why the lease has ended."""
+        try:
+            event = await self._kept()
+        except (lockstead.StoreRefused, ValueError, TypeError) as error:
+            event = grants.failure(error)
+        yield compat.TriggerEvent(event)
+
+    async def _kept(self) -> dict[str, Any]:
+        lock = await connection.async_lock(LockSpec(**self.spec))
+        said = lockstead.LeaseTicket.parse(self.ticket)
+        renew_every = lock.settings.for_ttl(said.ttl).renew_every
+        pause = PAUSE_MIN
+        while True:
+            try:
+                await lock.renew(said)
+            except lockstead.LeaseLost as lost:
+                return {"state": "ended", "reason": lost.reason.value, "message": str(lost)}
+            except (lockstead.StoreUnavailable, lockstead.OutcomeUnknown) as error:
+                self.log.warning("could not renew %r, trying again in %.0f s: %s", said.key, pause, error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, PAUSE_MAX, renew_every)
+            else:
+                pause = min(PAUSE_MIN, renew_every)
+                await self._ended_or_due(lock, said.holder, time.monotonic() + renew_every)
+            state = await self._state_of_the_release()
+            if state in NOT_RELEASED:
+                told = (
+                    f"{self.release['task_id']} is {state}, so nobody gives it back: it expires" if self.release else ""
+                )
+                return {"state": "ended", "reason": "not released", "message": told}
+
+    async def _state_of_the_release(self) -> str | None:
+        if self.release is None:
+            return None
+        try:
+            return await compat.state_of(**self.release)
+        except Exception as error:  # noqa: BLE001 - whatever Airflow raises, a lease is not given up for it
+            self.log.warning("could not see how %s stands: %s", self.release["task_id"], error)
+            return None
+
+    async def _ended_or_due(self, lock: AsyncLock, holder: str, due_at: float) -> None:
+        """Wait until the next renewal is due; but no longer than until the lease has ended, which it then finds."""
+        while (left := due_at - time.monotonic()) > 0:
+            await asyncio.sleep(min(LOOK_EVERY, left))
+            try:
+                held = await lock.inspect()
+            except lockstead.StoreError:
+                continue  # the renewal says so, when it is due
+            # nobody, or whoever waited for it: until the lock is free one would wait too long
+            if held is None or held.holder != holder:
+                return
+
+
+class FreeTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is found when Airflow is there
+    """Waits until nobody holds a lock, never takes it, and fires: {"state": "free" or "held", ...}."""
+
+    def __init__(self, spec: Mapping[str, Any], gives_up_at: float | None = None) -> None:
+        super().__init__()
+        self.spec = dict(spec)
+        self.gives_up_at = gives_up_at
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Give what another triggerer makes this of."""
+        return f"{__name__}.{type(self).__qualname__}", {"spec": self.spec, "gives_up_at": self.gives_up_at}
+
+    async def run(self) -> AsyncIterator[Any]:
+        """Fire once."""
+        try:
+            event = await self._free()
+        except (lockstead.LocksteadError, ValueError, TypeError) as error:
+            event = grants.failure(error)
+        yield compat.TriggerEvent(event)
+
+    async def _free(self) -> dict[str, Any]:
+        spec = LockSpec(**self.spec)
+        lock = await connection.async_lock(spec)
+        held = await _look(spec, lock)
+        if held is not None:
+            self.log.info("%s", grants.waiting(lock.key, held))
+        # one look takes a moment, also for who has no time left
+        left = None if self.gives_up_at is None else max(LOOK_MIN, self.gives_up_at - time.time())
+        try:
+            async with asyncio.timeout(left):
+                await _FREE.get(_which(spec), lock.wait_until_free)
+        except TimeoutError:
+            held = await _look(spec, lock)
+            return {"state": "held", "message": grants.waiting(lock.key, held) if held else f"{lock.key!r} is held"}
+        return {"state": "free"}
+
+
+def plain(spec: LockSpec) -> dict[str, Any]:
+    """Give a spec as what a trigger can be told: text, numbers, mappings."""
+    return {**asdict(spec), "labels": dict(spec.labels)}
+
+
+async def _look(spec: LockSpec, lock: AsyncLock, *, afresh: bool = False) -> Holding | None:
+    """Look who holds the lock: now, or `LOOK_AGAIN` seconds ago at most."""
+    try:
+        return await (lock.inspect() if afresh else _LOOKS.get(_which(spec), lock.inspect))
+    except lockstead.StoreError:
+        return None  # it is for the log, and to spare a wait; who asks for the lock hears of it
+
+
+async def _token(lease: AsyncLease) -> int | None:
+    try:
+        return (await lease.sequencer()).token
+    except lockstead.StoreRefused:
+        return None
+
+
+def _which(spec: LockSpec) -> tuple[str | None, str | None, str | None]:
+    return spec.lock, spec.key, spec.conn_id

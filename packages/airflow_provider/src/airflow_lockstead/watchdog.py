@@ -1,0 +1,178 @@
+"""Decides how a running body is ended: the steps, their order and their limits.
+
+Told "lost", or seeing that who started this process is gone, it says why, calls `on_kill` aside, ends every process
+that the body started (SIGTERM, then SIGKILL), and leaves the process if the body is still at it after a grace. Must not
+know what a lease is, nor Airflow: interrupting the main thread is the guard's.
+
+Time counts only as far as this thread could run: while a C call holds the interpreter nobody's time is running, and a
+body that is about to find out by itself must not be cut off just then.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import psutil
+
+from airflow_lockstead.witness import MARK, is_alive, started_by
+
+TURN: Final = 0.1
+"""Seconds between two looks."""
+
+TURN_MAX: Final = 1.0
+"""Seconds that one turn counts at most; on a busy machine it takes longer than `TURN`, behind a C call much longer."""
+
+EXIT_CODE: Final = 75
+"""Of a process that is left because its body would not end: EX_TEMPFAIL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds: terms from SIGTERM to SIGKILL for the body's processes, grace until the process itself is left."""
+
+    terms: float = 3.0
+    grace: float = 20.0
+
+
+class Watchdog:
+    """Watches over the one body that its `with` block runs. on_kill may be called from another thread, once.
+
+    body: an id that no other body has, by which what it started is found. parent: the process that must stay our
+    parent; None to watch none. leave ends this process and does not return.
+    """
+
+    def __init__(
+        self,
+        body: str | None = None,
+        *,
+        say: Callable[[str], None],
+        on_kill: Callable[[], object],
+        parent: int | None,
+        limits: Limits | None = None,
+        leave: Callable[[int], object] = os._exit,
+    ) -> None:
+        self._say = say
+        self._on_kill = on_kill
+        self._parent = parent
+        self._limits = limits or Limits()
+        self._leave = leave
+        self._why: str | None = None
+        self._wake = threading.Event()
+        self._over = threading.Event()
+        self._id = body or uuid.uuid4().hex
+        self._outer: str | None = None
+        self._before: set[psutil.Process] = set()
+        self._context = contextvars.copy_context()
+        self._thread = threading.Thread(target=self._watch, name="lockstead-watchdog", daemon=True)
+
+    def lost(self, why: str) -> None:
+        """End the body, from any thread; what was said first counts. After the block it does nothing."""
+        if self._why is None:
+            self._why = why
+        self._wake.set()
+
+    def __enter__(self) -> Self:
+        self._outer = os.environ.get(MARK)
+        os.environ[MARK] = f"{self._outer}:{self._id}" if self._outer else self._id
+        self._before = set(_children())
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._wake.set()
+        # who leaves after a loss must leave nobody of the body's behind
+        self._thread.join(self._limits.terms + self._limits.grace)
+        if self._outer is None:
+            os.environ.pop(MARK, None)
+        else:
+            os.environ[MARK] = self._outer
+
+    # --- the thread ----------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while self._why is None and not self._over.is_set():
+            self._wake.wait(TURN)
+            if self._parent is not None and os.getppid() != self._parent and not self._over.is_set():
+                self._end(f"process {self._parent}, which watched over it, is gone", is_orphan=True)
+                return
+        if self._why is not None:
+            self._end(self._why, is_orphan=False)
+
+    def _end(self, why: str, *, is_orphan: bool) -> None:
+        if not self._over.is_set():
+            self._tell(f"stopping this task: {why}")
+            threading.Thread(target=self._kill, name="lockstead-on-kill", daemon=True).start()
+        told: set[psutil.Process] = set()
+        terms, grace, spent = self._limits.terms, self._limits.grace, 0.0
+        while spent < terms + grace:
+            began_at = time.monotonic()
+            found = self._descendants()
+            for one in found:
+                if spent >= terms or one not in told:
+                    _send(one, signal.SIGKILL if spent >= terms else signal.SIGTERM)
+            told |= found
+            if not found and (is_orphan or self._over.is_set()):
+                break
+            if spent >= grace and not self._over.is_set():
+                break
+            time.sleep(TURN)
+            spent += min(time.monotonic() - began_at, TURN_MAX)
+        else:
+            self._tell(f"still alive: {', '.join(str(one.pid) for one in self._descendants())}")
+        if not self._over.is_set():
+            self._tell("leaving the process: " + ("nobody is told what it does" if is_orphan else "it does not stop"))
+            self._leave_now()
+
+    def _kill(self) -> None:
+        try:
+            self._context.run(self._on_kill)
+        except Exception as error:  # noqa: BLE001 - of a body that is being ended in any case
+            self._tell(f"on_kill failed: {error!r}")
+
+    def _leave_now(self) -> None:
+        # what was said must be read, but a flush may block on what the body holds
+        flushing = threading.Thread(target=_flush, daemon=True)
+        flushing.start()
+        flushing.join(1.0)
+        self._leave(EXIT_CODE)
+
+    def _tell(self, what: str) -> None:
+        # a log that fails must not keep the body alive
+        with suppress(Exception):
+            self._say(what)
+
+    def _descendants(self) -> set[psutil.Process]:
+        """Give the living processes that the body started: by parentage, or by the mark if their parent died."""
+        return {one for one in {*_children(), *started_by(self._id)} - self._before if is_alive(one)}
+
+
+def _children() -> list[psutil.Process]:
+    with suppress(psutil.Error, OSError):
+        found: list[psutil.Process] = psutil.Process().children(recursive=True)
+        return found
+    return []
+
+
+def _send(one: psutil.Process, number: int) -> None:
+    with suppress(psutil.Error):
+        one.send_signal(number)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()

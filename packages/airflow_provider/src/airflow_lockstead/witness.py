@@ -1,0 +1,160 @@
+"""Decides whether a member of a lease that worked on this very machine is dead, so that nobody has to wait for it.
+
+Who is killed cannot withdraw, and counts as alive until its registration expires: minutes in which its retry and the
+release would stand still. A process of this machine can be looked at instead. It is dead if its number is free, or
+belongs to another process by now; and only if nothing that it started is alive, which is ended first. Wherever that
+cannot be seen (another machine, container or user) nothing is said, and the registration has to expire.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import psutil
+
+if TYPE_CHECKING:
+    import logging
+
+    from lockstead import Lock
+
+LABEL: Final = "process"
+"""Label of a registration that says which process works."""
+
+MARK: Final = "LOCKSTEAD_BODY"
+"""An environment variable that whatever a body starts inherits; it names the bodies around it, by ':'."""
+
+LOOK: Final = 5.0
+"""Seconds between two looks at who has died meanwhile."""
+
+SWEEP: Final = 5.0
+"""Seconds that what a dead body started has to end after SIGKILL; else it is not called dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process for good: boot and process namespace of its machine, its user, number and start, and its body's id.
+
+    start is in ticks since the boot, as the kernel counts.
+    """
+
+    boot: str
+    namespace: str
+    user: int
+    pid: int
+    start: str
+    body: str
+
+    @classmethod
+    def here(cls, body: str) -> Self | None:
+        """Name this process, in which a body of that id runs; None on a system that does not tell."""
+        boot, namespace = _place()
+        start = _start_of(os.getpid())
+        if not (boot and namespace and start):
+            return None
+        return cls(boot, namespace, os.getuid(), os.getpid(), start, body)
+
+    @classmethod
+    def read(cls, text: str) -> Self | None:
+        """Read what `str` wrote; None if it is something else."""
+        pieces = text.split("/")
+        if len(pieces) != 6 or not (pieces[2].isdigit() and pieces[3].isdigit()):
+            return None
+        boot, namespace, user, pid, start, body = pieces
+        return cls(boot, namespace, int(user), int(pid), start, body)
+
+    def __str__(self) -> str:
+        return "/".join(map(str, (self.boot, self.namespace, self.user, self.pid, self.start, self.body)))
+
+    def is_dead(self) -> bool:
+        """Tell whether it is certain that this process does not run any more, and ends what it left; else False."""
+        if (self.boot, self.namespace) != _place() or os.getuid() not in (0, self.user) or not self._has_ended():
+            return False
+        ends_at = time.monotonic() + SWEEP
+        while left := started_by(self.body):
+            if time.monotonic() > ends_at:
+                return False
+            for one in left:
+                with suppress(psutil.Error):
+                    one.send_signal(signal.SIGKILL)
+            time.sleep(0.05)
+        return True
+
+    def _has_ended(self) -> bool:
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        # a number may have been given anew; and who only waits to be reaped does nothing any more
+        start = _start_of(self.pid)
+        return bool(start) and (start != self.start or _state_of(self.pid) in ("Z", "X"))
+
+
+def started_by(body: str) -> set[psutil.Process]:
+    """Give the living processes, this one left out, that carry the mark of a body."""
+    found = set()
+    for one in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if one.pid != os.getpid() and body in one.environ().get(MARK, "").split(":") and is_alive(one):
+                found.add(one)
+    return found
+
+
+def is_alive(one: psutil.Process) -> bool:
+    """Tell whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return bool(one.is_running() and one.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def wait_for(lock: Lock, ticket: str, *, whose: Callable[[str], bool], limit: float, log: logging.Logger) -> bool:
+    """Wait until no member whose owner is chosen is alive; False if one still is after `limit` seconds."""
+    ends_at = time.monotonic() + limit
+    while True:
+        for one in lock.members(ticket):
+            named = Process.read(one.labels.get(LABEL, ""))
+            if whose(one.owner) and named is not None and named.is_dead() and lock.withdraw(ticket, one):
+                log.info("%r is dead: process %d of this machine has ended", one.owner, named.pid)
+        left = max(0.0, ends_at - time.monotonic())
+        if lock.drain(ticket, whose=whose, timeout=min(LOOK, left)):
+            return True
+        if not left:
+            return False
+
+
+@cache
+def _place() -> tuple[str, str]:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = str(Path("/proc/self/ns/pid").readlink()).removeprefix("pid:[").removesuffix("]")
+    except OSError:
+        return "", ""
+    return boot, namespace
+
+
+def _stat_of(pid: int) -> list[str]:
+    try:
+        # the name in brackets may hold anything
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _start_of(pid: int) -> str:
+    said = _stat_of(pid)
+    return said[19] if len(said) > 19 else ""
+
+
+def _state_of(pid: int) -> str:
+    said = _stat_of(pid)
+    return said[0] if said else ""

@@ -1,0 +1,149 @@
+"""Decides how the body of a task comes to run under a lock: by a subclass of the same name. Must not know leases.
+
+The DAG is serialized by the names of its operators' classes, and the worker parses the file again. So a subclass that
+is called the same changes nothing of what is stored, and needs nothing but to be there when the file is parsed. What it
+has to know it closes over. What is done with a body is `body`'s, which is imported in a running task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow_lockstead import compat
+
+if TYPE_CHECKING:
+    from airflow_lockstead.spec import Section
+
+MARK: Final = "_lockstead_section"
+"""Where a class of ours has the section it runs in."""
+
+LATE: Final = "_lockstead_render"
+"""Where a task keeps how its templates are rendered, until its own lock is granted."""
+
+
+def wrapped(cls: Any, section: Section) -> Any:
+    """Give a subclass of an operator's class, called the same, whose bodies run under the lock of a section.
+
+    Its `on_kill` is the operator's own: what ends a body, Airflow or the loss of the lease, calls the same.
+    """
+    made = _subclass(cls)
+
+    def execute(self: Any, context: Any, **words: Any) -> Any:
+        from airflow_lockstead import body
+
+        inner: Any = super(made, self)
+        call = _after_rendering(self, section, partial(inner.execute, context, **words))
+        return body.run(self, context, section, call, inner.on_kill)
+
+    def resume_execution(self: Any, next_method: str, next_kwargs: Any, context: Any) -> Any:
+        from airflow_lockstead import body
+
+        inner: Any = super(made, self)
+        return body.resume(
+            self,
+            context,
+            section,
+            next_method,
+            next_kwargs,
+            execute=_after_rendering(self, section, partial(inner.execute, context, **compat.execute_words(self))),
+            resume_execution=partial(inner.resume_execution, next_method, next_kwargs, context),
+            on_kill=inner.on_kill,
+        )
+
+    # what renders a task's templates, mapped or not, and calls itself for what stands within a field
+    def _do_render_template_fields(
+        self: Any, parent: Any, template_fields: Any, context: Any, *more: Any, **named: Any
+    ) -> None:
+        inner: Any = super(made, self)
+        render = partial(inner._do_render_template_fields, parent, template_fields, context, *more, **named)
+        if parent is not self:
+            render()
+            return
+        from airflow_lockstead import body
+
+        before = context.get("lockstead")
+        body.announce(context, section)
+        if section.single and context.get("lockstead") is before:
+            # its lease is not known before it is granted, and a template may ask for its token
+            self.__dict__[LATE] = render
+        else:
+            render()
+
+    # Set when the class is made already: what stands in a class body as `execute` Airflow wraps, and takes a word off
+    # the arguments by which it knows that it called it itself. That word has to reach the wrapped class.
+    made.execute = execute
+    made.resume_execution = resume_execution
+    made._do_render_template_fields = _do_render_template_fields
+    if section.release_id and hasattr(cls, "skip_all_except"):
+        made.skip_all_except = _never_skipping(made, section.release_id)
+    setattr(made, MARK, section)
+    return made
+
+
+def _after_rendering(task: Any, section: Section, call: Callable[[], Any]) -> Callable[[], Any]:
+    """Give a body that renders its task's templates first, if that had to wait for the task's own lock."""
+
+    def rendered() -> Any:
+        render = task.__dict__.pop(LATE, None)
+        if render is not None:
+            render()
+        return call()
+
+    return rendered if section.single else call
+
+
+def _never_skipping(made: Any, release_id: str) -> Callable[..., Any]:
+    """Give a branch's way to skip whatever it did not choose, the release of its lock left out.
+
+    Airflow skips all that stands directly behind a branch, teardowns too: a branch at the end of a group that chooses
+    a task behind the group, or none, would leave the lock held.
+    """
+
+    def skip_all_except(self: Any, ti: Any, branch_task_ids: Any) -> Any:
+        chosen = [branch_task_ids] if isinstance(branch_task_ids, str) else list(branch_task_ids or ())
+        kept = [release_id] if release_id in self.downstream_task_ids else []
+        return super(made, self).skip_all_except(ti, [*chosen, *kept])
+
+    return skip_all_except
+
+
+def wrap(task: Any, section: Section) -> None:
+    """Make the bodies of a task run under the lock of a section; a mapped task's, too."""
+    if isinstance(task, compat.MappedOperator):
+        task.operator_class = wrapped(task.operator_class, section)
+    else:
+        task.__class__ = wrapped(type(task), section)
+
+
+def class_of(task: Any) -> Any:
+    """Give the class whose bodies a task has."""
+    return task.operator_class if isinstance(task, compat.MappedOperator) else type(task)
+
+
+def sections_of(task: Any) -> tuple[Section, ...]:
+    """Give the sections that the body of a task runs in, the outermost first."""
+    return tuple(vars(one)[MARK] for one in class_of(task).__mro__ if MARK in vars(one))
+
+
+def with_last_look(task: Any, look: Callable[[], None]) -> None:
+    """Have a task call `look` when its file is parsed and every edge of its DAG is drawn.
+
+    Airflow then asks each task to read its template files; a group that is left knows nothing of what follows.
+    """
+    made = _subclass(type(task))
+
+    def resolve_template_files(self: Any) -> None:
+        super(made, self).resolve_template_files()
+        look()
+
+    made.resolve_template_files = resolve_template_files
+    task.__class__ = made
+
+
+def _subclass(cls: Any) -> Any:
+    """Make a subclass that is called the same; by the class's own metaclass, as a class statement would."""
+    return type(cls)(
+        cls.__name__, (cls,), {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    )
