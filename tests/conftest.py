@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+if TYPE_CHECKING:
+    from tests.servers.cassandra.place import CassandraPlace
+
+
 _terminal: list[pytest.TerminalReporter] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `--airflow "2.10 3.3"` choose among the Airflows that are pinned."""
+    parser.addoption("--airflow", default="", help="run the tests on these of requirements/airflow-*.txt alone")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -24,10 +33,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _terminal[0].write_line("")
         _terminal[0].write_line(f"FAILED {report.nodeid} ({report.when}, {report.duration:.1f} s)", red=True)
         _terminal[0].write_line(report.longreprtext)
-
-
-if TYPE_CHECKING:
-    from tests.servers.cassandra.place import CassandraPlace
 
 
 @pytest.fixture(scope="session")

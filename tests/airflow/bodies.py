@@ -1,0 +1,181 @@
+"""Decides what the bodies are that the tests of `body` lose the lease of: run by an Airflow's Python, in no Airflow.
+
+    python bodies.py SCENARIO LOCK_URL
+
+Takes the lock, hands it on as acquire does, and runs a body under it by `body.run`; where the scenario's name ends in
+`-lost`, the lease is removed half a second after the body began. Says on its last line, as JSON, what came of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import lockstead
+from airflow_lockstead import body, compat
+from airflow_lockstead.spec import LockSpec, Section
+
+TTL = 4.0
+
+
+class Task:
+    """What `body` needs of an operator."""
+
+    task_id = "work"
+    log = logging.getLogger("task")
+
+    def render_template(self, text: str, context: Any) -> str:
+        return text.replace("{{ where }}", context["where"])
+
+
+class TaskInstance:
+    """What `body` needs of a task instance: who it is, and XCom."""
+
+    dag_id, run_id, task_id, map_index, try_number = "dag", "run", "work", -1, 1
+
+    def __init__(self, acquired: dict[str, Any] | None) -> None:
+        self.xcom = {("acquire", "return_value"): acquired}
+
+    def xcom_pull(self, *, task_ids: str, key: str, map_indexes: int) -> Any:
+        assert map_indexes == -1
+        return self.xcom.get((task_ids, key))
+
+    def xcom_push(self, *, key: str, value: Any) -> None:
+        self.xcom["work", key] = value
+
+
+def bash() -> None:
+    """Ignore SIGTERM, in a session of its own, and leave a grandchild whose parent is gone."""
+    script = "trap '' TERM; (setsid sleep 1000 &) ; sleep 1000 & wait; sleep 1000"
+    child = subprocess.Popen(["bash", "-c", script], start_new_session=True)
+    while True:
+        try:
+            child.wait()
+        except OSError:
+            continue
+
+
+def swallow_and_return() -> str:
+    try:
+        time.sleep(60)
+    except BaseException:
+        pass
+    return "finished all the same"
+
+
+def swallow_for_ever() -> None:
+    while True:
+        try:
+            time.sleep(0.5)
+        except BaseException:
+            pass
+
+
+def hold_the_interpreter() -> str:
+    ctypes.PyDLL(None).sleep(int(TTL) + 2)
+    return "came back"
+
+
+def look(context: Any) -> dict[str, Any]:
+    lease = lockstead.current_lease()
+    seen = context["lockstead"]
+    return {"token": seen.token, "sequencer": str(seen.sequencer), "is_member": lease.is_member, "key": lease.key}
+
+
+def defer() -> None:
+    raise compat.TaskDeferred(trigger=SimpleNamespace(), method_name="resumed")
+
+
+def skip() -> None:
+    raise compat.AirflowSkipException("nothing to do")
+
+
+def bodies(context: Any) -> dict[str, Any]:
+    return {
+        "look": lambda: look(context),
+        "raise": lambda: 1 / 0,
+        "skip": skip,
+        "defer": defer,
+        "sleep": lambda: time.sleep(60),
+        "asyncio": lambda: asyncio.run(asyncio.sleep(60)),
+        "bash": bash,
+        "swallow-return": swallow_and_return,
+        "swallow": swallow_for_ever,
+        "gil": hold_the_interpreter,
+    }
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    scenario, url = sys.argv[1:]
+    what, _, fate = scenario.partition("+")
+    if "child" in fate:  # the body's process is a child of this one, as a task's is of its supervisor
+        child = subprocess.Popen([sys.executable, __file__, scenario.replace("child", "grown"), url])
+        print(f"child {child.pid}", flush=True)
+        child.wait()
+        return
+    lock = lockstead.Lock(url, ttl=TTL, owner="airflow:dag/run/group/-1")
+    lease = lock.acquire(timeout=10)
+    token = lease.sequencer().token
+    ticket = lease.detach()
+    acquired = {"ticket": str(ticket), "token": token, "key": ticket.key, "holder": ticket.holder}
+    stale = fate if fate in ("fail", "reacquire") else None
+    if stale:
+        lock.release(ticket)
+    context: dict[str, Any] = {"ti": TaskInstance(acquired), "where": url}
+    spec = LockSpec(lock="{{ where }}", ttl=TTL, keeper=False, on_stale_lease=stale or "fail")
+    killed: list[int] = []
+    began = threading.Event()
+
+    def call() -> Any:
+        said["waited"] = time.monotonic() - began_at
+        began.set()
+        print("began", flush=True)
+        return bodies(context)[what]()
+
+    def take_away() -> None:
+        began.wait()
+        time.sleep(0.5)
+        lock.break_lease(reason="a test", now=True)
+
+    if fate == "behind":  # one body directly upstream lives on for a while, and one beside it for longer
+        first, beside = (lockstead.Lock(url, ttl=TTL, owner=f"airflow:dag/run/{name}/-1/1") for name in ("first", "b"))
+        upstream, other = first.attach(ticket), beside.attach(ticket)
+        threading.Timer(2.0, upstream.release).start()
+        threading.Timer(8.0, other.release).start()
+    if fate == "lost":
+        threading.Thread(target=take_away, daemon=True).start()
+    began_at = time.monotonic()
+    said: dict[str, Any] = {}
+    try:
+        said["gave"] = body.run(
+            Task(), context, Section(spec, "group", "acquire", upstream=("first",)), call, lambda: killed.append(1)
+        )
+    except BaseException as error:
+        said |= {
+            "raised": type(error).__name__,
+            "message": str(error),
+            "final": isinstance(error, compat.AirflowFailException),
+        }
+    said |= {
+        "took": time.monotonic() - began_at,
+        "killed": len(killed),
+        "members": len(lock.members(ticket)),
+        "held_by": getattr(lock.inspect(), "holder", None),
+        "acquired": acquired,
+        "marked": os.environ.get("LOCKSTEAD_BODY"),
+    }
+    print(json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    main()

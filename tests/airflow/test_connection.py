@@ -1,0 +1,131 @@
+"""What a connection means: the URL, whose credentials, and that all who use it share one client object. No Airflow."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_lockstead import connection
+from airflow_lockstead.connection import Places, is_true, place_of, url_of
+from airflow_lockstead.fields import behaviour
+from airflow_lockstead.spec import LockSpec
+
+
+def conn(conn_id: str = "lockstead_default", **said: Any) -> Any:
+    extra = said.pop("extra", {})
+    usual = dict.fromkeys(("host", "port", "schema", "login", "password"))
+    return SimpleNamespace(
+        **{
+            "conn_id": conn_id,
+            "conn_type": "lockstead",
+            **usual,
+            "extra": json.dumps(extra),
+            "extra_dejson": extra,
+            **said,
+        }
+    )
+
+
+def nobody(conn_id: str) -> Any:
+    raise AssertionError(conn_id)
+
+
+def test_no_hint_of_the_form_is_longer_than_its_field():
+    # about 76 characters are seen in Airflow 3.3, of which pictures.py takes a picture
+    assert [hint for hint in behaviour()["placeholders"].values() if len(hint) > 72] == []
+
+
+@pytest.mark.parametrize(
+    ("said", "url"),
+    [
+        ({"host": "gs://bucket/locks"}, "gs://bucket/locks"),
+        ({"host": " sqlite:////locks.db "}, "sqlite:////locks.db"),
+        ({"host": "redis://h/0", "login": "u", "password": "p@/"}, "redis://u:p%40%2F@h/0"),
+        ({"host": "redis://h/0", "password": "p"}, "redis://:p@h/0"),
+        ({"host": "redis://me@h/0", "password": "p"}, "redis://me@h/0"),
+        ({"host": "", "extra": {"url": "etcd://h:2379/l"}}, "etcd://h:2379/l"),
+    ],
+)
+def test_the_store_stands_in_the_host_with_login_and_password(said: dict[str, Any], url: str):
+    assert url_of(conn(**said)) == url
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ({"host": "bucket"}, "no scheme"),
+        ({"host": "gs://bucket/locks#apt"}, "leave out what is behind '#'"),
+        ({"host": None}, "names no store"),
+        ({"extra": {"redis_conn_id": "a", "postgres_conn_id": "b"}}, "redis_conn_id and postgres_conn_id: leave one"),
+        ({"extra": {"google_conn_id": "a"}}, "names no bucket"),
+    ],
+)
+def test_what_a_connection_cannot_mean_is_one_clear_line(said: dict[str, Any], line: str):
+    with pytest.raises(ValueError, match=line) as raised:
+        place_of(conn(**said), conn)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_redis_connection_gives_url_credentials_and_tls_though_its_extras_are_text():
+    other = conn(
+        "r", conn_type="redis", host="h", port=6380, login="u", password="p", schema=None,
+        extra={"ssl": "True", "db": "3", "ssl_check_hostname": "false"},
+    )  # fmt: skip
+    place = place_of(conn(extra={"redis_conn_id": "r"}), lambda conn_id: {"r": other}[conn_id])
+    assert place.url == "rediss://h:6380/3"
+    ways = place.client.connection_pool.connection_kwargs  # type: ignore[union-attr]
+    assert (ways["username"], ways["password"], ways["ssl_check_hostname"]) == ("u", "p", False)
+
+
+def test_a_postgres_connection_gives_the_whole_url_or_only_who():
+    other = conn(
+        "p", host="h", port=5433, login="u", password="s", schema="d", extra={"sslmode": "require", "cursor": "x"}
+    )
+    find = {"p": other}.__getitem__
+    assert place_of(conn(extra={"postgres_conn_id": "p"}), find).url == "postgresql://u:s@h:5433/d?sslmode=require"
+    ours = conn(host="postgresql://other/locks", extra={"postgres_conn_id": "p"})
+    assert place_of(ours, find).url == "postgresql://u:s@other/locks"
+
+
+@pytest.mark.parametrize(("text", "is_so"), [("true", True), ("1", True), ("False", False), ("0", False), ("", False)])
+def test_a_yes_or_no_that_is_text_is_read_as_one(text: str, is_so: bool):
+    assert is_true(text) is is_so
+
+
+def test_all_who_use_a_connection_share_one_client_object_until_it_says_something_else(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection, "FRESH", 0.0)
+    redis = {"lockstead_default": conn(extra={"redis_conn_id": "r"}), "r": conn("r", host="h", password="one")}
+    places = Places(redis.__getitem__)
+    first = places.place("lockstead_default")
+    assert places.place("lockstead_default").client is first.client
+    redis["r"] = conn("r", host="h", password="two")
+    assert places.place("lockstead_default").client is not first.client
+
+
+def test_a_connection_is_not_asked_again_within_a_minute():
+    asked = []
+
+    def find(conn_id: str) -> Any:
+        asked.append(conn_id)
+        return conn(conn_id, host="gs://bucket/locks")
+
+    places = Places(find)
+    assert {places.place("lockstead_default").url for _ in range(1000)} == {"gs://bucket/locks"}
+    assert asked == ["lockstead_default"]
+
+
+def test_a_key_is_written_so_that_the_url_reads_it_back():
+    import lockstead
+
+    place = connection.Place("sqlite:////tmp/locks.db")
+    assert lockstead.Lock(place.lock_url("a key #1?x=%")).key == "a key #1?x=%"
+
+
+def test_a_template_that_renders_empty_is_told_by_its_name():
+    spec = LockSpec(key="{{ params.key }}", keeper=False)
+    with pytest.raises(ValueError, match=r"key='\{\{ params.key \}\}' renders to '': it names nothing"):
+        spec.named({"key": ""})
+    assert spec.named({"key": "apt"}).key == "apt"

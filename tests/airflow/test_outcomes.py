@@ -1,0 +1,90 @@
+"""What becomes of each way to end, who is waited for, and what travels between tasks: tables and text, no Airflow."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_lockstead.grants import Grant, failure, granted
+from airflow_lockstead.names import Attempt, log_of
+from airflow_lockstead.outcomes import Becomes, Kind, Leaving, becomes, leaving
+from lockstead import Ending, LeaseTicket, NotAcquired, OutcomeUnknown, Predecessor, StoreRefused
+
+ME = Attempt("dag", "run", "g.work", 3, 2)
+TICKET = LeaseTicket("sqlite:///locks.db", "apt", "airflow:dag/run/g/-1/ab", "7", 60.0)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_end_without_the_lease_is_lease_lost(kind: Kind):
+    assert becomes(kind, is_held=False) is Becomes.LEASE_LOST
+    assert becomes(kind, is_held=True) is Becomes.ITSELF
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_member_only_withdraws_and_a_task_with_its_own_lock_gives_it_back_unless_it_comes_back(kind: Kind):
+    comes_back = kind in (Kind.DEFERRED, Kind.RESCHEDULED)
+    assert leaving(kind, is_single=False) is Leaving.WITHDRAW
+    assert leaving(kind, is_single=True) is (Leaving.HAND_ON if comes_back else Leaving.GIVE_BACK)
+
+
+def test_who_acquires_is_called_the_same_over_tries_and_who_works_is_not():
+    again = Attempt("dag", "run", "g.work", 3, 3)
+    assert ME.acquirer("g") == again.acquirer("g") == "airflow:dag/run/g/3"
+    assert ME.member == "airflow:dag/run/g.work/3/2" != again.member
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_before"),
+    [
+        ("airflow:dag/run/g.work/3/1", True),  # an earlier try
+        ("airflow:dag/run/g.work/3/2", False),  # this one
+        ("airflow:dag/run/g.work/33/1", False),  # another index of this task
+        ("airflow:dag/run/g.first/-1/1", True),  # directly upstream
+        ("airflow:dag/run/g.first/5/1", True),  # any index of it
+        ("airflow:dag/run/g.first2/-1/1", False),  # only named alike
+        ("airflow:dag/run2/g.first/-1/1", False),  # of another run
+        ("airflow:dag/run/g.other/-1/1", False),  # beside this one
+        ("somebody", False),
+    ],
+)
+def test_a_body_waits_for_tasks_directly_upstream_and_for_its_own_earlier_tries(owner: str, is_before: bool):
+    assert ME.works_before(["g.first"])(owner) is is_before
+
+
+def test_an_owner_is_printable_whatever_a_run_is_called():
+    assert Attempt("dag", "a\nb", "t", -1, 1).member == "airflow:dag/a?b/t/-1/1"
+
+
+def test_a_grant_is_read_back_from_what_acquire_returns_and_from_an_event():
+    grant = granted(TICKET, 7, 1.5, Predecessor(Ending.CLEAN), "me")
+    assert Grant.read(grant.event) == grant
+    assert Grant.read(grant.xcom).ticket == grant.ticket
+    assert grant.xcom == {"ticket": str(TICKET), "token": 7, "key": "apt", "holder": TICKET.holder}
+    with pytest.raises(ValueError, match="not what acquire returns"):
+        Grant.read({"ticket": "x"})
+
+
+@pytest.mark.parametrize(("ending", "is_unclean"), [(one, one in (Ending.EXPIRED, Ending.REVOKED)) for one in Ending])
+def test_a_grant_tells_of_a_holder_before_that_did_not_end_cleanly(ending: Ending, is_unclean: bool):
+    grant = granted(TICKET, 7, 0.0, Predecessor(ending, "them"), "me")
+    assert (grant.unclean is not None) is is_unclean
+    assert not is_unclean or "'them'" in str(grant.unclean)
+    assert granted(TICKET, 7, 0.0, Predecessor(ending, "me"), "me").unclean is None
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (NotAcquired("held"), "not acquired"),
+        (StoreRefused("forbidden"), "refused"),
+        (ValueError("no URL"), "refused"),
+        (OutcomeUnknown("silent"), "failed"),
+    ],
+)
+def test_an_event_says_whether_a_retry_could_mend_it(error: Exception, state: str):
+    assert failure(error) == {"state": state, "message": str(error)}
+
+
+def test_the_link_leads_to_the_log_of_who_acquires():
+    assert log_of("d", "r 1", "g.acquire", -1, is_new=True) == "/dags/d/runs/r%201/tasks/g.acquire"
+    assert log_of("d", "r", "a", 4, is_new=True) == "/dags/d/runs/r/tasks/a/mapped/4"
+    assert log_of("d", "r", "a", 4, is_new=False) == "/dags/d/grid?dag_run_id=r&task_id=a&map_index=4&tab=logs"

@@ -1,0 +1,460 @@
+"""What a DAG author relies on of a locked group, on a real Airflow, with crowds, retries, clearing and full pools.
+
+All scenes are played at once: most of their time is waiting. On older versions only what may differ there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import lockstead
+from lockstead.testing.gcs_server import GcsServer
+from tests.airflow.scenes import PATIENCE, Scenes, Stage
+from tests.airflow.test_body import NEWEST
+from tests.servers.airflow import Airflow
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
+
+
+# --- many runs, one lock ----------------------------------------------------------------------------------------------
+
+PUBLISH = """
+with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
+    with LockedTaskGroup("publish", lock=LOCK, ttl="5m", purpose="one of many"):
+        @task
+        def build(run_id=None):
+            work(f"{run_id}/build")
+
+        @task
+        def upload(run_id=None):
+            work(f"{run_id}/upload")
+
+        build() >> upload()
+"""
+
+PASSER = """
+with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
+    @task
+    def passes():
+        note("passed")
+
+    passes()
+"""
+
+
+def crowd(stage: Stage) -> dict[str, Any]:
+    """Two DAGs with many runs wait for a lock that the test holds; another DAG runs meanwhile; then they get it."""
+    dags = [stage.put(PUBLISH, f"crowd_{number}") for number in range(2)]
+    passer = stage.put(PASSER, "passer")
+    amount = 4 if stage.airflow.version.name == NEWEST else 2
+    with stage.lock().hold(timeout=30):
+        runs = [stage.airflow.trigger(dag, f"{dag}-{number}") for number in range(amount) for dag in dags]
+        for run in runs:
+            stage.until(
+                lambda run=run: stage.airflow.task(run, "publish.lock_acquire").state == "deferred", f"{run} waits not"
+            )
+        passed = stage.ended(stage.airflow.trigger(passer))
+        waiting = [stage.airflow.task(run, "publish.lock_acquire").state for run in runs]
+    return {
+        "passed": passed,
+        "waiting": waiting,
+        "ended": [stage.ended(run) for run in runs],
+        "free": stage.is_free(),
+        "notes": stage.notes,
+    }
+
+
+# --- time passes ------------------------------------------------------------------------------------------------------
+
+RETRIED = """
+with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
+    with LockedTaskGroup("publish", lock=LOCK, ttl=30):
+        @task(retries=1, retry_delay=timedelta(seconds=40))
+        def build(ti=None):
+            work("build")
+            if ti.try_number == 1:
+                raise RuntimeError("as planned")
+
+        build()
+"""
+
+
+def retried(stage: Stage) -> dict[str, Any]:
+    """A task fails and is tried again when the ttl has passed; another wants the lock all the while."""
+    run = stage.airflow.trigger(stage.put(RETRIED))
+    stage.until(stage.notes.stays, "the body did not enter")
+    with stage.lock().hold(timeout=PATIENCE) as lease:
+        other = lease.sequencer().token
+    return {"ended": stage.ended(run), "other": other, "stays": stage.notes.stays(), "free": stage.is_free()}
+
+
+SLOTLESS = """
+with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
+    with LockedTaskGroup("publish", lock=LOCK, ttl=20, keeper=False, acquire_args={"pool": "narrow"}):
+        @task
+        def build():
+            work("build")
+
+        build()
+"""
+
+BLOCKER = """
+with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
+    @task(pool="narrow")
+    def sits():
+        while not os.path.exists(SIGN):
+            time.sleep(0.1)
+
+    sits()
+"""
+
+
+def slotless(stage: Stage) -> dict[str, Any]:
+    """A lock is granted while the only slot is taken, for longer than the lease lives."""
+    waits, sits = stage.put(SLOTLESS), stage.put(BLOCKER, "slotless_blocker")
+    with stage.lock().hold(timeout=30):
+        run = stage.airflow.trigger(waits)
+        stage.until(lambda: stage.airflow.task(run, "publish.lock_acquire").state == "deferred", "it waits not")
+        blocker = stage.airflow.trigger(sits)
+        stage.until(lambda: stage.airflow.task(blocker, "sits").state == "running", "the slot is not taken")
+    granted = stage.until(
+        lambda: (held := stage.lock().inspect()) and held.owner.startswith("airflow:") and held, "it is not granted"
+    )
+    # the lease runs out, and somebody else has the lock: without that its owner might renew it even now
+    with stage.lock().hold(timeout=PATIENCE):
+        pass
+    stage.file.touch()
+    return {
+        "ended": stage.ended(run),
+        "blocker": stage.ended(blocker),
+        "granted": granted,
+        "said": stage.said(run, "publish.lock_acquire"),
+        "stays": stage.notes.stays(),
+        "free": stage.is_free(),
+    }
+
+
+# --- granted at once --------------------------------------------------------------------------------------------------
+
+QUICK_LOCKS = 6
+QUICK = """
+with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
+    for number in range(24):  # four for each lock: one of them is granted at once, the others soon
+        with LockedTaskGroup(
+            f"quick{number}",
+            lock=f"{LOCK}-{number // (24 // LOCKS)}",
+            keeper=False,
+            acquire_args=dict(pool="few", retry_delay=1),
+        ):
+            EmptyOperator(task_id="nothing")
+"""
+
+
+def quick(stage: Stage) -> dict[str, Any]:
+    """Many that are granted at once or soon, with few slots: an executor's stale event fails some that deferred."""
+    run = stage.airflow.trigger(stage.put(QUICK.replace("LOCKS", str(QUICK_LOCKS))))
+    ended = stage.ended(run)
+    acquires = [one for one in stage.airflow.tasks(run) if one.task_id.endswith(".lock_acquire")]
+    return {
+        "ended": ended,
+        "tries": [one.try_number for one in acquires],
+        "deferred": ["in the triggerer" in stage.airflow.task_log(run, one.task_id) for one in acquires],
+        "held": [number for number in range(QUICK_LOCKS) if not stage.is_free(f"{stage.notes.url}-{number}")],
+    }
+
+
+# --- clearing and marking ---------------------------------------------------------------------------------------------
+
+CLEARED = """
+with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
+    with LockedTaskGroup("publish", lock=LOCK, ttl="5m", on_stale_lease="ON_STALE"):
+        @task
+        def build():
+            work("build")
+
+        @task
+        def sign():
+            work("sign")
+            if not os.path.exists(SIGN):
+                raise RuntimeError("as planned")
+
+        build() >> sign()
+"""
+
+
+def cleared(stage: Stage) -> dict[str, Any]:
+    """Clear the failed task alone, then it with what Airflow adds, then all from the acquire on."""
+    airflow = stage.airflow
+    run = airflow.trigger(stage.put(CLEARED.replace("ON_STALE", "fail")))
+    first = stage.ended(run)
+    was_free = stage.is_free()
+    only_failed = airflow.clear(run, only_failed=True)
+    second = stage.ended(run)
+    said, count = stage.said(run, "publish.sign"), len(stage.notes.stays())
+    stage.file.touch()
+    one_task = airflow.clear(run, ["publish.sign"])
+    third = stage.ended(run)
+    if airflow.version.name == NEWEST:
+        airflow.clear(run, ["publish.lock_acquire"], downstream=True)
+    return {
+        "was_free": was_free,
+        "states": [first, second, third, stage.ended(run)],
+        "only_failed": only_failed,
+        "one_task": one_task,
+        "said": said,
+        "count": count,
+        "stays": stage.notes.stays(),
+        "free": stage.is_free(),
+    }
+
+
+def reacquired(stage: Stage) -> dict[str, Any]:
+    """Clear the failed task alone where it may have a lease of its own."""
+    run = stage.airflow.trigger(stage.put(CLEARED.replace("ON_STALE", "reacquire")))
+    first = stage.ended(run)
+    stage.file.touch()
+    stage.airflow.clear(run, only_failed=True)
+    return {"states": [first, stage.ended(run)], "stays": stage.notes.stays(), "free": stage.is_free()}
+
+
+GIVEN_UP = """
+with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
+    with LockedTaskGroup("publish", lock=LOCK, ttl=30):
+        @task
+        def build():
+            work("build", 600)
+
+        build()
+"""
+
+
+def given_up(stage: Stage) -> dict[str, Any]:
+    """Mark a run failed while a body works and the keeper waits."""
+    run = stage.airflow.trigger(stage.put(GIVEN_UP))
+    stage.until(stage.notes.stays, "the body did not enter")
+    stage.until(lambda: stage.airflow.task(run, "publish.lock_keep").state == "deferred", "the keeper does not wait")
+    stage.airflow.mark_run(run, "failed")
+    stage.until(lambda: (held := stage.lock().inspect()) is None or held.is_expired, "the lock is held on")
+    return {
+        "ended": stage.ended(run),
+        "keep": stage.airflow.task(run, "publish.lock_keep").state,
+        "release": stage.airflow.task(run, "publish.lock_release").state,
+    }
+
+
+UNRELEASED = """
+with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
+    with LockedTaskGroup("publish", lock=LOCK, ttl=30):
+        @task
+        def build():
+            note("enter", name="build", token=0)
+            while not os.path.exists(SIGN):
+                time.sleep(0.2)
+
+        build()
+"""
+
+
+def unreleased(stage: Stage) -> dict[str, Any]:
+    """The release fails for good, here because somebody marks it so, and nobody is left to give the lock back."""
+    run = stage.airflow.trigger(stage.put(UNRELEASED))
+    stage.until(stage.notes.stays, "the body did not enter")
+    stage.until(lambda: stage.airflow.task(run, "publish.lock_keep").state == "deferred", "the keeper does not wait")
+    stage.airflow.mark(run, "publish.lock_release", "failed")
+    stage.file.touch()
+    ended = stage.ended(run)
+    stage.until(lambda: (held := stage.lock().inspect()) is None or held.is_expired, "the lock is held on")
+    return {"ended": ended, "said": stage.said(run, "publish.lock_keep")}
+
+
+# --- many tasks of one group ------------------------------------------------------------------------------------------
+
+MAPPED = """
+# Airflow fails what it resumes soon after it deferred, and most of all when it is busy
+AGAIN = dict(retries=20, retry_delay=timedelta(seconds=1))
+
+class Defers(BaseOperator):
+    def execute(self, context):
+        work("defers")
+        self.defer(trigger=TimeDeltaTrigger(timedelta(seconds=1)), method_name="resumed")
+    def resumed(self, context, event):
+        work("resumed")
+
+with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
+    with LockedTaskGroup("publish", lock=LOCK, ttl="5m"):
+        @task
+        def one(number):
+            work(f"one{number}", 1.0)
+
+        one.expand(number=list(range(50)))
+        with LockedTaskGroup("inner", lock=LOCK + "-inner", ttl="5m"):
+            Defers(task_id="defers", **AGAIN)
+
+            @task.sensor(mode="reschedule", poke_interval=2, **AGAIN)
+            def looks(ti=None):
+                work("looks")
+                return len(STAYS()) > 3
+
+            looks()
+"""
+
+BUCKET = "gs://bucket/locks#mapped"
+
+
+def mapped(stage: Stage) -> dict[str, Any]:
+    """Fifty tasks of one group on a store that takes one change of an object a second."""
+    run = stage.airflow.trigger(stage.put(MAPPED, lock=BUCKET))
+    return {
+        "ended": stage.ended(run),
+        "tasks": stage.airflow.tasks(run),
+        "stays": stage.notes.stays(),
+    }
+
+
+# --- the tests --------------------------------------------------------------------------------------------------------
+
+EVERYWHERE = (crowd, cleared, slotless, given_up)
+NEWEST_ONLY = (unreleased, retried, quick, reacquired, mapped)
+
+
+def played(airflow: Airflow) -> tuple[Callable[[Stage], Any], ...]:
+    """Give the scenes that are played on an Airflow, and what they need there."""
+    for pool, slots in (("narrow", 1), ("few", 4)):
+        airflow.pool(pool, slots)
+    return EVERYWHERE + (NEWEST_ONLY if airflow.version.name == NEWEST else ())
+
+
+def test_two_dags_and_many_runs_never_overlap_and_their_tokens_increase(scenes: Scenes) -> None:
+    seen = scenes.seen(crowd)
+    assert set(seen["ended"]) == {"success"}
+    stays = seen["notes"].stays()
+    assert len(stays) == 2 * len(seen["ended"])
+    assert seen["notes"].overlaps() == []
+    assert seen["notes"].tokens_increase()
+    assert len({stay.token for stay in stays}) == len(seen["ended"])
+    assert seen["free"]
+
+
+@pytest.mark.usefixtures("newest")
+def test_more_runs_wait_than_there_are_slots_and_another_dag_runs(airflow: Airflow, scenes: Scenes) -> None:
+    seen = scenes.seen(crowd)
+    assert seen["passed"] == "success"
+    assert seen["waiting"] == ["deferred"] * len(seen["waiting"])
+    assert len(seen["waiting"]) > airflow.parallelism
+
+
+@pytest.mark.usefixtures("newest")
+def test_a_retry_that_waits_longer_than_the_ttl_goes_on_under_the_same_lease(scenes: Scenes) -> None:
+    seen = scenes.seen(retried)
+    assert seen["ended"] == "success"
+    first, second = seen["stays"]
+    assert second.began - first.ended > 30
+    assert first.token == second.token < seen["other"]
+    assert seen["free"]
+
+
+def test_a_lease_that_ended_before_a_slot_was_free_is_not_worked_under_and_another_is_asked_for(
+    scenes: Scenes,
+) -> None:
+    seen = scenes.seen(slotless)
+    assert (seen["ended"], seen["blocker"]) == ("success", "success")
+    assert "ended before a worker slot was free; asking again" in seen["said"]
+    [stay] = seen["stays"]
+    assert stay.token > seen["granted"].token
+    assert seen["free"]
+
+
+@pytest.mark.usefixtures("newest")
+def test_many_that_are_granted_soon_with_few_slots_succeed_and_leave_no_lock_held(scenes: Scenes) -> None:
+    seen = scenes.seen(quick)
+    assert seen["ended"] == "success"
+    print("tries of each acquire:", seen["tries"])
+    assert len(seen["tries"]) == 24
+    # who finds the lock free does not defer, and so cannot be failed for it
+    assert QUICK_LOCKS <= seen["deferred"].count(False) < 24
+    # what a try was granted, its retry takes over at once, and so is not failed again
+    assert max(seen["tries"]) <= 2
+    assert seen["held"] == []
+
+
+def test_clearing_after_the_release_takes_a_fresh_lease_or_says_that_there_is_none(
+    airflow: Airflow, scenes: Scenes
+) -> None:
+    seen = scenes.seen(cleared)
+    assert seen["states"] == ["failed", "failed", "success", "success"]
+    assert seen["was_free"]
+    assert seen["free"]
+    # only what failed: the acquire is not cleared, and the task says what to do
+    assert seen["only_failed"] == ["publish.sign"]
+    assert "clear the task that acquires it" in seen["said"]
+    assert seen["count"] == 2
+    # one task: Airflow adds acquire and release
+    assert {"publish.lock_acquire", "publish.lock_release", "publish.sign"} <= set(seen["one_task"])
+    names = [stay.name for stay in seen["stays"]]
+    tokens = [stay.token for stay in seen["stays"]]
+    again = ["build", "sign"] if airflow.version.name == NEWEST else []
+    assert names == ["build", "sign", "sign", *again]
+    assert tokens[0] == tokens[1] < tokens[2]
+    assert all(tokens[2] < token for token in tokens[3:])
+
+
+@pytest.mark.usefixtures("newest")
+def test_a_failed_task_that_is_cleared_alone_takes_a_lease_for_itself_where_it_may(scenes: Scenes) -> None:
+    seen = scenes.seen(reacquired)
+    assert seen["states"] == ["failed", "success"]
+    build, sign, again = seen["stays"]
+    assert build.token == sign.token < again.token
+    assert seen["free"]
+
+
+def test_a_run_that_is_marked_failed_ends_failed_and_gives_the_lock_back(airflow: Airflow, scenes: Scenes) -> None:
+    seen = scenes.seen(given_up)
+    assert (seen["ended"], seen["keep"]) == ("failed", "failed")
+    # 2.10 does not always run a teardown in a run that was marked failed: then the lock is left to expire
+    assert seen["release"] == "success" or (airflow.version.name == "2.10" and seen["release"] is None)
+
+
+@pytest.mark.usefixtures("newest")
+def test_a_lease_whose_release_failed_for_good_is_kept_no_longer(scenes: Scenes) -> None:
+    seen = scenes.seen(unreleased)
+    # the work is done; that a teardown failed is no failure of the run to Airflow
+    assert seen["ended"] == "success"
+    assert "publish.lock_release is failed, so nobody gives it back" in seen["said"]
+
+
+@pytest.mark.usefixtures("newest")
+def test_fifty_tasks_of_a_group_work_under_one_lease_that_may_change_once_a_second(
+    gcs: GcsServer, scenes: Scenes
+) -> None:
+    seen = scenes.seen(mapped)
+    assert {one.state for one in seen["tasks"]} == {"success"}
+    assert seen["ended"] == "success"
+    ones = [stay for stay in seen["stays"] if stay.name.startswith("one")]
+    assert len({stay.name for stay in ones}) == 50
+    assert len({stay.token for stay in ones}) == 1
+    assert gcs.faults.one_mutation_per_second
+    assert lockstead.Lock(BUCKET).inspect() is None
+
+
+# --- what the UI is told ----------------------------------------------------------------------------------------------
+
+LINK = """
+import os
+from types import SimpleNamespace
+
+for site in ("https://host/airflow/", "https://host", "/"):
+    os.environ["AIRFLOW__API__BASE_URL"] = os.environ["AIRFLOW__WEBSERVER__BASE_URL"] = site
+    from airflow_lockstead.links import HolderLink
+    key = SimpleNamespace(dag_id="d", run_id="r", task_id="g.lock_release", map_index=-1)
+    print("LINK", HolderLink().get_link(SimpleNamespace(acquire_id="g.lock_acquire"), ti_key=key))
+"""
+
+
+def test_the_link_to_the_holder_stays_below_the_address_that_airflow_has(airflow: Airflow):
+    said = [line.split()[1] for line in airflow.python_of("-c", LINK).splitlines() if line.startswith("LINK")]
+    assert said[0] == f"/airflow{said[1]}"
+    assert said[1] == said[2]
+    assert said[1].startswith("/dags/d/")

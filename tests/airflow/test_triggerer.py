@@ -1,0 +1,99 @@
+"""The death of a triggerer costs neither a lease that it keeps nor a place in the wait, on a real Airflow."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+import lockstead
+from tests.airflow.sections import Notes
+from tests.servers.airflow import Airflow
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(400)]
+
+VERSIONS = ("3.3",)
+"""Those whose ways to end a task differ; the others would say the same again."""
+
+DAG = """
+with DAG("kept", schedule=None, start_date=datetime(2024, 1, 1)):
+    with LockedTaskGroup("section", lock=LOCK, ttl=90):
+        @task(retries=1, retry_delay=timedelta(hours=1))
+        def first(run_id=None):
+            work(f"{run_id}/first")
+            if run_id == "holds":
+                raise RuntimeError("in the hour until the next try nobody but the keeper renews")
+
+        @task
+        def second(run_id=None):
+            work(f"{run_id}/second")
+
+        first() >> second()
+"""
+
+
+def test_a_killed_triggerer_loses_neither_the_lease_that_it_keeps_nor_who_waits_for_it(
+    airflow: Airflow, tmp_path: Path
+) -> None:
+    if airflow.version.name not in VERSIONS:
+        pytest.skip("the same as on the versions that it runs on")
+    notes = Notes(tmp_path, "kept")
+    airflow.put("kept", notes.dag(DAG))
+    lock = lockstead.Lock(notes.url)
+    holds = airflow.trigger("kept", "holds")
+    airflow.reaches(holds, "section.first", "up_for_retry")
+    airflow.reaches(holds, "section.lock_keep", "deferred")
+    waits = [airflow.trigger("kept", f"waits-{number}") for number in (1, 2)]
+    for run in waits:
+        airflow.reaches(run, "section.lock_acquire", "deferred")
+    airflow.until(lambda: len(in_charge(airflow)) == 1 and len(owned(airflow)) == 3, "not all triggers run")
+    began = lock.inspect()
+    assert began is not None
+
+    triggerer = airflow.part("triggerer")
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        [before] = in_charge(airflow)
+        last = lock.inspect()
+        assert triggerer.process is not None
+        triggerer.process.send_signal(number)
+        if number == signal.SIGKILL:
+            triggerer.kill()  # its child, too
+        triggerer.process.wait(60)
+        triggerer.start()
+        airflow.until(lambda old=before: set(owned(airflow)) - {old} and old not in owned(airflow), "it is not back")
+        airflow.until(lambda old=last: renewed_since(lock, old), "the keeper does not renew")
+        found = lock.inspect()
+        assert found is not None
+        assert found.holder == began.holder
+        assert [airflow.task(run, "section.lock_acquire").state for run in waits] == ["deferred", "deferred"]
+
+    airflow.mark(holds, "section.first", "success")
+    assert [airflow.finished(run) for run in (holds, *waits)] == ["success"] * 3
+    assert notes.overlaps() == []
+    assert notes.tokens_increase()
+    assert len(notes.stays()) == 6
+    tokens = [stay.token for stay in notes.stays()]
+    assert tokens[0] == tokens[1] == began.token
+    assert len(set(tokens)) == 3
+    assert lock.inspect() is None
+
+
+def renewed_since(lock: lockstead.Lock, old: lockstead.Holding | None) -> bool:
+    now = lock.inspect()
+    return bool(now and old and (now.expires_epoch or 0.0) > (old.expires_epoch or 0.0))
+
+
+def owned(airflow: Airflow) -> list[int]:
+    """Give the triggerer in charge of each trigger of our DAG."""
+    return [
+        row[0]
+        for row in airflow.asked(
+            "SELECT tr.triggerer_id FROM trigger tr JOIN task_instance ti ON ti.trigger_id = tr.id"
+            " WHERE ti.dag_id = 'kept' AND tr.triggerer_id IS NOT NULL"
+        )
+    ]
+
+
+def in_charge(airflow: Airflow) -> set[int]:
+    return set(owned(airflow))

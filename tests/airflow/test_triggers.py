@@ -1,0 +1,118 @@
+"""What the triggerer does for a lock: few requests for many waiters, nothing leaked, nothing of others' given back.
+
+`waiters.py` runs the triggers with an Airflow's own classes; no Airflow is started. By default on the newest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.airflow.conftest import chosen
+from tests.servers.airflow_parts import Version
+
+pytestmark = pytest.mark.airflow
+
+WAITERS = Path(__file__).with_name("waiters.py")
+TTL = 4.0
+
+Waiters = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture
+def waiters(request: pytest.FixtureRequest, tmp_path: Path) -> Waiters:
+    version = Version(chosen(request.config)[-1])
+
+    def run(scenario: str) -> dict[str, Any]:
+        done = subprocess.run(
+            [str(version.python), str(WAITERS), scenario, f"sqlite:///{tmp_path / 'locks.db'}#apt"],
+            env={**os.environ, "AIRFLOW_HOME": str(tmp_path / "home"), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        said: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
+        return said
+
+    return run
+
+
+def test_a_thousand_who_wait_for_a_lock_and_a_thousand_for_its_end_ask_little_and_are_granted_one_by_one(
+    waiters: Waiters,
+):
+    seen = waiters("many")
+    assert seen["still"] == 2000
+    assert seen["begun"] < 200
+    # two who ask for all, and the keeper of the lease that is waited for: not two thousand
+    assert seen["asked"] < 400
+    assert seen["tokens"] == sorted(set(seen["tokens"]))
+    assert seen["took"] < 30
+
+
+def test_a_grant_that_nobody_takes_survives_cleanup_and_is_freed_by_its_ttl(waiters: Waiters):
+    seen = waiters("unconsumed")
+    assert seen["held_after_cleanup"]
+    assert (seen["state"], seen["other"]) == ("granted", "granted")
+    assert seen["took"] > TTL / 2
+    assert "airflow:d/r/first/-1" in seen["unclean"]
+
+
+def test_a_retry_takes_over_what_its_earlier_try_was_granted_also_behind_others(waiters: Waiters):
+    seen = waiters("again")
+    assert seen["second"] > seen["first"]
+    assert seen["took"] < 60  # and not the 120 s of its ttl
+    assert seen["unclean"] is None
+
+
+def test_a_retry_in_a_worker_takes_over_what_its_earlier_try_was_granted_without_waiting(waiters: Waiters):
+    assert waiters("retried") == {"other": True, "grows": True, "unclean": None, "free": True}
+
+
+def test_a_retry_still_knows_that_what_went_before_ended_unclean_and_fails_for_it(waiters: Waiters):
+    seen = waiters("unclean")
+    assert seen["first"] == "the lease of 'who died' before this one ended EXPIRED"
+    assert seen["again"] == seen["once_more"] == seen["first"]
+    assert seen["failed"].startswith(f"AirflowFailException: lockstead: {seen['first']}: repair what it left")
+    assert seen["failed"].endswith("the lock was given back")
+    assert seen["free"]
+    assert seen["cleared"]
+
+
+def test_on_kill_gives_back_its_own_grant_and_no_other(waiters: Waiters):
+    assert waiters("killed") == {"still": True, "still_too": True, "given_back": True}
+
+
+def test_a_keeper_keeps_a_lease_beyond_its_ttl_and_ends_with_its_release(waiters: Waiters):
+    seen = waiters("kept")
+    assert seen["lives"]
+    assert seen["released"]
+    assert (seen["state"], seen["reason"]) == ("ended", "GONE")
+
+
+def test_a_keeper_ends_with_its_lease_and_not_only_when_it_would_renew_it(waiters: Waiters):
+    assert waiters("ended") == {"released": "GONE", "passed_on": "TAKEN"}
+
+
+def test_who_waits_until_a_lock_is_free_does_not_take_it(waiters: Waiters):
+    seen = waiters("free")
+    assert seen["waited"]
+    assert seen["event"] == {"state": "free"}
+    assert not seen["taken"]
+    assert seen["late"]["state"] == "held"
+    assert "'somebody'" in seen["late"]["message"]
+
+
+def test_a_wait_that_ends_says_who_holds_the_lock_and_a_wrong_url_says_so_at_once(waiters: Waiters):
+    seen = waiters("timeout")
+    assert seen["late"]["state"] == "not acquired"
+    assert "being first" in seen["late"]["message"]
+    assert seen["wrong"]["state"] == "refused"
+    assert "nonsense" in seen["wrong"]["message"]

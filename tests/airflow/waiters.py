@@ -1,0 +1,251 @@
+"""Decides what the triggers do for the tests of `triggers`: run by an Airflow's Python, with no Airflow around.
+
+    python waiters.py SCENARIO LOCK_URL
+
+Says on its last line, as JSON, what was seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+import lockstead
+from airflow_lockstead import acquiring, triggers
+from airflow_lockstead.spec import LockSpec
+
+TTL = 4.0
+
+
+class Counted:
+    """A store's requests, counted at the object that all locks of a URL share."""
+
+    def __init__(self, url: str) -> None:
+        self.lock = lockstead.AsyncLock(url, ttl=TTL)
+        self.store = self.lock._open_now().store
+        self.requests = 0
+        self._perform = self.store.perform
+        self.store.perform = self.perform
+
+    def perform(self, command: Any, limit: float) -> Any:
+        self.requests += 1
+        return self._perform(command, limit)
+
+
+def spec_of(url: str, ttl: float = TTL) -> dict[str, Any]:
+    return triggers.plain(LockSpec(lock=url, ttl=ttl, keeper=False))
+
+
+def waiter(url: str, owner: str, gives_up_at: float | None = None, ttl: float = TTL) -> triggers.WaitTrigger:
+    made = triggers.WaitTrigger(spec_of(url, ttl), owner, time.time(), gives_up_at)
+    path, words = made.serialize()
+    assert path == "airflow_lockstead.triggers.WaitTrigger"
+    return triggers.WaitTrigger(**json.loads(json.dumps(words)))
+
+
+async def fired(trigger: Any) -> dict[str, Any]:
+    async for event in trigger.run():
+        return event.payload
+    raise AssertionError("it did not fire")
+
+
+async def many(url: str) -> dict[str, Any]:
+    """Let a thousand wait, count what they ask; then let some of them have it, one after the other."""
+    count, began_at = Counted(url), time.monotonic()
+    held = await count.lock.acquire(timeout=5)
+    waiting = [asyncio.create_task(fired(waiter(url, f"airflow:d/r/t{number}/-1"))) for number in range(1000)]
+    free = [asyncio.create_task(fired(triggers.FreeTrigger(spec_of(url), time.time() + 60))) for _ in range(1000)]
+    await asyncio.sleep(3)
+    begun = count.requests
+    await asyncio.sleep(10)
+    asked = count.requests - begun
+    still = sum(not one.done() for one in [*waiting, *free])
+    await held.release()
+    tokens, released_at = [], time.monotonic()
+    for _ in range(10):
+        done, _rest = await asyncio.wait(waiting, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1, done
+        [one] = done
+        waiting.remove(one)
+        grant = one.result()
+        tokens.append(grant["token"])
+        await lockstead.AsyncLock(url, ttl=TTL).release(grant["ticket"])
+    took = time.monotonic() - released_at
+    for one in [*waiting, *free]:
+        one.cancel()
+    await asyncio.gather(*waiting, *free, return_exceptions=True)
+    return {
+        "begun": begun,
+        "asked": asked,
+        "still": still,
+        "tokens": tokens,
+        "took": took,
+        "all": time.monotonic() - began_at,
+    }
+
+
+async def unconsumed(url: str) -> dict[str, Any]:
+    """A grant whose event nobody takes: cleanup gives nothing back, and its ttl frees it."""
+    trigger = waiter(url, "airflow:d/r/first/-1")
+    event = await fired(trigger)
+    await trigger.cleanup()
+    lock = lockstead.AsyncLock(url, ttl=TTL)
+    held = await lock.inspect()
+    began_at = time.monotonic()
+    other = await fired(waiter(url, "airflow:d/r/second/-1"))
+    return {
+        "held_after_cleanup": held is not None and held.holder == event["holder"],
+        "state": event["state"],
+        "other": other["state"],
+        "took": time.monotonic() - began_at,
+        "unclean": other["unclean"],
+    }
+
+
+async def again(url: str) -> dict[str, Any]:
+    """The same owner asks again, behind others: it takes over its own earlier grant and does not wait for its end."""
+    long = 120.0
+    first = await fired(waiter(url, "airflow:d/r/mine/-1", ttl=long))
+    others = [asyncio.create_task(fired(waiter(url, f"airflow:d/r/{name}/-1", ttl=long))) for name in "abc"]
+    await asyncio.sleep(triggers.LOOK_AGAIN + 1)
+    began_at = time.monotonic()
+    second = await asyncio.wait_for(fired(waiter(url, "airflow:d/r/mine/-1", ttl=long)), 60)
+    for one in others:
+        one.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    return {
+        "first": first["token"],
+        "second": second["token"],
+        "took": time.monotonic() - began_at,
+        "unclean": second["unclean"],
+    }
+
+
+async def retried(url: str) -> dict[str, Any]:
+    """A try was granted and failed just then: its retry, in a worker, takes that over; others are told to wait."""
+    first = await fired(waiter(url, "airflow:d/r/mine/-1", ttl=120.0))
+    spec, log = LockSpec(lock=url, ttl=120.0, keeper=False), logging.getLogger("task")
+    other = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/other/-1", log)
+    again = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/mine/-1", log)
+    assert again is not None
+    await lockstead.AsyncLock(url, ttl=120.0).release(again.ticket)
+    free = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/other/-1", log)
+    return {
+        "other": other is None,
+        "grows": again.token > first["token"],
+        "unclean": again.unclean,
+        "free": free is not None,
+    }
+
+
+async def unclean(url: str) -> dict[str, Any]:
+    """What went before ended unclean, a trigger was told, and its task was failed before it could say so."""
+    spec, log = LockSpec(lock=url, ttl=120.0, keeper=False, on_unclean="fail"), logging.getLogger("task")
+    # all of it within the time for which one look at who holds a lock serves all who wait for it
+    await (await lockstead.AsyncLock(url, ttl=triggers.LOOK_AGAIN / 5, owner="who died").acquire(timeout=5)).detach()
+    first = await fired(triggers.WaitTrigger(triggers.plain(spec), "airflow:d/r/mine/-1", time.time()))
+    # its triggerer died before anybody was told
+    once_more = await fired(triggers.WaitTrigger(triggers.plain(spec), "airflow:d/r/mine/-1", time.time()))
+    again = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/mine/-1", log)
+    assert again is not None
+    failed = ""
+    try:
+        await asyncio.to_thread(acquiring.judge, spec, "airflow:d/r/mine/-1", again, log)
+    except Exception as error:
+        failed = f"{type(error).__name__}: {error}"
+    free = await lockstead.AsyncLock(url).inspect() is None
+    cleared = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/mine/-1", log)
+    return {
+        "first": first["unclean"],
+        "again": again.unclean,
+        "once_more": once_more["unclean"],
+        "failed": failed,
+        "free": free,
+        "cleared": cleared is not None and cleared.unclean is None,
+    }
+
+
+async def killed(url: str) -> dict[str, Any]:
+    """on_kill of a trigger that has fired, or was granted nothing, touches nobody's lease; its own it gives back."""
+    old = waiter(url, "airflow:d/r/t/-1")
+    event = await fired(old)
+    await old.on_kill()
+    lock = lockstead.AsyncLock(url, ttl=TTL)
+    held = await lock.inspect()
+    still = held is not None and held.holder == event["holder"]
+    waiting = waiter(url, "airflow:d/r/u/-1")
+    task = asyncio.create_task(fired(waiting))
+    await asyncio.sleep(0.5)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await waiting.on_kill()
+    held = await lock.inspect()
+    still_too = held is not None and held.holder == event["holder"]
+    await lock.release(event["ticket"])
+    granted = waiter(url, "airflow:d/r/v/-1")
+    granted._lease = await lockstead.AsyncLock(url, ttl=TTL, owner="airflow:d/r/v/-1").acquire(timeout=5)
+    await granted.on_kill()
+    return {"still": still, "still_too": still_too, "given_back": await lock.inspect() is None}
+
+
+async def kept(url: str) -> dict[str, Any]:
+    """A lease is kept for several lives, and the keeper fires when it is released."""
+    grant = await fired(waiter(url, "airflow:d/r/t/-1"))
+    keeper = triggers.KeepTrigger(spec_of(url), grant["ticket"])
+    task = asyncio.create_task(fired(triggers.KeepTrigger(**json.loads(json.dumps(keeper.serialize()[1])))))
+    await asyncio.sleep(2.5 * TTL)
+    lock = lockstead.AsyncLock(url, ttl=TTL)
+    held = await lock.inspect()
+    lives = held is not None and held.holder == grant["holder"] and not held.is_expired and not task.done()
+    released = await lock.release(grant["ticket"])
+    event = await asyncio.wait_for(task, 20)
+    return {"lives": lives, "released": released, **event}
+
+
+async def ended(url: str) -> dict[str, Any]:
+    """Keepers whose next renewal is far away, of a lease that is given back and of one that the next in line has."""
+    long, seen = 900.0, {}
+    for name in ("released", "passed_on"):
+        grant = await fired(waiter(url, "airflow:d/r/t/-1", ttl=long))
+        keeper = asyncio.create_task(fired(triggers.KeepTrigger(spec_of(url, long), grant["ticket"])))
+        next_one = (
+            asyncio.create_task(fired(waiter(url, "airflow:d/r/u/-1", ttl=long))) if name == "passed_on" else None
+        )
+        await asyncio.sleep(1)
+        assert not keeper.done()
+        await lockstead.AsyncLock(url, ttl=long).release(grant["ticket"])
+        # the condition is that it does not wait for its renewal, which is due when 112 seconds are over
+        seen[name] = (await asyncio.wait_for(keeper, long / 8 - 20))["reason"]
+        if next_one is not None:
+            await lockstead.AsyncLock(url, ttl=long).release((await next_one)["ticket"])
+    return seen
+
+
+async def free(url: str) -> dict[str, Any]:
+    """Who waits until a lock is free is told, and has not taken it; who has no time left is told who holds it."""
+    lock = lockstead.AsyncLock(url, ttl=TTL, owner="somebody")
+    lease = await lock.acquire(timeout=5)
+    late = await fired(triggers.FreeTrigger(spec_of(url), time.time() + 1))
+    task = asyncio.create_task(fired(triggers.FreeTrigger(spec_of(url))))
+    await asyncio.sleep(1)
+    waited = not task.done()
+    await lease.release()
+    event = await asyncio.wait_for(task, 20)
+    return {"late": late, "waited": waited, "event": event, "taken": await lock.inspect() is not None}
+
+
+async def timeout(url: str) -> dict[str, Any]:
+    """A wait that ends, and a lock that cannot be."""
+    lock = lockstead.AsyncLock(url, ttl=60, owner="somebody", purpose="being first")
+    await lock.acquire(timeout=5)
+    late = await fired(waiter(url, "airflow:d/r/t/-1", time.time() + 1))
+    wrong = triggers.WaitTrigger({**spec_of(url), "lock": "nonsense://x#y"}, "o", time.time())
+    return {"late": late, "wrong": await fired(wrong)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(globals()[sys.argv[1]](sys.argv[2]))), flush=True)

@@ -1,0 +1,336 @@
+"""Decides how a test works with a real Airflow: DAG files in, runs started, states awaited, tasks marked and killed.
+
+Must not know locks. Actions go through Airflow's own REST API, because marking and clearing mean what it makes of
+them; states are read from its tables, which is cheap and the same in all versions. Which processes there are, is in
+`airflow_parts`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import textwrap
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from tests.servers.airflow_parts import (
+    MARK,
+    Part,
+    Version,
+    Watcher,
+    is_alive,
+    kill,
+    parent_of,
+    parts,
+    pids_of,
+    settings,
+)
+from tests.servers.base import free_port
+from tests.servers.postgres import USER, PostgresServer
+
+PATIENCE = 300.0
+"""Seconds until a wait fails: for what never comes, not for a busy machine."""
+
+ENDED = frozenset({"success", "failed"})
+JOBS = {"SchedulerJob", "TriggererJob"}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of one DAG."""
+
+    dag_id: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A task of a run as Airflow's table has it now. pid is the process that runs its body, while there is one."""
+
+    task_id: str
+    map_index: int
+    state: str | None
+    try_number: int
+    pid: int | None
+
+
+class Airflow:
+    """A scheduler with LocalExecutor, a triggerer, a DAG processor and an API server on a PostgreSQL of their own.
+
+    Version 2 has a web server instead of the last two. `told` are settings besides ours: {"AIRFLOW__CORE__...": ...}.
+    """
+
+    def __init__(
+        self, version: str, directory: Path, *, parallelism: int = 16, told: Mapping[str, str] | None = None
+    ) -> None:
+        self.version = Version(version)
+        self.home = directory
+        self.parallelism = parallelism
+        self.port = free_port()
+        self.postgres = PostgresServer(settings={"max_connections": "300", "shared_buffers": "64MB"})
+        self._mark = uuid.uuid4().hex
+        database = f"postgresql+psycopg2://{USER}@127.0.0.1:{self.postgres.port}/airflow"
+        ours = settings(self.version, self.home, database, self.port, parallelism)
+        self.told = {**ours, **(told or {}), MARK: self._mark}
+        self.parts = parts(self.version, self.home / "parts", self.told, self.port)
+        self._watcher: Watcher | None = None
+        self._http: httpx.Client | None = None
+
+    # --- its life -----------------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Start it and wait until every part says that it runs."""
+        for folder in ("dags", "plugins", "logs"):
+            (self.home / folder).mkdir(parents=True, exist_ok=True)
+        (self.home / "webserver_config.py").write_text("AUTH_ROLE_PUBLIC = 'Admin'\nWTF_CSRF_ENABLED = False\n")
+        self._watcher = Watcher(self._mark)
+        try:
+            self.postgres.start()
+            self.postgres.tell("CREATE DATABASE airflow")
+            self.run("db", "migrate")
+            for part in self.parts.values():
+                part.launch()
+            for part in self.parts.values():
+                part.until(part.is_ready, "it did not come up")
+            self.until(lambda: self.jobs() >= JOBS, "scheduler and triggerer did not come up")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End it and all that it started. Nothing in it needs good order, so nothing is waited for."""
+        if self._http is not None:
+            self._http.close()
+        for part in self.parts.values():
+            part.kill()
+        if self._watcher is not None:
+            self._watcher.sweep()
+        self.postgres.remove()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def run(self, *words: str) -> str:
+        """Run a command of `airflow` and give what it printed."""
+        return self.python_of(*self.version.command(*words)[1:])
+
+    def python_of(self, *words: str) -> str:
+        """Run the Python of this Airflow, in its setting (`-c`, a file, `-m`), and give what it printed."""
+        done = subprocess.run(
+            [str(self.version.python), *words],
+            env={**os.environ, **self.told},
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{words}: {done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        return done.stdout
+
+    def part(self, name: str) -> Part:
+        """Give one process: `scheduler`, `triggerer`, `dag-processor`, `api-server`; `webserver` in version 2."""
+        return self.parts[name]
+
+    def jobs(self) -> set[str]:
+        """Name the jobs that say of themselves that they run."""
+        return {row[0] for row in self.asked("SELECT DISTINCT job_type FROM job WHERE state = 'running'")}
+
+    def pids(self) -> list[int]:
+        """Give every living process of it, orphans included."""
+        return pids_of(self._mark)
+
+    def until(self, condition: Callable[[], Any], otherwise: str, seconds: float = PATIENCE) -> Any:
+        """Wait until a condition holds and give what it gave; AssertionError with the ends of the logs."""
+        ends_at, pause = time.monotonic() + seconds, 0.05
+        while True:
+            if found := condition():
+                return found
+            if time.monotonic() > ends_at:
+                raise AssertionError(f"{otherwise}\n{self.said()}")
+            time.sleep(pause)
+            # many tests wait at once, and each look is a connection to the database
+            pause = min(0.5, pause * 1.3)
+
+    def said(self) -> str:
+        """Give the ends of what the parts said."""
+        return "\n".join(f"--- {part.name}\n{part.log()}" for part in self.parts.values() if part.process)
+
+    # --- DAGs and runs ------------------------------------------------------------------------------------------
+
+    def put(self, dag_id: str, text: str) -> None:
+        """Put a DAG file there and wait until the DAG can be run, in this very form."""
+        before = self._parsed(dag_id)
+        path = self.home / "dags" / f"{dag_id}.py"
+        aside = path.with_suffix(".new")
+        aside.write_text(textwrap.dedent(text))
+        aside.replace(path)
+        written_at = time.time()
+        self.until(lambda: self._refused(path) or self._parsed(dag_id) > max(before, written_at), f"no DAG {dag_id}")
+        assert not self._refused(path), self._refused(path)
+
+    def _parsed(self, dag_id: str) -> float:
+        rows = self.asked(
+            "SELECT extract(epoch FROM d.last_parsed_time) FROM dag d JOIN serialized_dag s USING (dag_id)"
+            " WHERE dag_id = %s",
+            dag_id,
+        )
+        return float(rows[0][0]) if rows and rows[0][0] else 0.0
+
+    def _refused(self, path: Path) -> str:
+        rows = self.asked("SELECT stacktrace FROM import_error WHERE filename LIKE %s", f"%{path.name}")
+        return rows[0][0] if rows else ""
+
+    def pool(self, name: str, slots: int) -> None:
+        """Make a pool."""
+        self._ask("POST", "/pools", {"name": name, "slots": slots})
+
+    def trigger(self, dag_id: str, run_id: str | None = None, conf: Mapping[str, Any] | None = None) -> Run:
+        """Start a run."""
+        run = Run(dag_id, run_id or f"run-{uuid.uuid4().hex[:8]}")
+        body: dict[str, Any] = {"dag_run_id": run.run_id, "conf": dict(conf or {})}
+        if self.version.has_task_sdk:
+            body["logical_date"] = None
+        self._ask("POST", f"/dags/{dag_id}/dagRuns", body)
+        return run
+
+    def run_state(self, run: Run) -> str | None:
+        rows = self.asked("SELECT state FROM dag_run WHERE dag_id = %s AND run_id = %s", run.dag_id, run.run_id)
+        return rows[0][0] if rows else None
+
+    def finished(self, run: Run, seconds: float = PATIENCE) -> str:
+        """Wait for the end of a run and give its state."""
+        state: str = self.until(
+            lambda: (found := self.run_state(run)) in ENDED and found, f"{run} did not end: {self.tasks(run)}", seconds
+        )
+        return state
+
+    def tasks(self, run: Run) -> list[Attempt]:
+        """Give the tasks of a run as they stand now."""
+        rows = self.asked(
+            "SELECT task_id, map_index, state, try_number, pid FROM task_instance"
+            " WHERE dag_id = %s AND run_id = %s ORDER BY task_id, map_index",
+            run.dag_id,
+            run.run_id,
+        )
+        return [Attempt(*row) for row in rows]
+
+    def task(self, run: Run, task_id: str, map_index: int = -1) -> Attempt:
+        for one in self.tasks(run):
+            if (one.task_id, one.map_index) == (task_id, map_index):
+                return one
+        return Attempt(task_id, map_index, None, 0, None)
+
+    def reaches(self, run: Run, task_id: str, *states: str, map_index: int = -1, seconds: float = PATIENCE) -> Attempt:
+        """Wait until a task is in one of these states."""
+
+        def there() -> Attempt | None:
+            over = self.run_state(run) in ENDED
+            found = self.task(run, task_id, map_index)
+            assert found.state in states or not over, f"{run} ended: {self.tasks(run)}"
+            return found if found.state in states else None
+
+        reached: Attempt = self.until(there, f"{task_id} of {run} did not become {states}", seconds)
+        return reached
+
+    def task_log(self, run: Run, task_id: str, *, attempt: int = 1, map_index: int = -1) -> str:
+        """Give what a task said in one attempt, as the file has it; empty while it said nothing."""
+        folder = self.home / "logs" / f"dag_id={run.dag_id}" / f"run_id={run.run_id}" / f"task_id={task_id}"
+        if map_index >= 0:
+            folder /= f"map_index={map_index}"
+        path = folder / f"attempt={attempt}.log"
+        return path.read_text("utf-8", errors="replace") if path.exists() else ""
+
+    # --- what people do -----------------------------------------------------------------------------------------
+
+    def mark(self, run: Run, task_id: str, state: str, map_index: int = -1) -> None:
+        """Mark a task success or failed, as the button does."""
+        where = f"/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{task_id}"
+        if map_index >= 0:
+            where += f"/{map_index}"
+        body: dict[str, Any] = {"new_state": state}
+        if not self.version.has_task_sdk:
+            # the plain form of version 2 sets a state and stops there: it ends no other task
+            where = f"/dags/{run.dag_id}/updateTaskInstancesState"
+            body |= {
+                "task_id": task_id,
+                "dag_run_id": run.run_id,
+                "dry_run": False,
+                "include_upstream": False,
+                "include_downstream": False,
+                "include_future": False,
+                "include_past": False,
+            }
+        self._ask("PATCH" if self.version.has_task_sdk else "POST", where, body)
+
+    def mark_run(self, run: Run, state: str) -> None:
+        """Mark a run success or failed, as the button does."""
+        self._ask("PATCH", f"/dags/{run.dag_id}/dagRuns/{run.run_id}", {"state": state})
+
+    def clear(
+        self, run: Run, tasks: Iterable[str] = (), *, only_failed: bool = False, downstream: bool = False
+    ) -> list[str]:
+        """Clear tasks of a run, as the button does, and name those that were cleared."""
+        body = {
+            "dry_run": False,
+            "dag_run_id": run.run_id,
+            "only_failed": only_failed,
+            "only_running": False,
+            "include_downstream": downstream,
+            "reset_dag_runs": True,
+        }
+        if chosen := list(tasks):
+            body["task_ids"] = chosen
+        said = self._ask("POST", f"/dags/{run.dag_id}/clearTaskInstances", body)
+        return sorted(one["task_id"] for one in said["task_instances"])
+
+    def body_of(self, run: Run, task_id: str, map_index: int = -1) -> int:
+        """Wait until a task runs and give the process of its body."""
+        pid: int = self.until(
+            lambda: (found := self.task(run, task_id, map_index)).state == "running" and found.pid,
+            f"{task_id} of {run} does not run",
+        )
+        return pid
+
+    def kill_body(self, run: Run, task_id: str, map_index: int = -1) -> int:
+        """Kill the process of a task's body (SIGKILL); its process id."""
+        pid = self.body_of(run, task_id, map_index)
+        kill(pid)
+        return pid
+
+    def kill_supervisor(self, run: Run, task_id: str, map_index: int = -1) -> tuple[int, int]:
+        """Kill who watches over a task's body (SIGKILL): the process ids of the supervisor and of the body."""
+        pid = self.body_of(run, task_id, map_index)
+        supervisor = parent_of(pid)
+        kill(supervisor)
+        self.until(lambda: not is_alive(supervisor), f"process {supervisor} lives on")
+        return supervisor, pid
+
+    # --- how it is asked ----------------------------------------------------------------------------------------
+
+    def asked(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Ask Airflow's database."""
+        with self.postgres.asked("airflow") as connection:
+            cursor = connection.execute(statement, values)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def _ask(self, verb: str, path: str, body: Mapping[str, Any]) -> Any:
+        if self._http is None:
+            server = f"http://127.0.0.1:{self.port}"
+            self._http = httpx.Client(base_url=server, timeout=60.0, trust_env=False)
+            if self.version.has_task_sdk:
+                token = self._http.get("/auth/token").json()["access_token"]
+                self._http.headers["Authorization"] = f"Bearer {token}"
+        prefix = "/api/v2" if self.version.has_task_sdk else "/api/v1"
+        said = self._http.request(verb, prefix + path, json=body)
+        assert said.is_success, f"{verb} {path}: {said.status_code} {said.text[:2000]}"
+        return said.json() if said.content else None

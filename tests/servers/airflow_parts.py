@@ -1,0 +1,205 @@
+"""Decides how the processes of a real Airflow are started for a test: which there are, on which ports, told what.
+
+Must not know DAGs, runs and tasks: those are `airflow`. Nothing is mocked, nothing is reached but loopback, telemetry
+is off, and whatever these processes start ends with the test, also if the test is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import httpx
+
+from tests.servers.base import Server, absent, free_port
+
+ROOT = Path(__file__).parents[2]
+MARK = "LOCKSTEAD_TEST_AIRFLOW"
+"""An environment variable that every process of one Airflow inherits, orphans too; its value is that Airflow's own."""
+
+WATCHER = """
+import os, signal, sys
+mark = sys.argv[1].encode()
+sys.stdin.read()  # ends when who started us ends, however it ends
+for _round in range(20):
+    for entry in os.scandir("/proc"):
+        try:
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with open(f"/proc/{entry.name}/environ", "rb") as said:
+                    if mark in said.read().split(b"\\0"):
+                        os.kill(int(entry.name), signal.SIGKILL)
+        except OSError:
+            pass
+"""
+
+
+class Version:
+    """An installed Airflow: its environment stands in build/airflow/NAME (`make airflow`)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.environment = ROOT / "build" / "airflow" / name
+        self.python = self.environment / "bin" / "python"
+        if not self.python.exists():
+            absent(f"there is no Airflow in build/airflow/{name} ('make airflow' installs it)")
+        found = sorted(self.environment.glob("lib/python3*/site-packages/apache_airflow-*.dist-info"))
+        self.full = found[0].name.removeprefix("apache_airflow-").removesuffix(".dist-info")
+        self.major = int(self.full.split(".")[0])
+
+    @property
+    def has_task_sdk(self) -> bool:
+        """Whether tasks run apart from the database, under a supervisor that speaks to an API server."""
+        return self.major >= 3
+
+    def command(self, *words: str) -> list[str]:
+        """Give the command line of an `airflow` command."""
+        return [str(self.python), "-m", "airflow", *words]
+
+
+def settings(version: Version, home: Path, database: str, port: int, parallelism: int) -> dict[str, str]:
+    """Give what Airflow is told: all by environment variables, so that there is no airflow.cfg to differ from."""
+    told = {
+        "core": {
+            "executor": "LocalExecutor",
+            "parallelism": str(parallelism),
+            "max_active_tasks_per_dag": "64",
+            "max_active_runs_per_dag": "64",
+            "dags_folder": str(home / "dags"),
+            "plugins_folder": str(home / "plugins"),
+            "load_examples": "False",
+            "dags_are_paused_at_creation": "False",
+            "fernet_key": "dGVzdHMgb25seSwgYW5kIG5vdGhpbmcgdG8gaGlkZSE=",
+            "simple_auth_manager_all_admins": "True",
+            "execution_api_server_url": f"http://127.0.0.1:{port}/execution/",
+        },
+        "database": {"sql_alchemy_conn": database, "load_default_connections": "False"},
+        "logging": {"base_log_folder": str(home / "logs")},
+        "api": {
+            "base_url": f"http://127.0.0.1:{port}",
+            "secret_key": "tests only",
+            "workers": "1",
+            "auth_backends": "airflow.api.auth.backend.default",
+        },
+        "api_auth": {"jwt_secret": "tests only, and long enough to be taken for a secret of sixty-four"},
+        "webserver": {"secret_key": "tests only", "workers": "1", "config_file": str(home / "webserver_config.py")},
+        "usage_data_collection": {"enabled": "False"},
+        "scheduler": {
+            "scheduler_idle_sleep_time": "0.2",
+            "dag_dir_list_interval": "1",
+            "min_file_process_interval": "60",
+        },
+        "dag_processor": {
+            "refresh_interval": "1",
+            "bundle_refresh_check_interval": "1",
+            "min_file_process_interval": "60",
+        },
+    }
+    if not version.has_task_sdk:
+        del told["api"]["base_url"]
+    return {
+        f"AIRFLOW__{section}__{name}".upper(): value for section, names in told.items() for name, value in names.items()
+    } | {
+        "AIRFLOW_HOME": str(home),
+        "SCARF_ANALYTICS": "false",
+        "DO_NOT_TRACK": "1",
+        "NO_PROXY": "*",
+        # Airflow renames its processes, and the new name would overwrite the environment that MARK is found in
+        "SPT_NOENV": "1",
+        # Airflow's byte code stands beside it, and five processes are not to make it anew elsewhere
+        "PYTHONPYCACHEPREFIX": "",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+class Part(Server):
+    """One of Airflow's processes, with the children that it starts in its process group."""
+
+    def __init__(self, name: str, version: Version, directory: Path, told: Mapping[str, str], port: int) -> None:
+        super().__init__(directory / name, port)
+        self.name = name
+        self._version = version
+        self._told = told
+
+    def command(self) -> Sequence[str]:
+        words = {
+            # served logs would listen on all interfaces
+            "scheduler": ["scheduler", "--skip-serve-logs"],
+            "triggerer": ["triggerer", "--skip-serve-logs"],
+            "dag-processor": ["dag-processor"],
+            "api-server": ["api-server", "--host", "127.0.0.1", "--port", str(self.port)],
+            "webserver": ["webserver", "--hostname", "127.0.0.1", "--port", str(self.port)],
+        }
+        return self._version.command(*words[self.name])
+
+    def environment(self) -> Mapping[str, str]:
+        return self._told
+
+    def is_ready(self) -> bool:
+        """Tell whether it serves; who serves nobody is seen in the table of jobs, by `airflow`."""
+        if self.name not in ("api-server", "webserver"):
+            return self.is_running
+        version = "v2" if self._version.has_task_sdk else "v1"
+        try:
+            return httpx.get(f"http://{self.address}/api/{version}/version", timeout=5.0).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+
+def parts(version: Version, directory: Path, told: Mapping[str, str], port: int) -> dict[str, Part]:
+    """Give the processes of one Airflow, none of them started."""
+    names = ["scheduler", "triggerer"] + (["dag-processor", "api-server"] if version.has_task_sdk else ["webserver"])
+    ports = {name: port if name in ("api-server", "webserver") else free_port() for name in names}
+    return {name: Part(name, version, directory, told, ports[name]) for name in names}
+
+
+class Watcher:
+    """Kills every process of one Airflow as soon as the process that started it is gone, and when told to."""
+
+    def __init__(self, mark: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", WATCHER, f"{MARK}={mark}"], stdin=subprocess.PIPE, start_new_session=True
+        )
+
+    def sweep(self) -> None:
+        """Kill them now, orphans and what tasks left behind included, and wait until it is done."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait(60.0)
+
+
+def pids_of(mark: str) -> list[int]:
+    """Give the living processes of one Airflow: also those whose parents are gone."""
+    wanted, found = f"{MARK}={mark}".encode(), []
+    for entry in os.scandir("/proc"):
+        try:
+            if entry.name.isdigit() and wanted in Path(entry.path, "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def parent_of(pid: int) -> int:
+    """Give the parent of a process; ProcessLookupError if it is gone."""
+    try:
+        said = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        raise ProcessLookupError(pid) from None
+    return int(said.rpartition(")")[2].split()[1])
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def kill(pid: int) -> None:
+    """End a process at once (SIGKILL)."""
+    os.kill(pid, signal.SIGKILL)

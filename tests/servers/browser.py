@@ -1,0 +1,163 @@
+"""Decides how a page is seen as a person sees it: headless Chromium, told what to do by the W3C's WebDriver protocol.
+
+Must not know Airflow. The protocol is HTTP and JSON, and a handful of its commands is used here, so there is no client
+library. Nothing is reached but loopback; the profile is new, and lies in the directory that the driver is given.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+import httpx
+
+from tests.servers.base import Server, needed
+
+PATIENCE: Final = 60.0
+"""Seconds until a page has to show what is waited for."""
+
+ELEMENT: Final = "element-6066-11e4-a52e-4f735466cecf"
+"""Under this name the protocol gives an element; the standard fixes it."""
+
+ENTER: Final = "\ue007"
+"""The key, in what is typed; the standard fixes it too."""
+
+CHROMIUM: Final = (
+    "--headless",
+    # it refuses to run as root with its sandbox, and it loads pages of this machine only
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--lang=en-US",
+)
+
+
+class Browser(Server):
+    """chromedriver, and one window that it opened. Every address is below `site`."""
+
+    def __init__(self, directory: Path, site: str) -> None:
+        super().__init__(directory)
+        self.site = site
+        self._http = httpx.Client(base_url=f"http://{self.address}", timeout=PATIENCE, trust_env=False)
+        self._session = ""
+
+    def command(self) -> Sequence[str]:
+        return [needed("chromedriver"), f"--port={self.port}"]
+
+    def environment(self) -> Mapping[str, str]:
+        return {"TZ": "UTC", "LANG": "C.UTF-8", "HOME": str(self.directory), "NO_PROXY": "*"}
+
+    def is_ready(self) -> bool:
+        try:
+            return bool(self._http.get("/status").json()["value"]["ready"])
+        except httpx.HTTPError:
+            return False
+
+    def start(self) -> Self:
+        """Start it and open the window."""
+        super().start()
+        words = [*CHROMIUM, f"--user-data-dir={self.directory / 'profile'}"]
+        wanted = {"browserName": "chrome", "goog:chromeOptions": {"binary": needed("chromium"), "args": words}}
+        opened = self._told("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        self._session = f"/session/{opened['sessionId']}"
+        return self
+
+    def stop(self) -> None:
+        """Close the window and end the driver."""
+        if self._session and self.is_running:
+            self._told("DELETE", self._session)
+        self._session = ""
+        super().stop()
+        self._http.close()
+
+    def resize(self, width: int, height: int) -> None:
+        """Make the page so large, in pixels of the picture; a window's own size would count its frame."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        command = {"cmd": "Emulation.setDeviceMetricsOverride", "params": size}
+        self._told("POST", f"{self._session}/goog/cdp/execute", command)
+
+    def open(self, path: str) -> None:
+        """Go to a page of the site."""
+        self._told("POST", f"{self._session}/url", {"url": self.site + path})
+
+    def does(self, script: str, *words: Any) -> Any:
+        """Run the body of a JavaScript function in the page and give what it returned."""
+        return self._told("POST", f"{self._session}/execute/sync", {"script": script, "args": list(words)})
+
+    def keeps(self, name: str, value: str) -> None:
+        """Put a word into the site's local storage, where it keeps what somebody chose; any page of it is open."""
+        self.does("localStorage.setItem(arguments[0], arguments[1])", name, value)
+
+    def click(self, xpath: str) -> None:
+        """Click the first element that is there and can be clicked; waits for it."""
+        self._acts(xpath, "click", {})
+
+    def types(self, xpath: str, text: str) -> None:
+        """Type into the first such field; waits for it."""
+        self._acts(xpath, "value", {"text": text})
+
+    def shows(self, *texts: str) -> None:
+        """Wait until the page shows all of these texts."""
+
+        def there() -> bool:
+            page = " ".join(str(self.does("return document.body.innerText")).split())
+            return all(text in page for text in texts)
+
+        self._until(there, f"the page does not show {texts}")
+
+    def rests(self) -> None:
+        """Leave the field that was typed into, and wait until two pictures, a second apart, are the same."""
+        # a caret that blinks never rests
+        self.does("document.activeElement.blur()")
+        seen = [b""]
+
+        def still() -> bool:
+            time.sleep(1.0)
+            seen.append(self.picture())
+            return seen[-1] == seen[-2]
+
+        self._until(still, "the page goes on moving")
+
+    def picture(self) -> bytes:
+        """Give what the window shows, as PNG."""
+        return base64.b64decode(self._told("GET", f"{self._session}/screenshot"))
+
+    def _acts(self, xpath: str, verb: str, body: Mapping[str, Any]) -> None:
+        said: list[Exception] = []
+
+        def done() -> bool:
+            try:
+                found = self._told("POST", f"{self._session}/element", {"using": "xpath", "value": xpath})
+                self._told("POST", f"{self._session}/element/{found[ELEMENT]}/{verb}", body)
+            except Refused as error:
+                said.append(error)
+                return False
+            return True
+
+        self._until(done, f"{verb} {xpath}", said)
+
+    def _until(self, condition: Any, otherwise: str, said: Sequence[Exception] = ()) -> None:
+        ends_at = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > ends_at:
+                raise AssertionError(f"{otherwise}: {said[-1] if said else ''}")
+            time.sleep(0.2)
+
+    def _told(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        answer = self._http.request(verb, path, json=body).json()["value"]
+        if isinstance(answer, dict) and "error" in answer:
+            raise Refused(f"{answer['error']}: {str(answer.get('message')).partition(chr(10))[0]}")
+        return answer
+
+
+class Refused(Exception):
+    """The driver cannot do it now: the element is not there yet, or something lies over it."""
