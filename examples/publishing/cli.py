@@ -143,6 +143,24 @@ def demo(place: Place | None, lock_url: str | None, pace: float, ttl: float | No
         sys.exit(1)
 
 
+@main.command("demo-airflow")
+@click.option("--repo", "place", type=PlaceType(), help="A bucket to play in (default: a server of its own).")
+@click.option("--pace", default=0.0, help="Seconds to wait before every phase, for watching.")
+@click.option("--ttl", default=300.0, show_default=True, help="Seconds for which the locks live unrenewed.")
+def demo_airflow(place: Place | None, pace: float, ttl: float) -> None:
+    """Publish from two DAGs of a real Airflow, one of which loses a worker (`make demo-airflow` installs it)."""
+    import pytest
+
+    from examples.publishing.demo.show import show_on_airflow
+
+    try:
+        is_good = show_on_airflow(place, ttl=ttl, pace=pace, console=Console())
+    except (pytest.skip.Exception, pytest.fail.Exception) as error:
+        # The servers are those of the tests, and what a machine has not is a skip to them.
+        raise click.ClickException(str(error)) from None
+    sys.exit(not is_good)
+
+
 @main.command(hidden=True)
 def worker() -> None:
     """Publish what the job on standard input says; one process of the demo."""

@@ -1,0 +1,63 @@
+"""Follows what the tasks of an Airflow say: the events of the pipeline, and what the lock's own tasks say of it.
+
+Reads the log files as they grow. Must not know what follows from a line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from examples.publishing.events import Event
+
+OF_THE_LOCK = re.compile(r"waiting for |acquired .* s$")
+"""Whom somebody waits for, and that it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A line of a task: either an event of the pipeline, or a text about the lock."""
+
+    run: str
+    task: str
+    attempt: int
+    event: Event | None
+    text: str
+
+
+class TaskLogs:
+    """The logs below a folder (`logs` in AIRFLOW_HOME); each line is given once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, int] = {}
+
+    def news(self) -> list[Said]:
+        """Give what was said since the last time, events in the order in which they happened."""
+        said = [
+            one for path in self._folder.glob("dag_id=*/run_id=*/task_id=*/attempt=*.log*") for one in self._of(path)
+        ]
+        return sorted(said, key=lambda one: one.event.at if one.event else 0.0)
+
+    def _of(self, path: Path) -> Iterator[Said]:
+        run, task = (path.parts[at].partition("=")[2] for at in (-3, -2))
+        attempt = int(path.name.partition("=")[2].split(".")[0])
+        with path.open("rb") as file:
+            file.seek(self._read.get(path, 0))
+            content = file.read()
+        # A line that is still being written is read the next time.
+        whole = content[: content.rfind(b"\n") + 1]
+        self._read[path] = self._read.get(path, 0) + len(whole)
+        for line in whole.splitlines():
+            try:
+                text = str(json.loads(line)["event"])
+            except (ValueError, TypeError, KeyError):
+                continue
+            try:
+                yield Said(run, task, attempt, Event.from_line(text), "")
+            except ValueError:
+                if OF_THE_LOCK.match(text):
+                    yield Said(run, task, attempt, None, text)
