@@ -141,6 +141,8 @@ class PostgresStore:
         self, statement: bytes, command: Extend | Replace | Remove, asked: Sequence[str | None], ends_at: float
     ) -> Row | Conflict | Absent:
         """Carry out a change; where it found nothing to change, look whether another record stands there, or none."""
+        # a change that begins when hardly any time is left ends with an unknown outcome
+        last_begins_at = (time.monotonic() + ends_at) / 2
         while True:
             rows = self._ask(statement, asked, ends_at)
             if rows:
@@ -153,7 +155,7 @@ class PostgresStore:
                 return Absent()
             if command.incarnation not in (None, found[0][0]) or command.revision not in (None, found[0][1]):
                 return Conflict()
-            if time.monotonic() >= ends_at:
+            if time.monotonic() >= last_begins_at:
                 # a trigger may keep every change of a row from being made
                 raise StoreUnavailable(f"{self.url} changes nothing of {command.name.key!r}, though it is as expected")
             # what was expected came to stand there between the two
