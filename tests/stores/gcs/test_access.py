@@ -118,6 +118,35 @@ def test_a_token_that_is_due_is_used_while_a_new_one_is_fetched() -> None:
     assert credentials.refreshed == 1
 
 
+class Overtaken(Tokens):
+    """Credentials whose refresh ends just after somebody saw that their token is due."""
+
+    @property
+    def valid(self) -> bool:
+        seen = bool(super().valid)
+        if not seen and self.refreshed:
+            self.go_on.set()
+            for thread in threading.enumerate():
+                if thread.name == "lockstead-token" and thread is not threading.current_thread():
+                    thread.join(20.0)
+        return seen
+
+
+def test_a_refresh_that_ends_while_the_token_is_looked_at_is_not_done_again() -> None:
+    credentials = Overtaken(hangs=True)
+    credentials.token = f"{SECRET}-old"
+    credentials.valid_for(120.0)
+    access = Access(ENDPOINT, credentials)
+    assert bearer(access.signed({}, 5.0)) == f"Bearer {SECRET}-old"
+    in_time = time.monotonic() + 20.0
+    while not credentials.refreshed:
+        assert time.monotonic() < in_time
+        time.sleep(0.005)
+    assert bearer(access.signed({}, 5.0)) == f"Bearer {SECRET}-1"
+    assert not any(thread.name == "lockstead-token" for thread in threading.enumerate())
+    assert credentials.refreshed == 1
+
+
 def test_h09_a_token_endpoint_that_hangs_costs_no_more_than_the_limit() -> None:
     credentials = Tokens(hangs=True)
     access = Access(ENDPOINT, credentials)

@@ -108,9 +108,11 @@ class Access:
         refreshing = self._refresh()
         return None if serves_meanwhile else refreshing
 
-    def _refresh(self) -> Future[None]:
+    def _refresh(self) -> Future[None] | None:
         with self._lock:
             if self._refreshing is None:
+                if self._credentials.valid and not self._is_rejected:
+                    return None  # a refresh ended since the token was looked at
                 self._refreshing = Future()
                 name = "lockstead-token"
                 # a daemon: a token endpoint that hangs must not keep a process from ending
