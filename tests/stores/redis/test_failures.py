@@ -182,6 +182,8 @@ def test_a_server_without_a_free_connection_is_unavailable(server: RedisServer, 
         ("ERR unknown command 'EVALSHA'", StoreRefused, "5.0"),
         ("CROSSSLOT Keys in request don't hash to the same slot", StoreRefused, "slot"),
         ("DENIED Redis is running in protected mode", StoreRefused, "protected"),
+        ("NOAUTH Authentication required.", StoreRefused, "REDIS_PASSWORD"),
+        ("Authentication required.", StoreRefused, "REDIS_PASSWORD"),
         ("ERR something new", OutcomeUnknown, "something new"),
     ],
 )  # fmt: skip

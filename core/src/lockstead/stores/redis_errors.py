@@ -36,6 +36,7 @@ _FOR_GOOD: Final = {
 _PHRASES: Final = {
     "without any password configured": "it has no password, and one was given: leave it out (URL, REDIS_PASSWORD)",
     "but no password is set": "it has no password, and one was given: leave it out (URL, REDIS_PASSWORD)",
+    "authentication required": _FOR_GOOD["NOAUTH"],  # an older client library takes the code away
     "invalid password": _FOR_GOOD["WRONGPASS"],
     "invalid username-password": _FOR_GOOD["WRONGPASS"],
     "invalid username or password": _FOR_GOOD["WRONGPASS"],
