@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import logging
 import subprocess
@@ -18,6 +19,8 @@ import lockstead
 from lockstead import FenceGuard, LeaseLost, Lock, Sequencer, Settings, opening
 from lockstead.stores import url
 from lockstead.stores.memory import MemoryStore
+
+ROOT = Path(__file__).parents[2]
 
 
 def python(script: str) -> str:
@@ -378,3 +381,14 @@ def test_list_and_inspect_show_who_holds_what_and_why() -> None:
             assert (shown[1].expires_at - shown[1].acquired_at).total_seconds() == pytest.approx(300, abs=1)
             assert shown[1].alert_at is not None
             assert shown[1].alert_at.timezone_name == "UTC"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("packages/*/src/**/*.py")), ids=lambda path: path.name)
+def test_a_wrapper_names_nothing_that_the_core_has_not(path: Path) -> None:
+    """The type checker cannot see it: names are imported when they are first asked for, so any might be one."""
+    named = {
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "lockstead"
+    }
+    assert [name for name in named if not hasattr(lockstead, name)] == []

@@ -20,6 +20,7 @@ from lockstead.errors import (
     LossReason,
     NotAcquired,
     OutcomeUnknown,
+    StoreError,
     StoreRefused,
     StoreUnavailable,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "RowFloor",
     "Sequencer",
     "Settings",
+    "StoreError",
     "StoreRefused",
     "StoreUnavailable",
     "__version__",
