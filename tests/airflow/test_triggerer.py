@@ -97,3 +97,56 @@ def owned(airflow: Airflow) -> list[int]:
 
 def in_charge(airflow: Airflow) -> set[int]:
     return set(owned(airflow))
+
+
+MISSED = """
+OF_RUN = LOCK + "-{{ run_id }}"
+
+with DAG("missed", schedule=None, start_date=datetime(2024, 1, 1)):
+    with LockedTaskGroup("section", lock=OF_RUN, ttl=90):
+        @task
+        def first(run_id=None):
+            work(run_id)
+        first()
+    LockSensor(task_id="free", lock=OF_RUN, poke_interval=1)
+    @task.locked(lock=OF_RUN + "-alone", retries=1)
+    def alone(run_id=None):
+        work(run_id + "/alone")
+    alone()
+"""
+LINE = "no triggerer runs: this task waits until one does (start `airflow triggerer`)"
+
+
+def test_whoever_waits_without_a_triggerer_says_so_in_one_line(airflow: Airflow, tmp_path: Path) -> None:
+    if airflow.version.name not in ("2.10", "3.3"):
+        pytest.skip("the one or the other way to see it")
+    notes = Notes(tmp_path, "missed")
+    airflow.put("missed", notes.dag(MISSED))
+    held = [f"{notes.url}-{name}" for name in ("with", "with-alone", "without", "without-alone")]
+    leases = [lockstead.Lock(url, ttl=600).acquire(timeout=10) for url in held]
+    there = airflow.trigger("missed", "with")
+    waiters = ("section.lock_acquire", "free", "alone")
+    for name in waiters:
+        airflow.reaches(there, name, "deferred")
+        assert LINE not in airflow.task_log(there, name)
+    triggerer = airflow.part("triggerer")
+    triggerer.kill()
+    try:
+        # as its row stands some minutes later
+        airflow.asked(
+            "UPDATE job SET latest_heartbeat = latest_heartbeat - interval '5 minutes' WHERE job_type = 'TriggererJob'"
+        )
+        missed, keeps = (airflow.trigger("missed", name) for name in ("without", "keeps"))
+        for name in waiters:
+            airflow.reaches(missed, name, "deferred")
+        airflow.reaches(keeps, "section.lock_keep", "deferred")
+    finally:
+        triggerer.start()
+    acquires, looks, has_one = (airflow.task_log(missed, name) for name in waiters)
+    assert f"{LINE}, or take deferrable=False" in acquires
+    assert f"{LINE}, or take deferrable=False" in looks
+    assert LINE in has_one
+    assert f"{LINE}, and nobody keeps the lease meanwhile" in airflow.task_log(keeps, "section.lock_keep")
+    for lease in leases:
+        lease.release()
+    assert [airflow.finished(run) for run in (there, missed, keeps)] == ["success"] * 3

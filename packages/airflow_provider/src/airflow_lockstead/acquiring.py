@@ -21,10 +21,20 @@ INLINE_DEFAULT: Final = "dag.test() has no triggerer"
 Log = logging.Logger
 
 
-def deferral(spec: LockSpec, owner: str, method_name: str) -> Exception:
-    """Give what a task raises to wait without a worker slot; method_name is where it is resumed."""
+def warn_without_triggerer(log: Log, otherwise: str) -> None:
+    """Say in one line, before a task defers, that it will stay so, if it can be seen that no triggerer runs."""
+    if compat.triggerer_is_there() is False:
+        log.warning("no triggerer runs: this task waits until one does (start `airflow triggerer`)%s", otherwise)
+
+
+def deferral(spec: LockSpec, owner: str, method_name: str, log: Log, otherwise: str = "") -> Exception:
+    """Give what a task raises to wait without a worker slot; method_name is where it is resumed.
+
+    otherwise: what could be done instead, for the log where no triggerer runs.
+    """
     from airflow_lockstead.triggers import WaitTrigger, plain
 
+    warn_without_triggerer(log, otherwise)
     now = time.time()
     gives_up_at = None if spec.timeout is None else now + seconds(spec.timeout, "timeout")
     trigger = WaitTrigger(plain(spec), owner, now, gives_up_at)

@@ -148,12 +148,12 @@ def _own_grant(visit: _Visit, granted: Mapping[str, Any] | None) -> Grant:
             taken = acquiring.at_once(visit.spec, visit.acquirer, log)
             if taken is None:
                 log.info("asking for the lock in the triggerer, as %r", visit.acquirer)
-                raise acquiring.deferral(visit.spec, visit.acquirer, GRANTED)
+                raise acquiring.deferral(visit.spec, visit.acquirer, GRANTED, log)
             grant = taken
     else:
         grant = acquiring.told(granted)
         if not acquiring.is_still_held(visit.spec, visit.acquirer, grant, log):
-            raise acquiring.deferral(visit.spec, visit.acquirer, GRANTED)
+            raise acquiring.deferral(visit.spec, visit.acquirer, GRANTED, log)
     acquiring.judge(visit.spec, visit.acquirer, grant, log)
     tickets.note_own(ti, grant)
     log.info("%s", grant)

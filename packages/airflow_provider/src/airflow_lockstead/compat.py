@@ -56,6 +56,9 @@ _PLACES: Final = {
 }
 """Each name and the modules that may have it, the newest first."""
 
+HEALTH_LIMIT: Final = 2.0
+"""Seconds for which the API server may be silent when it is asked how Airflow is."""
+
 
 def __getattr__(name: str) -> Any:
     """Find a name where this Airflow keeps it; ImportError, naming the places, if it is at none."""
@@ -151,6 +154,38 @@ async def state_of(dag_id: str, run_id: str, task_id: str, map_index: int) -> st
     said = (await sync_to_async(ask)(dag_id=dag_id, task_ids=[task_id], run_ids=[run_id])).get(run_id, {})
     state = said.get(task_id if map_index < 0 else f"{task_id}_{map_index}")
     return None if state is None else str(getattr(state, "value", state))
+
+
+def triggerer_is_there() -> bool | None:
+    """Tell whether a triggerer runs, as Airflow's own page of health sees it; None where that cannot be seen.
+
+    May block for `HEALTH_LIMIT` or so, and never raises.
+    """
+    try:
+        return _triggerer_by_page() if _exists("airflow.sdk") else _triggerer_by_table()
+    except Exception:  # noqa: BLE001 - it is asked for a hint in a log, for which no task may fail
+        return None
+
+
+def _triggerer_by_page() -> bool | None:
+    import json
+    from urllib.request import urlopen
+
+    conf = __getattr__("conf")
+    site = (conf.get("api", "base_url", fallback="") or "/").rstrip("/")
+    usual = f"{site if '://' in site else f'http://localhost:8080{site}'}/execution/"
+    # where tasks reach the API server; people may reach it in another way
+    server, found, rest = conf.get("core", "execution_api_server_url", fallback=usual).rpartition("/execution")
+    if not found or rest.strip("/") or not server.startswith("http"):
+        return None
+    with urlopen(f"{server}/api/v2/monitor/health", timeout=HEALTH_LIMIT) as answer:  # noqa: S310 - http
+        said = json.load(answer)
+    return said["triggerer"]["status"] == "healthy" if said["metadatabase"]["status"] == "healthy" else None
+
+
+def _triggerer_by_table() -> bool:
+    job = import_module("airflow.jobs.job").most_recent_job("TriggererJob")
+    return job is not None and bool(job.is_alive())
 
 
 def site_path() -> str:

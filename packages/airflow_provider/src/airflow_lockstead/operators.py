@@ -24,6 +24,8 @@ RETRIES: Final = 3
 RETRY_DELAY: Final = timedelta(seconds=10)
 """A deferred task can be failed by an executor's stale event just after its trigger fired; a retry loses nothing."""
 
+INSTEAD: Final = ", or take deferrable=False"
+
 DRAIN_PATIENCE: Final = 60.0
 """Seconds, beside two lives of a lease, for which a release waits for those who still work under it."""
 
@@ -98,7 +100,7 @@ class AcquireLockOperator(_LockOperator):
                 if (grant := acquiring.at_once(spec, owner, self.log)) is not None:
                     return self._taken(spec, owner, grant)
                 self.log.info("asking for the lock in the triggerer, as %r", owner)
-                raise acquiring.deferral(spec, owner, "granted")
+                raise acquiring.deferral(spec, owner, "granted", self.log, INSTEAD)
             why = acquiring.INLINE_DEFAULT if self.deferrable else "deferrable=False"
             return self._taken(spec, owner, acquiring.inline(spec, owner, self.log, why))
 
@@ -110,7 +112,7 @@ class AcquireLockOperator(_LockOperator):
             grant = acquiring.told(event)
             spec, owner = self.spec, self._owner(context)
             if not acquiring.is_still_held(spec, owner, grant, self.log):
-                raise acquiring.deferral(spec, owner, "granted")
+                raise acquiring.deferral(spec, owner, "granted", self.log, INSTEAD)
             return self._taken(spec, owner, grant)
 
     def _owner(self, context: Any) -> str:
@@ -222,7 +224,7 @@ class KeepLockOperator(_FromAcquire):
 
     def execute(self, context: Any) -> None:
         """Hand the keeping to the triggerer."""
-        from airflow_lockstead import errors
+        from airflow_lockstead import acquiring, errors
         from airflow_lockstead.triggers import KeepTrigger, plain
 
         if compat.runs_inline():
@@ -237,6 +239,7 @@ class KeepLockOperator(_FromAcquire):
             spec = self.spec
             # a URL that was a template may say another ttl than was known at parse
             check_keeper(spec, config.KEEPER_TTL_MIN.value)
+        acquiring.warn_without_triggerer(self.log, ", and nobody keeps the lease meanwhile; or take keeper=False")
         self.log.info("keeping %r for %r from the triggerer, until it is released", grant.key, grant.holder)
         self.defer(trigger=KeepTrigger(plain(spec), grant.ticket, self._release(context["ti"])), method_name="ended")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_lockstead import compat
-from airflow_lockstead.operators import RETRIES, RETRY_DELAY
+from airflow_lockstead.operators import INSTEAD, RETRIES, RETRY_DELAY
 from airflow_lockstead.spec import LockSpec
 
 if TYPE_CHECKING:
@@ -49,12 +49,14 @@ class LockSensor(compat.BaseSensorOperator):  # type: ignore[misc]  # a class th
 
     def execute(self, context: Any) -> Any:
         """Look at once; defer if it is held."""
+        from airflow_lockstead import acquiring
         from airflow_lockstead.triggers import FreeTrigger, plain
 
         if not self.deferrable or compat.runs_inline():
             return super().execute(context)
         if self.poke(context):
             return None
+        acquiring.warn_without_triggerer(self.log, INSTEAD)
         gives_up_at = time.time() + self.timeout if self.timeout else None
         self.defer(trigger=FreeTrigger(plain(self.spec), gives_up_at), method_name="woken")
         return None
