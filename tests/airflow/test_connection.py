@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,3 +130,11 @@ def test_a_template_that_renders_empty_is_told_by_its_name():
     with pytest.raises(ValueError, match=r"key='\{\{ params.key \}\}' renders to '': it names nothing"):
         spec.named({"key": ""})
     assert spec.named({"key": "apt"}).key == "apt"
+
+
+def test_a_redis_connection_without_the_client_library_is_one_line_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(ValueError, match=r"pip install 'airflow-provider-lockstead\[redis\]'$"):
+        place_of(conn(extra={"redis_conn_id": "r"}), conn)

@@ -111,6 +111,14 @@ REFUSED = {
         "    locked(lock='gs://b/{% x')(do('a'))\n",
         "lock='gs://b/{% x' is no template that can be read",
     ),
+    "lock_words_of_a_task": (
+        "    with LockedTaskGroup('g', lock=URL, acquire_args={'timeout': '5m', 'ttl': 90}): do('a')\n",
+        "TypeError: g.lock_acquire: say timeout=, ttl= where the lock is named, not here",
+    ),
+    "lock_words_of_a_release": (
+        "    with LockedTaskGroup('g', lock=URL, release_args={'purpose': 'x'}): do('a')\n",
+        "TypeError: g.lock_release: say purpose= where the lock is named, not here",
+    ),
 }
 """Each mistake, and what the line begins with that is said of it."""
 
@@ -134,6 +142,7 @@ WARNED = {
     ),
 }
 FINE = {
+    "shared_words": "    with LockedTaskGroup('g', lock=URL, default_args={'timeout': 5, 'retries': 1}): do('a')\n",
     "waits": "    out = do('out')\n    with LockedTaskGroup('g', lock=URL) as g: do('a') << out\n    out >> g\n",
     "far": "    o = do('o')\n    with LockedTaskGroup('g', lock=URL) as g: do('a') << o\n    o >> do('p') >> g\n",
     "kept_retry": (

@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import lockstead
+from airflow_lockstead.config import KEEPER_TTL_MIN
 from examples.publishing.conversation import PHASES
 from examples.publishing.demo.acts import Finding, judged, say, unharmed
 from examples.publishing.demo.task_logs import Said, TaskLogs
@@ -29,7 +30,6 @@ VERSION = "3.3"
 DAG_FILE = Path(__file__).parents[1] / "airflow_dag.py"
 DAGS = {"tools": "publish_tools", "services": "publish_services"}
 DOOMED = "tools"
-KEEPER_TTL_MIN = 90.0
 LINGER = 5.0
 PATIENCE = 300.0
 
@@ -61,7 +61,7 @@ def an_airflow(theatre: Theatre, findings: Sequence[Finding]) -> Iterator[Airflo
         "AIRFLOW_VAR_PUBLISHING_REPO": f"gs://{theatre.place.bucket}/{theatre.place.prefix}".rstrip("/"),
         "AIRFLOW_VAR_PUBLISHING_SECRET_KEY": theatre.secret_key,
         "PUBLISHING_TTL": f"{theatre.ttl:g}",
-        "PUBLISHING_KEEPER": "yes" if theatre.ttl >= KEEPER_TTL_MIN else "no",
+        "PUBLISHING_KEEPER": "yes" if theatre.ttl >= KEEPER_TTL_MIN.default else "no",
     }
     theatre.board.act("Before: a real Airflow, all of it on this machine")
     theatre.board.note("starting PostgreSQL, scheduler, triggerer, DAG processor and API server")

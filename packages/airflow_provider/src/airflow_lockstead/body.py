@@ -29,10 +29,6 @@ GRANTED: Final = "lockstead_granted"
 """Where a task with a lock of its own is resumed when it has been granted: `resume` knows it, the task has no such
 method."""
 
-PATIENCE: Final = 60.0
-"""Seconds, beside two lives of a lease, for which a body waits for those before it: the dead have expired by then."""
-
-
 TELLING: Final = 10.0
 """Seconds that a process which is about to be left has to tell Airflow; what the body holds may keep it from it."""
 
@@ -203,7 +199,7 @@ def _wait_for_those_before(visit: _Visit, lock: Lock, grant: Grant) -> None:
     if not there:
         return
     visit.task.log.info("waiting for who works still, or was not seen to end: %s", ", ".join(there))
-    limit = 2 * lockstead.LeaseTicket.parse(grant.ticket).ttl + PATIENCE
+    limit = witness.patience(grant.ticket)
     if not witness.wait_for(lock, grant.ticket, whose=is_before, limit=limit, log=visit.task.log):
         raise compat.AirflowException(
             f"lockstead: after {limit:.0f} s {', '.join(there)} still works under the lease of {grant.holder!r} on "

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
+from airflow_lockstead.fields import FIELDS
 from airflow_lockstead.spec import LockSpec
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 FRESH: Final = 60.0
 """Seconds for which what a connection said is not asked again: a thousand waiters begin at once."""
 
-REFERENCES: Final = ("google_conn_id", "redis_conn_id", "postgres_conn_id")
+REFERENCES: Final = tuple(FIELDS)
 LIBPQ: Final = frozenset({"sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "options", "application_name"})
 REDIS_TLS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
 FALSE: Final = frozenset({"", "0", "false", "no", "off", "none"})
@@ -55,10 +56,9 @@ class _Known:
 
 
 def extras_of(connection: Any) -> dict[str, str]:
-    """Give a connection's extras as text: from a URI all of them are, and a form of old prefixes their names."""
+    """Give a connection's extras as text: from a URI all of them are."""
     extras = connection.extra_dejson or {}
-    prefix = "extra__lockstead__"
-    return {name.removeprefix(prefix): str(value).strip() for name, value in extras.items() if value is not None}
+    return {name: str(value).strip() for name, value in extras.items() if value is not None}
 
 
 def is_true(text: str) -> bool:
@@ -132,8 +132,17 @@ def postgres_url(connection: Any, base: str = "") -> str:
 
 
 def redis_client(connection: Any) -> object:
-    """Make the client object that carries a Redis connection's credentials and TLS; it opens nothing."""
-    import redis
+    """Make the client object that carries a Redis connection's credentials and TLS; it opens nothing.
+
+    ValueError with one line if the client library is not installed.
+    """
+    try:
+        import redis
+    except ImportError as error:
+        raise ValueError(
+            f"the connection {connection.conn_id!r} needs Redis's client library: "
+            "pip install 'airflow-provider-lockstead[redis]'"
+        ) from error
 
     extras = extras_of(connection)
     ways: dict[str, Any] = {name: extras[name] for name in REDIS_TLS if extras.get(name)}
@@ -161,12 +170,12 @@ def google_client(connection: Any) -> object:
     try:
         hook = connection.get_hook()
         ask = hook.get_credentials_and_project_id
+        from google.auth.exceptions import DefaultCredentialsError
+        from google.cloud import storage
     except (ImportError, AttributeError, compat.AirflowException) as error:
         raise ValueError(
             f"{who}: is apache-airflow-providers-google installed, and its type google_cloud_platform? ({error})"
         ) from error
-    from google.auth.exceptions import DefaultCredentialsError
-    from google.cloud import storage
 
     try:
         credentials, project = ask()

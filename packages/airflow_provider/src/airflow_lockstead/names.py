@@ -26,8 +26,7 @@ class Attempt:
     @classmethod
     def of(cls, ti: Any) -> Self:
         """Read a task instance, of any version of Airflow."""
-        map_index = ti.map_index if ti.map_index is not None else -1
-        return cls(ti.dag_id, ti.run_id, ti.task_id, map_index, ti.try_number)
+        return cls(ti.dag_id, ti.run_id, ti.task_id, index_of(ti), ti.try_number)
 
     def acquirer(self, scope: str) -> str:
         """Name who asks for a lock: the same over tries, so that a retry takes over what its earlier try was granted.
@@ -59,6 +58,11 @@ class Attempt:
         text = f"{PREFIX}{self.dag_id}/{self.run_id}/{name}/"
         # a run's id is what somebody typed, and an owner has to be printable
         return "".join(one if one.isprintable() else "?" for one in text)
+
+
+def index_of(ti: Any) -> int:
+    """Give the map index of a task instance; -1 for a task that is not mapped, which Airflow 3 may call None."""
+    return -1 if ti.map_index is None else int(ti.map_index)
 
 
 def log_of(dag_id: str, run_id: str, task_id: str, map_index: int | None, *, is_new: bool) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import lockstead
 from airflow_lockstead import compat, connection, grants
-from airflow_lockstead.spec import LockSpec
+from airflow_lockstead.spec import WHICH, LockSpec
 
 
 class LockNotifier(compat.BaseNotifier):  # type: ignore[misc]  # a class that is found when Airflow is there
@@ -20,7 +20,7 @@ class LockNotifier(compat.BaseNotifier):  # type: ignore[misc]  # a class that i
     with the text: by default it goes to the log; pass what sends it to your chat.
     """
 
-    template_fields: Sequence[str] = ("lock", "key", "lockstead_conn_id")
+    template_fields: Sequence[str] = WHICH
 
     def __init__(
         self,

@@ -25,9 +25,7 @@ RETRY_DELAY: Final = timedelta(seconds=10)
 """A deferred task can be failed by an executor's stale event just after its trigger fired; a retry loses nothing."""
 
 INSTEAD: Final = ", or take deferrable=False"
-
-DRAIN_PATIENCE: Final = 60.0
-"""Seconds, beside two lives of a lease, for which a release waits for those who still work under it."""
+"""What else could be done where no triggerer runs."""
 
 
 class _LockOperator(compat.BaseOperator):  # type: ignore[misc]  # a class that is found when Airflow is there
@@ -50,10 +48,24 @@ class _LockOperator(compat.BaseOperator):  # type: ignore[misc]  # a class that 
         spec: LockSpec | None = None,
         **kwargs: Any,
     ) -> None:
-        # one without a retry would end its run for an executor's stale event
+        # default_args reach only what the class's own signature names, so they change neither of the two; and one
+        # without a retry would end its run for an executor's stale event
         kwargs["retries"] = max(1, int(kwargs.get("retries", RETRIES) or 0))
         kwargs.setdefault("retry_delay", RETRY_DELAY)
         super().__init__(**kwargs)
+        words = {
+            "lock": lock,
+            "key": key,
+            "lockstead_conn_id": lockstead_conn_id,
+            "ttl": ttl,
+            "timeout": timeout,
+            "purpose": purpose,
+            "expected": expected,
+            "on_unclean": None if on_unclean == "warn" else on_unclean,
+            "labels": labels,
+        }
+        if spec is not None:
+            _check_alone(self.task_id, words, kwargs.get("default_args") or {})
         self._spec = spec or LockSpec(
             lock=lock,
             key=key,
@@ -75,6 +87,16 @@ class _LockOperator(compat.BaseOperator):  # type: ignore[misc]  # a class that 
     def spec(self) -> LockSpec:
         """Give the lock as it is named now: in a running task, with its templates rendered."""
         return self._spec.named({name: getattr(self, name) for name in NAMES})
+
+
+def _check_alone(task_id: str, words: Mapping[str, Any], shared: Mapping[str, Any]) -> None:
+    """Raise TypeError for words of a lock that is named elsewhere: they would be dropped without a word.
+
+    shared: the default_args, which may mean another kind of task by the same word.
+    """
+    beside = sorted(name for name, given in words.items() if given is not None and given != shared.get(name))
+    if beside:
+        raise TypeError(f"{task_id}: say {', '.join(f'{name}=' for name in beside)} where the lock is named, not here")
 
 
 class AcquireLockOperator(_LockOperator):
@@ -187,7 +209,6 @@ class ReleaseLockOperator(_FromAcquire):
     def _wait_for_the_living(self, lock: Lock, grant: Grant) -> None:
         """Wait for those who work, while they can still renew: from the beginning of a release on they cannot."""
         from airflow_lockstead import witness
-        from lockstead import LeaseTicket
         from lockstead.values import seconds
 
         working = [one.owner for one in lock.members(grant.ticket) if not one.is_expired]
@@ -195,8 +216,7 @@ class ReleaseLockOperator(_FromAcquire):
             return
         limit = self.drain if self.drain is not None else lock.settings.drain
         if limit is None:
-            # a mark outruns the end of the body, which renews until Airflow kills it, seconds later
-            limit = 2 * LeaseTicket.parse(grant.ticket).ttl + DRAIN_PATIENCE
+            limit = witness.patience(grant.ticket)
         self.log.info("waiting for who still works under the lease: %s", ", ".join(sorted(working)))
         if not witness.wait_for(
             lock, grant.ticket, whose=lambda _owner: True, limit=seconds(limit, "drain"), log=self.log

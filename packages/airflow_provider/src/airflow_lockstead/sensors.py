@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 from airflow_lockstead import compat
 from airflow_lockstead.operators import INSTEAD, RETRIES, RETRY_DELAY
-from airflow_lockstead.spec import LockSpec
-
-if TYPE_CHECKING:
-    from lockstead.values import Duration
-
-TEMPLATED: Final = ("lock", "key", "lockstead_conn_id")
+from airflow_lockstead.spec import WHICH, LockSpec
 
 
 class LockSensor(compat.BaseSensorOperator):  # type: ignore[misc]  # a class that is found when Airflow is there
     """Waits until nobody holds a lock: in the triggerer by default, or poking with deferrable=False.
 
-    timeout, poke_interval, mode and soft_fail are those of every sensor. Where no retries are said it has those of an
-    acquire: an executor's stale event may fail it when it is resumed.
+    timeout, poke_interval, mode and soft_fail are those of every sensor. Where it is told no retries itself, it has
+    those of an acquire, whatever default_args say: an executor's stale event may fail it when it is resumed.
     """
 
-    template_fields: Sequence[str] = TEMPLATED
+    template_fields: Sequence[str] = WHICH
 
     def __init__(
         self,
@@ -31,21 +26,20 @@ class LockSensor(compat.BaseSensorOperator):  # type: ignore[misc]  # a class th
         lock: str | None = None,
         key: str | None = None,
         lockstead_conn_id: str | None = None,
-        ttl: Duration | None = None,
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("retries", RETRIES)
         kwargs.setdefault("retry_delay", RETRY_DELAY)
         super().__init__(**kwargs)
-        self._spec = LockSpec(lock=lock, key=key, conn_id=lockstead_conn_id, ttl=ttl, keeper=False)
+        self._spec = LockSpec(lock=lock, key=key, conn_id=lockstead_conn_id, keeper=False)
         self.lock, self.key, self.lockstead_conn_id = self._spec.lock, self._spec.key, self._spec.conn_id
         self.deferrable = deferrable
 
     @property
     def spec(self) -> LockSpec:
         """Give the lock as it is named now."""
-        return self._spec.named({name: getattr(self, name) for name in TEMPLATED})
+        return self._spec.named({name: getattr(self, name) for name in WHICH})
 
     def execute(self, context: Any) -> Any:
         """Look at once; defer if it is held."""
@@ -76,6 +70,8 @@ class LockSensor(compat.BaseSensorOperator):  # type: ignore[misc]  # a class th
 
     def woken(self, context: Any, event: Mapping[str, Any]) -> None:  # noqa: ARG002 - as Airflow calls it
         """End as every sensor does."""
+        from airflow_lockstead import grants
+
         match event.get("state"):
             case "free":
                 self.log.info("the lock is free")
@@ -85,7 +81,7 @@ class LockSensor(compat.BaseSensorOperator):  # type: ignore[misc]  # a class th
                     self.log.info("%s", message)  # Airflow skips with words of its own
                     raise compat.AirflowSkipException(message)
                 raise compat.AirflowSensorTimeout(message)
-            case "refused":
+            case grants.REFUSED:
                 raise compat.AirflowFailException(f"lockstead: {event.get('message')}")
             case _:
                 raise compat.AirflowException(f"lockstead: {event.get('message')}")

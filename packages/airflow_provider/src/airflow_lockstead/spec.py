@@ -18,6 +18,9 @@ DEFAULT_CONN_ID: Final = "lockstead_default"
 NAMES: Final = {"lock": "lock", "key": "key", "lockstead_conn_id": "conn_id", "purpose": "purpose"}
 """What may be a template, by the name that a DAG's author gives it, and its field here."""
 
+WHICH: Final = ("lock", "key", "lockstead_conn_id")
+"""Those of them that say which lock it is, for whoever only looks at one."""
+
 OnStaleLease = Literal["fail", "reacquire"]
 OnUnclean = Literal["warn", "fail"]
 

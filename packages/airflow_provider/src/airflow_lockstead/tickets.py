@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from airflow_lockstead.grants import Grant
+from airflow_lockstead.names import index_of
 
 OWN_KEY: Final = "lockstead"
 """Under which a task with a lock of its own notes the ticket, for when it is resumed; a new try begins without it."""
@@ -15,7 +16,7 @@ def grant_of(ti: Any, acquire_id: str, *, mapped: bool | None = None) -> Grant |
 
     mapped: whether it stands in a mapped group, with a lease for each index; None if that is not known.
     """
-    own = -1 if ti.map_index is None else ti.map_index
+    own = index_of(ti)
     # version 3.0 gives a mapped task nothing of one that is not, unless it names the index
     indexes = {True: (own,), False: (-1,), None: (own,) if own < 0 else (own, -1)}[mapped]
     for index in indexes:
@@ -27,8 +28,7 @@ def grant_of(ti: Any, acquire_id: str, *, mapped: bool | None = None) -> Grant |
 
 def own_grant(ti: Any) -> Grant | None:
     """Give what this task noted before it deferred."""
-    index = -1 if ti.map_index is None else ti.map_index
-    said = ti.xcom_pull(task_ids=ti.task_id, key=OWN_KEY, map_indexes=index)
+    said = ti.xcom_pull(task_ids=ti.task_id, key=OWN_KEY, map_indexes=index_of(ti))
     return Grant.read(said) if said else None
 
 

@@ -41,8 +41,8 @@ EXIT_CODE: Final = 75
 class Limits:
     """Seconds: terms from SIGTERM to SIGKILL for the body's processes, grace until the process itself is left."""
 
-    terms: float = 3.0
-    grace: float = 20.0
+    terms: float
+    grace: float
 
 
 class Watchdog:
@@ -59,13 +59,13 @@ class Watchdog:
         say: Callable[[str], None],
         on_kill: Callable[[], object],
         parent: int | None,
-        limits: Limits | None = None,
+        limits: Limits,
         leave: Callable[[int], object] = os._exit,
     ) -> None:
         self._say = say
         self._on_kill = on_kill
         self._parent = parent
-        self._limits = limits or Limits()
+        self._limits = limits
         self._leave = leave
         self._why: str | None = None
         self._wake = threading.Event()

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 import psutil
 
+from lockstead import LeaseTicket
+
 if TYPE_CHECKING:
     import logging
 
@@ -36,6 +38,9 @@ LOOK: Final = 5.0
 
 SWEEP: Final = 5.0
 """Seconds that what a dead body started has to end after SIGKILL; else it is not called dead."""
+
+PATIENCE: Final = 60.0
+"""Seconds, beside two lives of a lease, for which members are waited for: the dead have expired by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,14 @@ def is_alive(one: psutil.Process) -> bool:
         return bool(one.is_running() and one.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
+
+
+def patience(ticket: str) -> float:
+    """Give for how long (seconds) members of a ticket's lease are waited for, where nobody said how long.
+
+    A mark outruns the end of the body, which renews until Airflow kills it, seconds later; from then on it expires.
+    """
+    return 2 * LeaseTicket.parse(ticket).ttl + PATIENCE
 
 
 def wait_for(lock: Lock, ticket: str, *, whose: Callable[[str], bool], limit: float, log: logging.Logger) -> bool:
