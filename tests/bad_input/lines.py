@@ -26,6 +26,21 @@ SHARED = (
     "cannot keep locks in …: it is on a file system shared between machines (…), where neither SQLite's locks nor the "
     "boot clock hold; use a local disk, or another store"
 )
+AIRFLOW = {
+    "lease lost: key …, holder …, token …, reason …: …",
+    "… has acquired nothing in this run: clear it together with this task",
+    "after … s … still works under the lease of … on …: not working beside it",
+    "ttl is … s; with a keeper it must be at least … s, for when a triggerer dies its triggers come back only after "
+    "about 30 s; take a longer ttl, or keeper=False ([lockstead] keeper_ttl_min in Airflow's settings)",
+    "a memory: lock lives in one process and cannot be handed over: every task is a process of its own; take sqlite: "
+    "on one machine, or another store",
+    "… where the lock is named, not here",
+    "there is no connection …: make one of the type lockstead, or name the store by its URL",
+    "the connection … needs Redis's client library: pip install 'airflow-provider-lockstead[redis]'",
+    "no triggerer runs: this task waits until one does",
+}
+"""Those of the provider; that its code says them is looked at in `tests/surface`."""
+
 SAID = {
     NO_TICKET,
     NEWER_TICKET,
