@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -16,17 +17,24 @@ import psutil
 import pytest
 
 import lockstead
-from airflow_lockstead.witness import LABEL, MARK, Process, wait_for
+from airflow_lockstead.witness import LABEL, MARK, Process, marks_of, started_by, wait_for
 from tests.runtime.faulty import until
 
 BODY = """
-import os, subprocess, sys
+import os, subprocess, sys, time
+from pathlib import Path
 from airflow_lockstead.witness import MARK, Process
 os.environ[MARK] = "around:" + sys.argv[1]
 child = subprocess.Popen(["setsid", "sleep", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+# setsid is to have become sleep: who looks at it meanwhile sees neither
+while Path(f"/proc/{child.pid}/comm").read_text() != "sleep\\n" or not Path(f"/proc/{child.pid}/environ").read_bytes():
+    time.sleep(0.01)
 print(Process.here(sys.argv[1]), child.pid, flush=True)
 sys.stdin.read()
 """
+
+EXECS = 'exec /bin/sh -c "$0" "$0"'
+"""A script that becomes itself for ever: a twentieth of its time it is amid an exec, and shows no environment."""
 
 LOG = logging.getLogger(__name__)
 
@@ -81,6 +89,28 @@ def test_a_body_that_waits_to_be_reaped_is_dead(body: Body) -> None:
 def test_a_number_that_was_given_anew_is_not_the_process(body: Body) -> None:
     assert replace(body.named, start=str(int(body.named.start) - 1)).is_dead()
     assert body.process.poll() is None
+
+
+def test_a_process_amid_an_exec_is_not_overlooked() -> None:
+    mark = uuid.uuid4().hex
+    with subprocess.Popen(["/bin/sh", "-c", EXECS, EXECS], env={**os.environ, MARK: f"around:{mark}"}) as running:
+        try:
+            until(lambda: started_by(mark))
+            seen = [marks_of(psutil.Process(running.pid)) for _ in range(500)]
+            found = [{one.pid for one in started_by(mark)} for _ in range(20)]
+        finally:
+            running.kill()
+    assert seen == [["around", mark]] * 500
+    assert found == [{running.pid}] * 20
+
+
+def test_a_process_that_was_given_no_environment_is_nobodys() -> None:
+    with subprocess.Popen(["/bin/sleep", "600"], env={}) as running:
+        try:
+            until(lambda: Path(f"/proc/{running.pid}/comm").read_text() == "sleep\n")
+            assert marks_of(psutil.Process(running.pid)) == []
+        finally:
+            running.kill()
 
 
 @pytest.mark.parametrize("elsewhere", [{"boot": "another"}, {"namespace": "1"}])

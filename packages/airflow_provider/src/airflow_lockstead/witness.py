@@ -42,6 +42,9 @@ SWEEP: Final = 5.0
 PATIENCE: Final = 60.0
 """Seconds, beside two lives of a lease, for which members are waited for: the dead have expired by then."""
 
+EXEC: Final = 1.0
+"""Seconds that a process may take to show its environment; it takes microseconds, unless the machine is busy."""
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -83,13 +86,17 @@ class Process:
         if (self.boot, self.namespace) != _place() or os.getuid() not in (0, self.user) or not self._has_ended():
             return False
         ends_at = time.monotonic() + SWEEP
-        while left := started_by(self.body):
+        none_left = 0
+        # one look could miss who was started while it was taken, by one that has ended since
+        while none_left < 2:
             if time.monotonic() > ends_at:
                 return False
+            left, is_sure = _seen(self.body)
             for one in left:
                 with suppress(psutil.Error):
                     one.send_signal(signal.SIGKILL)
-            time.sleep(0.05)
+            none_left = none_left + 1 if is_sure and not left else 0
+            time.sleep(0.02)
         return True
 
     def _has_ended(self) -> bool:
@@ -106,12 +113,27 @@ class Process:
 
 def started_by(body: str) -> set[psutil.Process]:
     """Give the living processes, this one left out, that carry the mark of a body."""
-    found = set()
-    for one in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if one.pid != os.getpid() and body in one.environ().get(MARK, "").split(":") and is_alive(one):
-                found.add(one)
-    return found
+    return _seen(body)[0]
+
+
+def marks_of(one: psutil.Process) -> list[str] | None:
+    """Give the bodies that a process was started in; None if it could not be seen within `EXEC` seconds.
+
+    Amid an exec a process shows no environment, though it will have one: taken for a stranger's, it would outlive its
+    body. psutil.Error or OSError if the process is gone or another user's.
+    """
+    if not _place()[0]:  # a system that does not tell
+        return str(one.environ().get(MARK, "")).split(":")
+    ends_at = time.monotonic() + EXEC
+    while not (environ := Path(f"/proc/{one.pid}/environ").read_bytes()):
+        if _has_no_environment(one.pid):
+            return []
+        if time.monotonic() > ends_at:
+            return None
+        time.sleep(0.001)
+    wanted = f"{MARK}=".encode()
+    found = [piece.removeprefix(wanted) for piece in environ.split(b"\0") if piece.startswith(wanted)]
+    return os.fsdecode(found[-1]).split(":") if found else []
 
 
 def is_alive(one: psutil.Process) -> bool:
@@ -143,6 +165,33 @@ def wait_for(lock: Lock, ticket: str, *, whose: Callable[[str], bool], limit: fl
             return True
         if not left:
             return False
+
+
+def _seen(body: str) -> tuple[set[psutil.Process], bool]:
+    """Give the living processes that carry a body's mark, and whether all others are known not to."""
+    found, is_sure = set(), True
+    for one in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if one.pid == os.getpid():
+                continue
+            marks = marks_of(one)
+            if marks is None:
+                is_sure = False
+            elif body in marks and is_alive(one):
+                found.add(one)
+    return found, is_sure
+
+
+def _has_no_environment(pid: int) -> bool:
+    """Tell whether a process that shows no environment has none: it has no memory any more, or was given an empty one.
+
+    Amid an exec it has memory, and the kernel does not know yet where in it the environment will stand.
+    """
+    said = _stat_of(pid)
+    if len(said) < 49 or said[20] == "0":
+        return True
+    began, ended = said[47], said[48]
+    return began == ended != "0"
 
 
 @cache
