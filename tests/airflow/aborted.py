@@ -86,7 +86,7 @@ def asking(name, set_one, get_one):
                 note("wrong", name=name, wanted=number, got=repr(got))  # noqa: F821
         except BaseException as error:
             note("stopped", name=name, kind=type(error).__name__, text=str(error), after=done)  # noqa: F821
-            left = 15
+            left = 5
         done += 1
     note("asked", name=name, times=done)  # noqa: F821
 

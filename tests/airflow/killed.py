@@ -45,7 +45,7 @@ with DAG("ended_by_force", schedule=None, start_date=datetime(2024, 1, 1)):  # n
         with LockedTaskGroup(  # noqa: F821
             name,
             lock=url(name),
-            ttl=30 if name == "body_killed" else TTL,  # noqa: F821  # between two tries nobody renews here
+            ttl=120 if name == "body_killed" else TTL,  # noqa: F821  # between two tries nobody renews here
             keeper=False,
             acquire_args={"deferrable": False},
         ):

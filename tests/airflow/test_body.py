@@ -17,6 +17,7 @@ import pytest
 
 import lockstead
 from tests.airflow.conftest import NEWEST, chosen
+from tests.runtime.faulty import until
 from tests.servers.airflow_parts import Version
 
 pytestmark = pytest.mark.airflow
@@ -123,7 +124,9 @@ def test_what_a_body_raises_under_its_lease_is_what_the_task_ends_with(bodies: B
 
 def test_a_body_waits_for_a_live_one_directly_upstream_and_not_for_one_beside_it(bodies: Bodies):
     told = bodies("look+behind")
-    assert 1.5 < told.said["waited"] < 7.5
+    assert told.said["gave"]
+    assert told.said["began_behind"] == ["first"]
+    assert told.said["beside"] == "lived on"
     assert "waiting for who works still, or was not seen to end: airflow:dag/run/first/-1/1" in told.log
 
 
@@ -149,7 +152,7 @@ def test_a_body_that_loses_its_lease_ends_and_its_task_fails_for_good_saying_wha
     assert told.said["final"]
     for word in (repr(acquired["key"]), repr(acquired["holder"]), f"token {acquired['token']}", reason):
         assert word in told.said["message"]
-    assert told.said["took"] < 20
+    assert told.said["took"] < 30
     assert told.said["members"] == 0
     assert left_behind(environment) == []
 
@@ -170,14 +173,21 @@ def test_a_body_whose_supervisor_is_killed_stops_itself_and_what_it_started(
     words = [*command[:2], "bash+child", command[3]]
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        line = ""
-        while "began" not in line:
-            line = parent.stdout.readline()
-            assert line
-        parent.kill()
-    gone, alive = psutil.wait_procs(left_behind(environment), timeout=30)
+        try:
+            line = ""
+            while "began" not in line:
+                line = parent.stdout.readline()
+                assert line
+            # supervisor, body, Bash, what it waits for, and what lost its parent: the last three come after the line
+            until(lambda: len(left_behind(environment)) >= 5)
+            family = [one for one in left_behind(environment) if one.pid != parent.pid]
+        finally:
+            # else leaving the block would wait for it
+            parent.kill()
+    gone, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
-    assert len(gone) >= 2
+    assert len(gone) >= 4
+    assert left_behind(environment) == []
 
 
 # --- a lease that was gone before -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import lockstead
 from tests.servers.airflow import Airflow, Run
 from tests.servers.airflow_parts import is_alive
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 
 DAG = """
 import os

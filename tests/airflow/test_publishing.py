@@ -23,7 +23,7 @@ from tests.airflow.conftest import NEWEST, chosen
 from tests.examples.publishing.test_processes import environment, running_with
 from tests.servers.airflow_parts import ROOT, Version
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
 
 HOMES = ROOT / "build" / "demo-airflow"
 
@@ -124,7 +124,6 @@ def homes() -> set[Path]:
 COMMAND = [sys.executable, "-m", "examples.publishing", "demo-airflow"]
 
 
-@pytest.mark.timeout(600)
 def test_the_demo_on_airflow_shows_what_it_claims(version: Version, tmp_path: Path) -> None:
     mark, before = uuid.uuid4().hex, homes()
     done = subprocess.run(

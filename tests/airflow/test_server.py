@@ -14,7 +14,7 @@ import pytest
 from tests.servers.airflow import Airflow
 from tests.servers.airflow_parts import MARK, ROOT, is_alive
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 
 HEAD = """
 import time

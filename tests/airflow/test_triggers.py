@@ -20,7 +20,7 @@ from tests.servers.airflow_parts import Version
 pytestmark = pytest.mark.airflow
 
 WAITERS = Path(__file__).with_name("waiters.py")
-TTL = 4.0
+TTL = 12.0
 
 Waiters = Callable[[str], dict[str, Any]]
 

@@ -12,6 +12,9 @@ import psutil
 
 from airflow_lockstead.watchdog import MARK, Limits, Watchdog
 
+LIMITS = Limits(terms=0.5, grace=5.0)
+"""A busy machine is not to take a body that ends for one that does not."""
+
 QUICK = Limits(terms=0.5, grace=1.0)
 
 
@@ -23,8 +26,8 @@ class Place:
         self.kills = 0
         self.left: list[int] = []
 
-    def watchdog(self, parent: int | None = None) -> Watchdog:
-        return Watchdog(say=self.said.append, on_kill=self.kill, parent=parent, limits=QUICK, leave=self.left.append)
+    def watchdog(self, limits: Limits = LIMITS) -> Watchdog:
+        return Watchdog(say=self.said.append, on_kill=self.kill, parent=None, limits=limits, leave=self.left.append)
 
     def kill(self) -> None:
         self.kills += 1
@@ -118,7 +121,7 @@ def test_a_watchdog_within_another_leaves_both_marks_to_what_is_started():
 
 def test_the_process_is_left_only_after_the_grace():
     place = Place()
-    with place.watchdog() as watchdog:
+    with place.watchdog(QUICK) as watchdog:
         began_at = time.monotonic()
         watchdog.lost("a test")
         while not place.left:

@@ -18,7 +18,7 @@ import lockstead
 from airflow_lockstead import acquiring, triggers
 from airflow_lockstead.spec import LockSpec
 
-TTL = 4.0
+TTL = 12.0
 
 
 class Counted:
@@ -193,11 +193,11 @@ async def killed(url: str) -> dict[str, Any]:
 
 
 async def kept(url: str) -> dict[str, Any]:
-    """A lease is kept for several lives, and the keeper fires when it is released."""
+    """A lease is kept for longer than it would live, and the keeper fires when it is released."""
     grant = await fired(waiter(url, "airflow:d/r/t/-1"))
     keeper = triggers.KeepTrigger(spec_of(url), grant["ticket"])
     task = asyncio.create_task(fired(triggers.KeepTrigger(**json.loads(json.dumps(keeper.serialize()[1])))))
-    await asyncio.sleep(2.5 * TTL)
+    await asyncio.sleep(1.5 * TTL)
     lock = lockstead.AsyncLock(url, ttl=TTL)
     held = await lock.inspect()
     lives = held is not None and held.holder == grant["holder"] and not held.is_expired and not task.done()
