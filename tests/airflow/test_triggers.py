@@ -54,6 +54,8 @@ def test_a_thousand_who_wait_for_a_lock_and_a_thousand_for_its_end_ask_little_an
     # two who ask for all, and the keeper of the lease that is waited for: not two thousand
     assert seen["asked"] < 400
     assert seen["tokens"] == sorted(set(seen["tokens"]))
+    # first come, first served
+    assert seen["owners"] == [f"t{number}" for number in range(10)]
     assert seen["took"] < 30
 
 

@@ -8,6 +8,7 @@ Says on its last line, as JSON, what was seen.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import sys
@@ -22,18 +23,19 @@ TTL = 12.0
 
 
 class Counted:
-    """A store's requests, counted at the object that all locks of a URL share."""
+    """What is asked of all stores of one kind, however many objects there are of it."""
 
     def __init__(self, url: str) -> None:
         self.lock = lockstead.AsyncLock(url, ttl=TTL)
-        self.store = self.lock._open_now().store
+        kind = type(self.lock._open_now().store)
+        self._numbers, perform = itertools.count(1), kind.perform
         self.requests = 0
-        self._perform = self.store.perform
-        self.store.perform = self.perform
 
-    def perform(self, command: Any, limit: float) -> Any:
-        self.requests += 1
-        return self._perform(command, limit)
+        def counted(store: Any, command: Any, limit: float) -> Any:
+            self.requests = next(self._numbers)
+            return perform(store, command, limit)
+
+        kind.perform = counted
 
 
 def spec_of(url: str, ttl: float = TTL) -> dict[str, Any]:
@@ -57,7 +59,10 @@ async def many(url: str) -> dict[str, Any]:
     """Let a thousand wait, count what they ask; then let some of them have it, one after the other."""
     count, began_at = Counted(url), time.monotonic()
     held = await count.lock.acquire(timeout=5)
-    waiting = [asyncio.create_task(fired(waiter(url, f"airflow:d/r/t{number}/-1"))) for number in range(1000)]
+    waiting = [
+        asyncio.create_task(fired(waiter(url, f"airflow:d/r/t{number}/-1")), name=f"t{number}")
+        for number in range(1000)
+    ]
     free = [asyncio.create_task(fired(triggers.FreeTrigger(spec_of(url), time.time() + 60))) for _ in range(1000)]
     await asyncio.sleep(3)
     begun = count.requests
@@ -65,7 +70,7 @@ async def many(url: str) -> dict[str, Any]:
     asked = count.requests - begun
     still = sum(not one.done() for one in [*waiting, *free])
     await held.release()
-    tokens, released_at = [], time.monotonic()
+    tokens, owners, released_at = [], [], time.monotonic()
     for _ in range(10):
         done, _rest = await asyncio.wait(waiting, timeout=30, return_when=asyncio.FIRST_COMPLETED)
         assert len(done) == 1, done
@@ -73,6 +78,7 @@ async def many(url: str) -> dict[str, Any]:
         waiting.remove(one)
         grant = one.result()
         tokens.append(grant["token"])
+        owners.append(one.get_name())
         await lockstead.AsyncLock(url, ttl=TTL).release(grant["ticket"])
     took = time.monotonic() - released_at
     for one in [*waiting, *free]:
@@ -83,6 +89,7 @@ async def many(url: str) -> dict[str, Any]:
         "asked": asked,
         "still": still,
         "tokens": tokens,
+        "owners": owners,
         "took": took,
         "all": time.monotonic() - began_at,
     }
