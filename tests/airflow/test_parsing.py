@@ -20,7 +20,20 @@ from tests.servers.airflow_parts import Version
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent / "parsed"
-CLIENTS = ("google.cloud.storage", "google.api_core", "redis", "httpx", "psycopg", "kazoo", "cassandra", "sqlite3")
+CLIENTS = (
+    "google.cloud.storage",
+    "google.api_core",
+    "google.auth",
+    "grpc",
+    "redis",
+    "httpx",
+    "httpcore",
+    "psycopg",
+    "asyncpg",
+    "kazoo",
+    "cassandra",
+    "sqlite3",
+)
 
 HEAD = """
 from datetime import datetime, timedelta
@@ -358,9 +371,11 @@ def test_the_classes_are_called_as_before(said: Reading):
 
 
 def test_what_is_stored_of_a_dag_is_the_same_with_and_without_the_swap(said: Reading):
-    wrapped = [task for task in said.plain["dags"]["members"]["tasks"].values() if task["sections"]]
-    assert wrapped == []
-    for dag_id in ("members", "mapped_groups", "shapes"):
+    dags = ("members", "mapped_groups", "shapes", "single")
+    for dag_id in dags:
+        assert [name for name, task in said.plain["dags"][dag_id]["tasks"].items() if task["sections"]] == []
+        assert [name for name, task in said.good["dags"][dag_id]["tasks"].items() if task["sections"]]
+    for dag_id in dags:
         assert said.good["dags"][dag_id]["serialized"] == said.plain["dags"][dag_id]["serialized"]
 
 

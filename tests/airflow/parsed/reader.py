@@ -80,9 +80,11 @@ def main() -> None:
     warnings.showwarning = lambda message, *_, **__: seen.append(str(message))
     before = set(sys.modules)
     if is_plain:
+        import airflow_lockstead.decorators as decorators
         import airflow_lockstead.group as group
 
-        group.wrap = lambda *_: None
+        group.wrap = decorators.wrap = lambda *_: None
+        decorators.wrapped = lambda cls, _section: cls
     bag = read(DagBag, folder)
     modules = sorted(set(sys.modules) - before)
     captured = [line for lines in bag.captured_warnings.values() for line in lines]
