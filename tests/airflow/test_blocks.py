@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lockstead
-from tests.airflow.conftest import chosen
+from tests.airflow.conftest import chosen, side_by_side
 from tests.airflow.test_hand_over import DAG
 from tests.servers.airflow_parts import Version
 
@@ -24,14 +24,19 @@ TEST = """
 
 if __name__ == "__main__":
     run = dag.test()
-    print("RUN", run.state)
+    print("RUN", getattr(run.state, "value", run.state))
     for ti in run.get_task_instances():
-        print("TASK", ti.task_id, ti.state)
+        print("TASK", ti.task_id, getattr(ti.state, "value", ti.state))
 """
 
 
-def test_dag_test_waits_inline_says_so_skips_the_keeper_and_ends(request: pytest.FixtureRequest, tmp_path: Path):
-    version = Version(chosen(request.config)[-1])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the test on every Airflow, or on the one that was asked for."""
+    metafunc.parametrize("name", side_by_side(chosen(metafunc.config)))
+
+
+def test_dag_test_waits_inline_says_so_skips_the_keeper_and_ends(name: str, tmp_path: Path):
+    version = Version(name)
     if version.name == "3.0":
         pytest.skip("the DAG of airflow.sdk has no test() in 3.0")
     url = f"sqlite:///{tmp_path / 'locks.db'}#apt"
