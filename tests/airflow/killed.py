@@ -7,6 +7,7 @@ is asked to end goes on for a while, as one does that cleans up, so that who doe
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 GOES_ON = 8.0
 """Seconds for which a body works on after it was asked to end; Airflow kills some of them before."""
@@ -16,12 +17,27 @@ def url(name):
     return f"sqlite:///{DIRECTORY}/{name}.db#{name}"  # noqa: F821 - put before this
 
 
+def children(name):
+    """Give what earlier tries have started."""
+    lines = [json.loads(line) for line in Path(NOTES).read_text().splitlines()]  # noqa: F821
+    return [line["child"] for line in lines if line["what"] == "child" and line["name"] == name]
+
+
+def lives(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def work(name, ti=None):
     """Say ten times a second that it works under this token, in its first try; later ones do so once."""
     token = lockstead.current_lease().sequencer().token  # noqa: F821
     told = {"name": name, "token": token, "try_number": ti.try_number}
+    if ti.try_number > 1:
+        note("found", left=[child for child in children(name) if lives(child)], **told)  # noqa: F821
     note("began", **told)  # noqa: F821
-    if name == "supervisor_killed":
+    if name in ("supervisor_killed", "body_killed") and ti.try_number == 1:
         child = subprocess.Popen(["bash", "-c", "trap '' TERM; while true; do sleep 1; done"], start_new_session=True)
         note("child", child=child.pid, **told)  # noqa: F821
     ends_at = None if ti.try_number == 1 else 0.0

@@ -38,6 +38,8 @@ class Watched:
     ended_by_us_at: float = 0.0
     died_at: float | None = None
     free_at: float | None = None
+    child: int | None = None
+    is_child_dead_too: bool | None = None
     holders: set[str] = field(default_factory=set)
     notes: list[dict[str, Any]] = field(default_factory=list)
 
@@ -52,6 +54,7 @@ class Watched:
             self.free_at = now
         if not lives and self.died_at is None:
             self.died_at = now
+            self.is_child_dead_too = self.child is not None and not is_alive(self.child)
 
     @property
     def body_ended_at(self) -> float:
@@ -87,6 +90,7 @@ def watched(airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> dict[
         for name in {one["name"] for one in notes.lines("works")} - set(seen):
             lock = lockstead.Lock(f"sqlite:///{directory}/{name}.db#{name}")
             seen[name] = Watched(airflow.body_of(run, f"{name}.work"), lock)
+            seen[name].child = next((one["child"] for one in notes.lines("child") if one["name"] == name), None)
             seen[name].look()
             seen[name].ended_by_us_at = time.monotonic()
             ways[name]()
@@ -140,14 +144,18 @@ def test_a_task_whose_process_is_killed_is_retried_under_the_same_lease(
     assert len({note["token"] for note in one.notes}) == len(one.holders) == 1
     assert one.free_at is not None
     assert one.free_at > one.told("ended")[-1]
+    # what the first had started lives no more when the second begins
+    assert one.child is not None
+    assert [note["left"] for note in one.notes if note["what"] == "found"] == [[]]
 
 
 def test_a_body_whose_supervisor_is_killed_stops_itself_and_what_it_started(watched: dict[str, Watched]) -> None:
     one = watched["supervisor_killed"]
     assert one.died_at is not None
     assert one.died_at - one.ended_by_us_at < SOON
-    [child] = [note["child"] for note in one.notes if note["what"] == "child"]
-    assert not is_alive(child)
+    assert one.child is not None
+    # when its own process had ended, and nobody else had looked yet: the task was not even marked
+    assert one.is_child_dead_too
     assert one.free_at is not None
     assert one.died_at <= one.free_at
     assert len(one.told("began")) == 1
