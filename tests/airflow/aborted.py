@@ -26,7 +26,7 @@ def stay(name):
     """Be in the section until stopped, and say how it came."""
     note("began", name=name)  # noqa: F821
     try:
-        return WAYS[name](name)
+        return WAYS[name.partition("-")[0]](name)
     except BaseException as error:
         note("stopped", name=name, kind=type(error).__name__, text=str(error))  # noqa: F821
         raise
@@ -127,7 +127,7 @@ AT_ONCE = {"deferrable": False}
 AGAIN = {"retries": 3, "retry_delay": timedelta(seconds=1)}  # noqa: F821
 
 with DAG("aborted", schedule=None, start_date=datetime(2024, 1, 1)):  # noqa: F821
-    for name in [name for name in BODIES if name in WAYS]:  # noqa: F821
+    for name in [name for name in BODIES if name.partition("-")[0] in WAYS]:  # noqa: F821
         with LockedTaskGroup(name, lock=url(name), ttl=TTL, keeper=False, acquire_args=AT_ONCE):  # noqa: F821
             task(task_id="work", **AGAIN)(stay)(name)  # noqa: F821
     if "bash" in BODIES:  # noqa: F821

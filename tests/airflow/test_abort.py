@@ -25,8 +25,9 @@ VERSIONS = ("3.3", "3.0", "2.10")
 """Those whose ways to end a task differ; the others would say the same again."""
 
 TTL = 12
-BODIES = ("sleep", "taken", "asyncio", "child", "gil", "swallow", "swallow_for_ever", "variables", "xcoms", "bash")
-FEW = ("taken", "gil", "swallow_for_ever", "variables", "xcoms", "bash")
+ASKING = ("variables", "variables-2", "xcoms", "xcoms-2")
+BODIES = ("sleep", "taken", "asyncio", "child", "gil", "swallow", "swallow_for_ever", *ASKING, "bash")
+FEW = ("taken", "gil", "swallow_for_ever", *ASKING, "bash")
 """Where an older version might differ; the executor of 3.0 runs eight at once."""
 
 FAMILIES = ("child", "bash")
@@ -67,9 +68,10 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Everybody:
-    """What became of all bodies, and of their run."""
+    """What became of all bodies, and of their run; and which of their marks a process carries when all is over."""
 
     state: str
+    left_marks: set[str]
     bodies: dict[str, Aborted]
 
 
@@ -82,6 +84,7 @@ def everybody(airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> Eve
     directory = tmp_path_factory.mktemp("aborted-")
     notes = Notes(directory, "aborted")
     text = (Path(__file__).parent / "aborted.py").read_text().replace("from __future__ import annotations\n", "")
+    before = marks(airflow)
     enough_workers(airflow, notes)
     airflow.put("aborted", notes.dag(f"DIRECTORY, TTL, BODIES = {str(directory)!r}, {TTL}, {bodies}\n{text}"))
     run = airflow.trigger("aborted")
@@ -103,6 +106,7 @@ def everybody(airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> Eve
     airflow.until(lambda: not any(is_there(one) for each in seen.values() for one in each.family), "somebody lives on")
     return Everybody(
         state,
+        set(marks(airflow)) - set(before),
         {
             name: Aborted(
                 airflow.task(run, f"{name}.work"),
@@ -118,7 +122,7 @@ def everybody(airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> Eve
 def began(notes: Notes, directory: Path) -> set[str]:
     """Give the bodies that are where they are to lose their lock."""
     lines = notes.lines("began", "child", "asks", "holds")
-    early = {one["name"] for one in lines if one["what"] == "began"} - {"child", "variables", "xcoms", "gil"}
+    early = {one["name"] for one in lines if one["what"] == "began"} - {"child", "gil", *ASKING}
     pid = directory / "bash.pid"
     return early | {one["name"] for one in lines if one["what"] != "began"} | ({"bash"} if pid.exists() else set())
 
@@ -143,15 +147,21 @@ def taken_away(airflow: Airflow, run: Run, name: str, directory: Path) -> Seen:
 
 def family_of(airflow: Airflow, pid: int) -> list[psutil.Process]:
     """Give a body's process and all that it started, also what lost its parent and has a session of its own."""
-    marked: dict[str, list[psutil.Process]] = {}
+    body = psutil.Process(pid)
+    started = (group for group in marks(airflow).values() if set(body.children()) & set(group))
+    return [body, *next(started, [])]
+
+
+def marks(airflow: Airflow) -> dict[str, list[psutil.Process]]:
+    """Give the living processes that bodies started, by the bodies' marks."""
+    found: dict[str, list[psutil.Process]] = {}
     for each in airflow.pids():
         with suppress(psutil.Error):
             one = psutil.Process(each)
             # a body sets it in its own process when it begins, so that those after it show it
-            marked.setdefault(one.environ().get("LOCKSTEAD_BODY", ""), []).append(one)
-    body = psutil.Process(pid)
-    started = (group for mark, group in marked.items() if mark and set(body.children()) & set(group))
-    return [body, *next(started, [])]
+            if mark := one.environ().get("LOCKSTEAD_BODY", ""):
+                found.setdefault(mark, []).append(one)
+    return found
 
 
 def is_there(one: psutil.Process) -> bool:
@@ -179,12 +189,14 @@ def test_a_body_that_holds_the_interpreter_is_caught_right_after_it(everybody: E
 
 def test_nothing_that_a_body_started_outlives_it(everybody: Everybody) -> None:
     assert not [pid for one in everybody.bodies.values() for pid in one.seen.left]
+    # nor anything that it started after its lock was taken away
+    assert everybody.left_marks == set()
     # Bash, what it waits for, and what lost its parent
     assert all(len(one.seen.family) > 3 for name, one in everybody.bodies.items() if name in FAMILIES)
 
 
 def test_a_loss_among_questions_to_airflow_mixes_no_answers_up(everybody: Everybody) -> None:
-    for one in (everybody.bodies["variables"], everybody.bodies["xcoms"]):
+    for one in (everybody.bodies[name] for name in ASKING):
         assert one.has("stopped")
         assert one.has("asked")
         assert not one.has("wrong")
