@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,12 +52,13 @@ def airflow(
     request: pytest.FixtureRequest, gcs: GcsServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Airflow]:
     """Give a running Airflow; pytest sorts the tests so that only one runs at a time."""
+    home = tmp_path_factory.mktemp(f"airflow-{request.param}-")
     told = {
+        "AIRFLOW_CONN_ELSEWHERE": json.dumps({"conn_type": "lockstead", "host": f"sqlite:///{home}/elsewhere.db"}),
         "STORAGE_EMULATOR_HOST": gcs.url,
         # no triggerer of these tests dies while a lease has so little time
         "AIRFLOW__LOCKSTEAD__KEEPER_TTL_MIN": "10",
     }
-    home = tmp_path_factory.mktemp(f"airflow-{request.param}-")
     with Airflow(request.param, home, parallelism=6, told=told) as running:
         yield running
 

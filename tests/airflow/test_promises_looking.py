@@ -148,36 +148,48 @@ def test_a_notifier_says_who_holds_the_lock_when_a_task_ends(scenes: Scenes) -> 
 
 REFUSED = """
 with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
-    for name in ("dead", "dies"):
-        with LockedTaskGroup(name, lock=f"{LOCK}-{name}", ttl=30, keeper=False, on_unclean="fail"):
+    for name in ("dead", "dies", "warned", "late"):
+        where = {"lock": f"{LOCK}-{name}", "on_unclean": "warn" if name == "warned" else "fail"}
+        if name == "late":
+            where = {"key": "{{ 'late' }}", "lockstead_conn_id": "elsewhere", "timeout": 5}
+        with LockedTaskGroup(name, ttl=120, keeper=False, **where):
             @task(task_id="body")
             def body(name):
                 work(name)
 
             body(name)
 """
+UNCLEAN = "the lease of 'who died' before this one ended EXPIRED: "
 
 
 def refused(stage: Stage) -> dict[str, Any]:
-    """Groups whose predecessors died: one before the run began, one while it was waited for; then all is cleared."""
+    """Groups whose predecessors died, or live too long: what fails is cleared when all is repaired.
+
+    One died before the run began, one while it was waited for; one is only warned of. The one that lives holds a lock
+    of a connection.
+    """
 
     def held_by_who_dies(name: str, ttl: float) -> lockstead.Lease:
         return lockstead.Lock(f"{stage.notes.url}-{name}", ttl=ttl, owner="who died").acquire(timeout=10)
 
-    held_by_who_dies("dead", 5).detach()
+    for name in ("dead", "warned"):
+        held_by_who_dies(name, 5).detach()
     # this process keeps it, beside a dozen others who look at their scenes
     dies = held_by_who_dies("dies", 20)
-    dead = lockstead.Lock(f"{stage.notes.url}-dead")
-    stage.until(lambda: (held := dead.inspect()) is not None and held.is_expired, "the dead one lives on")
-    run = stage.airflow.trigger(stage.put(REFUSED))
-    stage.until(lambda: stage.airflow.task(run, "dies.lock_acquire").state == "deferred", "it does not wait")
-    dies.detach()
-    first = stage.ended(run)
+    for name in ("dead", "warned"):
+        dead = lockstead.Lock(f"{stage.notes.url}-{name}")
+        stage.until(lambda dead=dead: (held := dead.inspect()) is not None and held.is_expired, "the dead one lives on")
+    late = lockstead.Lock(f"sqlite:///{stage.airflow.home}/elsewhere.db#late", ttl=60, owner="who is slow")
+    with late.hold(timeout=30):
+        run = stage.airflow.trigger(stage.put(REFUSED))
+        stage.until(lambda: stage.airflow.task(run, "dies.lock_acquire").state == "deferred", "it does not wait")
+        dies.detach()
+        first = stage.ended(run)
     states = {one.task_id: (one.state, one.try_number) for one in stage.airflow.tasks(run)}
     held = [name for name in ("dead", "dies") if not stage.is_free(f"{stage.notes.url}-{name}")]
-    said = {name: stage.said(run, f"{name}.lock_acquire") for name in ("dead", "dies")}
-    entered = len(stage.notes.stays())
-    stage.airflow.clear(run, ["dead.lock_acquire", "dies.lock_acquire"], downstream=True)
+    said = {name: stage.said(run, f"{name}.lock_acquire") for name in ("dead", "dies", "warned", "late")}
+    entered = [stay.name for stay in stage.notes.stays()]
+    stage.airflow.clear(run, [f"{name}.lock_acquire" for name in ("dead", "dies", "late")], downstream=True)
     return {
         "ended": (first, stage.ended(run)),
         "states": states,
@@ -185,6 +197,8 @@ def refused(stage: Stage) -> dict[str, Any]:
         "said": said,
         "entered": entered,
         "stays": stage.notes.stays(),
+        "said_at_last": stage.said(run, "late.lock_acquire"),
+        "free": late.inspect() is None,
     }
 
 
@@ -193,13 +207,10 @@ def test_a_group_that_wants_a_clean_end_before_it_fails_in_one_line_and_gives_th
     scenes: Scenes, name: str
 ) -> None:
     seen = scenes.seen(refused)
-    line = (
-        "lockstead: the lease of 'who died' before this one ended EXPIRED: repair what it left, then clear this task "
-        "(on_unclean='fail'); the lock was given back"
-    )
+    line = f"lockstead: {UNCLEAN}repair what it left, then clear this task (on_unclean='fail'); the lock was given back"
     assert line in seen["said"][name]
     assert seen["held"] == []
-    assert seen["entered"] == 0
+    assert name not in seen["entered"]
     state, tries = seen["states"][f"{name}.lock_acquire"]
     assert state == "failed"
     assert tries <= 2  # 1; one more where the executor failed the first when it was resumed
@@ -209,7 +220,27 @@ def test_a_group_that_wants_a_clean_end_before_it_fails_in_one_line_and_gives_th
 def test_a_group_that_refused_an_unclean_end_works_once_it_is_cleared(scenes: Scenes) -> None:
     seen = scenes.seen(refused)
     assert seen["ended"] == ("failed", "success")
-    assert sorted(stay.name for stay in seen["stays"]) == ["dead", "dies"]
+    assert sorted(stay.name for stay in seen["stays"]) == ["dead", "dies", "late", "warned"]
+
+
+def test_a_group_that_is_only_to_warn_of_an_unclean_end_says_so_and_works(scenes: Scenes) -> None:
+    seen = scenes.seen(refused)
+    assert f"{UNCLEAN}what it left may need repair" in seen["said"]["warned"]
+    assert seen["states"]["warned.lock_acquire"][0] == "success"
+    assert seen["entered"] == ["warned"]
+
+
+def test_a_group_whose_lock_is_a_key_of_a_connection_waits_for_its_timeout_and_then_fails(scenes: Scenes) -> None:
+    seen = scenes.seen(refused)
+    state, tries = seen["states"]["late.lock_acquire"]
+    assert state == "failed"
+    assert tries <= 2  # as above
+    assert seen["states"]["late.body"][0] == "upstream_failed"
+    assert "waiting for 'who is slow', who holds 'late'" in seen["said"]["late"]
+    assert "acquired 'late' with token " not in seen["said"]["late"]
+    # once it is free, that very lock is taken and given back
+    assert "acquired 'late' with token " in seen["said_at_last"]
+    assert seen["free"]
 
 
 def played(airflow: Airflow) -> tuple[Callable[[Stage], Any], ...]:
