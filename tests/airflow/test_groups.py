@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import lockstead
@@ -144,6 +146,28 @@ class Ran:
         """Give a task's log."""
         return self.airflow.task_log(self.runs[name], task_id, map_index=map_index)
 
+    def said(self, name: str, task_id: str, map_index: int = -1) -> str:
+        """Give what a task said in all its attempts, of which it has more than it needs."""
+        return "".join(
+            self.airflow.task_log(self.runs[name], task_id, attempt=number, map_index=map_index)
+            for number in range(1, 22)
+        )
+
+    def tokens(self, name: str, task_id: str, map_index: int = -1) -> set[int]:
+        """Give the tokens that a task has told: what a line of its log begins with, behind time and place."""
+        found = re.findall(r'(?:"event": ?"| - )(?:resumed with )?token (\d+)', self.said(name, task_id, map_index))
+        return {int(token) for token in found}
+
+    def token(self, name: str, task_id: str, map_index: int = -1) -> int:
+        """Give the only token that a task has told."""
+        [token] = self.tokens(name, task_id, map_index)
+        return token
+
+    def granted(self, name: str, task_id: str, map_index: int = -1) -> int:
+        """Give the token that the last attempt of an acquire was granted."""
+        found = re.findall(r"acquired '[^']+' with token (\d+) after", self.said(name, task_id, map_index))
+        return int(found[-1])
+
     def held(self) -> list[str]:
         """Give the locks that are still held."""
         with lockstead.connect(f"sqlite:///{self.airflow.home / 'locks.db'}") as client:
@@ -164,10 +188,13 @@ def test_every_kind_of_member_works_under_the_lease_of_its_group(ran: Ran):
     assert unsuccessful(ran.states("kinds")) == {"g.skipped": {"skipped"}}
     assert ran.ended["kinds"] == "success"
     assert len([one for one in ran.airflow.tasks(ran.runs["kinds"]) if one.task_id == "g.each"]) == 2
-    for task_id in ("g.bash", "g.flow", "g.second.both"):
-        assert "token " in ran.log("kinds", task_id)
-    assert "token " in ran.log("kinds", "g.each", 1)
-    assert "token " in ran.log("kinds", "g.mapped", 0)
+    one_lease = [("g.bash", -1), ("g.flow", -1), ("g.each", 0), ("g.each", 1), ("g.mapped", 0)]
+    [token] = {ran.token("kinds", task_id, index) for task_id, index in one_lease}
+    assert ran.tokens("kinds", "g.inner.defers") == {token}
+    assert ran.tokens("kinds", "g.looks") == {token}
+    # of its own lock, within the other
+    assert ran.token("kinds", "g.second.both") == ran.granted("kinds", "g.second.lock_acquire")
+    assert token == ran.granted("kinds", "g.lock_acquire")
 
 
 @pytest.mark.usefixtures("newest")
@@ -180,10 +207,13 @@ def test_a_branch_at_the_end_of_a_group_that_chooses_nothing_within_does_not_ski
 
 def test_a_task_with_a_lock_of_its_own_and_each_index_of_a_mapped_group_acquires_by_itself(ran: Ran):
     assert unsuccessful(ran.states("singles")) == {}
-    for index in range(3):
-        assert "token " in ran.log("singles", "own", index)
-    assert "token " in ran.log("singles", "whole.flow", 1)
-    assert "token " in ran.log("singles", "classic")
+    # all of one lock: a lease for each
+    own = [ran.token("singles", "own", index) for index in range(3)]
+    assert len({*own, ran.token("singles", "classic")}) == 4
+    for index in range(2):
+        granted = ran.granted("singles", "whole.lock_acquire", index)
+        assert ran.token("singles", "whole.flow", index) == granted
+        assert f"acquired 'singles-{index}' with token {granted} " in ran.log("singles", "whole.lock_acquire", index)
 
 
 def test_no_run_leaves_a_lock_behind(ran: Ran):
