@@ -493,7 +493,9 @@ def test_fifty_tasks_of_a_group_work_under_one_lease_that_may_change_once_a_seco
     ones = [stay for stay in seen["stays"] if stay.name.startswith("one")]
     assert len({stay.name for stay in ones}) == 50
     assert len({stay.token for stay in ones}) == 1
-    assert gcs.faults.one_mutation_per_second
+    refused = [one for one in gcs.requests.all() if one.status == 429 and one.name.startswith("locks")]
+    print("refused as too fast:", len(refused))
+    assert refused
     assert lockstead.Lock(BUCKET).inspect() is None
 
 
