@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from examples.publishing.build import Recipe, build
+from examples.publishing.clients import missing
 from examples.publishing.gcs import GcsBucket
 from examples.publishing.oracle import Entry, judge
 from examples.publishing.runner import FORMATS
@@ -121,6 +122,9 @@ def homes() -> set[Path]:
     return set(HOMES.glob("*"))
 
 
+VERIFIED = {"apt": "apt-get verified the index and installed ", "yum": "dnf verified index and packages and installed "}
+"""What real clients say at the end; where a machine has them not, which CI may not, the pipeline verifies by itself."""
+
 COMMAND = [sys.executable, "-m", "examples.publishing", "demo-airflow"]
 
 
@@ -144,6 +148,7 @@ def test_the_demo_on_airflow_shows_what_it_claims(version: Version, tmp_path: Pa
         "the killed task was tried 2 times, under one and the same lease",
         "cleared away",
         "Verdict: nothing lost",
+        *(told for kind, told in VERIFIED.items() if os.environ.get("CI") == "true" or not missing(kind)),
     ):
         assert claim in done.stdout, done.stdout
     assert not done.stderr.strip()
@@ -172,9 +177,11 @@ def test_an_interrupted_demo_on_airflow_leaves_nothing_behind(
         ends_at = time.monotonic() + 60
         while len(running_with(mark)) < 4 and time.monotonic() < ends_at:
             time.sleep(0.1)
+        came = len(running_with(mark))
         process.send_signal(number)
         said = process.stdout.read()
     assert process.wait(60) != 0, said
+    assert came >= 4, said
     assert not running_with(mark)
     assert not list(tmp_path.iterdir())
     assert homes() <= before
