@@ -154,13 +154,15 @@ class Ran:
         )
 
     def tokens(self, name: str, task_id: str, map_index: int = -1) -> set[int]:
-        """Give the tokens that a task has told: what a line of its log begins with, behind time and place."""
-        found = re.findall(r'(?:"event": ?"| - )(?:resumed with )?token (\d+)', self.said(name, task_id, map_index))
-        return {int(token) for token in found}
+        """Give the tokens that a task has told in all its attempts."""
+        return told(self.said(name, task_id, map_index))
 
     def token(self, name: str, task_id: str, map_index: int = -1) -> int:
-        """Give the only token that a task has told."""
-        [token] = self.tokens(name, task_id, map_index)
+        """Give the only token that the last attempt told which told any: a deferred task may be failed and retried."""
+        attempts = [
+            self.airflow.task_log(self.runs[name], task_id, attempt=n, map_index=map_index) for n in range(1, 22)
+        ]
+        [token] = [told(said) for said in attempts if told(said)][-1]
         return token
 
     def granted(self, name: str, task_id: str, map_index: int = -1) -> int:
@@ -172,6 +174,11 @@ class Ran:
         """Give the locks that are still held."""
         with lockstead.connect(f"sqlite:///{self.airflow.home / 'locks.db'}") as client:
             return [one.key for one in client.list() if one.key.partition("-")[0] in self.runs]
+
+
+def told(log: str) -> set[int]:
+    """Give the tokens that a task told: what a line of its log begins with, behind time and place."""
+    return {int(token) for token in re.findall(r'(?:"event": ?"| - )(?:resumed with )?token (\d+)', log)}
 
 
 @pytest.fixture(scope="module")
