@@ -16,7 +16,10 @@ CACHE := $(BUILD)/cache
 RUN := $(CURDIR)/.venv/bin
 
 # the distributions that are installed editable into .venv
-MEMBERS := core packages/airflow_provider
+MEMBERS := core packages/airflow_provider packages/prefect_block
+
+# the versions of Prefect that are pinned, the oldest first
+PREFECTS := $(shell ls requirements/prefect-*.txt | sed 's/.*-//; s/\.txt//' | sort -V)
 
 # The stamp's name is what the environment was made of: a changed pin or a moved checkout is another name.
 MADE_OF := requirements/uv.txt requirements/dev.txt scripts/setup scripts/environment scripts/borrow-glib $(MEMBERS:=/pyproject.toml)
@@ -58,8 +61,8 @@ format: $(STAMP) ## let ruff sort the imports and lay out the code
 	$(RUN)/ruff format .
 
 .PHONY: test
-test: $(STAMP) debian ## all tests but those of Cassandra and Airflow; ARGS="-k renew" for some, WORKERS=4 for more at once
-	scripts/with-borrowed $(RUN)/pytest -m 'not cassandra and not airflow' -n $(WORKERS) --dist loadgroup $(ARGS)
+test: $(STAMP) debian ## all tests but those of Cassandra, Airflow and Prefect; ARGS="-k renew" for some, WORKERS=4 for more at once
+	scripts/with-borrowed $(RUN)/pytest -m 'not cassandra and not airflow and not prefect' -n $(WORKERS) --dist loadgroup $(ARGS)
 
 .PHONY: cassandra
 cassandra: $(STAMP) debian ## the tests of the Cassandra store, on a server that Maven fetches; ARGS= as for test
@@ -68,8 +71,17 @@ cassandra: $(STAMP) debian ## the tests of the Cassandra store, on a server that
 # VERSION= chooses one of those that are pinned: 3.3, 3.0, 2.11, 2.10. One Airflow runs at a time: it is five processes.
 .PHONY: airflow
 airflow: $(STAMP) debian ## the tests on real Airflows, each in an environment in build/airflow; VERSION="2.10 3.3", ARGS=
-	@scripts/airflow $(VERSION)
+	@scripts/orchestrator airflow $(VERSION)
 	scripts/with-borrowed $(RUN)/pytest -m airflow $(if $(VERSION),--airflow '$(VERSION)') -n $(WORKERS) --dist loadgroup $(ARGS)
+
+# Each version by itself: its tests import Prefect, so they run in its environment. VERSION= chooses: 3.8, 3.1. Not in the
+# checkout's folder: Prefect 3.1 reads a pyproject.toml where it is started, by a parser that does not know all of TOML.
+.PHONY: prefect
+prefect: $(STAMP) debian ## the tests on real Prefects, each in an environment in build/prefect; VERSION="3.1 3.8", ARGS=
+	@scripts/orchestrator prefect $(VERSION)
+	set -e; for version in $(or $(VERSION),$(PREFECTS)); do echo "== Prefect $$version"; cd $(BUILD)/prefect; \
+	  $(CURDIR)/scripts/with-borrowed $$version/bin/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) \
+	  -m prefect -W default -n $(WORKERS) --dist loadgroup $(or $(TESTS),$(CURDIR)/tests/prefect) $(ARGS); done
 
 .PHONY: demo
 demo: $(STAMP) debian ## publish packages under a lock, seen live; REPO= LOCK= PACE= choose where and how fast
@@ -78,8 +90,15 @@ demo: $(STAMP) debian ## publish packages under a lock, seen live; REPO= LOCK= P
 
 .PHONY: demo-airflow
 demo-airflow: $(STAMP) debian ## the same from two DAGs of a real Airflow, one of which loses a worker; REPO= PACE=
-	@scripts/airflow 3.3
+	@scripts/orchestrator airflow 3.3
 	scripts/with-borrowed $(RUN)/python -m examples.publishing demo-airflow \
+	  $(if $(REPO),--repo '$(REPO)') $(if $(PACE),--pace '$(PACE)') $(ARGS)
+
+# In Prefect's own environment: the demo starts its server and worker by the Python that it runs in.
+.PHONY: demo-prefect
+demo-prefect: $(STAMP) debian ## the same from two flows of a real Prefect, one of which is killed; REPO= PACE=
+	@scripts/orchestrator prefect 3.8
+	scripts/with-borrowed $(BUILD)/prefect/3.8/bin/python -m examples.publishing demo-prefect \
 	  $(if $(REPO),--repo '$(REPO)') $(if $(PACE),--pace '$(PACE)') $(ARGS)
 
 .PHONY: sim
@@ -97,13 +116,19 @@ bench: $(STAMP) ## measure what the engine itself costs
 
 .PHONY: bench-airflow
 bench-airflow: $(STAMP) debian ## measure a lock in a real Airflow beside a pool with one slot; takes minutes, VERSION=3.3
-	@scripts/airflow $(or $(VERSION),3.3)
+	@scripts/orchestrator airflow $(or $(VERSION),3.3)
 	$(RUN)/python -m tests.benchmarks.orchestrated --version $(or $(VERSION),3.3) $(ARGS)
+
+# only of the newest: the limits of Prefect 3.1 have no leases
+.PHONY: bench-prefect
+bench-prefect: $(STAMP) debian ## measure a lock in a real Prefect's flows beside its own concurrency(); takes minutes, ARGS=--quick
+	@scripts/orchestrator prefect 3.8
+	$(BUILD)/prefect/3.8/bin/python -m tests.benchmarks.limits $(ARGS)
 
 # needs Chromium and chromedriver, which no test needs: apt-get install --no-install-recommends chromium chromium-driver
 .PHONY: pictures
 pictures: $(STAMP) debian ## take the pictures of the docs anew, in headless Chromium on a real Airflow
-	@scripts/airflow 3.3
+	@scripts/orchestrator airflow 3.3
 	$(RUN)/python -m tests.airflow.pictures $(ARGS)
 
 .PHONY: lock

@@ -120,9 +120,11 @@ needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
         "check",
         "test",
         "airflow",
+        "prefect",
         "cassandra",
         "demo",
         "demo-airflow",
+        "demo-prefect",
         "bench",
         "sim",
         "model",
@@ -144,6 +146,8 @@ def test_demo_and_sim_pass_their_words_on() -> None:
     assert "--pace '2'" in demo
     on_airflow = make("--dry-run", "demo-airflow", "REPO=gs://b/r", "PACE=2").stdout
     assert "demo-airflow --repo 'gs://b/r' --pace '2'" in " ".join(on_airflow.replace("\\", " ").split())
+    on_prefect = make("--dry-run", "demo-prefect", "REPO=gs://b/r", "PACE=2").stdout
+    assert "demo-prefect --repo 'gs://b/r' --pace '2'" in " ".join(on_prefect.replace("\\", " ").split())
     sim = make("--dry-run", "sim", "SEED=7", "SEEDS=100").stdout
     assert "--seed '7'" in sim
     assert "--seeds '100'" in sim

@@ -1,0 +1,106 @@
+"""Decides how a task in another process works under a lease: it brings the ticket, and is a member while it works.
+
+For process pools, Dask, Ray and whatever else no context reaches. The owner calls `lease.share()` and passes the
+ticket as a parameter; its release waits for every member. What attaching means stands in the core.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import lockstead
+from lockstead.aio_lease import AsyncHold, AsyncLease
+from lockstead.lease import Hold
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(ticket):`
+    """A block, `with` or `async with`, or a function under the lease of a ticket; interrupted when that is lost.
+
+    `@attached(parameter="ticket")` reads the ticket from that parameter at each call. LeaseLost if the lease is gone.
+    url: the lock's URL, where it is reached here by another than the ticket names; client: the store's own client
+    object. It does not promise that the owner still works: only that its lease lives.
+    """
+
+    def __init__(
+        self,
+        ticket: lockstead.LeaseTicket | str | None = None,
+        *,
+        parameter: str | None = None,
+        url: str | None = None,
+        client: object | None = None,
+        **settings: Any,
+    ) -> None:
+        if (ticket is None) == (parameter is None):
+            raise TypeError("attached takes a ticket, or parameter= with the name of the parameter that brings it")
+        self._ticket = None if ticket is None else lockstead.LeaseTicket.parse(ticket)
+        self._parameter = parameter
+        self._url = url
+        self._lock_settings = {"client": client, **settings}
+        self._async_hold: AsyncHold | None = None
+        super().__init__(self._attach, interrupt=True, drain=None)
+
+    def _named(self) -> tuple[str, lockstead.LeaseTicket]:
+        if self._ticket is None:
+            raise TypeError(f"attached(parameter={self._parameter!r}) is for a function: give a block the ticket")
+        return self._url or f"{self._ticket.store}#{quote(self._ticket.key, safe='')}", self._ticket
+
+    def _attach(self) -> lockstead.Lease:
+        url, ticket = self._named()
+        return lockstead.Lock(url, **self._lock_settings).attach(ticket)
+
+    async def _attach_async(self) -> AsyncLease:
+        url, ticket = self._named()
+        return await lockstead.AsyncLock(url, **self._lock_settings).attach(ticket)
+
+    async def __aenter__(self) -> AsyncLease:
+        if self._async_hold is not None:
+            raise TypeError("this block is entered already: call attached(ticket) once for each block")
+        hold = AsyncHold(self._attach_async, interrupt=True, drain=None)
+        lease = await hold.__aenter__()
+        self._async_hold = hold
+        return lease
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        hold, self._async_hold = self._async_hold, None
+        if hold is not None:
+            await hold.__aexit__(kind, error, trace)
+
+    def __call__(self, function: F) -> F:
+        signature = inspect.signature(function)
+        if self._parameter is not None and self._parameter not in signature.parameters:
+            raise TypeError(f"{function.__qualname__} has no parameter {self._parameter!r} to bring the ticket")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function.__qualname__} is a generator: use 'with attached(ticket):' inside it")
+
+        def of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> attached:
+            ticket = self._ticket
+            if self._parameter is not None:
+                bound = signature.bind(*args, **kwargs)
+                bound.apply_defaults()
+                ticket = bound.arguments[self._parameter]
+            return attached(ticket, url=self._url, **self._lock_settings)
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def awaiting(*args: Any, **kwargs: Any) -> Any:
+                async with of(args, kwargs):
+                    return await function(*args, **kwargs)
+
+            return awaiting  # type: ignore[return-value]  # it has the signature of what it wraps
+
+        @functools.wraps(function)
+        def working(*args: Any, **kwargs: Any) -> Any:
+            with of(args, kwargs):
+                return function(*args, **kwargs)
+
+        return working  # type: ignore[return-value]  # it has the signature of what it wraps

@@ -1,0 +1,227 @@
+"""Decides what a lock and a store look like as blocks: what is saved, what the form says, and what a name means.
+
+Prefect imports this module by itself to know the blocks. A field that is added later needs a default, or documents
+that were saved before do not load any more. The fields that both have stand in `fields`, what they mean in `places`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from prefect.blocks.core import Block
+from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
+from prefect.utilities.asyncutils import run_coro_as_sync
+from pydantic import Field, ValidationError, field_validator
+
+from lockstead import connect
+from prefect_lockstead import places
+from prefect_lockstead.fields import Access
+from prefect_lockstead.places import Place
+
+if TYPE_CHECKING:
+    from lockstead import AsyncLock, Lock
+    from lockstead.aio_lease import AsyncHold
+    from lockstead.holding import Holding
+    from lockstead.lease import Hold
+    from lockstead.values import Duration
+
+T = TypeVar("T", bound="LocksteadLock | LocksteadStore")
+
+
+class LocksteadLock(Access, Block):
+    """A lock by name: where it is, how to get in, how long a lease lives, and why it is taken.
+
+    Holds nothing itself; each `hold()` is a lease of its own.
+    """
+
+    _block_type_name: ClassVar[str] = "Lockstead Lock"
+    _block_type_slug: ClassVar[str] = "lockstead-lock"
+    _description: ClassVar[str] = (
+        "A distributed lock on the store of your choice: one flow run at a time, on any worker."
+    )
+    _code_example: ClassVar[str] = """
+```python
+from prefect import flow
+from prefect_lockstead import LocksteadLock, locked
+
+@flow
+@locked(block="prod-apt")
+def publish():
+    ...
+
+with LocksteadLock.load("prod-apt").hold() as lease:
+    ...
+```"""
+
+    url: str = Field(
+        title="Lock URL",
+        description="Store and name of the lock: gs://bucket/locks/apt, redis://host:6379/0#apt, sqlite:///locks.db#apt.",
+        min_length=1,
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _names_a_lock(cls, said: str) -> str:
+        places.check_lock(said)
+        return said
+
+    def lock(self, **settings: Any) -> Lock:
+        """Name the lock, blocking; settings are those of `lockstead.Lock` and win over those of the block."""
+        return _lock(self.place, settings)
+
+    def alock(self, **settings: Any) -> AsyncLock:
+        """Name the lock, awaiting; as `lock`."""
+        return _alock(self.place, settings)
+
+    def hold(self, timeout: Duration | None = None, *, interrupt: bool = False, **settings: Any) -> Hold:
+        """Hold the lock for a `with` block. timeout: instead of the block's. interrupt: end the body on a loss."""
+        place = self.place
+        return _lock(place, settings).hold(place.timeout if timeout is None else timeout, interrupt=interrupt)
+
+    def ahold(
+        self,
+        timeout: Duration | None = None,
+        *,
+        interrupt: bool = False,
+        **settings: Any,
+    ) -> AsyncHold:
+        """Hold the lock for an `async with` block; as `hold`."""
+        place = self.place
+        return _alock(place, settings).hold(place.timeout if timeout is None else timeout, interrupt=interrupt)
+
+    def inspect(self) -> Holding | None:
+        """Show who holds the lock, since when, why and until when; None if nobody does."""
+        return self.lock().inspect()
+
+    async def ainspect(self) -> Holding | None:
+        """Show who holds the lock; as `inspect`."""
+        return await self.alock().inspect()
+
+
+class LocksteadStore(Access, Block):
+    """A store of many locks by name, whose keys the flow names. Holds nothing itself."""
+
+    _block_type_name: ClassVar[str] = "Lockstead Store"
+    _block_type_slug: ClassVar[str] = "lockstead-store"
+    _description: ClassVar[str] = "A place for many distributed locks, whose names the flow gives."
+    _code_example: ClassVar[str] = """
+```python
+from prefect_lockstead import LocksteadStore
+
+store = LocksteadStore.load("prod")
+with store.lock("apt").hold() as lease:
+    ...
+for holding in store.list():
+    print(holding.key, holding.owner)
+```"""
+
+    url: str = Field(
+        title="Store URL",
+        description="Where the locks are: gs://bucket/locks, redis://host:6379/0, sqlite:///locks.db.",
+        min_length=1,
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _names_a_store(cls, said: str) -> str:
+        places.check_store(said)
+        return said
+
+    def lock(self, key: str, **settings: Any) -> Lock:
+        """Name a lock of this store, blocking; settings are those of `lockstead.Lock` and win over the block's."""
+        return _lock(self.place.of_key(key), settings)
+
+    def alock(self, key: str, **settings: Any) -> AsyncLock:
+        """Name a lock of this store, awaiting; as `lock`."""
+        return _alock(self.place.of_key(key), settings)
+
+    def inspect(self, key: str) -> Holding | None:
+        """Show who holds one of the locks; None if nobody does."""
+        return self.lock(key).inspect()
+
+    async def ainspect(self, key: str) -> Holding | None:
+        """Show who holds one of the locks; as `inspect`."""
+        return await self.alock(key).inspect()
+
+    def list(self) -> Sequence[Holding]:
+        """Show every key that is held, by name."""
+        place = self.place
+        with connect(place.url, client=place.client) as client:
+            return client.list()
+
+    async def alist(self) -> Sequence[Holding]:
+        """Show every key that is held, by name; as `list`."""
+        from lockstead import connect_async
+
+        place = self.place
+        async with await connect_async(place.url, client=place.client) as client:
+            return await client.list()
+
+
+def _lock(place: Place, settings: dict[str, Any]) -> Lock:
+    from lockstead import Lock
+
+    return Lock(place.url, client=place.client, **{**place.settings, **settings})
+
+
+def _alock(place: Place, settings: dict[str, Any]) -> AsyncLock:
+    from lockstead import AsyncLock
+
+    return AsyncLock(place.url, client=place.client, **{**place.settings, **settings})
+
+
+# --- what a name means ------------------------------------------------------------------------------------------------
+
+
+def resolve(name: str) -> Place:
+    """Give the lock that a saved block means: `prod-apt`, or `prod#apt` for a key of the store `prod`.
+
+    ValueError, with one line, if there is no such block or it cannot be used here. Asks Prefect's API.
+    """
+    found: Place = run_coro_as_sync(aresolve(name))
+    return found
+
+
+async def aresolve(name: str) -> Place:
+    """Give the lock that a saved block means, awaiting; as `resolve`."""
+    saved, is_store, key = name.partition("#")
+    if is_store:
+        return (await _load(LocksteadStore, saved)).place.of_key(key)
+    return (await _load(LocksteadLock, saved)).place
+
+
+def resolve_store(name: str) -> Place:
+    """Give the store that a saved block means, asking Prefect's API; ValueError, with one line, if there is none."""
+    found: Place = run_coro_as_sync(aresolve_store(name))
+    return found
+
+
+async def aresolve_store(name: str) -> Place:
+    """Give the store that a saved block means, awaiting; as `resolve_store`."""
+    return (await _load(LocksteadStore, name)).place
+
+
+async def _load(kind: type[T], name: str) -> T:
+    slug = kind._block_type_slug
+    saved = name.removeprefix(f"{slug}/")
+    async with get_client() as client:
+        try:
+            document = await client.read_block_document_by_name(saved, slug)
+        except ObjectNotFound:
+            others = sorted(str(one.name) for one in await client.read_block_documents_by_type(slug))
+            there = f"there are {', '.join(map(repr, others))}" if others else "there are none yet"
+            raise ValueError(f"there is no block {saved!r} of the type {slug}; {there}") from None
+    try:
+        block: T = kind._from_block_document(document)
+    except ValidationError as error:
+        raise ValueError(f"the block {slug}/{saved} cannot be used: {_first_line(error)}") from error
+    return block
+
+
+def _first_line(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    said = str(first["msg"]).removeprefix("Value error, ")
+    return f"{where}: {said}" if where else said

@@ -1,0 +1,205 @@
+"""Decides how a function, a flow or a task comes to a lock: `@locked`. It gives back what it was given.
+
+The lock is around the function itself: each attempt of a flow or a task asks anew and has a token of its own. Must not
+know stores, nor import Prefect: who has a flow in the hand has imported it.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from types import FunctionType
+from typing import Any, Final, TypeVar
+
+from lockstead.values import Duration
+from prefect_lockstead import section
+from prefect_lockstead.spec import LockSpec, OnUnclean, Waiting
+from prefect_lockstead.stepping import stepped
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+HOOKS: Final = (
+    "on_completion",
+    "on_failure",
+    "on_cancellation",
+    "on_crashed",
+    "on_running",
+    "on_rollback",
+    "on_commit",
+)
+
+
+def locked(
+    lock: str | None = None,
+    *,
+    block: str | None = None,
+    ttl: Duration | None = None,
+    timeout: Duration | None = None,
+    purpose: str | None = None,
+    expected: Duration | None = None,
+    on_unclean: OnUnclean = "warn",
+    waiting: Waiting = "in_process",
+    labels: Mapping[str, str] | None = None,
+) -> Callable[[T], T]:
+    """Hold a lock while a function, a flow or a task runs; above or below `@flow` and `@task` alike.
+
+    Words as of `LockSpec`; ValueError or TypeError, with one line, for what cannot be, where it is declared. When the
+    lease is lost the body is interrupted and raises `lockstead.LeaseLost`.
+    """
+    if callable(lock):
+        raise TypeError("@locked names a lock first, as in @locked('gs://bucket/locks/apt')")
+    spec = LockSpec(
+        lock=lock,
+        block=block,
+        ttl=ttl,
+        timeout=timeout,
+        purpose=purpose,
+        expected=expected,
+        on_unclean=on_unclean,
+        waiting=waiting,
+        labels=labels or {},
+    )
+    return functools.partial(_with_lock, spec=spec)
+
+
+def _with_lock(target: Any, spec: LockSpec) -> Any:
+    """Put the lock around whatever one may call a piece of work."""
+    if isinstance(target, staticmethod | classmethod):
+        return type(target)(_with_lock(target.__func__, spec))
+    if isinstance(target, FunctionType):
+        return _around(target, spec)
+    function = getattr(target, "fn", None)
+    if isinstance(function, FunctionType) and hasattr(target, "with_options"):
+        return _copied(target, _around(function, spec))
+    named = target.__name__ if isinstance(target, type) else type(target).__name__
+    raise TypeError(f"@locked is for a function, a flow or a task, not {named}")
+
+
+def _copied(target: Any, function: Callable[..., Any]) -> Any:
+    """Give a copy of a flow or a task that runs another function, and is the same in all else.
+
+    Not by `with_options`: that forgets what stands on the object alone, as where a deployment was loaded from.
+    """
+    made = copy.copy(target)
+    made.fn = made.__wrapped__ = function
+    for hooks in HOOKS:
+        if isinstance(getattr(made, hooks, None), list):
+            setattr(made, hooks, list(getattr(made, hooks)))
+    return made
+
+
+def _around(function: FunctionType, spec: LockSpec) -> Callable[..., Any]:
+    """Give a function of the same kind that holds the lock while it runs."""
+    signature = inspect.signature(function)
+    known = frozenset(signature.parameters)
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
+    spec.check_parameters(function.__qualname__, known, takes_any=takes_any)
+    if inspect.isasyncgenfunction(function):
+        made = _async_generator(function, spec)
+    elif inspect.isgeneratorfunction(function):
+        made = _generator(function, spec)
+    elif inspect.iscoroutinefunction(function):
+        made = _coroutine(function, spec)
+    else:
+        made = _plain(function, spec)
+    _place(made, function)
+    return made
+
+
+def _plain(function: Callable[..., Any], spec: LockSpec) -> FunctionType:
+    @functools.wraps(function)
+    def holding(*args: Any, **kwargs: Any) -> Any:
+        # the guard stands in this very frame: an interrupt that comes at its end must find no other code
+        with section.held(spec, given(function, args, kwargs)) as lease, lease.guard():
+            return function(*args, **kwargs)
+
+    return _function(holding)
+
+
+def _coroutine(function: Callable[..., Any], spec: LockSpec) -> FunctionType:
+    @functools.wraps(function)
+    async def holding(*args: Any, **kwargs: Any) -> Any:
+        async with section.aheld(spec, given(function, args, kwargs)) as lease, lease.guard():
+            return await function(*args, **kwargs)
+
+    return _function(holding)
+
+
+def _generator(function: Callable[..., Any], spec: LockSpec) -> FunctionType:
+    @functools.wraps(function)
+    def holding(*args: Any, **kwargs: Any) -> Any:
+        with section.held(spec, given(function, args, kwargs)) as lease:
+            # not guarded here: between two items the code that runs is the consumer's
+            return (yield from stepped(function(*args, **kwargs), lease))
+
+    return _function(holding)
+
+
+def _async_generator(function: Callable[..., Any], spec: LockSpec) -> FunctionType:
+    @functools.wraps(function)
+    async def holding(*args: Any, **kwargs: Any) -> Any:
+        async with section.aheld(spec, given(function, args, kwargs)) as lease:
+            steps = function(*args, **kwargs)
+            step = steps.__anext__
+            try:
+                while True:
+                    async with lease.guard():
+                        item = await step()
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # noqa: BLE001 - it is the body's to catch
+                        step = functools.partial(steps.athrow, error)
+                    else:
+                        step = functools.partial(steps.asend, sent)
+                    if not lease.is_held:
+                        await steps.athrow(lease.lost_error())
+            except StopAsyncIteration:
+                return
+            finally:
+                await steps.aclose()
+
+    return _function(holding)
+
+
+def given(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Give the parameters of a call by name, defaults included; TypeError as the call itself would raise."""
+    signature = inspect.signature(function)
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    made: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            made.update(value)
+        else:
+            made[name] = value
+    return made
+
+
+def _function(made: Any) -> FunctionType:
+    if not isinstance(made, FunctionType):
+        raise TypeError(f"no function: {made!r}")
+    return made
+
+
+NO_COLUMNS: Final = 0x80 | 13 << 3
+"""How the table of lines begins an entry without columns. Source: CPython, Objects/locations.md; 3.11 and later."""
+
+
+def _place(made: FunctionType, function: FunctionType) -> None:
+    """Let a function say that it stands where the one it wraps does.
+
+    Prefect reads a flow's file, for its version and its entrypoint, from the code of the function it was given: it
+    would find this file, and a deployment would load nothing.
+    """
+    code, theirs = made.__code__, function.__code__
+    units = len(code.co_code) // 2
+    lengths = [8] * (units // 8) + ([units % 8] if units % 8 else [])
+    made.__code__ = code.replace(
+        co_filename=theirs.co_filename,
+        co_firstlineno=theirs.co_firstlineno,
+        co_linetable=b"".join(bytes((NO_COLUMNS | length - 1, 0)) for length in lengths),
+    )

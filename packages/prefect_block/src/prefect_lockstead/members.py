@@ -1,0 +1,122 @@
+"""Decides how one call works under leases that somebody else holds: interrupted in its thread, cancelled in its task.
+
+Every outcome of a loss is LeaseLost, so that Prefect takes the call for failed and not for crashed. Must not know
+sections, nor Prefect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, cast
+
+import lockstead
+from lockstead.lease import Guard
+
+AnyLease: TypeAlias = lockstead.Lease | lockstead.AsyncLease
+
+TURN_OF_THE_PARENT: Final = 0.05
+"""Seconds after a loss for which a task leaves it to its parent, which is cancelled at once, to cancel it: a second
+cancellation would break its cleanup."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where a guard stands: a thread, and the asyncio task in it, if it is a task that is guarded."""
+
+    thread: int
+    task: asyncio.Task[Any] | None
+
+    @classmethod
+    def here(cls, *, is_task: bool) -> Place:
+        """Give where this is called."""
+        return cls(threading.get_ident(), asyncio.current_task() if is_task else None)
+
+    def covers(self, *, is_async: bool) -> bool:
+        """Tell whether a function that is called now is under this guard: a task's cancellation stops no thread."""
+        if self.thread != threading.get_ident():
+            return False
+        return self.task is None or (is_async and self.task is asyncio.current_task())
+
+
+def blocking(leases: Sequence[AnyLease], call: Callable[[], Any]) -> Any:
+    """Call, guarded by the leases, the first outermost."""
+    try:
+        return _guarded(leases, call)
+    except BaseException as error:
+        # at the very end of a guard in a thread its interrupt may come past the exit
+        lost = first_lost(leases)
+        if lost is not None and any(one.__name__ == "LeaseLostInterrupt" for one in type(error).__mro__):
+            raise lost.lost_error() from None
+        raise
+
+
+def _guarded(leases: Sequence[AnyLease], call: Callable[[], Any]) -> Any:
+    if not leases:
+        return call()
+    with Guard(cast("lockstead.Lease", leases[0])):
+        return _guarded(leases[1:], call)
+
+
+class Cancel:
+    """Cancels the asyncio task of one member, once, unless somebody else has by then."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._before = 0 if self._task is None else self._task.cancelling()
+        self._is_armed = True
+        self._is_fired = False
+
+    def fire(self) -> None:
+        """Cancel the task in a moment. From any thread; does not block."""
+        try:
+            self._loop.call_soon_threadsafe(self._loop.call_later, TURN_OF_THE_PARENT, self._cancel)
+        except RuntimeError:
+            return  # the loop is closed, and the task with it
+
+    def _cancel(self) -> None:
+        if self._task is not None and self._is_armed and self._task.cancelling() == self._before:
+            self._is_fired = True
+            self._task.cancel("lease lost")
+
+    async def disarm(self, *, was_heard: bool) -> None:
+        """Cancel no more, and let a cancellation that is on its way fall here and not on what follows."""
+        self._is_armed = False
+        if not self._is_fired or self._task is None:
+            return
+        self._task.uncancel()
+        if not was_heard:
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                if self._task.cancelling() > self._before:
+                    raise  # it was another's
+
+
+async def awaiting(cancel: Cancel, leases: Sequence[AnyLease], call: Callable[[], Awaitable[Any]]) -> Any:
+    """Await the call, which `cancel` cancels when one of the leases is lost."""
+    try:
+        result = await call()
+    except asyncio.CancelledError as error:
+        await cancel.disarm(was_heard=True)
+        # it may be that of who awaits this and was cancelled for the same loss
+        lost = first_lost(leases)
+        if lost is not None:
+            raise lost.lost_error() from error
+        raise
+    except BaseException:
+        await cancel.disarm(was_heard=False)
+        raise
+    await cancel.disarm(was_heard=False)
+    lost = first_lost(leases)
+    if lost is not None:
+        raise lost.lost_error()
+    return result
+
+
+def first_lost(leases: Sequence[AnyLease]) -> AnyLease | None:
+    """Give the first that is known to be lost."""
+    return next((one for one in leases if one.lost_reason is not None), None)

@@ -1,0 +1,135 @@
+"""Decides which URL, client object and settings a block's fields mean. Must not know Prefect, nor open anything.
+
+Waiters share one line, and so one poller, if they share the store's URL and the client object: therefore a Google
+client is made once for the same credentials and kept while anybody uses it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote
+
+from lockstead import Lock, Settings
+
+WITH_USER: Final = frozenset(
+    {
+        "cassandra",
+        "etcd",
+        "postgres",
+        "postgresql",
+        "redis",
+        "redis+cluster",
+        "redis+sentinel",
+        "rediss",
+        "redlock",
+        "zk",
+    }
+)
+"""Schemes of URLs that may name a user and a password."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A lock or a store as it is opened: its URL, which may hold credentials, and the client object that brings others.
+
+    settings are those of `lockstead.Lock`; timeout is how long to wait for the lock, seconds, None for ever.
+    """
+
+    url: str = field(repr=False)
+    client: object | None = field(default=None, repr=False)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    timeout: float | None = None
+
+    def of_key(self, key: str) -> Place:
+        """Give the place of a lock in this store."""
+        return Place(lock_url(self.url, key), self.client, self.settings, self.timeout)
+
+
+def lock_url(store: str, key: str) -> str:
+    """Give the URL of a lock in a store."""
+    return f"{store}#{quote(key, safe='/:@!$&*+,;=')}"
+
+
+def check_lock(url: str) -> None:
+    """Raise ValueError, with one line, for what is no URL of a lock or holds a password."""
+    Lock(url)
+    _refuse_password(url)
+
+
+def check_place(url: str) -> None:
+    """Raise ValueError, with one line, for what is no URL of a store or names a lock."""
+    if "#" in url:
+        raise ValueError("the URL names a lock, and a store is wanted: leave out what is behind '#'")
+    Lock(lock_url(url, "key"))
+
+
+def check_store(url: str) -> None:
+    """Raise ValueError, with one line, for a store's URL that cannot be saved: settings and passwords have fields."""
+    check_place(url)
+    names = {pair.partition("=")[0] for pair in url.partition("?")[2].split("&")}
+    if settings := sorted(names & set(Settings.__dataclass_fields__)):
+        raise ValueError(f"the setting {settings[0]!r} belongs to a lock: leave it out of the store's URL")
+    _refuse_password(url)
+
+
+def _refuse_password(url: str) -> None:
+    if ":" in _parts(url)[1]:
+        raise ValueError("there is a password in the URL, which everybody may read: put it into the field 'password'")
+
+
+def _parts(url: str) -> tuple[str, str, str]:
+    """Give scheme, user with password, and the rest."""
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    who, _, host = host.rpartition("@")
+    return scheme.lower(), who, f"{host}{slash}{path}"
+
+
+def with_user(url: str, username: str, password: str) -> str:
+    """Give a URL with user and password in it. ValueError for a store that has none."""
+    if not (username or password):
+        return url
+    scheme, who, rest = _parts(url)
+    if scheme not in WITH_USER:
+        raise ValueError(f"a store at {scheme.partition(':')[0]}: takes neither user nor password: leave both empty")
+    user = quote(username, safe="") or who
+    return f"{scheme}://{user}{':' + quote(password, safe='') if password else ''}@{rest}"
+
+
+class GoogleClients:
+    """The Cloud Storage clients of this process that somebody uses, one for the same credentials."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()
+
+    def client(self, said: str, make: Callable[[], Any]) -> object:
+        """Give the client for credentials that said this, or else make one; ValueError, with one line, if none can."""
+        name = hashlib.sha256(said.encode()).hexdigest()
+        with self._lock:
+            found = self._known.get(name)
+        if found is None:
+            made = _made(make)
+            with self._lock:
+                found = self._known.setdefault(name, made)
+        return found
+
+
+def _made(make: Callable[[], Any]) -> Any:
+    from google.auth.exceptions import GoogleAuthError
+
+    try:
+        return make()
+    except (GoogleAuthError, ValueError, OSError, ImportError) as error:
+        raise ValueError(
+            f"the block of Google credentials gives no client of Cloud Storage: {' '.join(str(error).split())}"
+        ) from error
+
+
+GOOGLE: Final = GoogleClients()
+"""Those of this process."""

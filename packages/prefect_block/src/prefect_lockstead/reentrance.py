@@ -1,0 +1,53 @@
+"""Decides when a lock is asked for by work that runs under it already: in this context, or one it was copied from.
+
+The core knows its own thread and task; child tasks are others, and would wait for their parent, which waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final
+
+from lockstead import AsyncLease, Lease
+from prefect_lockstead.errors import AlreadyHeld
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A lock that is held around what runs here. place: (store, key)."""
+
+    place: tuple[str, str]
+    lease: Lease | AsyncLease
+    outer: _Held | None
+
+
+_HELD: Final[ContextVar[_Held | None]] = ContextVar("prefect_lockstead_held", default=None)
+
+
+def refuse_held(place: tuple[str, str]) -> None:
+    """Raise AlreadyHeld, with one line, if this work runs under that very lock."""
+    one = _HELD.get()
+    while one is not None:
+        # a context that was copied outlives the section it was copied in
+        if one.place == place and one.lease.is_held:
+            raise AlreadyHeld(
+                f"{place[1]!r} is held by {one.lease.holder!r}, under whose lease this runs: it would wait for itself; "
+                "take the inner lock away, or give it a key of its own"
+            )
+        one = one.outer
+
+
+@contextmanager
+def noted(place: tuple[str, str], lease: Lease | AsyncLease) -> Iterator[None]:
+    """Note that what runs in the block runs under that lock."""
+    mine = _Held(place, lease, _HELD.get())
+    _HELD.set(mine)
+    try:
+        yield
+    finally:
+        # a generator may be left in another context than it was entered in: then nothing is to be undone
+        if _HELD.get() is mine:
+            _HELD.set(mine.outer)

@@ -1,0 +1,179 @@
+"""Decides how a piece of work comes to its lease and leaves it: the one way in and out, blocking and awaiting.
+
+Resolve the lock, wait for it, judge who held it before, tell of it, let children work under it, give it back. The guard
+that interrupts the body is not here but in the body's own frame (`decorator`): an interrupt that falls between the end
+of the body and the guard's must find nothing in between. What leaves here is what the body raised, or
+`lockstead.LeaseLost`, an ordinary exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from lockstead import AsyncLease, AsyncLock, Ending, Lease, LeaseLost, Lock
+from prefect_lockstead import hosting, reentrance
+from prefect_lockstead.errors import UncleanPredecessor
+from prefect_lockstead.spec import LockSpec, place_of
+
+L = TypeVar("L", Lock, AsyncLock)
+
+UNCLEAN: Final = frozenset({Ending.EXPIRED, Ending.REVOKED})
+"""After these somebody may have stopped in the middle."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Where a spec's lock is. settings are those of a block; client is the store's own, if the block brings one."""
+
+    url: str
+    client: object | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def held(spec: LockSpec, parameters: Mapping[str, Any]) -> Iterator[Lease]:
+    """Hold the lock for a block, whose value is the lease; guard the body in it by `lease.guard()`.
+
+    NotAcquired after the spec's timeout, AlreadyHeld where it is held around this, LeaseLost if the lease was lost and
+    the block returned, or was interrupted for it.
+    """
+    spec = spec.named(parameters)
+    spec, lock, place = _named(Lock, spec, _found(spec))
+    reentrance.refuse_held(place)
+    began_at = time.monotonic()
+    lease = hosting.acquire(lock, spec)
+    unclean = _unclean(lease)
+    if unclean and spec.on_unclean == "fail":
+        with hosting.settled():
+            ticket = lease.detach()
+        lock.break_lease(reason=unclean, by=ticket.holder, now=True, incarnation=ticket.incarnation)
+        raise _refusal(lease, unclean)
+    try:
+        with hosting.settled(), lease, reentrance.noted(place, lease), hosting.inherited(lease):
+            _warn(unclean)
+            hosting.tell_acquired(lease, time.monotonic() - began_at)
+            yield lease
+    except BaseException as error:
+        lost = _ended(lease, error)
+        # Prefect's own time-out is a cancellation here; a loss must not end as one
+        if lost is None or not (_says(error, lost) or isinstance(error, asyncio.CancelledError)):
+            raise
+        hosting.name_lost(lost)
+        if lost is error:
+            raise
+        raise lost from error
+    # found after the core looked, while it was given back: who works on must not believe that all was well
+    late = _ended(lease, None)
+    if late is not None:
+        hosting.name_lost(late)
+        raise late
+
+
+@asynccontextmanager
+async def aheld(spec: LockSpec, parameters: Mapping[str, Any]) -> AsyncIterator[AsyncLease]:
+    """Hold the lock for a block, awaiting; as `held`. Somebody else's cancellation stays one."""
+    spec = spec.named(parameters)
+    spec, lock, place = _named(AsyncLock, spec, await _afound(spec))
+    reentrance.refuse_held(place)
+    began_at = time.monotonic()
+    lease = await hosting.aacquire(lock, spec)
+    unclean = _unclean(lease)
+    if unclean and spec.on_unclean == "fail":
+        async with hosting.asettled():
+            ticket = await lease.detach()
+        await lock.break_lease(reason=unclean, by=ticket.holder, now=True, incarnation=ticket.incarnation)
+        raise _refusal(lease, unclean)
+    try:
+        async with hosting.asettled(), lease, hosting.ainherited(lease):
+            with reentrance.noted(place, lease):
+                _warn(unclean)
+                hosting.tell_acquired(lease, time.monotonic() - began_at)
+                yield lease
+    except BaseException as error:
+        lost = _ended(lease, error)
+        if lost is None or not _says(error, lost):
+            raise
+        await hosting.aname_lost(lost)
+        if lost is error:
+            raise
+        raise lost from error
+    late = _ended(lease, None)
+    if late is not None:
+        await hosting.aname_lost(late)
+        raise late
+
+
+def _found(spec: LockSpec) -> _Found:
+    if spec.block is None:
+        return _Found(spec.lock or "")
+    from prefect_lockstead import blocks
+
+    place = blocks.resolve(spec.block)
+    return _Found(place.url, place.client, place.settings)
+
+
+async def _afound(spec: LockSpec) -> _Found:
+    if spec.block is None:
+        return _Found(spec.lock or "")
+    from prefect_lockstead import blocks
+
+    place = await blocks.aresolve(spec.block)
+    return _Found(place.url, place.client, place.settings)
+
+
+def _named(kind: type[L], spec: LockSpec, found: _Found) -> tuple[LockSpec, L, tuple[str, str]]:
+    """Give the spec with what the block says besides, the lock, and its (store, key)."""
+    theirs = {name: value for name, value in found.settings.items() if value is not None}
+    timeout = theirs.pop("timeout", None)
+    if spec.timeout is None and timeout is not None:
+        spec = replace(spec, timeout=timeout)
+    settings = {**theirs, **spec.settings}
+    lock = kind(found.url, client=found.client, **settings)
+    owner = hosting.owner()
+    if owner is not None and lock.settings.owner is None:
+        lock = kind(found.url, client=found.client, owner=owner, **settings)
+    return spec, lock, place_of(found.url)
+
+
+def _unclean(lease: Lease | AsyncLease) -> str | None:
+    before = lease.predecessor
+    if before.ending not in UNCLEAN:
+        return None
+    return f"the lease of {before.owner or 'an unknown owner'!r} on {lease.key!r} ended {before.ending.value}"
+
+
+def _refusal(lease: Lease | AsyncLease, unclean: str) -> UncleanPredecessor:
+    """Say why the body does not run. The lock was given back as unclean, or a retry would find all well."""
+    return UncleanPredecessor(
+        f"{unclean}: repair what it left, then take the lock {lease.key!r} and give it back once "
+        "('lockstead run LOCK -- true'); until then on_unclean='fail' refuses every run"
+    )
+
+
+def _warn(unclean: str | None) -> None:
+    if unclean is not None:
+        hosting.logger().warning("%s: what it left may need repair", unclean)
+
+
+def _ended(lease: Lease | AsyncLease, error: BaseException | None) -> LeaseLost | None:
+    """Tell how the section ended; give the loss if the lease was lost, the one that was raised if it was."""
+    lost: LeaseLost | None = None
+    if lease.lost_reason is not None:
+        is_told = isinstance(error, LeaseLost) and error.holder == lease.holder
+        lost = error if is_told and isinstance(error, LeaseLost) else lease.lost_error()
+    hosting.tell_ended(lease, lost)
+    return lost
+
+
+def _says(error: BaseException, lost: LeaseLost) -> bool:
+    """Tell whether an exception means the loss, and nothing else that its author should see.
+
+    The core's interrupt may leave its guard in a thread as it is, if it falls after the body's last line (see
+    `lease.guard()`); and a time-out of the body's clean-up would be called a time-out of the run.
+    """
+    return error is lost or isinstance(error, TimeoutError) or type(error).__name__ == "LeaseLostInterrupt"

@@ -1,0 +1,129 @@
+"""Decides what a flow's author may say of a lock, and whether it can be: `LockSpec`.
+
+Must not know Prefect, nor open anything: it is made where a flow is declared. What a template gives and what a block
+says is known only when the flow runs; everything else is checked here, with one clear line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+from urllib.parse import unquote
+
+from lockstead import Lock, Settings
+from lockstead.values import Duration, seconds
+from prefect_lockstead import templates
+
+OnUnclean = Literal["warn", "fail"]
+Waiting = Literal["in_process", "reschedule"]
+
+TEXTS: Final = ("lock", "block", "purpose")
+"""What may be a template."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockSpec:
+    """One lock as its flow or task names it. Durations become seconds. ValueError or TypeError with one line otherwise.
+
+    lock: the lock's URL; or block: the name of a saved block. Both, and purpose, may be templates of the parameters.
+    ttl None: what the URL or the block says, or 300 s. timeout None: wait for ever. on_unclean: what to do if the
+    holder before did not end cleanly. waiting: in the process, or without a worker slot, as a deployment can. labels
+    are stored with the lock and shown to who waits. is_named: its texts are no templates any more.
+    """
+
+    lock: str | None = None
+    block: str | None = None
+    ttl: Duration | None = None
+    timeout: Duration | None = None
+    purpose: str | None = None
+    expected: Duration | None = None
+    on_unclean: OnUnclean = "warn"
+    waiting: Waiting = "in_process"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    is_named: bool = False
+
+    def __post_init__(self) -> None:
+        """Check everything that is known by now, and complete it."""
+        _check_name(self)
+        _check_choice("on_unclean", self.on_unclean, ("warn", "fail"))
+        _check_choice("waiting", self.waiting, ("in_process", "reschedule"))
+        for name in ("ttl", "timeout", "expected"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, None if given is None else seconds(given, name))
+        object.__setattr__(self, "labels", dict(_checked_settings(self).labels))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Give what `lockstead.Lock(url, **settings)` takes: only what was given, so that the URL may say the rest."""
+        given: dict[str, Any] = {
+            "ttl": self.ttl,
+            "purpose": self.purpose,
+            "expected": self.expected,
+            "labels": dict(self.labels) or None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Give the parameters that its templates name."""
+        if self.is_named:
+            return frozenset()
+        texts = {name: getattr(self, name) for name in TEXTS}
+        return frozenset().union(*(templates.names_in(name, text) for name, text in texts.items() if text is not None))
+
+    def check_parameters(self, function: str, known: frozenset[str], *, takes_any: bool) -> None:
+        """Raise ValueError, with one line, for a template that names a parameter which the function has not."""
+        missing = sorted(self.names - known)
+        if missing and not takes_any:
+            has = f"has {', '.join(sorted(known))}" if known else "has none"
+            raise ValueError(f"the lock's template names {missing[0]!r}, no parameter of {function!r}, which {has}")
+
+    def named(self, parameters: Mapping[str, Any]) -> LockSpec:
+        """Give it without templates. ValueError with one line if a value is missing, or makes no lock."""
+        said: dict[str, Any] = {}
+        if self.is_named:
+            return self
+        if self.lock is not None and templates.is_template(self.lock):
+            said["lock"] = templates.rendered_url(self.lock, parameters)
+        for name in ("block", "purpose"):
+            text = getattr(self, name)
+            if text is not None and templates.is_template(text):
+                said[name] = templates.rendered(name, text, parameters)
+        return replace(self, is_named=True, **said) if said else self
+
+
+def place_of(url: str) -> tuple[str, str]:
+    """Give (store, key) of a lock's URL, the same for each way to write it, settings left out."""
+    before, has_fragment, after = url.partition("#")
+    store, key = before.partition("?")[0], after.partition("?")[0]
+    if not has_fragment:
+        store, _, key = store.rpartition("/")
+    return store.rstrip("/"), unquote(key)
+
+
+def _check_name(spec: LockSpec) -> None:
+    if (spec.lock is None) == (spec.block is None):
+        raise ValueError("name the lock once: its URL, as in @locked('gs://bucket/locks/apt'), or block= with a name")
+    for name in TEXTS:
+        given = getattr(spec, name)
+        if given is not None and not isinstance(given, str):
+            raise TypeError(f"{name} must be text, not {type(given).__name__}")
+        if given is not None and not given.strip():
+            raise ValueError(f"{name} is empty")
+
+
+def _check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, not {given!r}")
+
+
+def _checked_settings(spec: LockSpec) -> Settings:
+    """Check the URL and the settings together; nothing is opened, and no client library imported."""
+    settings, url = spec.settings, spec.lock
+    if not spec.is_named:
+        spec.names  # noqa: B018 - it raises for a template that cannot be read
+        url = None if url is None else templates.sample_url(url)
+        if templates.is_template(spec.purpose or ""):
+            del settings["purpose"]
+    return Settings.make(**settings) if url is None else Lock(url, **settings).settings

@@ -1,0 +1,240 @@
+"""Decides what Prefect shows of a run's lock: that the run waits for it, works again, comes back later, or lost it.
+
+Knows Prefect's states and nothing of stores. A state is proposed, never forced, over one that somebody else may have
+set: Prefect's server then refuses what would overwrite Cancelling. Nothing here fails a run: where Prefect's API does
+not answer, that is a log line. The states of task runs are events of the client that carry them, as Prefect's are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.exceptions import Pause
+from prefect.states import Failed, Running, Scheduled
+
+import lockstead
+from prefect_lockstead.words import logger
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun, State, TaskRun
+
+AWAITING: Final = "AwaitingLock"
+"""The name of the state of a run that waits for a lock."""
+
+LOST: Final = "LeaseLost"
+"""The name of the state Failed of a run whose lease was lost."""
+
+ANSWER: Final = 5.0
+"""Seconds that Prefect's API has for each request that is made for the sake of a state."""
+
+_HOOKS: Final = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The innermost run of this context: a flow run, or a task run with the id of its flow run, if it has one."""
+
+    flow_run_id: UUID | None
+    task_run: TaskRun | None = None
+
+
+def here() -> Run | None:
+    """Give the run that this context is in; None outside of every run."""
+    of_flow, of_task = FlowRunContext.get(), TaskRunContext.get()
+    flow_run = None if of_flow is None else of_flow.flow_run
+    if of_task is not None and (flow_run is None or of_task.task_run.flow_run_id == flow_run.id):
+        return Run(of_task.task_run.flow_run_id, of_task.task_run)
+    return None if flow_run is None else Run(flow_run.id)
+
+
+def show_waiting(client: SyncPrefectClient, message: str) -> None:
+    """Show that the run waits for a lock; message says for whom."""
+    wanted, now = look(client)
+    if wanted:
+        _show(client, now, Running(name=AWAITING, message=message))
+
+
+def show_working(client: SyncPrefectClient, now: FlowRun | None) -> None:
+    """Show that the run goes on; now: what the look just before gave."""
+    _show(client, now, Running())
+
+
+def look(client: SyncPrefectClient) -> tuple[bool, FlowRun | None]:
+    """Tell whether the run was not cancelled, and give its flow run as it is now, if it has one."""
+    run = here()
+    if run is None or run.flow_run_id is None:
+        return True, None
+    now = client.read_flow_run(run.flow_run_id)
+    return now.state is None or not _is_cancelled(now.state), now
+
+
+def check_can_come_back() -> None:
+    """Raise ValueError unless this run can leave its process and be started again without doing anything twice."""
+    run, of_flow = here(), FlowRunContext.get()
+    if run is None or run.task_run is not None or of_flow is None or of_flow.flow_run is None:
+        raise ValueError(f"{_REFUSED}: this is not the entry of a flow run; take waiting='in_process'")
+    if of_flow.flow_run.parent_task_run_id is not None:
+        raise ValueError(f"{_REFUSED}: the run has a parent, which waits for it; take waiting='in_process'")
+    if of_flow.flow_run.deployment_id is None:
+        raise ValueError(f"{_REFUSED}: nobody would start this run again; take waiting='in_process' or deploy the flow")
+    if of_flow.task_run_dynamic_keys:
+        raise ValueError(f"{_REFUSED}: tasks ran already and would run again; name the lock on the flow itself")
+
+
+_REFUSED: Final = "waiting='reschedule' needs a run of a deployment"
+
+
+def waiting_since() -> datetime | None:
+    """Give when this run, which was started again, began to wait for its lock; None if it did not, or nobody knows."""
+    run = here()
+    if run is None or run.flow_run_id is None:
+        return None
+    states: list[State[Any]] = []
+    with tolerant(), client() as opened:
+        states = sorted(opened.read_flow_run_states(run.flow_run_id), key=lambda one: one.timestamp, reverse=True)
+    since: datetime | None = None
+    for state in states:
+        if state.name == AWAITING:
+            since = state.timestamp
+        elif state.is_final() or state.name == "AwaitingRetry":
+            break
+    return since
+
+
+def coming_back(message: str, after: float) -> Pause:
+    """Put the run back among the scheduled ones, to start again after so many seconds; give what it has to raise.
+
+    The worker's slot is free as soon as the process has ended. RuntimeError if Prefect does not take it: then nobody
+    would start the run again.
+    """
+    run, of_flow = here(), FlowRunContext.get()
+    if run is None or run.flow_run_id is None or of_flow is None or of_flow.flow_run is None:
+        raise RuntimeError("there is no flow run that could come back")
+    at = datetime.now(UTC) + timedelta(seconds=after)
+    state: State[Any] = Scheduled(name=AWAITING, message=message, scheduled_time=at)
+    with client() as opened:
+        now = opened.read_flow_run(run.flow_run_id)
+        if now.state is not None and _is_cancelled(now.state):
+            return Pause(f"the run was cancelled: {now.state.message or now.state.name}", state=now.state)
+        _spare_its_retries(opened, now)
+        answer = opened.set_flow_run_state(run.flow_run_id, state)
+    if answer.state is None or answer.state.name != AWAITING:
+        raise RuntimeError(f"the run cannot be scheduled anew: Prefect says {answer.status} {answer.details!r}")
+    of_flow.flow_run.state = state
+    return Pause(message, state=state)
+
+
+# --- the loss ---------------------------------------------------------------------------------------------------------
+
+
+def name_lost(error: lockstead.LeaseLost) -> None:  # noqa: ARG001 - the hook finds it in the state
+    """Arrange that this run, if it ends Failed by a LeaseLost, ends with the name LeaseLost.
+
+    A hook of the flow or task does it, before those of the user, who thus see the name; it acts when no retry is left.
+    """
+    run = here()
+    if run is None:
+        return
+    of_task, of_flow = TaskRunContext.get(), FlowRunContext.get()
+    if run.task_run is not None and of_task is not None:
+        _hooked(of_task.task, lockstead_names_a_lost_task_run)
+    elif of_flow is not None and of_flow.flow is not None:
+        _hooked(of_flow.flow, lockstead_names_a_lost_flow_run)
+
+
+async def aname_lost(error: lockstead.LeaseLost) -> None:
+    """Do what `name_lost` does; nothing of it waits."""
+    name_lost(error)
+
+
+def lockstead_names_a_lost_flow_run(_flow: object, flow_run: FlowRun, state: State[Any]) -> None:
+    """Name the state of a flow run LeaseLost, here and in Prefect, if that is what it failed by."""
+    if not _is_of_a_loss(state):
+        return
+    state.name = LOST
+    with tolerant(), client() as opened:
+        now = opened.read_flow_run(flow_run.id).state
+        if now is not None and now.is_failed():
+            named: State[Any] = Failed(name=LOST, message=state.message, data=state.data)
+            opened.set_flow_run_state(flow_run.id, named, force=True)
+
+
+def lockstead_names_a_lost_task_run(_task: object, task_run: TaskRun, state: State[Any]) -> None:
+    """Name the state of a task run LeaseLost, here and in Prefect, if that is what it failed by."""
+    if not _is_of_a_loss(state):
+        return
+    state.name = LOST
+    task_run.state_name = LOST
+    with tolerant():
+        _tell(task_run, Failed(name=LOST, message=state.message, data=state.data))
+
+
+def _hooked(hosting: Any, hook: Any) -> None:
+    with _HOOKS:
+        if hook not in hosting.on_failure_hooks:
+            # a new list: another thread may be going through the old one
+            hosting.on_failure_hooks = [hook, *hosting.on_failure_hooks]
+
+
+def _is_of_a_loss(state: State[Any]) -> bool:
+    return state.is_failed() and isinstance(getattr(state.data, "result", state.data), lockstead.LeaseLost)
+
+
+# --- showing ----------------------------------------------------------------------------------------------------------
+
+
+def _show(client: SyncPrefectClient, now: FlowRun | None, state: State[Any]) -> None:
+    run = here()
+    if run is not None and run.task_run is not None:
+        _tell(run.task_run, state)
+    elif now is not None and now.state is not None and now.state.is_running():
+        _spare_its_retries(client, now)
+        client.set_flow_run_state(now.id, state)
+
+
+def _spare_its_retries(client: SyncPrefectClient, run: FlowRun) -> None:
+    """Let the next state Running not count: each counted one takes a retry from the run."""
+    policy = run.empirical_policy
+    # a run that is said to retry in its process is started by no worker (from 3.2 on)
+    changed = {"resuming": True} | ({"retry_type": None} if hasattr(policy, "retry_type") else {})
+    client.update_flow_run(run.id, flow_version=run.flow_version, empirical_policy=policy.model_copy(update=changed))
+
+
+def _tell(task_run: TaskRun, state: State[Any]) -> None:
+    from prefect.utilities.engine import emit_task_run_state_change_event
+
+    before = task_run.state
+    if before is not None and state.timestamp <= before.timestamp:
+        state.timestamp = before.timestamp + timedelta(microseconds=1)
+    state.state_details.task_run_id = task_run.id
+    state.state_details.flow_run_id = task_run.flow_run_id
+    emit_task_run_state_change_event(task_run=task_run, initial_state=before, validated_state=state)
+
+
+def _is_cancelled(state: State[Any]) -> bool:
+    return bool(state.is_cancelling() or state.is_cancelled())
+
+
+@contextmanager
+def client() -> Iterator[SyncPrefectClient]:
+    """Give a client of Prefect's API that is closed after the block."""
+    with get_client(sync_client=True, httpx_settings={"timeout": ANSWER}) as opened:
+        yield opened
+
+
+@contextmanager
+def tolerant() -> Iterator[None]:
+    """Have a block's failure be a line in the log: the section goes on without what Prefect would show."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever Prefect fails with, the section goes on
+        logger().warning("the run's state does not show its lock: %s: %s", type(error).__name__, error)

@@ -1,0 +1,110 @@
+"""Decides what a run tells of its lock: events that Prefect links to the run, log lines, and an artifact.
+
+Nothing here asks the store, and nothing here fails a section or holds it up: what Prefect does not take is a log line,
+and the artifact is written by a thread that ends with it. Outside of a run there are log lines only.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, ParamSpec
+
+from lockstead import LossReason
+from prefect_lockstead import states
+from prefect_lockstead.words import logger, waiting_for
+
+if TYPE_CHECKING:
+    import lockstead
+    from lockstead import AsyncLease, AsyncLock, Holding, Lease, Lock
+
+P = ParamSpec("P")
+
+EVENT: Final = "lockstead.lock."
+"""With this begins the name of each event: waiting, acquired, lost, released, revoked."""
+
+ARTIFACT: Final = "lockstead-lease"
+"""The key of the artifact that names a run's lock and fencing token."""
+
+
+def _quietly(function: Callable[P, None]) -> Callable[P, None]:
+    @functools.wraps(function)
+    def quiet(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            function(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the section goes on, whatever Prefect fails with
+            logger().warning("not told to Prefect: %s: %s", type(error).__name__, error)
+
+    return quiet
+
+
+@_quietly
+def waiting(lock: Lock | AsyncLock, held: Holding | None) -> None:
+    """Tell that a run waits for a lock; held: for whom, None if nobody knows."""
+    logger().info("%s", waiting_for(lock.key, held))
+    said = {} if held is None else {"held_by": held.owner, "purpose": held.purpose, "expected": held.expected}
+    _emit("waiting", lock.key, {}, said)
+
+
+@_quietly
+def acquired(lease: Lease | AsyncLease, waited: float) -> None:
+    """Tell that a run holds a lock, after so many seconds, and write the artifact."""
+    token = _token(lease)
+    logger().info("acquired %r with %s after %.1f s", lease.key, token, waited)
+    _emit("acquired", lease.key, _of(lease), {"waited": round(waited, 3)})
+    if states.here() is not None:
+        rows = f"| key | `{lease.key}` |\n| token | {_shown(lease)} |\n| holder | `{lease.holder}` |\n"
+        _write("| | |\n|---|---|\n" + rows, f"{lease.key}, {token}")
+
+
+@_quietly
+def lost(lease: Lease | AsyncLease, error: lockstead.LeaseLost) -> None:
+    """Tell that a run lost its lease, and that an operator revoked it where that is why."""
+    logger().error("%s", error)
+    said = {"reason": error.reason.value, "message": str(error)}
+    _emit("lost", lease.key, _of(lease) | {"lockstead.reason": error.reason.value}, said)
+    if error.reason is LossReason.REVOKED:
+        _emit("revoked", lease.key, _of(lease), said)
+
+
+@_quietly
+def released(lease: Lease | AsyncLease) -> None:
+    """Tell that a run gave its lock back."""
+    logger().info("released %r, %s", lease.key, _token(lease))
+    _emit("released", lease.key, _of(lease), {})
+
+
+def _of(lease: Lease | AsyncLease) -> dict[str, str]:
+    token = {} if lease.token is None else {"lockstead.token": str(lease.token)}
+    return {"lockstead.holder": lease.holder} | token
+
+
+def _token(lease: Lease | AsyncLease) -> str:
+    return "no token" if lease.token is None else f"token {lease.token}"
+
+
+def _shown(lease: Lease | AsyncLease) -> str:
+    return "none" if lease.token is None else f"`{lease.token}`"
+
+
+def _emit(what: str, key: str, labels: dict[str, str], said: dict[str, Any]) -> None:
+    if states.here() is None:
+        return
+    from prefect.events import emit_event
+
+    resource = {"prefect.resource.id": f"lockstead.lock.{key}", "prefect.resource.name": key, "lockstead.key": key}
+    emit_event(EVENT + what, resource=resource | labels, payload={"key": key} | said)
+
+
+def _write(text: str, description: str) -> None:
+    """Write the artifact in a thread of its own, within this context: Prefect finds the run there."""
+
+    @_quietly
+    def write() -> None:
+        from prefect.artifacts import create_markdown_artifact
+
+        create_markdown_artifact(key=ARTIFACT, markdown=text, description=description, _sync=True)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(write,), name="lockstead-artifact").start()

@@ -1,0 +1,31 @@
+"""Decides how a lock is spoken of in states, log lines and events, and where log lines go. Asks nothing of anybody."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lockstead import Holding
+
+
+def logger() -> logging.Logger | logging.LoggerAdapter[Any]:
+    """Give the logger of the run that this context is in, else `prefect_lockstead`."""
+    from prefect.exceptions import MissingContextError
+    from prefect.logging import get_run_logger
+
+    try:
+        found: logging.Logger | logging.LoggerAdapter[Any] = get_run_logger()
+    except MissingContextError:
+        return logging.getLogger("prefect_lockstead")
+    return found
+
+
+def waiting_for(key: str, held: Holding | None) -> str:
+    """Say who is waited for, since when the lock is held and why, in one line."""
+    if held is None:
+        return f"waiting for {key!r}"
+    since = f" since {held.acquired_at.to_datetime_string()} UTC" if held.acquired_at else ""
+    why = f" (purpose: {held.purpose})" if held.purpose else ""
+    token = f", token {held.token}" if held.token is not None else ""
+    return f"waiting for {key!r}, held by {held.owner!r}{since}{why}{token}"

@@ -1,0 +1,123 @@
+"""`attached`: who brings a ticket works under its lease, and is interrupted when that is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import lockstead
+from prefect_lockstead.attaching import attached
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> lockstead.Lock:
+    return lockstead.Lock(f"sqlite:///{tmp_path}/locks.db#a%20key/of%23two?ttl=5s")
+
+
+def test_a_block_is_a_member_of_the_lease_that_its_ticket_names(lock: lockstead.Lock):
+    with lock.hold() as lease, attached(str(lease.share())) as member:
+        assert member.is_member
+        assert member.holder == lease.holder
+        assert lockstead.current_lease() is member
+
+
+def test_an_awaiting_block_is_a_member_too(lock: lockstead.Lock):
+    async def work(ticket: lockstead.LeaseTicket) -> None:
+        async with attached(ticket) as member:
+            assert member.is_member
+            assert lockstead.current_lease() is member
+
+    with lock.hold() as lease:
+        asyncio.run(work(lease.share()))
+
+
+def test_a_function_reads_the_ticket_from_its_parameter_at_each_call(lock: lockstead.Lock):
+    @attached(parameter="ticket")
+    def work(part: int, ticket: str) -> tuple[int, str]:
+        """Work."""
+        return part, lockstead.current_lease().holder
+
+    @attached(parameter="ticket")
+    async def awaiting(ticket: str) -> str:
+        return lockstead.current_lease().holder
+
+    assert work.__doc__ == "Work."
+    for _turn in range(2):
+        with lock.hold() as lease:
+            ticket = str(lease.share())
+            assert work(1, ticket) == (1, lease.holder)
+            assert work(2, ticket=ticket) == (2, lease.holder)
+            assert asyncio.run(awaiting(ticket)) == lease.holder
+
+
+@pytest.mark.parametrize("where", ["main", "thread", "task"])
+def test_the_loss_interrupts_the_work_and_leaves_it_as_an_error_that_can_be_pickled(lock: lockstead.Lock, where: str):
+    errors: list[BaseException] = []
+    at_work = threading.Event()
+
+    @attached(parameter="ticket")
+    def work(ticket: lockstead.LeaseTicket) -> None:
+        at_work.set()
+        ends_at = time.monotonic() + 30
+        while time.monotonic() < ends_at:
+            time.sleep(0.02)
+
+    @attached(parameter="ticket")
+    async def awaiting(ticket: lockstead.LeaseTicket) -> None:
+        at_work.set()
+        await asyncio.sleep(30)
+
+    def call() -> None:
+        try:
+            asyncio.run(awaiting(ticket)) if where == "task" else work(ticket)
+        except lockstead.LeaseLost as error:
+            errors.append(error)
+
+    def take() -> None:
+        assert at_work.wait(10)
+        lock.break_lease(reason="a test", now=True)
+
+    ticket = lock.acquire().detach()
+    taker = threading.Thread(target=take)
+    taker.start()
+    if where == "thread":
+        worker = threading.Thread(target=call)
+        worker.start()
+        worker.join()
+    else:
+        call()
+    taker.join()
+    assert len(errors) == 1
+    assert pickle.loads(pickle.dumps(errors[0])).args == errors[0].args
+
+
+def test_work_does_not_begin_under_a_lease_that_is_gone(lock: lockstead.Lock):
+    with lock.hold() as lease:
+        ticket = lease.share()
+    with pytest.raises(lockstead.LeaseLost), attached(ticket):
+        pytest.fail("it began")
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (attached, "a ticket, or parameter="),
+        (lambda: attached("x", parameter="ticket"), "a ticket, or parameter="),
+        (lambda: attached(parameter="ticket")(lambda part: part), "has no parameter 'ticket' to bring the ticket"),
+        (lambda: attached(parameter="ticket").__enter__(), "is for a function: give a block the ticket"),
+        (lambda: attached(1), "a lease ticket is text, not int"),
+    ],
+)
+def test_a_wrong_use_is_one_clear_line(call, says: str):
+    with pytest.raises(TypeError, match=says):
+        call()
+
+
+def test_what_is_no_ticket_is_refused_where_it_is_said():
+    with pytest.raises(ValueError, match="not a lease ticket"):
+        attached("apt")
