@@ -161,6 +161,28 @@ def demo_airflow(place: Place | None, pace: float, ttl: float) -> None:
     sys.exit(not is_good)
 
 
+@main.command("demo-prefect")
+@click.option("--repo", "place", type=PlaceType(), help="A bucket to play in (default: a server of its own).")
+@click.option("--pace", default=0.0, help="Seconds to wait before every phase, for watching.")
+@click.option(
+    "--ttl", type=float, help="Seconds for which the locks live unrenewed (default: 10, on a real bucket 30)."
+)
+def demo_prefect(place: Place | None, pace: float, ttl: float | None) -> None:
+    """Publish from two flows of a real Prefect, one of which is killed (`make demo-prefect` installs it)."""
+    import pytest
+
+    from examples.publishing.demo.show import show_on_prefect
+
+    # Nobody but the ttl says that a killed flow run is gone, so the next one waits that long.
+    ttl = ttl or (10.0 if place is None else 30.0)
+    try:
+        is_good = show_on_prefect(place, ttl=ttl, pace=pace, console=Console())
+    except (pytest.skip.Exception, pytest.fail.Exception) as error:
+        # The servers are those of the tests, and what a machine has not is a skip to them.
+        raise click.ClickException(str(error)) from None
+    sys.exit(not is_good)
+
+
 @main.command(hidden=True)
 def worker() -> None:
     """Publish what the job on standard input says; one process of the demo."""

@@ -44,6 +44,18 @@ def show_on_airflow(place: Place | None, *, ttl: float, pace: float, console: Co
     return all(finding.is_good for finding in findings)
 
 
+def show_on_prefect(place: Place | None, *, ttl: float, pace: float, console: Console) -> bool:
+    """Play the demo on a real Prefect; as `show`."""
+    from examples.publishing.demo.on_prefect import a_prefect, two_flows
+
+    with _judging(console) as findings, board_for(console) as board, theatre(board, place, None, ttl, pace) as stage:
+        ledger = Ledger()
+        with a_prefect(stage, findings) as prefect:
+            findings.extend(two_flows(stage, prefect, ledger))
+        findings.extend(real_clients(stage, ledger))
+    return all(finding.is_good for finding in findings)
+
+
 @contextmanager
 def _judging(console: Console) -> Iterator[list[Finding]]:
     """Collect findings and give the verdict at the end."""
