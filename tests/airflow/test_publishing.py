@@ -24,7 +24,13 @@ from tests.airflow.conftest import NEWEST, chosen
 from tests.examples.publishing.test_processes import environment, running_with
 from tests.servers.airflow_parts import ROOT, Version
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.timeout(600)]
+# in one group: each looks for what the others would leave
+pytestmark = [
+    pytest.mark.airflow,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("airflow demo"),
+]
 
 HOMES = ROOT / "build" / "demo-airflow"
 

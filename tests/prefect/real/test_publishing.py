@@ -25,7 +25,8 @@ from lockstead.testing.gcs_server import GcsServer
 from tests.examples.publishing.test_processes import environment, running_with
 from tests.servers.prefect import ROOT, PrefectServer, told
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+# in one group: each looks for what the others would leave
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("prefect demo")]
 
 HOMES = ROOT / "build" / "demo-prefect"
 COMMAND = [sys.executable, "-m", "examples.publishing", "demo-prefect"]
