@@ -51,8 +51,9 @@ _COVERS: ContextVar[tuple[_Cover, ...]] = ContextVar("lockstead_prefect_sections
 class inherited:  # noqa: N801 - it reads as what it says: `with inherited(lease):`
     """A `with` block, `async with` for an AsyncLease, whose child tasks and flows work under its lease.
 
-    It stands within the lease's guard. It does not promise to reach another process, nor a function that Prefect does
-    not call. The end of the block waits for the children that have begun, as long as the lease is held.
+    It is entered where the lease's guard stands: in its thread or its task. It does not promise to reach another
+    process, nor a function that Prefect does not call. The end of the block waits for the children that have begun, as
+    long as the lease is held.
     """
 
     def __init__(self, lease: Lease | AsyncLease) -> None:
