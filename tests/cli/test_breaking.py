@@ -148,6 +148,7 @@ def test_history_shows_who_broke_what_when_and_why_the_newest_last(shell: Shell)
 
 
 def test_a_store_without_a_history_says_so(files: Shell) -> None:
+    files.hold()
     done = files.run("history", files.store)
     assert (done.code, done.out, done.err) == (0, "", "lockstead: nothing was ever broken there\n")
 

@@ -8,7 +8,7 @@ from lockstead.cli.doctor.asking import Sight
 from lockstead.cli.doctor.figures import of_pace, of_time, percentile, recommended_ttl
 from lockstead.protocol.commands import Snapshot, StoreClock, TokenSource, Traits
 from lockstead.stores.examination import Severity
-from lockstead.stores.gcs import TRAITS as DATED
+from lockstead.stores.gcs.store import TRAITS as DATED
 
 SHARED = Traits("x", "x", StoreClock.SHARED, TokenSource.NONE)
 EPOCH = 1_700_000_000.0

@@ -8,7 +8,7 @@ from lockstead.cli.doctor.asking import Asker
 from lockstead.cli.doctor.command import examined_store
 from lockstead.runtime.clock import SYSTEM_CLOCK
 from lockstead.stores.examination import Promise, Severity
-from lockstead.stores.memory import Memory, MemoryStore
+from lockstead.stores.memory.store import Memory, MemoryStore
 from lockstead.stores.port import Examines, Store
 from tests.conformance.test_the_suite_catches import CAUGHT_BY
 

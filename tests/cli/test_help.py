@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import click
 import pytest
 
 from lockstead.cli.main import COMMANDS, Later, cli
+from lockstead.stores.url import parse_lock
 from lockstead.values import LeaseTicket
 from tests.cli.shell import PROGRAM, Shell
 
@@ -24,8 +26,11 @@ def loaded(name: str) -> click.Command:
 
 def examples(name: str) -> list[str]:
     """Give the command lines that the help of a subcommand shows."""
-    text = (loaded(name).epilog or "").partition("Examples:\n")[2].partition("\n\n")[0]
-    return [line.strip() for line in text.splitlines()]
+    return examples_in(loaded(name).epilog or "")
+
+
+def examples_in(text: str) -> list[str]:
+    return [line.strip() for line in text.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()]
 
 
 EXAMPLES = [(name, line) for name in sorted(cli.commands) for line in examples(name)]
@@ -73,6 +78,21 @@ def test_the_example_in_the_help_works(name: str, line: str, tmp_path: Path) -> 
     )
     assert done.returncode == 0, done
     assert "Traceback" not in done.stderr
+
+
+def test_lockstead_alone_shows_the_whole_help(files: Shell) -> None:
+    alone, asked = files.run(), files.run("--help")
+    assert (alone.code, alone.err) == (0, "")
+    assert alone.out == asked.out
+    assert alone.out.count("\n") > len(COMMANDS)
+
+
+def test_the_help_shows_what_a_url_is_and_each_can_be_one() -> None:
+    shown = re.findall(r"\w+://\S+#apt", cli.epilog or "")
+    assert {parse_lock(url).key for url in shown} == {"apt"}
+    assert {url.partition(":")[0] for url in shown} > {"sqlite", "postgresql", "redis", "gs"}
+    # both examples name commands that there are
+    assert {line.split()[1] for line in examples_in(cli.epilog or "")} == {"run", "inspect"} <= set(COMMANDS)
 
 
 # --- completion -----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sqlite3
@@ -26,7 +27,34 @@ def writes(server: GcsServer) -> int:
 # --- inspect --------------------------------------------------------------------------------------------------------
 
 
+def used(files: Shell) -> None:
+    """Take a lock and give it back."""
+    with files.client() as client, client.lock("apt").hold():
+        pass
+
+
+def test_who_only_looks_makes_no_file_and_is_told_that_there_is_none(files: Shell) -> None:
+    path = files.where / "locks.db"
+    none = f"lockstead: there is no file {path} yet\n"
+    for words, out in (
+        (("inspect", files.url()), "apt is free\n"),
+        (("wait", files.url()), ""),
+        (("list", "--json", files.store), "[]\n"),
+        (("history", "--json", files.store), "[]\n"),
+    ):
+        done = files.run(*words)
+        assert (done.code, done.out, done.err) == (0, out, none)
+    ticket = files.hold()
+    assert path.exists()
+    assert files.run("inspect", files.url()).err == ""
+    path.unlink()
+    assert files.run("renew", ticket).code == files.run("release", ticket).code == 76
+    assert files.run("break", "--yes", "--reason", "stuck", files.url()).code == 0
+    assert not path.exists()
+
+
 def test_inspect_says_that_a_lock_is_free(files: Shell) -> None:
+    used(files)
     done = files.run("inspect", files.url())
     assert (done.code, done.out, done.err) == (0, "apt is free\n", "")
     said = files.run("inspect", "--json", files.url()).said
@@ -72,6 +100,12 @@ def test_inspect_tells_who_holds_it_since_when_why_and_until_when(shell: Shell) 
     assert said["problem"] is None
 
 
+def test_a_lock_that_was_taken_at_the_command_line_names_no_line_of_code(files: Shell) -> None:
+    files.acquire()
+    said = files.run("inspect", "--json", files.url()).said
+    assert (said["host"], said["where"]) == (os.uname().nodename, None)
+
+
 def test_inspect_exits_with_75_only_if_asked_to(files: Shell) -> None:
     files.hold()
     assert files.run("inspect", files.url()).code == 0
@@ -105,6 +139,7 @@ def test_no_text_of_a_record_reaches_the_terminal_unwritten(files: Shell) -> Non
 
 
 def test_list_of_nothing_is_an_empty_array_and_a_word(files: Shell) -> None:
+    used(files)
     done = files.run("list", files.store)
     assert (done.code, done.out, done.err) == (0, "", "lockstead: no lock is held there\n")
     assert files.run("list", "--json", files.store).said == []
@@ -187,7 +222,7 @@ def test_wait_ends_when_the_lock_is_given_back_and_does_not_take_it(shell: Shell
         assert client.list() == []
 
 
-def test_h1_wait_ends_when_the_time_of_a_dead_holder_is_up_and_leaves_its_record(
+def test_h01_wait_ends_when_the_time_of_a_dead_holder_is_up_and_leaves_its_record(
     bucket: Shell, server: GcsServer
 ) -> None:
     bucket.hold(ttl="2")

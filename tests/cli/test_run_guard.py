@@ -112,7 +112,7 @@ def test_h29_run_is_killed_and_the_section_dies_before_the_deadline(runs: Runs, 
     assert "lockstead run is gone" in run.outcome()[2]
 
 
-def test_h6_run_is_stopped_past_the_ttl_and_touches_nothing_afterwards(runs: Runs, lock: lockstead.Lock) -> None:
+def test_h06_run_is_stopped_past_the_ttl_and_touches_nothing_afterwards(runs: Runs, lock: lockstead.Lock) -> None:
     run = stubborn(runs)
     run.send(signal.SIGSTOP)
     dies_before_the_deadline(lock, run)
@@ -129,7 +129,7 @@ def test_h6_run_is_stopped_past_the_ttl_and_touches_nothing_afterwards(runs: Run
     lease.release()
 
 
-def test_h6_a_whole_job_that_is_stopped_is_ended_when_it_goes_on(runs: Runs, lock: lockstead.Lock) -> None:
+def test_h06_a_whole_job_that_is_stopped_is_ended_when_it_goes_on(runs: Runs, lock: lockstead.Lock) -> None:
     run = runs.script(PATIENT)
     run.ready()
     watchdog = run.watchdog()
@@ -166,7 +166,7 @@ def test_the_watchdog_is_stopped_and_run_kills_the_section_in_time(runs: Runs, l
     assert not run.marked()
 
 
-def test_h9_the_store_hangs_and_the_section_dies_before_the_deadline(runs: Runs) -> None:
+def test_h09_the_store_hangs_and_the_section_dies_before_the_deadline(runs: Runs) -> None:
     with GcsServer(buckets=["b"]) as server:
         runs.environment = {"STORAGE_EMULATOR_HOST": server.url, "no_proxy": "*"}
         run = runs.script(STUBBORN, "--no-ticket", url="gs://b/locks/apt?ttl=4&abort_margin=1.9&renew_every=0.5")

@@ -240,7 +240,7 @@ def test_h12_76_a_broken_lease_is_neither_renewed_nor_brought_back(shell: Shell,
     assert (held is None) is now
 
 
-def test_h2_76_a_lease_that_somebody_else_took_is_not_touched(files: Shell) -> None:
+def test_h02_76_a_lease_that_somebody_else_took_is_not_touched(files: Shell) -> None:
     ticket = files.hold()
     with files.client() as client:
         client.lock("apt").break_lease(reason="stuck", now=True)
@@ -259,6 +259,22 @@ def test_76_a_lease_that_is_gone_is_not_given_back_and_that_is_said(shell: Shell
     said = done.said
     assert (done.code, tuple(said), said["key"], said["released"]) == (0, ("key", "holder", "released"), "apt", True)
     shell.run("release", ticket).fails(76, "was over before it was given back, GONE: its record is gone")
+
+
+@pytest.mark.parametrize("now", [False, True], ids=["revoked", "ended"])
+def test_76_a_lease_that_was_broken_is_given_back_once_at_most_and_who_broke_it_is_said(
+    shell: Shell, now: bool
+) -> None:
+    ticket = shell.hold()
+    with shell.client() as client:
+        client.lock("apt").break_lease(reason="stuck", by="anna", now=now)
+        first = shell.run("release", ticket)
+        if not now:
+            told = "lockstead: 'apt': the lease was revoked before it was given back (by anna: stuck)\n"
+            assert (first.code, first.out, first.err) == (0, "apt is given back\n", told)
+        for done in (first, shell.run("release", ticket), shell.run("release", ticket))[not now :]:
+            done.fails(76, "was over before it was given back, GONE: its record is gone")
+        assert client.release(ticket) is False
 
 
 def test_h27_75_release_waits_for_who_works_under_the_lease_and_leaves_it_to_expire(files: Shell) -> None:

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from lockstead.stores import url
-from lockstead.stores.cassandra import CassandraStore
+from lockstead.stores.cassandra.store import CassandraStore
 from lockstead.stores.port import Store
 from lockstead.testing.conformance import StoreConformance
 from lockstead.testing.conformance.base import Suite

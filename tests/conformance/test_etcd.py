@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockstead.stores.etcd import EtcdStore
+from lockstead.stores.etcd.store import EtcdStore
 from lockstead.stores.port import Store
 from lockstead.testing.conformance import (
     AwaitingConformance,

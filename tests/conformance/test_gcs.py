@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from lockstead.stores import url
-from lockstead.stores.gcs import GcsStore
+from lockstead.stores.gcs.store import GcsStore
 from lockstead.stores.port import Store
 from lockstead.testing.conformance import AwaitingConformance, StoreConformance
 from lockstead.testing.conformance.base import Suite

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockstead.stores.memory import Memory, MemoryStore
+from lockstead.stores.memory.store import Memory, MemoryStore
 from lockstead.stores.port import Store
 from lockstead.testing.conformance import StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite

@@ -11,7 +11,7 @@ import pytest
 
 from lockstead.stores import url
 from lockstead.stores.port import Store
-from lockstead.stores.postgres import PostgresStore
+from lockstead.stores.postgres.store import PostgresStore
 from lockstead.testing.conformance import BatchConformance, StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
 from tests.servers.places import place

@@ -10,7 +10,7 @@ import pytest
 
 from lockstead.stores import url
 from lockstead.stores.port import Store
-from lockstead.stores.redis import RedisStore
+from lockstead.stores.redis.store import RedisStore
 from lockstead.testing.conformance import AwaitingConformance, BatchConformance, StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
 from tests.servers.redis import ClusterPlace, RedisPlace, SecureRedisPlace, SentinelPlace

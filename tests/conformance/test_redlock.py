@@ -9,7 +9,7 @@ import pytest
 
 from lockstead.stores import url
 from lockstead.stores.port import Store
-from lockstead.stores.redlock import RedlockStore
+from lockstead.stores.redlock.store import RedlockStore
 from lockstead.testing.conformance import BatchConformance, StoreConformance
 from lockstead.testing.conformance.base import Suite
 from tests.servers.redlock import RedlockPlace

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockstead.stores.port import Store
-from lockstead.stores.sqlite import SqliteStore
+from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.testing.conformance import StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
 

@@ -24,7 +24,7 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
-from lockstead.stores.memory import Memory, MemoryStore
+from lockstead.stores.memory.store import Memory, MemoryStore
 from lockstead.testing.conformance import StoreConformance
 from lockstead.testing.conformance.base import asking, asking_at_once
 from lockstead.values import Name

@@ -10,7 +10,7 @@ import pytest
 
 from lockstead.stores import url
 from lockstead.stores.port import Store
-from lockstead.stores.zookeeper import ZookeeperStore
+from lockstead.stores.zookeeper.store import ZookeeperStore
 from lockstead.testing.conformance import BatchConformance, QueueConformance, StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
 from tests.servers.places import Place, place

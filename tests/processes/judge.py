@@ -124,7 +124,9 @@ def _unjust_losses(events: list[Event], held: list[Tenure]) -> Iterator[str]:
     until = {one.holder: one.until for one in held}
     for event in events:
         # no operator breaks anything here, so a loss can only be silence or lateness
-        if event.what == "lost" and event.word in ("TAKEN", "GONE", "REVOKED") and event.at < until[event.holder]:
+        # who lost what it was just granted, before it said so, had no time
+        ends_at = until.get(event.holder, event.at)
+        if event.what == "lost" and event.word in ("TAKEN", "GONE", "REVOKED") and event.at < ends_at:
             yield f"{event.key}: {event.holder} lost its lease ({event.word}) before its time"
 
 

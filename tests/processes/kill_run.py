@@ -20,8 +20,8 @@ from pathlib import Path
 
 # what a worker needs is imported before the fork
 import lockstead.lease
-import lockstead.stores.gcs
-import lockstead.stores.sqlite  # noqa: F401
+import lockstead.stores.gcs.store
+import lockstead.stores.sqlite.store  # noqa: F401
 from lockstead import StoreUnavailable, opening
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol import expiry

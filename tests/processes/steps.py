@@ -35,7 +35,7 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
-from lockstead.stores.sqlite import SqliteStore
+from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.values import Name, Space
 from tests.processes.kill_run import born
 from tests.processes.ways import FAILING, WAYS, failures_met, without_transactions

@@ -77,7 +77,7 @@ def trouble(gcs: GcsServer, journal: Path, seed: int, until_killed: int) -> None
     while not journal.exists() or journal.read_bytes().count(b'"killed"') < until_killed:
         action, kinds = dice.choice(TROUBLE)
         gcs.faults.inject(action, kind=kinds, skip=dice.randrange(3), seconds=dice.uniform(0.02, 0.4))
-        time.sleep(dice.uniform(0.0, 0.1))
+        time.sleep(dice.uniform(0.0, 0.03))
     gcs.faults.clear()
 
 

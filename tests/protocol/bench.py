@@ -86,7 +86,7 @@ class Session:
             if self.is_over:
                 return self.outcome
             if isinstance(self.command, Pause):
-                self.wait(self.command.at_most)
+                self.wait(self.command.draw(lambda: 1.0))
             else:
                 self.commit()
         raise AssertionError(f"no end after {turns} turns, at {self.command}")

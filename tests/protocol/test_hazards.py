@@ -5,13 +5,26 @@ H13, H19, H21 to H23, H25, H26 and H29 need a fork, a signal, a server or a driv
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.protocol.acquire import Contended, Grant, OutOfTime
-from lockstead.protocol.commands import Command, Create, Extend, Pause, Paused, Read, Remove, Replace, Traits
+from lockstead.protocol.commands import (
+    Command,
+    Create,
+    Extend,
+    Pause,
+    Paused,
+    Read,
+    Remove,
+    Replace,
+    StoreClock,
+    Traits,
+)
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.lifecycle import Duty, State
 from lockstead.protocol.members import renew_member
@@ -45,8 +58,16 @@ def test_h01_a_crashed_holders_lock_is_had_within_the_promise(traits: Traits) ->
     bench = Bench(traits, ttl=10)
     crashed_at = bench.granted("a").sent_at
     assert isinstance(bench.asking("b").run(2000), Grant)
-    settings = bench.settings
-    assert bench.now <= crashed_at + 10.1 + traits.granularity + settings.backoff_max + 2
+    # who waits does not sleep past that instant; Date stands still for up to a step
+    latest = 10.1 + traits.granularity + traits.date_step + 2 * max(bench.settings.backoff_min, traits.pace)
+    assert 10.1 < bench.now - crashed_at <= latest
+
+
+def test_h01_who_waits_is_not_told_when_to_look_again_where_the_server_drops_records() -> None:
+    # how long a record has been standing there says nothing: a renewal need not change it
+    bench = Bench(replace(NONE, clock=StoreClock.ENFORCED))
+    bench.granted("a")
+    assert bench.asking("b").commit().commit().expect(Pause).over_in == inf
 
 
 @pytest.mark.parametrize("traits", [SHARED, DATED], ids=lambda traits: traits.scheme)

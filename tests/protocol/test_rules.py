@@ -356,8 +356,32 @@ def test_rule_04_a_shared_lease_that_was_revoked_is_ended_and_tells_the_next_hol
     assert stopped.reason is LossReason.REVOKED
     bench.session(withdraw(member.registration, bench.terms())).run()
     releasing = release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t", by_ticket=by_ticket)
-    assert bench.session(releasing).run() is Outcome.ENDED
+    # who comes with a ticket after the lease was ended by the operator gives nothing back
+    assert bench.session(releasing).run() is (Outcome.NOT_OURS if now and by_ticket else Outcome.ENDED)
     assert bench.asking("b", tries_once=True).run().predecessor == Predecessor(Ending.REVOKED, "a", "a")
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_rule_04_a_lease_that_was_broken_is_given_back_by_its_ticket_once_at_most(now: bool) -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    bench.session(broken_by_an_operator(bench, now=now)).run()
+
+    def given_back() -> Outcome:
+        releasing = release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t", by_ticket=True)
+        return bench.session(releasing).run()
+
+    assert [given_back() for _ in range(3)] == [Outcome.NOT_OURS if now else Outcome.ENDED, *[Outcome.NOT_OURS] * 2]
+
+
+def test_rule_04_a_tombstone_is_not_given_back_by_the_ticket_of_whose_it_was() -> None:
+    bench = Bench(lock_delay=5.0)
+    lease = bench.granted("a").lease
+    bench.session(broken_by_an_operator(bench, now=True)).run()
+    assert bench.holder == "tombstone/s"
+    releasing = release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t", by_ticket=True)
+    assert bench.session(releasing).run() is Outcome.NOT_OURS
+    assert bench.holder == "tombstone/s"
 
 
 def test_rule_04_a_shared_lease_that_is_revoked_while_its_owner_waits_is_ended_too() -> None:

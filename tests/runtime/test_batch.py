@@ -280,7 +280,7 @@ def test_h16_a_wait_outlives_an_outage_and_tells_of_one_that_lasts(store: Faulty
     waits.release()
 
 
-def test_h3_a_lost_answer_leaves_nothing_behind(store: Faulty, client: Client) -> None:
+def test_h03_a_lost_answer_leaves_nothing_behind(store: Faulty, client: Client) -> None:
     def loses(command: Command[Any]) -> None:
         if not isinstance(command, Remove):
             lose_answer(command)

@@ -791,3 +791,26 @@ def test_a_wait_that_begins_as_the_lease_is_lost_is_interrupted_too() -> None:
     finally:
         signal.signal(SIGNAL, earlier)
     assert others == [], "a handler from before the guard was called for it"
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_a_loss_that_comes_while_another_lease_is_finalized_is_heard_after_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = client.lock("kept", ttl=60).acquire()
+    dropped = [client.lock("dropped", ttl=60).acquire()]
+    finalized: list[bool] = []
+
+    def abandon(_kept: Kept) -> None:
+        lose(kept)
+        time.sleep(0.2)  # until the signal has come
+        finalized.append(True)
+
+    monkeypatch.setattr(client._engine.keeper, "abandon", abandon)
+    began_at = time.monotonic()
+    with pytest.raises(LeaseLost), kept.guard():
+        dropped.clear()
+        time.sleep(60)
+    assert finalized == [True]
+    assert time.monotonic() - began_at < 30
+    kept.release()

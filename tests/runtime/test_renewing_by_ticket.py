@@ -110,7 +110,7 @@ def test_h12_a_lease_that_was_removed_is_gone(client: Client, store: Faulty) -> 
     assert writes(store) == 0
 
 
-def test_h2_a_late_renewal_does_not_touch_the_successor(client: Client, store: Faulty, clock: SetClock) -> None:
+def test_h02_a_late_renewal_does_not_touch_the_successor(client: Client, store: Faulty, clock: SetClock) -> None:
     ticket = client.lock("apt", ttl=60).acquire().detach()
     clock.at += 600
     successor = client.lock("apt", ttl=60, owner="next").acquire()
@@ -122,7 +122,7 @@ def test_h2_a_late_renewal_does_not_touch_the_successor(client: Client, store: F
     assert successor.release() is True
 
 
-def test_h2_a_successor_between_the_look_and_the_extension_is_not_touched(client: Client, store: Faulty) -> None:
+def test_h02_a_successor_between_the_look_and_the_extension_is_not_touched(client: Client, store: Faulty) -> None:
     ticket = client.lock("apt", ttl=60).acquire().detach()
     next_tickets: list[LeaseTicket] = []
 
@@ -175,7 +175,7 @@ def test_h10_a_lease_that_is_being_released_is_not_renewed(client: Client, store
     assert writes(store) == between
 
 
-def test_h4_a_renewal_whose_answer_was_lost_is_no_loss(client: Client, store: Faulty) -> None:
+def test_h04_a_renewal_whose_answer_was_lost_is_no_loss(client: Client, store: Faulty) -> None:
     ticket = client.lock("apt", ttl=60).acquire().detach()
     store.after = lambda command: lose_answer(command) if isinstance(command, Extend) else None
     with pytest.raises(Exception, match="the answer was lost"):

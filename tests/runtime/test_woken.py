@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lockstead.protocol.commands import Pause, Paused
-from lockstead.runtime.run import Bell, paused
+from lockstead.runtime.run import Bell, Limits, paused
 from lockstead.stores.memory import MemoryStore
 from lockstead.values import Name
 
@@ -48,3 +48,10 @@ def test_it_is_the_turn_of_who_is_woken_where_the_store_wakes(store: type[Any], 
     # nothing changed, or nobody asks for the lock here
     assert paused(asked, store(), 1.0, False, bell) == Paused(1.0)
     assert paused(member, store(), 1.0, True, bell) == Paused(1.0, True)
+
+
+def test_nobody_sleeps_past_the_instant_at_which_the_record_can_be_over() -> None:
+    drawn = [Limits(1.0).pause(Pause(Name("apt"), 5.0, 9.0, over_in=2.0, spread=0.1), 0.0) for _ in range(100)]
+    assert all(2.0 <= one <= 2.1 for one in drawn)
+    assert len(set(drawn)) > 1
+    assert Limits(1.0, gives_up_at=0.5).pause(Pause(Name("apt"), 5.0, 9.0, over_in=2.0), 0.0) == 0.5

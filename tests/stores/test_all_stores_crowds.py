@@ -124,8 +124,8 @@ def test_a_thousand_cycles_leave_nothing_behind(bench: Bench) -> None:
     before = bench.place.left(bench.space)
     for _ in range(bench.place.cycles):
         lock.acquire(ENOUGH).release()
-    after = bench.place.left(bench.space)
-    assert len(after) <= len(before), f"{len(before)} entries, then {len(after)}: {after[:20]}"
+    # of several masters the slowest may have yet to do what the others have answered
+    until(lambda: len(bench.place.left(bench.space)) <= len(before), ENOUGH)
     client.close()
     assert len(bench.place.left(bench.space)) <= len(before)
 

@@ -15,6 +15,7 @@ from lockstead.errors import StoreRefused
 from lockstead.stores import url
 from lockstead.stores.memory import MemoryStore
 from lockstead.testing.conformance.names import ODD_KEYS
+from lockstead.urls import lock_url
 from lockstead.values import checked_key
 
 
@@ -64,10 +65,13 @@ def test_a_store_url_names_a_key_only_by_a_fragment(text: str) -> None:
         ("apt", "has no scheme"),
         ("//host/apt", "has no scheme"),
         ("nosuch://host#apt", f"'nosuch'; known: {', '.join(sorted(url.OURS))}"),
-        ("memory:", "names no key"),
-        ("memory:#", "names no key"),
-        ("gs://bucket", "names no key"),
-        ("gs://bucket/locks/", "names no key"),
+        ("postgres+ssl://host#apt", "'postgres+ssl', did you mean 'postgresql:'?; known: "),
+        ("memory:", "names no key; write the lock's name after '#', as in 'memory:#apt'"),
+        ("memory:#", "names no key; write the lock's name after '#', as in 'memory:#apt'"),
+        ("gs://bucket", "names no key; write the lock's name after '#', as in 'gs://bucket#apt'"),
+        ("gs://bucket/locks/", "names no key; write the lock's name after '#', as in 'gs://bucket/locks#apt'"),
+        ("gs://b!/", "names no key; write the lock's name after '#', as in 'gs:...#apt'"),
+        ("redis://anna:hunter2@host/0", "names no key; write the lock's name after '#', as in 'redis://host/0#apt'"),
         ("memory:#apt?ttl", "?name=value"),
         ("memory:#apt?a-b=1", "?name=value"),
         ("memory:?ttl=1#apt?ttl=2", "'ttl' twice"),
@@ -83,6 +87,10 @@ def test_what_is_no_lock_url_is_told_in_one_line(text: str, says: str) -> None:
     assert "\n" not in str(told.value)
 
 
+def test_zookeeper_is_another_word_for_zk() -> None:
+    assert url.parse_lock("ZooKeeper://host/locks#apt") == url.parse_lock("zk://host/locks#apt")
+
+
 def test_a_url_is_text() -> None:
     with pytest.raises(TypeError, match="is text, not"):
         url.parse_lock(Path("locks.db"))  # type: ignore[arg-type]
@@ -90,7 +98,7 @@ def test_a_url_is_text() -> None:
 
 @pytest.mark.parametrize("key", ODD_KEYS)
 def test_h23_every_key_can_be_written_in_a_url(key: str) -> None:
-    written = url.lock_url("sqlite:////var/locks.db", key)
+    written = lock_url("sqlite:////var/locks.db", key)
     assert written.isascii()
     parsed = url.parse_lock(f"{written}?ttl=5m")
     assert (parsed.text, parsed.key, parsed.options) == ("sqlite:////var/locks.db", key, {"ttl": "5m"})
@@ -102,7 +110,7 @@ def test_h23_any_key_comes_back_from_a_url(key: str) -> None:
         checked_key(key)
     except ValueError:
         return
-    assert url.parse_lock(url.lock_url("memory:", key)).key == key
+    assert url.parse_lock(lock_url("memory:", key)).key == key
 
 
 @pytest.mark.parametrize(
@@ -161,8 +169,9 @@ def test_a_client_is_refused_by_stores_that_take_none() -> None:
 def test_stores_of_others_are_found_by_their_entry_point(tmp_path: Path) -> None:
     """In a process of its own, for what is installed is looked at once a process."""
     (tmp_path / "theirs.py").write_text(
-        "from lockstead.stores.memory_url import _Opener\nfrom lockstead.stores.memory import MemoryStore\n"
+        "from lockstead.stores.memory.url import _Opener\nfrom lockstead.stores.memory import MemoryStore\n"
         "class Theirs(_Opener):\n"
+        "    takes_user = True\n"
         "    def open(self, store_url, client):\n"
         "        return MemoryStore(name='theirs')\n"
         "OPENER = Theirs()\n"
@@ -179,17 +188,19 @@ def test_stores_of_others_are_found_by_their_entry_point(tmp_path: Path) -> None
     (other / "entry_points.txt").write_text("[lockstead.stores]\ntwice = other:OPENER\n")
     said = run_apart(
         "from lockstead.stores import url\n"
+        "from lockstead.urls import with_user\n"
         "print(url.open_store('theirs://host').url)\n"
+        "print(with_user('theirs://host', 'me', 'secret'))\n"
         "for text in ('broken://host', 'twice://host', 'nosuch://host'):\n"
         "    try: url.open_store(text)\n"
         "    except Exception as error: print(type(error).__name__, error)\n",
         tmp_path,
     )
-    assert said[0] == "memory:theirs"
-    assert said[1].startswith("StoreRefused the store 'broken' cannot be loaded from 'nosuchmodule:OPENER'")
-    assert said[2] == "ValueError several stores claim the scheme 'twice': other:OPENER, theirs:OPENER; uninstall one"
+    assert said[:2] == ["memory:theirs", "theirs://me:secret@host"]
+    assert said[2].startswith("StoreRefused the store 'broken' cannot be loaded from 'nosuchmodule:OPENER'")
+    assert said[3] == "ValueError several stores claim the scheme 'twice': other:OPENER, theirs:OPENER; uninstall one"
     known = ", ".join(sorted({*url.OURS, "broken", "theirs", "twice"}))
-    assert said[3] == f"ValueError no store has the scheme 'nosuch'; known: {known}"
+    assert said[4] == f"ValueError no store has the scheme 'nosuch'; known: {known}"
 
 
 def test_naming_a_lock_imports_no_client_library() -> None:

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -87,7 +88,8 @@ def test_naming_a_lock_of_any_scheme_loads_no_client_library_and_opens_nothing()
             lock = lockstead.Lock(url, ttl="5m")
             assert lock.key == "k" and lock.settings.ttl == 300
         stores = [name for name in sys.modules if name.startswith("lockstead.stores.")]
-        costly = [name for name in stores if not name.endswith(("_url", ".url", ".port"))]
+        folders = [name for name in stores if hasattr(sys.modules[name], "__path__")]
+        costly = [name for name in stores if name not in folders and not name.endswith((".url", ".port"))]
         mine = [name for name in ("lockstead.runtime.engine", "lockstead.protocol.commands") if name in sys.modules]
         print([name for name in {HEAVY} if name in sys.modules] + costly + mine)
         print(threading.active_count())
@@ -277,6 +279,38 @@ def test_h22_a_backtrace_names_places_and_no_source() -> None:
     assert __file__ in seen.backtrace.splitlines()[0]
     assert seen.where is not None
     assert seen.where.startswith(__file__)
+
+
+def test_where_a_lock_was_taken_is_the_callers_line_and_nothing_where_only_python_called() -> None:
+    with lockstead.Client(MemoryStore()) as client, ThreadPoolExecutor(1) as pool:
+        lock = client.lock("apt", backtrace=True)
+        lease = pool.submit(lock.acquire).result()
+        held = lock.inspect()
+        assert held is not None
+        assert (held.where, held.backtrace) == (None, None)
+        ticket = lease.detach()
+        members = [pool.submit(lock.attach, ticket).result(), pool.submit(lambda: lock.attach(ticket)).result()]
+        wheres = [member.where and member.where.rpartition(":")[0] for member in lock.members(ticket)]
+        assert sorted(wheres, key=str) == sorted([__file__, None], key=str)
+        for member in members:
+            member.release()
+
+
+@pytest.mark.parametrize("scheme", sorted(url.OURS))
+def test_a_lock_knows_without_its_store_whether_an_unclean_end_is_ever_told(scheme: str) -> None:
+    lock = Lock("memory:#apt" if scheme == "memory" else f"{scheme}://host/db#apt")
+    if scheme in ("etcd", "redlock"):
+        with pytest.raises(ValueError, match=f"^{scheme}: cannot tell how a holder ended"):
+            lock.must_tell_unclean()
+    else:
+        lock.must_tell_unclean()
+    assert lock._opened is None
+
+
+def test_an_opened_lock_knows_it_too_and_unknown_is_not_unclean() -> None:
+    with lockstead.Client(MemoryStore()) as client:
+        client.lock("apt").must_tell_unclean()
+    assert [one.name for one in lockstead.Ending if one.is_unclean] == ["EXPIRED", "REVOKED"]
 
 
 # --- the shared registry --------------------------------------------------------------------------------------------

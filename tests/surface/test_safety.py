@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/safety.md").read_text()
+HAZARDS = re.compile(r"def (test_h\d\w*)")
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py::[\w:]+)`", PAGE)))
 
 
@@ -46,3 +47,10 @@ def test_every_rule_has_a_row_and_a_test_or_says_that_it_has_none() -> None:
 def test_every_file_and_folder_of_the_suite_that_the_page_names_is_there() -> None:
     places = re.findall(r"`(tests/[\w/.]+?)`", PAGE)
     assert [place for place in places if not (ROOT / place).exists()] == []
+
+
+def test_hazards_stand_in_the_names_of_tests_with_two_digits() -> None:
+    """`pytest -k h04` has to find them all."""
+    names = [name for path in sorted(ROOT.glob("tests/**/*.py")) for name in HAZARDS.findall(path.read_text())]
+    assert len(names) > 300
+    assert [name for name in names if re.search(r"_h\d_", name)] == []

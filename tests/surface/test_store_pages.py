@@ -1,4 +1,4 @@
-"""The lines that the pages of the stores, and of Airflow, show are those that the code says."""
+"""The lines that the pages of the stores, and of the orchestrators, show are those that the code says."""
 
 from __future__ import annotations
 
@@ -13,6 +13,19 @@ import pytest
 ROOT: Final = Path(__file__).parents[2]
 SOURCES: Final = sorted((ROOT / "core/src/lockstead").rglob("*.py"))
 PAGES: Final = sorted((ROOT / "docs/stores").glob("*.md"))
+ORDER: Final = (
+    "Setting up",
+    "What it costs",
+    "Waiting",
+    "When something fails",
+    "What it says",
+    "What the doctor looks at",
+    "Limits",
+    "How it is stored",
+)
+"""The sections that pages of stores share; each may have others of its own besides."""
+
+WITH_A_SERVER: Final = ("redis", "redlock", "etcd", "postgresql", "zookeeper", "cassandra")
 SHOWN: Final = re.compile(r"`([^`]+)`")
 
 
@@ -59,10 +72,27 @@ def test_each_line_that_a_page_shows_is_said_somewhere(path: Path, texts: str) -
 
 def test_stores_with_a_server_show_their_lines() -> None:
     shown = {path.stem: len(lines(path.read_text("utf-8"))) for path in PAGES}
-    assert min(shown[name] for name in ("redis", "redlock", "etcd", "postgresql", "zookeeper", "cassandra")) > 5
+    assert min(shown[name] for name in WITH_A_SERVER) > 5
 
 
-def test_each_line_of_airflow_that_the_docs_show_is_said_by_the_provider() -> None:
-    shown = lines((ROOT / "docs/errors.md").read_text("utf-8"), "Airflow")
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_the_pages_of_the_stores_have_their_sections_in_one_order(path: Path) -> None:
+    sections = [title for title in re.findall(r"^## (.+)$", path.read_text("utf-8"), re.MULTILINE) if title in ORDER]
+    assert sections == [title for title in ORDER if title in sections]
+    if path.stem in WITH_A_SERVER:
+        assert set(sections) >= {"Setting up", "When something fails", "What it says", "How it is stored"}
+
+
+@pytest.mark.parametrize(
+    ("title", "package"),
+    [("Airflow", "airflow_provider"), ("Prefect", "prefect_block"), ("Dagster", "dagster_resource")],
+)
+def test_each_line_of_an_orchestrator_that_the_docs_show_is_said_by_its_package(
+    title: str, package: str, texts: str
+) -> None:
+    shown = lines((ROOT / "docs/errors.md").read_text("utf-8"), title)
     assert len(shown) > 5
-    assert unsaid(shown, all_of(sorted((ROOT / "packages/airflow_provider/src").rglob("*.py")))) == []
+    own = all_of(sorted((ROOT / "packages" / package / "src").rglob("*.py")))
+    assert unsaid(shown, f"{own}\n{texts}") == []
+    # what only the core says would do for any of them
+    assert len(unsaid(shown, texts)) > 5

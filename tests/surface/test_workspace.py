@@ -19,7 +19,8 @@ import pytest
 from tests.servers.base import free_port
 
 ROOT = Path(__file__).parents[2]
-DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("core/*.md")])
+PLACES = ("*.md", "docs/**/*.md", "core/*.md", "packages/*/*.md", "examples/**/*.md")
+DOCS = sorted(path for place in PLACES for path in ROOT.glob(place))
 REQUIREMENTS = sorted(ROOT.glob("requirements/*.txt"))
 # put together here, so that this file does not contain what it looks for
 HOSTS = ["pypi" + ".org", "python" + "hosted.org", "deb.debian" + ".org", "npm" + "js.org", "conda" + ".anaconda"]
@@ -84,6 +85,18 @@ def test_the_pins_of_an_airflow_are_those_of_the_version_in_their_name(path: Pat
     assert re.search(rf"^apache-airflow=={re.escape(version)}\.\d+ ", path.read_text(), re.MULTILINE)
 
 
+def test_a_wrapper_takes_the_client_library_of_every_store_by_the_extras_of_the_core() -> None:
+    extras = {
+        path.parent.name: tomllib.loads(path.read_text())["project"]["optional-dependencies"]
+        for path in [ROOT / "core/pyproject.toml", *ROOT.glob("packages/*/pyproject.toml")]
+    }
+    core = extras.pop("core")
+    assert len(extras) == 3
+    for wrapper, own in extras.items():
+        assert list(own) == list(core), wrapper
+        assert all(re.match(rf"lockstead\[{name}\]", one) for name, (one,) in own.items()), wrapper
+
+
 @pytest.mark.parametrize("name", ["uv.lock", ".tools/bin/uv", ".venv/bin/python", "build/cache/x"])
 def test_what_names_addresses_or_is_made_stays_out_of_git(name: str) -> None:
     if not (ROOT / ".git").exists():
@@ -113,29 +126,19 @@ needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 
 @needs_make
-@pytest.mark.parametrize(
-    "target",
-    [
-        "setup",
-        "check",
-        "test",
-        "airflow",
-        "prefect",
-        "cassandra",
-        "demo",
-        "demo-airflow",
-        "demo-prefect",
-        "bench",
-        "sim",
-        "model",
-        "lock",
-        "clean",
-    ],
-)
-def test_the_makefile_has_the_target_and_help_shows_it(target: str) -> None:
+def test_help_shows_every_target_and_contributing_says_what_it_does() -> None:
+    targets = re.findall(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    shown = re.findall(r"^  make (\S+) ", make("help").stdout, re.MULTILINE)
+    assert sorted(shown) == sorted(targets)
+    rows = re.findall(r"^\| `make ([a-z-]+)` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert sorted([*rows, "help"]) == sorted(shown)
+
+
+@needs_make
+@pytest.mark.parametrize("target", re.findall(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
+def test_every_target_can_be_planned(target: str) -> None:
     planned = make("--dry-run", target)
     assert planned.returncode == 0, planned.stderr
-    assert re.search(rf"^  make {target} ", make("help").stdout, re.MULTILINE)
 
 
 @needs_make
@@ -144,10 +147,16 @@ def test_demo_and_sim_pass_their_words_on() -> None:
     assert "--repo 'gs://b/r'" in demo
     assert "--lock 'gs://b/locks/apt'" in demo
     assert "--pace '2'" in demo
+    assert "scripts/orchestrator prefect 3.8" in demo
+    engine = make("--dry-run", "demo", "ONLY=engine", "SEED=3").stdout
+    assert "--only 'engine' --seed '3'" in engine
+    assert "scripts/orchestrator" not in engine
     on_airflow = make("--dry-run", "demo-airflow", "REPO=gs://b/r", "PACE=2").stdout
     assert "demo-airflow --repo 'gs://b/r' --pace '2'" in " ".join(on_airflow.replace("\\", " ").split())
     on_prefect = make("--dry-run", "demo-prefect", "REPO=gs://b/r", "PACE=2").stdout
     assert "demo-prefect --repo 'gs://b/r' --pace '2'" in " ".join(on_prefect.replace("\\", " ").split())
+    on_dagster = make("--dry-run", "demo-dagster", "REPO=gs://b/r", "PACE=2").stdout
+    assert "demo-dagster --repo 'gs://b/r' --pace '2'" in " ".join(on_dagster.replace("\\", " ").split())
     sim = make("--dry-run", "sim", "SEED=7", "SEEDS=100").stdout
     assert "--seed '7'" in sim
     assert "--seeds '100'" in sim
@@ -206,15 +215,27 @@ def test_every_link_leads_somewhere(path: Path) -> None:
             assert anchor in anchors(file), f"{target} in {ids(path)}"
 
 
+@pytest.mark.parametrize("path", DOCS, ids=ids)
+def test_no_line_of_a_sequence_diagram_has_a_semicolon(path: Path) -> None:
+    """It ends a statement there, and what follows makes the picture an error message."""
+    pictures = re.findall(r"^```mermaid\nsequenceDiagram\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+    assert [line for picture in pictures for line in picture.splitlines() if ";" in line] == []
+
+
 def test_the_index_of_the_docs_names_every_page() -> None:
-    index = (ROOT / "docs/README.md").read_text()
-    pages = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")} - {"README.md"}
-    missing = sorted(page for page in pages if f"({page})" not in index)
-    assert missing == [], "add a line for each to docs/README.md"
+    missing = sorted(ids(page) for page in ROOT.glob("docs/**/*.md") if page not in named_by_an_index())
+    assert missing == [], "add a line for each to docs/README.md, or for a decision to docs/decisions/README.md"
+
+
+def named_by_an_index() -> set[Path]:
+    """Give the index of the docs, and whatever it, or the list of decisions, links to."""
+    indexes = [ROOT / "docs/README.md", ROOT / "docs/decisions/README.md"]
+    links = [(index, link) for index in indexes for link in re.findall(r"\]\(([^)#\s]+)", index.read_text())]
+    return {indexes[0]} | {(index.parent / link).resolve() for index, link in links}
 
 
 def test_decisions_are_numbered_once() -> None:
-    names = [path.name for path in ROOT.glob("docs/decisions/*.md")]
+    names = [path.name for path in ROOT.glob("docs/decisions/*.md") if path.name != "README.md"]
     assert all(re.fullmatch(r"\d{4}-[a-z0-9-]+\.md", name) for name in names), names
     numbers = [name[:4] for name in names]
     assert sorted(set(numbers)) == sorted(numbers)
@@ -230,8 +251,9 @@ def test_every_python_example_is_python(path: Path) -> None:
         compile(block, ids(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    example = blocks(ROOT / "README.md")[0]
+@pytest.mark.parametrize("name", ["README.md", "core/README.md"])
+def test_the_example_of_the_readme_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = next(block for block in blocks(ROOT / name) if block.startswith("import lockstead\n"))
     assert len(example.strip().splitlines()) <= 10
     monkeypatch.chdir(tmp_path)
     done: list[object] = []
@@ -240,7 +262,7 @@ def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monk
         done.append(token)
 
     exec(  # the example is ours
-        compile(example, "README.md", "exec"),
+        compile(example, name, "exec"),
         {"build": lambda: done.append("built"), "publish": publish},
     )
     assert done[0] == "built"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, NoReturn, TypeVar
 
@@ -16,12 +17,12 @@ from lockstead.events import Attached, Detached, Released, ReleaseFailed, Renewe
 from lockstead.holding import AuditEntry, Breaking, Holding, audited, breaking, holding, listing
 from lockstead.protocol import release as leaving
 from lockstead.protocol.acquire import Contended, Grant, acquire
-from lockstead.protocol.commands import List, Script, TokenSource, ask
+from lockstead.protocol.commands import List, Read, Script, TokenSource, ask
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.members import attach, drain, member_name, withdraw
 from lockstead.protocol.record import decode, number
 from lockstead.protocol.release import Sight
-from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, renew
+from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, over, renew
 from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.protocol.waiting import Found, until_free
 from lockstead.runtime.engine import Engine, fresh_nonce
@@ -148,7 +149,7 @@ class Asking:
     def not_acquired(self) -> NotAcquired:
         """Give the error of a wait that ended because others hold the lock."""
         waited = self.engine.clock.now() - self._started_at
-        return self.engine.not_acquired(Name(self.key), self._contended, waited)
+        return self.engine.not_acquired(Name(self.key), self._contended, waited, has_waited=self._waits)
 
 
 def _seen_by_another(seen: Contended | StoreError) -> Script[Contended]:
@@ -264,9 +265,22 @@ def released(
         lease, terms, shared=True, bound_at=bound_at, salt=lease.holder, by_ticket=True
     )
     removed = outcome.is_free
+    if outcome is leaving.Outcome.ENDED:
+        engine.emit(Warned(key, (yield from _told_of_revocation(lease, terms))))
     engine.emit(Released(key, lease.holder, removed, outcome.value))
     engine.lines.ring(key)
     return removed
+
+
+def _told_of_revocation(lease: LeaseId, terms: Terms) -> Script[str]:
+    """Say that a lease was revoked before it was given back; by whom, as long as its record is there to tell."""
+    by = ""
+    with suppress(StoreError):
+        looked = yield from ask(Read(lease.name))
+        seen = over(lease, looked.answer, terms)
+        if seen is not None and seen.reason is LossReason.REVOKED and seen.detail:
+            by = f" ({seen.detail})"
+    return f"the lease was revoked before it was given back{by}"
 
 
 def renewed(

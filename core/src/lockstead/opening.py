@@ -57,12 +57,10 @@ class Target:
 def target(url: str) -> Target:
     """Parse a lock's URL; ValueError with one clear line if it cannot be one."""
     parsed = urls.parse_lock(url)
-    if parsed.key is None:
-        raise ValueError("the URL names no key; write the lock's name after '#'")
     unknown = sorted(set(parsed.options) - SETTING_NAMES)
     if unknown:
         raise ValueError(f"unknown setting {unknown[0]!r} in the URL; known are {', '.join(sorted(SETTING_NAMES))}")
-    return Target(parsed, parsed.key, parsed.options)
+    return Target(parsed, checked_key(parsed.key or ""), parsed.options)
 
 
 def open_store(url: str, client: object | None) -> Store:
@@ -105,6 +103,7 @@ class NamedLock:
     def __init__(self, url: str, *, client: object | None = None, **settings: Any) -> None:
         named = target(url)
         self._key = named.key
+        self._scheme = named.store.scheme
         self._settings = made_settings({**named.settings, **settings})
         self._open = functools.partial(shared_engine, named, client)
         self._opened: Engine | None = None
@@ -114,6 +113,7 @@ class NamedLock:
         """Name a lock of a store that is open."""
         made = cls.__new__(cls)
         made._key = checked_key(key)
+        made._scheme = engine.traits.scheme
         made._settings = made_settings(settings)
         made._opened = engine
         engine.warn_once(key, made._settings)
@@ -128,6 +128,21 @@ class NamedLock:
     def settings(self) -> Settings:
         """The settings, complete and checked."""
         return self._settings
+
+    def must_tell_unclean(self) -> None:
+        """Raise ValueError where a store can never tell that the holder before stopped in the middle; opens nothing.
+
+        For who will not work after that: where the server drops what nobody renews, a free key looks the same after
+        any holder.
+        """
+        from lockstead.protocol.commands import StoreClock
+
+        traits = urls.opener(self._scheme).traits if self._opened is None else self._opened.traits
+        if traits.clock is StoreClock.ENFORCED:
+            raise ValueError(
+                f"{traits.scheme}: cannot tell how a holder ended, so on_unclean='fail' would never fail; "
+                "take on_unclean='warn', or another store"
+            )
 
     def _open_now(self) -> Engine:
         if self._opened is None:

@@ -111,7 +111,9 @@ class LeaseTicket:
         _check_version(text)
         said = _ticket_fields(text)
         if said is None:
-            raise ValueError(f"not a lease ticket: {_shown(text)}; expected what detach() returned, whole")
+            raise ValueError(
+                f"not a lease ticket: {_shown(text)}; expected the whole text, which begins with {TICKET_PREFIX!r}"
+            )
         return cls(*said)
 
 
@@ -166,6 +168,11 @@ class Ending(Enum):
     EXPIRED = "EXPIRED"
     REVOKED = "REVOKED"
     UNKNOWN = "UNKNOWN"
+
+    @property
+    def is_unclean(self) -> bool:
+        """Whether somebody may have stopped in the middle: an UNKNOWN one says nothing of it."""
+        return self in (Ending.EXPIRED, Ending.REVOKED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from lockstead.protocol import renew
 from lockstead.protocol.commands import Conflict, Snapshot
-from lockstead.stores.sqlite import SqliteStore
+from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.testing.simulation.store import DATED, SHARED, SimulatedStore
 from lockstead.values import Space
 from tests.protocol import test_hazards, test_rules

@@ -136,6 +136,21 @@ def counted(store: Store, trouble: Callable[[Callable[[int], None]], None]) -> N
     assert counter.done <= last[-1] <= counter.done + counter.unknown, (counter.done, counter.unknown, last)
 
 
+def test_a_node_that_was_alone_when_it_was_asked_may_die(store: Store, nodes: list[CassandraServer]) -> None:
+    shows(store.perform(Create(APT, {"identity": "me"}), LIMIT))
+    driver = store._link._opened(time.monotonic() + LIMIT).cluster  # type: ignore[attr-defined]
+    # as the driver does when the node that it listens to does not know of the others yet
+    last = nodes[2].host
+    for host in driver.metadata.all_hosts():
+        if host.address != last:
+            driver.remove_host(host)
+    nodes[2].kill()
+    try:
+        until(lambda: shows(store.perform(Read(APT), LIMIT)).fields["identity"] == "me")
+    finally:
+        nodes[2].start()
+
+
 def test_h11_no_step_is_lost_or_doubled_while_a_node_is_killed_and_comes_back(
     store: Store, nodes: list[CassandraServer]
 ) -> None:

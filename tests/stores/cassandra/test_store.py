@@ -20,8 +20,9 @@ from cassandra.policies import ConstantReconnectionPolicy, ConstantSpeculativeEx
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
-from lockstead.stores import cassandra_link, url
-from lockstead.stores.cassandra_url import where_of
+from lockstead.stores import url
+from lockstead.stores.cassandra import link as cassandra_link
+from lockstead.stores.cassandra.url import where_of
 from lockstead.stores.examination import Severity
 from lockstead.stores.port import Examines, Store
 from lockstead.values import Name, Space
@@ -233,7 +234,7 @@ def test_h24_a_row_with_a_column_missing_is_nobodys_and_not_free_and_can_be_remo
 def test_tokens_grow_although_the_clock_goes_back_and_although_the_table_is_lost(
     cassandra_place: CassandraPlace, space: str
 ) -> None:
-    from lockstead.stores.cassandra import CassandraStore
+    from lockstead.stores.cassandra.store import CassandraStore
 
     now = [2_000.0]
     store = CassandraStore(where_of(cassandra_place.url(space)), wall=lambda: now[0])

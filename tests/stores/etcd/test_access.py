@@ -26,8 +26,8 @@ import lockstead
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Create, Extend, Read, Remove, Removed
 from lockstead.stores import url as urls
-from lockstead.stores.etcd_errors import LeaseGone, answered
-from lockstead.stores.etcd_wire import Request, Response
+from lockstead.stores.etcd.errors import LeaseGone, answered
+from lockstead.stores.etcd.wire import Request, Response
 from lockstead.stores.examination import Severity
 from lockstead.stores.port import Awaits, Examines, Queues, Store
 from lockstead.testing.conformance.base import is_a, shows

@@ -19,10 +19,10 @@ from lockstead.errors import OutcomeUnknown
 from lockstead.events import LockEvent, Renewed
 from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Removed, Snapshot
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.etcd_extend import Extension
-from lockstead.stores.etcd_leases import OVERDUE, Hold, Lease, Leases
-from lockstead.stores.etcd_steps import Beat, lives
-from lockstead.stores.etcd_wire import Request, Response, Root, value_of
+from lockstead.stores.etcd.extend import Extension
+from lockstead.stores.etcd.leases import OVERDUE, Hold, Lease, Leases
+from lockstead.stores.etcd.steps import Beat, lives
+from lockstead.stores.etcd.wire import Request, Response, Root, value_of
 from lockstead.stores.port import Batches, Store
 from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import Name

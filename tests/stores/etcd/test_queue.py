@@ -11,7 +11,7 @@ import pytest
 
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Conflict, Create, Read, Remove, Removed, Snapshot
-from lockstead.stores.etcd_watch import Broken, Watch
+from lockstead.stores.etcd.watch import Broken, Watch
 from lockstead.stores.port import Queues, Store
 from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import Name

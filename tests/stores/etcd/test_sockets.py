@@ -10,9 +10,9 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from lockstead.stores import etcd_sockets
-from lockstead.stores.etcd_sockets import Connection, Sockets, Unanswered, Unsent
-from lockstead.stores.etcd_wire import Request
+from lockstead.stores.etcd import sockets as etcd_sockets
+from lockstead.stores.etcd.sockets import Connection, Sockets, Unanswered, Unsent
+from lockstead.stores.etcd.wire import Request
 from tests.servers.base import free_port
 
 LIMIT = 20.0

@@ -20,9 +20,9 @@ from google.cloud import storage
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Read
 from lockstead.stores import url
-from lockstead.stores.gcs import GcsStore
-from lockstead.stores.gcs_access import ENDPOINT, Access, access_of, default_access
-from lockstead.stores.gcs_wire import Place
+from lockstead.stores.gcs.access import ENDPOINT, Access, access_of, default_access
+from lockstead.stores.gcs.store import GcsStore
+from lockstead.stores.gcs.wire import Place
 from lockstead.testing.conformance.base import in_threads
 from lockstead.values import Name
 

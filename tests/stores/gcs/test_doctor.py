@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lockstead.stores.examination import Finding, Severity
-from lockstead.stores.gcs_settings import settings_of
+from lockstead.stores.gcs.settings import settings_of
 
 HEALTHY: dict[str, Any] = {
     "kind": "storage#bucket",

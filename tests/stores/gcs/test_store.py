@@ -26,9 +26,9 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.stores import url
-from lockstead.stores.gcs import GcsStore
-from lockstead.stores.gcs_access import Access
-from lockstead.stores.gcs_wire import Place, Request
+from lockstead.stores.gcs.access import Access
+from lockstead.stores.gcs.store import GcsStore
+from lockstead.stores.gcs.wire import Place, Request
 from lockstead.testing.gcs_server import GcsServer
 from lockstead.values import Name, Space
 

@@ -26,7 +26,7 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
-from lockstead.stores.gcs_wire import (
+from lockstead.stores.gcs.wire import (
     OBJECT_NAME_BYTES_MAX,
     PREFIX_BYTES_MAX,
     Place,

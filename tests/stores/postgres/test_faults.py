@@ -19,8 +19,8 @@ from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefuse
 from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
 from lockstead.stores import url
 from lockstead.stores.port import Batches, Store
-from lockstead.stores.postgres import PostgresStore
-from lockstead.stores.postgres_statements import statements as statements_of
+from lockstead.stores.postgres.statements import statements as statements_of
+from lockstead.stores.postgres.store import PostgresStore
 from lockstead.values import Name, Space
 from tests.servers.postgres import PostgresServer, reachable_folder
 

@@ -9,10 +9,11 @@ from itertools import count
 import pytest
 
 from lockstead.protocol.commands import Conflict, Create, Read, Remove, Removed, Snapshot
-from lockstead.stores import postgres, url
+from lockstead.stores import url
 from lockstead.stores.port import Store
-from lockstead.stores.postgres import PostgresStore
-from lockstead.stores.postgres_statements import bucket, lock_class, statements
+from lockstead.stores.postgres import store as postgres
+from lockstead.stores.postgres.statements import bucket, lock_class, statements
+from lockstead.stores.postgres.store import PostgresStore
 from lockstead.values import Name
 from tests.servers.postgres import PostgresServer
 

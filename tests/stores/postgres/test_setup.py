@@ -15,9 +15,9 @@ import pytest
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Snapshot
 from lockstead.stores import url
-from lockstead.stores.postgres import PostgresStore
-from lockstead.stores.postgres_statements import REMEMBERED, SCHEMA_VERSION
-from lockstead.stores.postgres_url import target_of
+from lockstead.stores.postgres.statements import REMEMBERED, SCHEMA_VERSION
+from lockstead.stores.postgres.store import PostgresStore
+from lockstead.stores.postgres.url import target_of
 from lockstead.testing.conformance.races import in_child
 from lockstead.values import Name
 from tests.servers.postgres import USER, PostgresServer, StandbyServer

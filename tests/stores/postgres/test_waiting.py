@@ -13,9 +13,10 @@ import psycopg
 import pytest
 
 from lockstead.protocol.commands import Create, Extend, Read, Remove, Snapshot
-from lockstead.stores import postgres_listen, url
+from lockstead.stores import url
 from lockstead.stores.port import Store, Waits
-from lockstead.stores.postgres_statements import bucket, lock_class
+from lockstead.stores.postgres import listen as postgres_listen
+from lockstead.stores.postgres.statements import bucket, lock_class
 from lockstead.values import Name
 from tests.servers.postgres import USER, BouncerServer, PostgresServer
 

@@ -11,7 +11,7 @@ import pytest
 from lockstead.stores import url
 from lockstead.stores.examination import Finding, Severity
 from lockstead.stores.port import Examines
-from lockstead.stores.redis_doctor import examination
+from lockstead.stores.redis.doctor import examination
 from lockstead.values import Name
 from tests.servers.redis import RedisServer
 

@@ -11,9 +11,9 @@ import pytest
 import lockstead
 from lockstead.errors import LeaseLost, LossReason, StoreError
 from lockstead.protocol.commands import Create, Extend, List, Read, Remove, Removed, Snapshot
-from lockstead.stores.redis import RedisStore
-from lockstead.stores.redis_route import slot_of
-from lockstead.stores.redis_wire import Keys
+from lockstead.stores.redis.route import slot_of
+from lockstead.stores.redis.store import RedisStore
+from lockstead.stores.redis.wire import Keys
 from lockstead.values import Name, Space
 from tests.servers.redis import ClusterPlace, SentinelPlace
 

@@ -18,8 +18,8 @@ import lockstead
 from lockstead.errors import LeaseLost, LossReason, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Create, Extend, List, Read, Remove, Removed, Snapshot
 from lockstead.stores import url
-from lockstead.stores.redis import RedisStore
-from lockstead.stores.redis_errors import refusal
+from lockstead.stores.redis.errors import refusal
+from lockstead.stores.redis.store import RedisStore
 from lockstead.values import Name, Space
 from tests.servers.redis import ClusterServer, RedisServer, SecureRedisServer, SentinelServer, certificate
 

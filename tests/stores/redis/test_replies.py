@@ -11,10 +11,10 @@ from typing import Final
 import pytest
 
 from lockstead.errors import OutcomeUnknown
-from lockstead.stores.redis_access import Access, Kind
-from lockstead.stores.redis_errors import code_of
-from lockstead.stores.redis_link import Link
-from lockstead.stores.redis_plain import READ_AT_ONCE, Messages, PlainSocket
+from lockstead.stores.redis.access import Access, Kind
+from lockstead.stores.redis.errors import code_of
+from lockstead.stores.redis.link import Link
+from lockstead.stores.redis.plain import READ_AT_ONCE, Messages, PlainSocket
 
 PATIENCE: Final = 30.0
 
@@ -131,7 +131,7 @@ def test_a_server_that_is_silent_leaves_the_outcome_unknown() -> None:
 
 
 def test_a_connection_on_which_something_unasked_was_said_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstead.stores.redis_link.IDLE_CHECKED", 0.0)
+    monkeypatch.setattr("lockstead.stores.redis.link.IDLE_CHECKED", 0.0)
     with answering([text(b"ok")], [text(b"ok"), text(b"unasked")], []) as link:
         assert link.exchange_one(b"one", PATIENCE) == b"ok"
         assert link.is_usable()
@@ -146,7 +146,7 @@ def test_a_connection_on_which_something_unasked_was_said_is_not_used_again(monk
 
 
 def test_a_connection_that_ended_while_it_idled_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstead.stores.redis_link.IDLE_CHECKED", 0.0)
+    monkeypatch.setattr("lockstead.stores.redis.link.IDLE_CHECKED", 0.0)
     with answering([text(b"ok")]) as link:
         assert link.exchange_one(b"one", PATIENCE) == b"ok"
         pause = threading.Event()

@@ -26,9 +26,9 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.stores import url
-from lockstead.stores.redis import RedisStore
-from lockstead.stores.redis_route import slot_of
-from lockstead.stores.redis_wire import Keys
+from lockstead.stores.redis.route import slot_of
+from lockstead.stores.redis.store import RedisStore
+from lockstead.stores.redis.wire import Keys
 from lockstead.testing.conformance.names import ODD_KEYS
 from lockstead.values import Name, Space
 from tests.servers.redis import RedisPlace

@@ -13,8 +13,8 @@ import redis
 from lockstead.errors import OutcomeUnknown, StoreRefused
 from lockstead.protocol.commands import Create, Read, Snapshot
 from lockstead.stores import url
-from lockstead.stores.redis import RedisStore
-from lockstead.stores.redis_access import Access, Kind
+from lockstead.stores.redis.access import Access, Kind
+from lockstead.stores.redis.store import RedisStore
 from lockstead.values import Name
 from tests.servers.proxy import Fault, Proxy
 from tests.servers.redis import RedisServer, SecureRedisServer, certificate, is_write

@@ -27,8 +27,8 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.expiry import holder_deadline, record_life
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.redlock import RedlockStore
-from lockstead.stores.redlock_panel import Session
+from lockstead.stores.redlock.panel import Session
+from lockstead.stores.redlock.store import RedlockStore
 from lockstead.values import Name, Space
 from tests.servers.redis import RedisServer
 from tests.servers.redlock import PATIENT, RedlockPlace

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstead.stores import url
-from lockstead.stores.redlock import RedlockStore
+from lockstead.stores.redlock.store import RedlockStore
 
 
 def opened(text: str) -> RedlockStore:

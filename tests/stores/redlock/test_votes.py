@@ -9,9 +9,9 @@ import pytest
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Removed, Snapshot
 from lockstead.protocol.expiry import holder_deadline, record_life
-from lockstead.stores.redlock_scripts import Keys, Seen, inner_name, milliseconds, outer_name
-from lockstead.stores.redlock_url import MASTER_LIMIT, RESTART_DELAY
-from lockstead.stores.redlock_votes import (
+from lockstead.stores.redlock.scripts import Keys, Seen, inner_name, milliseconds, outer_name
+from lockstead.stores.redlock.url import MASTER_LIMIT, RESTART_DELAY
+from lockstead.stores.redlock.votes import (
     Tally,
     Vote,
     by_extend,

@@ -9,7 +9,7 @@ import pytest
 
 from lockstead.stores.bootclock import Place
 from lockstead.stores.examination import Finding, Severity
-from lockstead.stores.sqlite_doctor import CHILD, examination
+from lockstead.stores.sqlite.doctor import CHILD, examination
 
 HERE = Place.here()
 

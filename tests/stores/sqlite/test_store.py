@@ -32,8 +32,8 @@ from lockstead.protocol.commands import (
 from lockstead.protocol.record import decode, is_ours
 from lockstead.stores import url
 from lockstead.stores.bootclock import Place
-from lockstead.stores.sqlite import SqliteStore
-from lockstead.stores.sqlite_file import SCHEMA_VERSION, check_file_system, failure, file_system_of
+from lockstead.stores.sqlite.file import SCHEMA_VERSION, check_file_system, failure, file_system_of
+from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.values import Name, Space
 
 APT = Name("apt")
@@ -65,6 +65,31 @@ def ask(store: SqliteStore, command: Command[Any], limit: float = 10.0) -> Any:
 def made(answer: object) -> Snapshot:
     assert isinstance(answer, Snapshot), answer
     return answer
+
+
+def test_who_reads_makes_no_file_and_who_writes_does(opened: Callable[..., SqliteStore], path: Path) -> None:
+    store = opened()
+    assert store.unmade == f"there is no file {path} yet"
+    assert isinstance(ask(store, Read(APT)), Absent)
+    assert ask(store, List(Space.LOCK)).entries == ()
+    assert not path.exists()
+    made(ask(store, Create(APT, {"v": "1"})))
+    assert path.exists()
+    assert store.unmade is None
+    # nor does who has it open still: it was taken away under its hands
+    path.unlink()
+    assert isinstance(ask(store, Read(APT)), Absent)
+    assert not path.exists()
+    made(ask(store, Create(APT, {"v": "1"})))
+
+
+def test_where_there_can_be_no_file_and_once_it_is_closed_who_reads_is_told(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "folder" / "locks.db")
+    with pytest.raises(StoreRefused, match="there is no folder"):
+        ask(store, Read(APT))
+    store.close()
+    with pytest.raises(StoreUnavailable, match="is closed"):
+        ask(store, Read(APT))
 
 
 # --- time --------------------------------------------------------------------------------------------------------
@@ -436,7 +461,7 @@ def test_h01_a_writer_that_is_killed_in_the_middle_leaves_nothing_behind(
 PARENT = """
 import os, sys, time
 from lockstead.protocol.commands import *
-from lockstead.stores.sqlite import SqliteStore
+from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.values import Name
 store = SqliteStore(sys.argv[1])
 APT = Name("apt")
@@ -483,7 +508,7 @@ def test_h13_a_forked_child_that_ends_leaves_the_parents_file_alone(
 RACER = """
 import sys
 from lockstead.protocol.commands import *
-from lockstead.stores.sqlite import SqliteStore
+from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.values import Name
 store = SqliteStore(sys.argv[1])
 counter, steps, tokens = sys.argv[2], 0, []
@@ -518,7 +543,7 @@ def test_a_waiter_sees_another_processes_release_within_milliseconds(
     script = (
         "import sys, time\n"
         "from lockstead.protocol.commands import *\n"
-        "from lockstead.stores.sqlite import SqliteStore\n"
+        "from lockstead.stores.sqlite.store import SqliteStore\n"
         "from lockstead.values import Name\n"
         "store = SqliteStore(sys.argv[1])\n"
         "seen = store.perform(Read(Name('apt')), 10.0)\n"

@@ -11,7 +11,7 @@ import pytest
 
 from lockstead.protocol.commands import Create, Snapshot
 from lockstead.stores import url as store_urls
-from lockstead.stores.zookeeper import ZookeeperStore
+from lockstead.stores.zookeeper.store import ZookeeperStore
 from lockstead.values import Name
 from tests.servers.zookeeper import ZookeeperServer, four_letters
 

@@ -10,8 +10,8 @@ from kazoo.security import make_digest_acl
 
 from lockstead.stores.examination import Finding, Severity
 from lockstead.stores.port import Examines
-from lockstead.stores.zookeeper_doctor import examination
-from lockstead.stores.zookeeper_url import where_of
+from lockstead.stores.zookeeper.doctor import examination
+from lockstead.stores.zookeeper.url import where_of
 from lockstead.values import Name
 from tests.servers.base import free_port
 from tests.servers.zookeeper import Ensemble, ZookeeperServer, asked, standing

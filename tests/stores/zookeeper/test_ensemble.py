@@ -9,7 +9,7 @@ import pytest
 import lockstead
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Absent, Create, Read, Remove, Removed, Snapshot
-from lockstead.stores.zookeeper import ZookeeperStore
+from lockstead.stores.zookeeper.store import ZookeeperStore
 from lockstead.values import Name
 from tests.servers.zookeeper import Ensemble, ZookeeperServer
 from tests.stores.zookeeper.server import APT, LIMIT, opened, taken, until

@@ -20,9 +20,9 @@ from kazoo.security import make_digest_acl
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Create, Read, Snapshot
 from lockstead.stores import url as store_urls
-from lockstead.stores.zookeeper import ZookeeperStore
-from lockstead.stores.zookeeper_answers import failure
-from lockstead.stores.zookeeper_url import where_of
+from lockstead.stores.zookeeper.answers import failure
+from lockstead.stores.zookeeper.store import ZookeeperStore
+from lockstead.stores.zookeeper.url import where_of
 from tests.servers.base import free_port
 from tests.servers.redis import certificate
 from tests.servers.zookeeper import Ensemble, ZookeeperServer, asked

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from lockstead.protocol.commands import Conflict, Create, Read, Remove, Snapshot
-from lockstead.stores.zookeeper import ZookeeperStore
-from lockstead.stores.zookeeper_names import in_order
+from lockstead.stores.zookeeper.names import in_order
+from lockstead.stores.zookeeper.store import ZookeeperStore
 from tests.servers.zookeeper import ZookeeperServer, asked, four_letters, operations, standing
 from tests.stores.zookeeper.server import APT, LIMIT, opened, server, space, store, taken, until
 from tests.stores.zookeeper.test_store import expire

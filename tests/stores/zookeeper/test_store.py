@@ -24,9 +24,9 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
-from lockstead.stores.zookeeper import ZookeeperStore
-from lockstead.stores.zookeeper_answers import outcomes
-from lockstead.stores.zookeeper_names import in_order, named, node_name, stored, written
+from lockstead.stores.zookeeper.answers import outcomes
+from lockstead.stores.zookeeper.names import in_order, named, node_name, stored, written
+from lockstead.stores.zookeeper.store import ZookeeperStore
 from lockstead.testing.conformance.names import ODD_KEYS
 from lockstead.values import Name, Space
 from tests.servers.zookeeper import ZookeeperServer, asked, standing

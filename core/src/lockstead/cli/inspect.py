@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lockstead.cli.exits import Exit
-from lockstead.cli.options import as_json, lock_at, opened
+from lockstead.cli.options import as_json, lock_at, opened, tell_unmade
 from lockstead.cli.output import out, out_json, wants_colours
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def inspect(url: str, exit_code: bool, json: bool) -> int:
     named = lock_at(url)
     with opened(named.store) as client:
         held = client.lock(named.key, **named.settings).inspect()
+        tell_unmade(client)
     from lockstead.cli.showing import TAKEABLE, facts, state_of
 
     now = time.time()

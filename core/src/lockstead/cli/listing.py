@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from lockstead.cli.exits import Exit, say
-from lockstead.cli.options import as_json, opened, store_at
+from lockstead.cli.options import as_json, opened, store_at, tell_unmade
 from lockstead.cli.output import out_json
 
 EPILOG: Final = """\b
@@ -36,6 +36,7 @@ def list_locks(url: str, json: bool) -> int:
         raise click.UsageError("the URL names one lock; leave out what is behind '#', or take 'lockstead inspect'")
     with opened(place.store) as client:
         found = client.list()
+        tell_unmade(client)
     from lockstead.cli.showing import LOCK_HEADS, URGENT, facts, lock_row, state_of
     from lockstead.cli.table import out_table
 

@@ -37,6 +37,18 @@ COMMANDS: Final = {
 """The subcommands: where each stands below `lockstead.cli` (module:name), and its line in the help."""
 
 
+EPILOG: Final = """\b
+URL names a store and a lock in it:
+  sqlite:///locks.db#apt  postgresql://host/database#apt  redis://host/0#apt
+  etcd://host#apt  zk://host/locks#apt  gs://bucket/locks#apt
+
+\b
+Examples:
+  lockstead run sqlite:///locks.db#apt -- make publish
+  lockstead inspect sqlite:///locks.db#apt
+"""
+
+
 class Later(click.Command):
     """Stands for a subcommand that is not imported yet."""
 
@@ -62,7 +74,9 @@ class Commands(click.Group):
         return name, found.load() if isinstance(found, Later) else found, rest
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(lockstead.__version__, prog_name="lockstead")
 def cli() -> None:
     """Distributed locks for work that runs in many places at once."""
@@ -75,7 +89,8 @@ for _name, (_place, _line) in COMMANDS.items():
 def call(arguments: Sequence[str]) -> int:
     """Carry out one command line; give its exit code. No failure leaves as a traceback."""
     try:
-        code = cli.main(list(arguments), prog_name="lockstead", standalone_mode=False)
+        # click's own way, which the oldest supported one lacks, is an error whose text would be put into one line
+        code = cli.main(list(arguments) or ["--help"], prog_name="lockstead", standalone_mode=False)
     except SystemExit as ended:  # of the words that a shell's completion asks for
         code = ended.code
     except BaseException as error:  # noqa: BLE001 - the last place that can put a failure into one line

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from lockstead.cli.exits import say
 from lockstead.opening import Target, target
 from lockstead.stores import url as urls
 from lockstead.values import LeaseTicket
@@ -84,6 +85,15 @@ def opened(store: StoreUrl | str, *, verbose: bool = False) -> Client:
     from lockstead.lock import Client
 
     return Client(urls.open_store(store), listener=Teller(verbose=verbose))
+
+
+def tell_unmade(client: Client) -> None:
+    """Say on standard error that there is no store yet where somebody looks: the address may be mistyped."""
+    from lockstead.stores.port import MadeByUse
+
+    store = client._engine.store
+    if isinstance(store, MadeByUse) and (unmade := store.unmade) is not None:
+        say(unmade)
 
 
 def settings_of(named: Target, given: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:

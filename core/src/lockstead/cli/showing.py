@@ -186,7 +186,7 @@ def second(epoch: float | None) -> str | None:
 
 
 def _short(duration: float) -> str:
-    return in_words(round(duration)) if duration >= 1 else "less than 1 s"
+    return in_words(round(duration) if duration >= 1 else duration)
 
 
 def lock_row(held: Holding, now: float) -> list[str]:

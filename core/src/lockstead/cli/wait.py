@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lockstead.cli.exits import Exit
-from lockstead.cli.options import as_json, lock_at, opened
+from lockstead.cli.options import as_json, lock_at, opened, tell_unmade
 from lockstead.cli.output import out_json
 from lockstead.cli.signals import waiting_for
 from lockstead.settings import Settings
@@ -48,6 +48,7 @@ def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:
         began_at = engine.clock.now()
         found = _until_free(engine, named.key, settings, limit)
         waited = engine.clock.now() - began_at
+        tell_unmade(client)
     if json:
         out_json({**_seen(engine, named.key, settings, found), "waited": round(waited, 3)})
     if found.is_free:
@@ -56,7 +57,8 @@ def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:
         return Exit.NOT_ACQUIRED
     from lockstead.protocol.acquire import Contended
 
-    raise engine.not_acquired(Name(named.key), Contended(found.sight.record if found.sight else None), waited)
+    seen = Contended(found.sight.record if found.sight else None)
+    raise engine.not_acquired(Name(named.key), seen, waited, has_waited=limit != 0)
 
 
 def _until_free(engine: Engine, key: str, settings: Settings, limit: float | None) -> Found:

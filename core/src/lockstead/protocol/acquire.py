@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
@@ -17,7 +18,6 @@ from lockstead.protocol.commands import (
     Create,
     Extend,
     OutOfTime,
-    Pause,
     Paused,
     Read,
     Remove,
@@ -32,7 +32,7 @@ from lockstead.protocol.commands import (
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.members import drain
 from lockstead.protocol.record import Record
-from lockstead.protocol.terms import LeaseId, Terms, is_over
+from lockstead.protocol.terms import LeaseId, Terms, is_over, over_in
 from lockstead.values import Ending, Name, Predecessor
 
 TURNS_MAX: Final = 16
@@ -89,12 +89,13 @@ class Grant:
 class Contended:
     """Somebody else holds it: an answer, not an error. record is None when it kept changing under our eyes.
 
-    is_queued: it may be free, but others asked first.
+    is_queued: it may be free, but others asked first. over_in: seconds from the answer until the record can be over.
     """
 
     record: Record | None
     seen: Snapshot | None = None
     is_queued: bool = False
+    over_in: float = inf
 
 
 def acquire(
@@ -130,9 +131,10 @@ def acquire(
             want.on_wait(waited_out)
         # as `ask` does, without its frame: every waiter comes through here with every poll
         want.has_waited = True
-        at_most = max(settings.backoff_min, longest)
-        heeds = contended is not None
-        pause: Reply[Paused] = yield Pause(want.name, settings.backoff_min, at_most, want.holder, heeds)
+        left = inf if contended is None else contended.over_in
+        pause: Reply[Paused] = yield terms.waiting(
+            want.name, want.holder, longest, heeds=contended is not None, over_in=left
+        )
         if gives_up_at is not None and pause.received_at >= gives_up_at:
             is_last = True
         # decorrelated jitter: the next pause is drawn from up to three times this one
@@ -180,7 +182,7 @@ def attempt(
                 return reclaimed
             granted = yield from _fenced(want, reclaimed, terms)
         else:
-            return Contended(record, seen)
+            return Contended(record, seen, over_in=over_in(want.name, record, reply, seen, terms))
         if granted is not None:
             return granted
     return Contended(None)

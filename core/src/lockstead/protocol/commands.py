@@ -8,9 +8,10 @@ where it has no answer; the driver throws that into the script.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from lockstead.errors import StoreUnavailable
@@ -180,7 +181,8 @@ class Pause(Command[Paused]):
 
     Never performed by a store itself: see `stores.port.Waits`. asker: who waits for the lock, and so wants a place in
     the queue of a store that keeps one; empty for who only looks. heeds: whether a change ends it early; not after an
-    unknown outcome, where it may be our own request that changes the key, again and again.
+    unknown outcome, where it may be our own request that changes the key, again and again. over_in: whatever is drawn,
+    come back then, plus up to `spread` at random: what was seen last can be over by that time (seconds).
     """
 
     name: Name
@@ -188,6 +190,13 @@ class Pause(Command[Paused]):
     at_most: float
     asker: str = ""
     heeds: bool = True
+    over_in: float = inf
+    spread: float = 0.0
+
+    def draw(self, dice: Callable[[], float]) -> float:
+        """Give how long to pause. dice gives a number from 0 to 1, anew each time."""
+        drawn = self.at_least + (self.at_most - self.at_least) * dice()
+        return drawn if drawn <= self.over_in else self.over_in + self.spread * dice()
 
 
 # --- scripts -----------------------------------------------------------------------------------------------------

@@ -52,6 +52,25 @@ def expired_by_observation(
     return last_sent_at - first_received_at > record_life(ttl, lock_delay, drift)
 
 
+def left_by_store_clock(
+    store_now: float, updated_at: float, ttl: float, lock_delay: float, drift: float, granularity: float
+) -> float:
+    """Give in how many seconds `expired_by_store_clock` will hold, if nobody writes to the record meanwhile."""
+    return record_life(ttl, lock_delay, drift) + granularity - (store_now - updated_at)
+
+
+def left_by_observation(
+    first_received_at: float, received_at: float, ttl: float, lock_delay: float, drift: float
+) -> float:
+    """Give how many seconds after received_at `expired_by_observation` will hold, if the record still stands then."""
+    return record_life(ttl, lock_delay, drift) - (received_at - first_received_at)
+
+
+def foreign_left(store_now: float, expires_at: float) -> float:
+    """Give in how many seconds `foreign_expired` will hold."""
+    return expires_at + FOREIGN_ALLOWANCE - store_now
+
+
 def foreign_expired(store_now: float, expires_at: float) -> bool:
     """Tell whether the lock of another implementation is over: by its writer's clock, with an allowance."""
     return store_now > expires_at + FOREIGN_ALLOWANCE

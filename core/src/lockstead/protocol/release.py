@@ -143,7 +143,7 @@ def may_remove_after_loss(tenure: Tenure, now: float) -> bool:
 
 
 def _look_first(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | None]:
-    """Read whether the lease of a ticket stands there; None if it does. Only then may anything be written.
+    """Read whether the lease of a ticket stands there, revoked or not; None if it does. Only then anything is written.
 
     Where incarnations are counted anew, a ticket of elsewhere would close somebody else's lease.
     """
@@ -157,7 +157,11 @@ def _look_first(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome
                 return Outcome.LEFT
             longest = min(terms.settings.backoff_max, longest * 2)
         else:
-            return None if loss(lease, reply.answer, terms) in (None, LossReason.REVOKED) else Outcome.NOT_OURS
+            seen = reply.answer
+            # a record that was ended is over, whoever broke it: the second release must not say that it gave it back
+            if isinstance(seen, Absent) or terms.decode(lease.name, seen).ended:
+                return Outcome.NOT_OURS
+            return None if loss(lease, seen, terms) in (None, LossReason.REVOKED) else Outcome.NOT_OURS
 
 
 def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | Snapshot]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final
 
 from lockstead.errors import LossReason
@@ -127,6 +128,15 @@ class Terms:
         at_least = max(self.settings.backoff_min, self.traits.pace * min(turn, 2) / 2)
         return Pause(name, at_least, at_least * 2, heeds=False)
 
+    def waiting(self, name: Name, asker: str, at_most: float, *, heeds: bool, over_in: float = inf) -> Pause:
+        """Give the pause of who waits until a record is gone or over; over_in as `over_in` gives it.
+
+        Those who saw the same record do not come back in the same instant, and not faster than the store takes writes.
+        """
+        at_least = self.settings.backoff_min
+        spread = max(at_least, self.traits.pace)
+        return Pause(name, at_least, max(at_least, at_most), asker, heeds, max(at_least, over_in), spread)
+
     def decode(self, name: Name, seen: Snapshot) -> Record:
         """Read a record; StoreRefused if it is damaged, not ours, or newer.
 
@@ -226,6 +236,29 @@ def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, te
     if not _is_over_by(seen.store_now, record, seen, terms):
         return False
     return True if terms.traits.clock is StoreClock.SHARED else None
+
+
+def over_in(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, terms: Terms) -> float:
+    """Give in how many seconds a record that is not over can be, by what a read shows; inf where nothing tells.
+
+    A hint when to look again, and no verdict: it may be renewed until then.
+    """
+    traits, drift = terms.traits, terms.settings.drift
+    if traits.clock is StoreClock.ENFORCED:
+        return inf  # the server drops it in its own time, which no read shows
+    ttl = terms.settings.assume_ttl if record.ttl is None else record.ttl
+    if record.ttl is None and record.expires_at is not None:
+        return inf if seen.store_now is None else expiry.foreign_left(seen.store_now, record.expires_at)
+    if ttl is None:
+        return inf
+    first_received_at = terms.book.see(name, seen, reply.received_at)
+    by_sight = expiry.left_by_observation(first_received_at, reply.received_at, ttl, record.lock_delay, drift)
+    if traits.clock is StoreClock.NONE or seen.store_now is None or seen.updated_at is None:
+        return by_sight
+    by_clock = expiry.left_by_store_clock(
+        seen.store_now, seen.updated_at, ttl, record.lock_delay, drift, traits.granularity
+    )
+    return min(by_sight, by_clock)
 
 
 def _is_over_by(store_now: float, record: Record, seen: Snapshot, terms: Terms) -> bool:

@@ -6,21 +6,26 @@ What it finds is a hint, as every look is: whoever acts on it must ask for the l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
-from lockstead.protocol.commands import Absent, OutOfTime, Pause, Read, Reply, Script, Snapshot, ask
+from lockstead.protocol.commands import Absent, OutOfTime, Read, Reply, Script, Snapshot, ask
 from lockstead.protocol.release import Sight, sight
-from lockstead.protocol.terms import Terms, seems_over
+from lockstead.protocol.terms import Terms, over_in, seems_over
 from lockstead.values import Name
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How a wait ended. sight is what stands under the key: None if nothing does."""
+    """What a look found, and so how a wait ended. sight is what stands under the key: None if nothing does.
+
+    over_in: seconds from the answer until it can be over.
+    """
 
     sight: Sight | None
     is_free: bool
+    over_in: float = field(default=inf, compare=False)
 
 
 def until_free(
@@ -55,8 +60,8 @@ def until_free(
         if latest is not None and latest.sight is not None and not told:
             told = True
             on_wait(latest.sight)
-        at_most = max(settings.backoff_min, longest)
-        pause = yield from ask(Pause(name, settings.backoff_min, at_most, heeds=latest is not None))
+        left = inf if latest is None else latest.over_in
+        pause = yield from ask(terms.waiting(name, "", longest, heeds=latest is not None, over_in=left))
         if gives_up_at is not None and pause.received_at >= gives_up_at:
             is_last = True
         # decorrelated jitter, as who waits to acquire
@@ -70,4 +75,6 @@ def _found(name: Name, reply: Reply[Snapshot | Absent], terms: Terms) -> Found:
     seen = sight(name, reply.answer, terms)
     if seen.record.ended:
         return Found(None, is_free=True)
-    return Found(seen, is_free=seems_over(name, seen.record, reply, reply.answer, terms) is not False)
+    if seems_over(name, seen.record, reply, reply.answer, terms) is not False:
+        return Found(seen, is_free=True)
+    return Found(seen, is_free=False, over_in=over_in(name, seen.record, reply, reply.answer, terms))

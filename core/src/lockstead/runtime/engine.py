@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
 from typing import Any, Final
 
 from lockstead.errors import LocksteadError, NotAcquired, StoreRefused
@@ -25,7 +24,7 @@ from lockstead.protocol.members import Attached
 from lockstead.protocol.record import Record, drafted, encode, fitted
 from lockstead.protocol.release import sweep
 from lockstead.protocol.terms import Book, Terms
-from lockstead.runtime import fork
+from lockstead.runtime import callers, fork
 from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
 from lockstead.runtime.keeper import Keeper, Kept
 from lockstead.runtime.line import NO_BELL, Lines, ThreadBell
@@ -35,8 +34,6 @@ from lockstead.settings import Settings
 from lockstead.stores.port import Queues, Store
 from lockstead.values import Name
 
-_HERE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - a prefix of code's file names
-
 CALLS_MAX: Final = 32
 """Requests at once that awaiting callers have in threads, to a store without an awaiting side."""
 
@@ -45,6 +42,9 @@ LEAVE_AGAIN_MAX: Final = 30.0
 
 WATCHES_MAX: Final = 64
 """Keys that awaiting callers watch in threads at once, where the store can watch; those beyond poll."""
+
+
+LESS: Final = "less than a second"
 
 
 def fresh_nonce() -> str:
@@ -116,10 +116,14 @@ class Engine:
             raise ValueError("reclaim needs an explicit owner: the name of the earlier process whose lock is taken")
         owner = settings.owner or self._owner
         holder = f"{owner}/{fresh_nonce()}"
-        caller = _user_frame()
-        fields = {**self._draft(settings, owner), "identity": holder, "where": _where(caller)}
-        if settings.backtrace:
-            fields["backtrace"] = _backtrace(caller)
+        caller = callers.caller()
+        fields = {**self._draft(settings, owner), "identity": holder}
+        where = callers.where(caller)
+        if where is not None:
+            fields["where"] = where
+        backtrace = callers.backtrace(caller) if settings.backtrace else None
+        if backtrace is not None:
+            fields["backtrace"] = backtrace
         return Acquisition(name, holder, owner, fitted(fields), reclaim=reclaim, keeps=self.keeps)
 
     def _draft(self, settings: Settings, owner: str) -> dict[str, str]:
@@ -148,7 +152,7 @@ class Engine:
     def registration_fields(self, nonce: str, ttl: float, settings: Settings) -> Mapping[str, str]:
         """Give the record of a member's registration."""
         owner = settings.owner or default_owner()
-        where = _where(_user_frame())
+        where = callers.where(callers.caller())
         return encode(Record(nonce, ttl, owner=owner, host=HOST, pid=os.getpid(), where=where, labels=settings.labels))
 
     def warn_once(self, key: str, settings: Settings) -> None:
@@ -258,23 +262,24 @@ class Engine:
 
     # --- bookkeeping ---------------------------------------------------------------------------------------------
 
-    def not_acquired(self, name: Name, contended: Contended, waited: float) -> NotAcquired:
-        """Put a contention into the words of the error that ends a wait."""
+    def not_acquired(self, name: Name, contended: Contended, waited: float, *, has_waited: bool) -> NotAcquired:
+        """Put a contention into the words of the error that ends a wait. has_waited: it was more than one try."""
         record, key = contended.record, name.key
+        after = f"; waited {in_seconds(waited)}" if has_waited else ""
         if record is None and contended.is_queued:
             return NotAcquired(
-                f"others asked for {key!r} first, and it is their turn; waited {in_seconds(waited)}",
+                f"others asked for {key!r} first, and it is their turn{after}",
                 key=key,
                 waited=waited,
             )
         if record is None:
-            return NotAcquired(f"{key!r} kept changing hands; waited {in_seconds(waited)}", key=key, waited=waited)
+            return NotAcquired(f"{key!r} kept changing hands{after}", key=key, waited=waited)
         held_for = self._held_for(record)
         since = "" if held_for is None else f" since {in_words(held_for)}"
         purpose = f" (purpose: {record.purpose})" if record.purpose else ""
         owner = record.owner or record.holder or "somebody unknown"
         return NotAcquired(
-            f"{key!r} is held by {owner!r}{since}{purpose}; waited {in_seconds(waited)}",
+            f"{key!r} is held by {owner!r}{since}{purpose}{after}",
             key=key,
             holder=owner,
             purpose=record.purpose,
@@ -365,39 +370,18 @@ def _caller() -> Any:
     return threading.current_thread() if task is None else task
 
 
-def _user_frame() -> FrameType:
-    """Give the innermost frame outside of lockstead."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
-        frame = frame.f_back
-    return frame
-
-
-def _where(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def _backtrace(frame: FrameType | None) -> str:
-    """Name the callers, the innermost first: a long text is cut at its end. Never source lines, with their secrets."""
-    lines: list[str] = []
-    while frame is not None:
-        lines.append(f"{_where(frame)} in {frame.f_code.co_qualname}")
-        frame = frame.f_back
-    return "\n".join(lines)
-
-
 def in_seconds(duration: float) -> str:
-    """Say a duration to three figures, and to the second from there on: "0.0123 s", "1234 s"."""
-    return f"{duration:.3g} s" if duration < 100 else f"{duration:.0f} s"
+    """Say a duration in whole seconds: "300 s"."""
+    return LESS if duration < 1 else f"{duration:.0f} s"
 
 
 def in_words(duration: float) -> str:
     """Say a duration as a person would: "12 minutes"."""
-    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
+    for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
         if duration >= size:
             count = int(duration // size)
             return f"{count} {unit}{'' if count == 1 else 's'}"
-    return f"{duration:.3g} s"
+    return LESS
 
 
 def wait_in_line(engine: Engine, key: str, bell: ThreadBell, gives_up_at: float | None) -> bool:

@@ -10,6 +10,7 @@ from lockstead.protocol.lifecycle import State
 from lockstead.protocol.release import may_remove_after_loss
 from lockstead.protocol.renew import Over
 from lockstead.runtime.engine import Engine, Taker
+from lockstead.runtime.interrupt import hears_later
 from lockstead.runtime.keeper import Kept
 from lockstead.values import Ending, LeaseTicket, Predecessor
 
@@ -40,6 +41,7 @@ class HeldLease:
         self._was_left = False
         self._is_ended = False
 
+    @hears_later
     def __del__(self) -> None:
         # a constructor that was interrupted leaves no attributes
         if not getattr(self, "_is_ended", True):

@@ -16,7 +16,6 @@ loss of its own block is busy telling others of it.
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from collections import deque
@@ -25,6 +24,8 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from types import CodeType, FrameType
 from typing import Any, Final, Protocol, TypeVar
+
+from lockstead.runtime.frames import looks
 
 SIGNAL: Final = signal.SIGURG
 
@@ -43,11 +44,21 @@ EXIT_DEPTH: Final = 4
 
 F = TypeVar("F", bound=Callable[..., Any])
 _EXITS: Final[set[CodeType]] = set()
+_DEAF: Final[set[CodeType]] = set()
+
+DEAF_DEPTH: Final = 12
+"""Frames from what a finalizer calls down to the finalizer."""
 
 
 def leaves_quietly(function: F) -> F:
     """Mark a method on the way out of a guarded block: that block's interrupt raises nothing while it runs."""
     _EXITS.add(function.__code__)
+    return function
+
+
+def hears_later(function: F) -> F:
+    """Mark a finalizer: what is raised in it reaches nobody, so an interrupt is sent again once it is over."""
+    _DEAF.add(function.__code__)
     return function
 
 
@@ -172,6 +183,8 @@ class SignalInterrupter:
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         pending = [one for one in self._nest() if one._is_fired and not one._is_delivered]
+        if pending and _is_deaf(frame):
+            return
         # two signals of one number may arrive as one, so this one stands for all
         for one in pending:
             one._is_delivered = True
@@ -268,8 +281,8 @@ class ThreadInterrupter:
         thread, thrown = ctypes.c_ulong(ident), ctypes.py_object(self._thrown)
         starting = threading.Thread.start.__code__
         # The guarded thread must not move between the look at it and the throw. The interpreter lets others run only
-        # at calls and at jumps back: so the loop itself asks for the frames, and the throw is the first call after it.
-        for frames in iter(sys._current_frames, None):
+        # at calls and at jumps back: so the loop itself takes the look, and the throw is the first call after it.
+        for frames in looks():
             if ident not in frames or self._is_over:
                 return True
             top = frames[ident]
@@ -347,6 +360,16 @@ def _is_leaving(frame: FrameType | None, exits: list[object]) -> bool:
         if frame is None:
             return False
         if frame.f_code in _EXITS and any(frame.f_locals.get("self") is one for one in exits):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_deaf(frame: FrameType | None) -> bool:
+    for _level in range(DEAF_DEPTH):
+        if frame is None:
+            return False
+        if frame.f_code in _DEAF:
             return True
         frame = frame.f_back
     return False

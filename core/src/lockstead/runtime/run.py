@@ -55,7 +55,7 @@ class Limits:
 
     def pause(self, command: Pause, now: float) -> float:
         """Draw how long to pause, not beyond the end of the wait."""
-        drawn = random.uniform(command.at_least, command.at_most)
+        drawn = command.draw(random.random)
         if self.gives_up_at is None:
             return drawn
         return max(0.0, min(drawn, self.gives_up_at - now))

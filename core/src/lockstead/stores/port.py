@@ -113,6 +113,16 @@ class Batches(Protocol):
 
 
 @runtime_checkable
+class MadeByUse(Protocol):
+    """A store whose place is made with the first lock: a mistyped address looks like a place where all is free."""
+
+    @property
+    def unmade(self) -> str | None:
+        """What is not there yet, in words for people; None if it is there. Raises what `perform` raises."""
+        ...
+
+
+@runtime_checkable
 class Examines(Protocol):
     """A store that can look at its own place: rights, settings, clocks, whatever its commands do not show."""
 
@@ -160,6 +170,11 @@ class Opener(Protocol):
     def options(self) -> frozenset[str]:
         """The names behind `?` that belong to the store and not to the lock; they stay part of the store's URL."""
         ...
+
+    @property
+    def takes_user(self) -> bool:
+        """Whether `user:password@` may stand before the host. May be left out: then it may not."""
+        return False
 
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
         """Give (store part, key) of a URL that must name a key; rest is the whole URL before `?` and `#`.

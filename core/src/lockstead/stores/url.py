@@ -21,21 +21,24 @@ from lockstead.values import checked_key
 GROUP: Final = "lockstead.stores"
 
 OURS: Final = {
-    "etcd": "lockstead.stores.etcd_url",
-    "cassandra": "lockstead.stores.cassandra_url",
-    "gs": "lockstead.stores.gcs_url",
-    "memory": "lockstead.stores.memory_url",
-    "postgres": "lockstead.stores.postgres_url",
-    "postgresql": "lockstead.stores.postgres_url",
-    "redis": "lockstead.stores.redis_url",
-    "redis+cluster": "lockstead.stores.redis_url:CLUSTER",
-    "redis+sentinel": "lockstead.stores.redis_url:SENTINEL",
-    "rediss": "lockstead.stores.redis_url:SECURE",
-    "redlock": "lockstead.stores.redlock_url",
-    "sqlite": "lockstead.stores.sqlite_url",
-    "zk": "lockstead.stores.zookeeper_url",
+    "etcd": "lockstead.stores.etcd.url",
+    "cassandra": "lockstead.stores.cassandra.url",
+    "gs": "lockstead.stores.gcs.url",
+    "memory": "lockstead.stores.memory.url",
+    "postgres": "lockstead.stores.postgres.url",
+    "postgresql": "lockstead.stores.postgres.url",
+    "redis": "lockstead.stores.redis.url",
+    "redis+cluster": "lockstead.stores.redis.url:CLUSTER",
+    "redis+sentinel": "lockstead.stores.redis.url:SENTINEL",
+    "rediss": "lockstead.stores.redis.url:SECURE",
+    "redlock": "lockstead.stores.redlock.url",
+    "sqlite": "lockstead.stores.sqlite.url",
+    "zk": "lockstead.stores.zookeeper.url",
 }
 """Scheme to the module with its OPENER, or to `module:NAME`; importing it imports no store and no client library."""
+
+ALSO: Final = {"zookeeper": "zk"}
+"""Other words for a scheme."""
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
@@ -66,19 +69,13 @@ def printable(url: StoreUrl | str) -> str:
     return opener(parsed.scheme).printable(parsed.text)
 
 
-def lock_url(store_url: str, key: str) -> str:
-    """Give the URL of a lock, from a printable store URL and a key; `parse_lock` reads it back."""
-    from urllib.parse import quote
-
-    return f"{store_url}#{quote(key, safe='/:@!$&*+,;=')}"
-
-
 @cache  # among many installed distributions the search takes tens of milliseconds, and a DAG file has many locks
 def opener(scheme: str) -> Opener:
     """Find what opens stores of a scheme. ValueError, naming the schemes there are, if nothing does.
 
     StoreRefused when a distribution names a store that cannot be imported.
     """
+    scheme = ALSO.get(scheme, scheme)
     if scheme in OURS:
         module, _, attribute = OURS[scheme].partition(":")
         ours: Opener = getattr(import_module(module), attribute or "OPENER")
@@ -89,8 +86,8 @@ def opener(scheme: str) -> Opener:
     known = entry_points(group=GROUP)
     found = {entry.value: entry for entry in known if entry.name == scheme}
     if not found:
-        schemes = ", ".join(sorted({*known.names, *OURS}))
-        raise ValueError(f"no store has the scheme {scheme!r}; known: {schemes}")
+        schemes = sorted({*known.names, *OURS})
+        raise ValueError(f"no store has the scheme {scheme!r}{_meant(scheme, schemes)}; known: {', '.join(schemes)}")
     if len(found) > 1:
         raise ValueError(f"several stores claim the scheme {scheme!r}: {', '.join(sorted(found))}; uninstall one")
     entry = next(iter(found.values()))
@@ -101,6 +98,13 @@ def opener(scheme: str) -> Opener:
     return loaded
 
 
+def _meant(scheme: str, schemes: list[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(scheme, schemes, n=1)
+    return f", did you mean {close[0] + ':'!r}?" if close else ""
+
+
 def _parse(url: str, *, wants_key: bool) -> StoreUrl:
     if not isinstance(url, str):
         raise TypeError(f"a store URL is text, not {type(url).__name__}")
@@ -108,17 +112,18 @@ def _parse(url: str, *, wants_key: bool) -> StoreUrl:
     if scheme_found is None:
         raise ValueError("not a store URL: it has no scheme, as in 'gs://bucket/prefix#key' or 'sqlite:///locks.db'")
     scheme = scheme_found[1].lower()
+    scheme = ALSO.get(scheme, scheme)
     opens = opener(scheme)
     before, has_fragment, after = url.partition("#")
     rest, _, early = before.partition("?")
     fragment, _, late = after.partition("?")
-    rest = f"{scheme}{rest[len(scheme) :]}"
+    rest = f"{scheme}{rest[scheme_found.end(1) :]}"
     encoded: str | None = fragment if has_fragment else None
     store = rest
     if wants_key:
         store, encoded = opens.split(rest, encoded)
         if not encoded:
-            raise ValueError(f"the URL names no key; write the lock's name after '#', as in '{scheme}:...#apt'")
+            raise ValueError(f"the URL names no key; write the lock's name after '#', as in {_with_key(opens, rest)!r}")
     options = _options(early, late)
     ours = {name: options.pop(name) for name in sorted(opens.options & set(options))}
     return StoreUrl(
@@ -127,6 +132,16 @@ def _parse(url: str, *, wants_key: bool) -> StoreUrl:
         key=checked_key(_decoded(encoded, "key")) if encoded else None,
         options=options,
     )
+
+
+def _with_key(opens: Opener, rest: str) -> str:
+    """Write a URL that lacks a key with one, for a message: without credentials, and only its scheme if it is odd."""
+    try:
+        shown = opens.printable(rest.rstrip("/"))
+    except ValueError:
+        shown = "@"
+    # a store that takes no credentials shows whatever stands where they would be
+    return f"{rest.partition(':')[0]}:...#apt" if "@" in shown else f"{shown}#apt"
 
 
 def query(options: Mapping[str, str]) -> str:

@@ -3,7 +3,8 @@
 `lockstead run` starts this file as a script in a bare interpreter, before it asks for the lock. The watchdog starts the
 command, so that every process of the section is below it and, on Linux, comes back to it when its own parent dies. It
 is told each deadline over a socket and needs nobody to act on it: a `run` that is killed, stopped or starved changes
-nothing. Imports nothing of lockstead but its two neighbours, and little else: one waits beside every section.
+nothing. Imports nothing of lockstead but its neighbour and `orphans.processes`, and little else: one waits beside
+every section.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or __name__ != "__main__":
-    from lockstead.cli.watchdog.processes import (
+    from lockstead.cli.watchdog.words import kill_time, latest_stop, now, packed, unpacked
+    from lockstead.orphans.processes import (
         adopt_orphans,
         children,
         descendants,
@@ -25,8 +27,9 @@ if TYPE_CHECKING or __name__ != "__main__":
         send_all,
         waits_for_a_stopped_child,
     )
-    from lockstead.cli.watchdog.words import kill_time, latest_stop, now, packed, unpacked
 else:
+    # what is shared with the process beside a worker stands there
+    sys.path.insert(1, os.path.join(sys.path[0], "..", "..", "orphans"))  # noqa: PTH118 - costs as much as the rest
     from processes import (
         adopt_orphans,
         children,

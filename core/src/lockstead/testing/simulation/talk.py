@@ -141,7 +141,7 @@ class Talk:
     def _pause(self, command: Pause, now: float) -> None:
         process, world = self.process, self._world
         random = world.dice.random
-        seconds = command.at_least + (command.at_most - command.at_least) * random()
+        seconds = command.draw(random)
         if self.gives_up_at is not None:
             seconds = max(0.0, min(seconds, self.gives_up_at - now))
         if seconds == 0.0:

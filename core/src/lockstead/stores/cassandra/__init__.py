@@ -1,0 +1,1 @@
+"""Locks on Cassandra and ScyllaDB: `url` names a place, `store` keeps the records there."""

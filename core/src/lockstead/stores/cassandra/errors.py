@@ -1,0 +1,103 @@
+"""Decides what a failure of the driver means: never sent, perhaps applied, or refused for good.
+
+What it does not recognise may have been applied. Must not know commands or rows. No message repeats a credential: of
+what the driver says only the server's own words are shown.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import cassandra
+from cassandra.cluster import NoHostAvailable
+from cassandra.connection import ProtocolError
+from cassandra.protocol import ErrorMessage, RequestValidationException
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+
+PROTOCOL: Final = 4
+"""The version of the native protocol that is spoken: the newest that both Cassandra and ScyllaDB know."""
+
+_OLD: Final = "it speaks no version 4 of the native protocol: Cassandra 2.2 or later is needed, or ScyllaDB"
+_FOREIGN: Final = "what listens there is no Cassandra, or wants TLS: look at the port, or add tls=true"
+
+_UNKNOWN: Final = "a node does not know the table: it was dropped, or the nodes do not agree on the schema yet"
+
+_REFUSED: Final = (cassandra.RequestValidationException, RequestValidationException)
+"""The server read the statement and turned it away before it did anything. The driver has two classes for that."""
+
+
+def failure(error: BaseException, url: str, *, writes: bool) -> StoreError:
+    """Translate what a statement failed with. writes: it would have changed something."""
+    if isinstance(error, NoHostAvailable):
+        # the driver goes on to the next node only while nothing was sent
+        return unreachable(error, url)
+    if isinstance(error, cassandra.Unauthorized):
+        return StoreRefused(f"{url}: {_said(error)}; grant SELECT and MODIFY on the table to this user")
+    if is_unknown_there(error):
+        return StoreUnavailable(f"{url}: {_UNKNOWN}: {_said(error)}")
+    if isinstance(error, _REFUSED):
+        return StoreRefused(f"{url}: the server refused the statement: {_said(error)}")
+    if isinstance(error, cassandra.Unavailable):
+        text = f"{url}: {error.alive_replicas} of {error.required_replicas} replicas needed are alive"
+        # the server also says so when a replica goes between the vote and the commit
+        return OutcomeUnknown(text) if writes else StoreUnavailable(text)
+    text = f"{url}: {_said(error)}"
+    return OutcomeUnknown(text) if writes else StoreUnavailable(text)
+
+
+def unreachable(error: BaseException, url: str) -> StoreError:
+    """Translate what connecting failed with: nothing was asked yet."""
+    causes = list(_causes(error))
+    if any(isinstance(cause, cassandra.AuthenticationFailed) for cause in causes):
+        return StoreRefused(
+            f"{url}: user or password is wrong or missing; give user:password@ in the URL, or CASSANDRA_USERNAME and "
+            "CASSANDRA_PASSWORD in the environment"
+        )
+    for cause in causes:
+        # the driver puts what TLS said into the text of an OSError
+        if isinstance(cause, ssl.SSLError) or "[SSL" in str(cause):
+            return StoreRefused(f"{url}: TLS failed: {_said(cause)}; look at ca= and the host name, or leave tls out")
+        if isinstance(cause, ProtocolError):
+            return StoreRefused(f"{url}: {_FOREIGN}")
+        if "protocol_version" in str(cause):
+            return StoreRefused(f"{url}: {_OLD}")
+    return StoreUnavailable(f"{url}: no node can be reached: {'; '.join(map(_said, causes)) or 'none was tried'}")
+
+
+def is_none_known(error: BaseException) -> bool:
+    """Tell whether the driver had no node to ask: all that it knows of are down, or it has forgotten the others."""
+    return isinstance(error, NoHostAvailable) and not error.errors
+
+
+def is_unknown_there(error: BaseException) -> bool:
+    """Tell whether a node does not know the keyspace or the table; of new ones it may just not have heard yet."""
+    said = str(error).lower()
+    return isinstance(error, cassandra.InvalidRequest) and ("exist" in said or "unconfigured table" in said)
+
+
+def not_created(error: BaseException, url: str, cql: str) -> StoreError:
+    """Translate what creating the schema failed with; cql is what somebody with the right to do so has to run."""
+    if is_unknown_there(error):
+        return StoreUnavailable(f"{url}: {_UNKNOWN}: {_said(error)}")
+    if isinstance(error, _REFUSED):
+        return StoreRefused(f"{url}: the schema is not there, and: {_said(error)}; let an administrator run: {cql}")
+    return StoreUnavailable(f"{url}: the schema could not be made: {_said(error)}")
+
+
+def _causes(error: BaseException) -> Iterable[BaseException]:
+    if not isinstance(error, NoHostAvailable):
+        yield error
+        return
+    found = error.errors
+    for cause in found.values() if isinstance(found, Mapping) else ():
+        if isinstance(cause, BaseException):
+            yield cause
+
+
+def _said(error: BaseException) -> str:
+    """Give the server's words, in one line."""
+    said = error.summary_msg() if isinstance(error, ErrorMessage) else str(error)
+    return f"{type(error).__name__}: {' '.join(said.split())}" if said else type(error).__name__

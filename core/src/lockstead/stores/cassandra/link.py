@@ -1,0 +1,354 @@
+"""Decides how the driver is used: when it connects, that it never asks twice, how long a statement may take, and what
+becomes of its threads after a fork.
+
+The driver's own time-outs go by the wall clock, so every wait here is ours. Must not know commands.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+import cassandra
+from cassandra import ConsistencyLevel, cluster
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.policies import (
+    ConstantReconnectionPolicy,
+    DCAwareRoundRobinPolicy,
+    FallthroughRetryPolicy,
+    NoSpeculativeExecutionPolicy,
+)
+from cassandra.query import PreparedStatement, dict_factory
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.cassandra import rows
+from lockstead.stores.cassandra.errors import (
+    PROTOCOL,
+    failure,
+    is_none_known,
+    is_unknown_there,
+    not_created,
+    unreachable,
+)
+from lockstead.stores.cassandra.url import Where
+
+RECONNECT_EVERY: Final = 1.0
+"""Seconds between two attempts to reach a node that went; the driver's own default grows to ten minutes."""
+
+HEARTBEAT: Final = 5.0
+"""Seconds of silence after which a connection is asked for a sign of life, and that this may take: one that only looks
+open is noticed within twice as long."""
+
+FORGOTTEN: Final = 3 * RECONNECT_EVERY
+"""Seconds without any node to ask after which we connect anew, by the nodes of the URL. The driver forgets those that
+the node it listens to does not know of, as one that has just come up may; once that one is gone it knows of none."""
+
+STEP_LIMIT: Final = 10.0
+"""Seconds that one step of connecting may take; who waits for it waits no longer than its own limit."""
+
+AGREE_EVERY: Final = 0.2
+"""Seconds between two looks whether the nodes agree on what was made."""
+
+GRACE: Final = 0.05
+"""Seconds that the driver's own time-out is waited for: it then keeps the late answer away from later requests."""
+
+Found = list[Mapping[str, Any]]
+MakeCluster = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A connected cluster with everything prepared; profile is how statements are run."""
+
+    cluster: Any
+    session: Any
+    profile: Any
+    prepared: Mapping[str, PreparedStatement]
+
+    def close(self) -> None:
+        """End its threads and connections, without waiting for long: a thread of it may hang in a connection."""
+        ending = threading.Thread(target=self.cluster.shutdown, daemon=True, name="lockstead-cassandra-end")
+        ending.start()
+        ending.join(2.0)
+
+
+class Link:
+    """One cluster, connected by who asks first, in a thread of its own: who waits for that waits within its limit."""
+
+    def __init__(self, where: Where, make: MakeCluster | None) -> None:
+        self._where = where
+        self._make = make
+        self._lock = threading.Lock()
+        self._opening: Future[Opened] | None = None
+        self._none_since: float | None = None
+        self._is_closed = False
+
+    def ask(self, statement: str, values: Sequence[object], ends_at: float) -> Found:
+        """Give the rows of a statement's answer. Raises what `failure` makes of its failures.
+
+        ends_at is on the monotonic clock. Sent once, to one node.
+        """
+        opened = self._opened(ends_at)
+        writes = statement in rows.WRITES
+        left = ends_at - time.monotonic()
+        if left <= 0:
+            raise StoreUnavailable(f"{self._where.url}: no time was left to send the request")
+        answer = _Answer()
+        bound = opened.prepared[statement].bind(values)
+        future = opened.session.execute_async(bound, timeout=left, execution_profile=opened.profile)
+        future.add_callbacks(answer.give, answer.fail)
+        found: Found = []
+        while True:
+            try:
+                found += answer.get(max(0.0, ends_at - time.monotonic()) + GRACE)
+            except TimeoutError:
+                text = f"{self._where.url}: no answer within the limit"
+                raise (OutcomeUnknown(text) if writes else StoreUnavailable(text)) from None
+            except Exception as error:
+                if is_none_known(error):
+                    self._forget(opened)
+                raise failure(error, self._where.url, writes=writes) from error
+            self._none_since = None
+            if not future.has_more_pages:
+                return found
+            answer.clear()
+            future.start_fetching_next_page()
+
+    def look(self, cql: str, values: Sequence[object], limit: float) -> Found:
+        """Give what the server's own tables say; raises the driver's errors once it is connected."""
+        opened = self._opened(time.monotonic() + limit)
+        return list(opened.session.execute(cql, values, timeout=limit, execution_profile=opened.profile))
+
+    def _opened(self, ends_at: float) -> Opened:
+        with self._lock:
+            if self._is_closed:
+                raise StoreUnavailable(f"the store {self._where.url} is closed")
+            opening = self._opening
+            if opening is None or (opening.done() and opening.exception() is not None):
+                opening = self._opening = Future()
+                threading.Thread(
+                    target=self._open, args=(opening,), daemon=True, name="lockstead-cassandra-connect"
+                ).start()
+        try:
+            return opening.result(max(0.0, ends_at - time.monotonic()))
+        except TimeoutError:
+            raise StoreUnavailable(f"{self._where.url}: not connected within the limit") from None
+        except StoreError as error:
+            # one failure is told to all who waited for it, each with a traceback of its own
+            raise type(error)(str(error)) from error.__cause__
+
+    def _forget(self, opened: Opened) -> None:
+        """Connect anew when next asked, if for a while there was no node to ask; not by a caller's own cluster."""
+        now = time.monotonic()
+        with self._lock:
+            if self._none_since is None:
+                self._none_since = now
+            opening = self._opening
+            is_ours = opening is not None and opening.done() and opening.exception() is None
+            if self._make is not None or opening is None or not is_ours or opening.result() is not opened:
+                return
+            if now - self._none_since < FORGOTTEN:
+                return
+            self._opening = self._none_since = None
+        threading.Thread(target=opened.cluster.shutdown, daemon=True, name="lockstead-cassandra-end").start()
+
+    def _open(self, opening: Future[Opened]) -> None:
+        try:
+            opened = connect(self._where, self._make or (lambda: cluster_of(self._where)))
+        except BaseException as error:  # noqa: BLE001 - whoever waits for this thread has to be told
+            opening.set_exception(error if isinstance(error, StoreError) else unreachable(error, self._where.url))
+            return
+        with self._lock:
+            # in one step with the look, or a close in between would leave it open for ever
+            if self._opening is opening and not self._is_closed:
+                opening.set_result(opened)
+                return
+        opening.set_exception(StoreUnavailable(f"the store {self._where.url} is closed"))
+        opened.close()
+
+    def after_fork(self) -> None:
+        """Forget the inherited connections without closing them: their threads are the parent's."""
+        _INHERITED.append(self._opening)
+        if self._opening is not None and self._opening.done() and self._opening.exception() is None:
+            _disown(self._opening.result().cluster)
+        self._lock = threading.Lock()
+        self._opening = None
+
+    def close(self) -> None:
+        """Close what was opened. Idempotent."""
+        with self._lock:
+            opening = self._opening
+            is_first, self._is_closed = not self._is_closed, True
+        if is_first and opening is not None and opening.done() and opening.exception() is None:
+            opening.result().close()
+
+
+class _Answer:
+    """What a statement is answered with, once."""
+
+    def __init__(self) -> None:
+        self._came = threading.Event()
+        self._found: Found = []
+        self._error: BaseException | None = None
+
+    def give(self, found: Found | None) -> None:
+        self._found = list(found or ())
+        self._came.set()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._came.set()
+
+    def clear(self) -> None:
+        self._came.clear()
+
+    def get(self, seconds: float) -> Found:
+        if not self._came.wait(seconds):
+            raise TimeoutError
+        if self._error is not None:
+            raise self._error
+        return self._found
+
+
+# --- connecting --------------------------------------------------------------------------------------------------
+
+
+def cluster_of(where: Where) -> Any:
+    """Make a cluster object as the URL says, not connected."""
+    profile = cluster.ExecutionProfile(load_balancing_policy=DCAwareRoundRobinPolicy(where.datacenter or None))
+    return cluster.Cluster(
+        contact_points=[cluster.DefaultEndPoint(host, port) for host, port in where.hosts],
+        port=where.hosts[0][1],
+        auth_provider=PlainTextAuthProvider(where.user, where.password) if where.user else None,
+        ssl_context=_tls(where) if where.tls else None,
+        ssl_options={"server_hostname": where.hosts[0][0]} if where.tls else None,
+        execution_profiles={cluster.EXEC_PROFILE_DEFAULT: profile},
+        protocol_version=PROTOCOL,
+        reconnection_policy=ConstantReconnectionPolicy(RECONNECT_EVERY, max_attempts=None),
+        idle_heartbeat_interval=HEARTBEAT,
+        idle_heartbeat_timeout=HEARTBEAT,
+        connect_timeout=STEP_LIMIT / 2,
+        control_connection_timeout=STEP_LIMIT / 2,
+        # a cluster may hold thousands of tables; we know the one we use
+        schema_metadata_enabled=False,
+        token_metadata_enabled=False,
+        compression=False,
+    )
+
+
+def _tls(where: Where) -> Any:
+    import ssl
+
+    context = ssl.create_default_context(cafile=where.ca or None)
+    if where.cert:
+        context.load_cert_chain(where.cert, where.key or None)
+    return context
+
+
+def connect(where: Where, make: MakeCluster) -> Opened:
+    """Connect, see to the table and prepare every statement. Raises StoreUnavailable or StoreRefused."""
+    made = make()
+    try:
+        try:
+            session = made.connect()
+        except Exception as error:
+            raise unreachable(error, where.url) from error
+        profile = _profile(session)
+        return Opened(made, session, profile, _prepared(session, profile, where))
+    except BaseException:
+        made.shutdown()
+        raise
+
+
+def _profile(session: Any) -> Any:
+    """Give the cluster's own profile, but for what repeats statements: a caller's may do so elsewhere."""
+    try:
+        return session.execution_profile_clone_update(
+            cluster.EXEC_PROFILE_DEFAULT,
+            row_factory=dict_factory,
+            retry_policy=FallthroughRetryPolicy(),
+            speculative_execution_policy=NoSpeculativeExecutionPolicy(),
+            request_timeout=STEP_LIMIT,
+        )
+    except ValueError as error:
+        raise StoreRefused(
+            "the Cluster must be made with execution profiles, or with none of their settings"
+        ) from error
+
+
+def _prepared(session: Any, profile: Any, where: Where) -> Mapping[str, PreparedStatement]:
+    ends_at = time.monotonic() + STEP_LIMIT
+    has_tried = False
+    while True:
+        try:
+            return _prepare_all(session, where)
+        except cassandra.InvalidRequest as error:
+            # no such keyspace, or no such table; after it was made: not on every node yet
+            if has_tried and not (is_unknown_there(error) and time.monotonic() < ends_at):
+                raise failure(error, where.url, writes=False) from error
+        except Exception as error:
+            raise failure(error, where.url, writes=False) from error
+        if has_tried:
+            time.sleep(AGREE_EVERY)
+        _create(session, profile, where, ends_at)
+        has_tried = True
+
+
+def _prepare_all(session: Any, where: Where) -> Mapping[str, PreparedStatement]:
+    into = f'"{where.keyspace}".{rows.TABLE}'
+    is_local = where.consistency == "local_serial"
+    serial = ConsistencyLevel.LOCAL_SERIAL if is_local else ConsistencyLevel.SERIAL
+    quorum = ConsistencyLevel.LOCAL_QUORUM if is_local else ConsistencyLevel.QUORUM
+    prepared = {}
+    for text in (*rows.WRITES, *rows.SERIAL_READS, rows.LIST_ALL):
+        statement = session.prepare(text.format(into=into))
+        statement.consistency_level = serial if text in rows.SERIAL_READS else quorum
+        statement.serial_consistency_level = serial
+        statement.is_idempotent = False
+        if text in rows.SERIAL_READS:
+            statement.fetch_size = None  # pages would be reads of different moments
+        prepared[text] = statement
+    return prepared
+
+
+def _create(session: Any, profile: Any, where: Where, ends_at: float) -> None:
+    """Make what is missing, of keyspace and table. What is there is not touched, and takes no right to make."""
+    names = {"keyspace": where.keyspace, "replication": where.replication_cql, "table": rows.TABLE}
+    keyspace, table = rows.CREATE_KEYSPACE.format(**names), rows.CREATE_TABLE.format(**names)
+    found = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = %s"
+    while True:
+        try:
+            if not list(session.execute(found, (where.keyspace,), execution_profile=profile)):
+                session.execute(keyspace, execution_profile=profile)
+            session.execute(table, execution_profile=profile)
+        except Exception as error:
+            # the next node may not have heard of the keyspace that the last one has
+            if not is_unknown_there(error) or time.monotonic() >= ends_at:
+                raise not_created(error, where.url, "; ".join((keyspace, table))) from error
+            time.sleep(AGREE_EVERY)
+        else:
+            return
+
+
+# --- after a fork ------------------------------------------------------------------------------------------------
+
+_INHERITED: Final[list[object]] = []
+"""What a child inherited and must neither use nor close; kept, so that Python does not close it either."""
+
+
+def _disown(inherited: Any) -> None:
+    """Keep the driver's own clean-up away from a parent's cluster.
+
+    It would take locks that a thread of the parent may have held at the fork, when the child connects (the event loop
+    notices the fork and closes what it has) and when it ends.
+    """
+    cluster._clusters_for_shutdown.discard(inherited)
+    reactor: Any = sys.modules.get(inherited.connection_class.__module__)
+    if getattr(reactor, "_global_loop", None) is not None:
+        _INHERITED.append(reactor._global_loop)
+        reactor._global_loop = None

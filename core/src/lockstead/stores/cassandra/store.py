@@ -1,0 +1,253 @@
+"""Decides how records are kept in a table of Cassandra or ScyllaDB, by lightweight transactions on one row a record.
+
+Every write names the very state it expects, so none is applied twice and none that is late meets a successor. What a
+grant counts stays in the row when the lock is free. Must not know what the fields of a record mean.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+from uuid import UUID, uuid4
+
+from lockstead.errors import OutcomeUnknown, StoreRefused
+from lockstead.protocol.commands import (
+    Absent,
+    Command,
+    Conflict,
+    Create,
+    Extend,
+    List,
+    Listing,
+    Read,
+    Remove,
+    Removed,
+    Replace,
+    Snapshot,
+    StoreClock,
+    TokenSource,
+    Traits,
+)
+from lockstead.stores.cassandra import rows
+from lockstead.stores.cassandra.link import Found, Link, MakeCluster
+from lockstead.stores.cassandra.rows import Row, at
+from lockstead.values import Name, Space
+
+if TYPE_CHECKING:
+    from lockstead.stores.cassandra.url import Where
+    from lockstead.stores.examination import Finding, Promise
+
+A = TypeVar("A")
+
+TRAITS: Final = Traits(
+    scheme="cassandra",
+    guarantee="consensus: Paxos among the replicas of each key, as many as the keyspace has; no clock decides",
+    clock=StoreClock.NONE,
+    tokens=TokenSource.NATIVE,
+    ttl_recommended=5.0,
+)
+
+AGAIN_MAX: Final = 0.02
+"""Seconds, at most, until an extension that met another one's is tried again; drawn, and doubled up to 16 times."""
+
+
+class CassandraStore:
+    """Records in one table. Promises nothing if the table is written to, truncated or restored by anybody else.
+
+    make gives a Cluster of the caller's own, not connected. wall gives seconds since the epoch and feeds the count of
+    grants alone.
+    """
+
+    def __init__(
+        self, where: Where, make: Callable[[], object] | None = None, *, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._where = where
+        self._wall = wall
+        self._link = Link(where, cast(MakeCluster | None, make))
+
+    def __repr__(self) -> str:
+        return f"CassandraStore({self._where.url!r})"
+
+    @property
+    def traits(self) -> Traits:
+        """What the protocol must know of this store."""
+        return TRAITS
+
+    @property
+    def url(self) -> str:
+        """The URL without credentials."""
+        return self._where.url
+
+    def perform(self, command: Command[A], limit: float) -> A:
+        """Carry out one command within `limit` seconds: one request, or two where the row has to be known first.
+
+        At most one of them writes, or all but the last were answered to have written nothing. Raises StoreUnavailable
+        (nothing was written), OutcomeUnknown or StoreRefused.
+        """
+        ends_at = time.monotonic() + limit
+        answer: object
+        match command:
+            case Read():
+                answer = self._read(command.name, ends_at)
+            case Extend():
+                answer = self._extend(command, ends_at)
+            case Create():
+                answer = self._create(command, ends_at)
+            case Remove():
+                answer = self._remove(command, ends_at)
+            case Replace():
+                answer = self._replace(command, ends_at)
+            case List():
+                answer = self._list(command, ends_at)
+            case _:
+                raise TypeError(f"not a command for a store: {type(command).__name__}")
+        return cast(A, answer)
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    def _read(self, name: Name, ends_at: float) -> Snapshot | Absent:
+        row = self._find(name, ends_at)
+        return Absent() if row is None else row.snapshot(name.space)
+
+    def _find(self, name: Name, ends_at: float) -> Row | None:
+        """Give the row of a record that is held; None if there is none."""
+        found = self._link.ask(rows.READ, at(name), ends_at)
+        row = Row.of(found[0]) if found else None
+        return row if row is not None and self._is_held(row, name) else None
+
+    def _is_held(self, row: Row, name: Name) -> bool:
+        if row.held is None:
+            raise StoreRefused(
+                f"the row of {name.key!r} in {self.url} is damaged: it does not say whether it is held; let an "
+                f"administrator run: {rows.deletion(self._where.keyspace, name)}"
+            )
+        return row.held
+
+    def _list(self, command: List, ends_at: float) -> Listing:
+        space = command.space
+        if command.key is None:
+            found = self._link.ask(rows.LIST_ALL, (), ends_at)
+        else:
+            found = self._link.ask(rows.LIST_KEY, (space.value, command.key), ends_at)
+        named = (
+            (Name(row["key"], space, row["part"]), Row.of(row))
+            for row in found
+            if row.get("space", space.value) == space.value and row["part"].startswith(command.part_prefix)
+        )
+        return Listing(tuple((name, row.snapshot(space)) for name, row in named if row.held is not False))
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def _create(self, command: Create, ends_at: float) -> Snapshot | Conflict:
+        # no look first: the refusal of an insertion shows the row
+        name, space = command.name, command.name.space
+        made = rows.granted_row(command.fields, 0, self._wall())
+        values = (*at(name), made.granted, made.incarnation, made.revision, made.fields)
+        refused = self._refusal(self._link.ask(rows.INSERT, values, ends_at), made.revision)
+        if refused is None:
+            return made.snapshot(space)
+        row = Row.of(refused)
+        if self._is_held(row, name):
+            return Conflict()
+        made = rows.granted_row(command.fields, row.granted or 0, self._wall())
+        return Conflict() if self._swap(name, row, made, ends_at) is not None else made.snapshot(space)
+
+    def _replace(self, command: Replace, ends_at: float) -> Snapshot | Conflict | Absent:
+        state, revision = rows.expected(command.incarnation), rows.expected_revision(command.revision)
+        if state is None or revision is None:
+            return self._mismatch(command.name, ends_at)
+        granted, incarnation = state
+        row = Row(True, granted, incarnation, revision[0], None)
+        made = rows.granted_row(command.fields, granted, self._wall())
+        refused = self._swap(command.name, row, made, ends_at)
+        return made.snapshot(command.name.space) if refused is None else _unmet(refused)
+
+    def _extend(self, command: Extend, ends_at: float) -> Snapshot | Conflict | Absent:
+        name, longest = command.name, AGAIN_MAX
+        while True:
+            row = self._find(name, ends_at)
+            if row is None:
+                return Absent()
+            if not row.is_at(command.incarnation, command.revision):
+                return Conflict()
+            if not row.is_sound:
+                raise StoreRefused(
+                    f"the record of {name.key!r} in {self.url} is damaged: columns of its row are missing; "
+                    "break it with now=True (--now)"
+                )
+            made = rows.extended_row(row, command.fields)
+            refused = self._swap(name, row, made, ends_at)
+            if refused is None:
+                return made.snapshot(name.space)
+            # another extension came between; nothing of ours was written, and what it wrote has to be merged too
+            time.sleep(max(0.0, min(random.uniform(0, longest), ends_at - time.monotonic())))
+            longest = min(longest * 2, AGAIN_MAX * 16)
+
+    def _remove(self, command: Remove, ends_at: float) -> Removed | Conflict | Absent:
+        name = command.name
+        state = rows.expected(command.incarnation)
+        revision = () if command.revision is None else rows.expected_revision(command.revision)
+        if state is None or revision is None:
+            return self._mismatch(name, ends_at)
+        drawn = uuid4()
+        expects = (*at(name), state[1], *revision)
+        if name.space is Space.LOCK:
+            statement = rows.FREE if command.revision is None else rows.FREE_AT
+            refused = self._refusal(self._link.ask(statement, (drawn, *expects), ends_at), drawn)
+        else:
+            # members and audit entries bear a new name each, and would fill their key's partition for ever
+            statement = rows.DELETE if command.revision is None else rows.DELETE_AT
+            refused = self._refusal(self._link.ask(statement, expects, ends_at), None)
+        return Removed() if refused is None else _unmet(refused)
+
+    def _swap(self, name: Name, row: Row, made: Row, ends_at: float) -> Mapping[str, object] | None:
+        """Write `made` where `row` stands; give None, or what was seen instead."""
+        values = (made.granted, made.incarnation, made.revision, made.fields)
+        expects = (row.held, row.incarnation, row.revision)
+        found = self._link.ask(rows.UPDATE, (*values, *at(name), *expects), ends_at)
+        return self._refusal(found, made.revision)
+
+    def _refusal(self, found: Found, drawn: UUID | None) -> Mapping[str, object] | None:
+        """Give None if a conditional write was applied, and otherwise the row that stood in its way."""
+        if not found:
+            raise OutcomeUnknown(f"{self.url}: the server does not say whether a conditional write was applied")
+        seen = found[0]
+        # a refusal that shows what only we can have written is a success, told by the second of two deliveries
+        is_ours = drawn is not None and seen.get("revision") == drawn
+        return None if seen["[applied]"] or is_ours else seen
+
+    def _mismatch(self, name: Name, ends_at: float) -> Conflict | Absent:
+        """Answer a command that expects a state which no row can be in."""
+        return Absent() if self._find(name, ends_at) is None else Conflict()
+
+    # --- examining -----------------------------------------------------------------------------------------------
+
+    @property
+    def behind(self) -> Mapping[Promise, str]:
+        """What keeps the promises, in CQL."""
+        from lockstead.stores.cassandra.doctor import BEHIND
+
+        return BEHIND
+
+    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
+        """Look at the cluster: its version, its nodes, the copies of the keyspace, the table."""
+        from lockstead.stores.cassandra.doctor import examination
+
+        return examination(self._link.look, self._where, limit)
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def after_fork(self) -> None:
+        """Forget every inherited connection without closing it; the child connects by itself."""
+        self._link.after_fork()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._link.close()
+
+
+def _unmet(refused: Mapping[str, object]) -> Conflict | Absent:
+    """Answer a command whose expectation was not met: a row that is not there shows nothing."""
+    return Conflict() if refused.get("held") else Absent()

@@ -1,0 +1,141 @@
+"""Decides how the renewals of many leases go out together: one KeepAlive for all of them, one range that proves it.
+
+What hangs on a lease that was retired is moved, many in one transaction. What does not fit (a record with fields to
+write, one that hangs elsewhere by now) is left to be asked alone. Must not know connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Final
+
+from lockstead.errors import StoreRefused
+from lockstead.frozen import frozen
+from lockstead.protocol.commands import Absent, Command, Extend, Read
+from lockstead.stores.bootclock import boot_now
+from lockstead.stores.etcd import wire
+from lockstead.stores.etcd.errors import LeaseGone
+from lockstead.stores.etcd.extend import counted, judged
+from lockstead.stores.etcd.steps import Beat, Steps, ask, beats_in, shared, term_of
+from lockstead.stores.etcd.talk import Talker
+from lockstead.stores.etcd.wire import Json, Kv, Root
+from lockstead.values import Name
+
+GETS_MAX: Final = 100
+"""Records that are read one by one inside of one transaction; etcd takes up to 128 operations. More are one range."""
+
+STRANGERS_MAX: Final = 1000
+"""Records of others, between ours, that a range may show before reading one by one is less."""
+
+
+MOVES_MAX: Final = 60
+"""Records that are moved to another lease in one transaction."""
+
+
+def batch(talker: Talker, commands: Sequence[Command[Any]]) -> Steps[list[Any]]:
+    """Carry out what can be carried out together; None stands for what is to be asked alone."""
+    answers: list[Any] = [None] * len(commands)
+    plain = [
+        (n, one) for n, one in enumerate(commands) if isinstance(one, Extend) and not one.fields and one.incarnation
+    ]
+    records = [(one.name, one.incarnation or "") for _number, one in plain]
+    held = zip(plain, talker.leases.wanted(records, boot_now()), strict=True)
+    renewals = {number: (one, hold) for (number, one), hold in held if hold is not None}
+    reads = {number: one for number, one in enumerate(commands) if isinstance(one, Read)}
+    if len(renewals) + len(reads) < 2:
+        return answers
+    beats: dict[str, Beat] = {}
+    leases = {hold.lease: hold.is_alone for _one, hold in renewals.values() if hold.is_good}
+    if leases:
+        request = wire.keep_alive(*leases)
+        response = yield request
+        beats = beats_in(talker.leases, request, response, leases)
+    names = {one.name for one, _hold in renewals.values()} | {one.name for one in reads.values()}
+    seen, term = yield from _seen(talker.root, names)
+    for number, read in reads.items():
+        kv = seen.get(read.name)
+        answers[number] = kv.snapshot() if isinstance(kv, Kv) else kv
+    moving: list[_Move] = []
+    for number, (one, hold) in renewals.items():
+        kv = seen.get(one.name)
+        if isinstance(kv, StoreRefused) or one.name not in seen:
+            continue
+        standing = kv if isinstance(kv, Kv) else None
+        answers[number] = judged(talker.leases, one, standing, beats.get(hold.lease), term)
+        if answers[number] is None and standing is not None and standing.lease == hold.lease and not hold.is_good:
+            moving.append(_Move(number, one, standing, hold.asked))
+    yield from _moved(talker, moving, answers)
+    return answers
+
+
+@frozen
+class _Move:
+    """A record on a lease that was retired: the number of its command, and the length of the lease it needs."""
+
+    number: int
+    command: Extend
+    kv: Kv
+    asked: int
+
+
+def _moved(talker: Talker, moving: list[_Move], answers: list[Any]) -> Steps[None]:
+    """Move records to the lease that is good now, many in one transaction; those that changed are asked alone."""
+    for asked in {move.asked for move in moving}:
+        group = [move for move in moving if move.asked == asked]
+        for first in range(0, len(group), MOVES_MAX):
+            some = group[first : first + MOVES_MAX]
+            beat = yield from shared(talker.leases, asked)
+            for move in some:
+                talker.leases.hangs(move.command.name, beat.lease, move.kv.created, boot_now())
+            same = [wire.compared_key(move.kv.key, "mod_revision", move.kv.changed) for move in some]
+            puts = [
+                wire.put(move.kv.key, wire.value_of(move.kv.fields, move.kv.stands, is_alone=False), beat.lease)
+                for move in some
+            ]
+            try:
+                body = yield from ask(wire.txn("Extend", same, puts, []))
+            except LeaseGone:
+                talker.leases.retire(beat.lease)
+                continue
+            if not body.get("succeeded") or not beat.is_proved(term_of(body)):
+                continue
+            for move in some:
+                kv = move.kv
+                now = Kv(
+                    kv.key, kv.created, body["header"]["revision"], beat.lease, kv.fields, kv.stands, is_alone=False
+                )
+                answers[move.number] = counted(talker.leases, move.command, now, beat)
+
+
+def _seen(root: Root, names: set[Name]) -> Steps[tuple[dict[Name, Kv | Absent | StoreRefused], str]]:
+    """Read many records; missing is what was not read. The term is empty if it changed on the way."""
+    seen: dict[Name, Kv | Absent | StoreRefused] = {}
+    terms: set[str] = set()
+    if len(names) > GETS_MAX:
+        for space, group in groupby(sorted(names, key=lambda name: name.space.value), key=lambda name: name.space):
+            # by the whole key: a colon sorts above digits, so that "key-1:" comes after "key-10:"
+            wanted = sorted(group, key=lambda name: root.base(name) + ":")
+            limit = str(2 * len(wanted) + STRANGERS_MAX)
+            start, stop = root.base(wanted[0]) + ":", wire.end_of(root.base(wanted[-1]) + ":")
+            body = yield from ask(wire.range_of("Range", start, stop, limit=limit))
+            terms.add(term_of(body))
+            if not body.get("more"):
+                found = {root.name_of(wire.text(item["key"]), space): item for item in body.get("kvs", ())}
+                seen.update({name: _record(found.get(name)) for name in wanted})
+    left = list(names - seen.keys())
+    for some in (left[first : first + GETS_MAX] for first in range(0, len(left), GETS_MAX)):
+        bases = [root.base(name) + ":" for name in some]
+        gets = [{"request_range": wire.get(base, wire.end_of(base))} for base in bases]
+        body = yield from ask(wire.txn("Range", [], gets, []))
+        terms.add(term_of(body))
+        for name, one in zip(some, body["responses"], strict=True):
+            seen[name] = _record((one["response_range"].get("kvs") or [None])[0])
+    return seen, terms.pop() if len(terms) == 1 else ""
+
+
+def _record(item: Json | None) -> Kv | Absent | StoreRefused:
+    try:
+        return Absent() if item is None else wire.kv_of(item)
+    except StoreRefused as error:
+        return error

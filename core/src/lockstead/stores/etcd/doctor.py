@@ -1,0 +1,130 @@
+"""Decides what the doctor looks at in an etcd: members, versions, quorum, alarms, space.
+
+Must not know how requests are sent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Final
+
+from lockstead.errors import StoreError
+from lockstead.stores.etcd import wire
+from lockstead.stores.etcd.errors import NEEDED, complaint
+from lockstead.stores.etcd.settings import EtcdSettings
+from lockstead.stores.etcd.wire import Json, Request, Response
+from lockstead.stores.examination import Finding, Promise, Severity
+
+BEHIND: Final[Mapping[Promise, str]] = {
+    Promise.CREATE_PRESENT: "the comparison of create_revision over the record's range",
+    Promise.CREATE_RACE: "the comparison of create_revision over the record's range",
+    Promise.EXTEND_REVISION: "the comparison of mod_revision",
+    Promise.REPLACE_REVISION: "the comparison of mod_revision",
+    Promise.REMOVE_INCARNATION: "the comparison of create_revision",
+    Promise.TOKEN: "the create revision, which the cluster counts",
+}
+
+FULL: Final = 0.8
+"""The part of the quota from which on a warning is due."""
+
+Each = Callable[[Request], "list[Response | StoreError]"]
+
+
+def examination(settings: EtcdSettings, each: Each) -> Iterator[Finding]:
+    """Yield what is found, member by member. each sends a request to every member."""
+    yield from _versions(settings, each)
+    states = yield from _members(settings, each)
+    yield from _alarms(each)
+    yield from _space(each, states)
+
+
+def _versions(settings: EtcdSettings, each: Each) -> Iterator[Finding]:
+    for endpoint, answer in zip(settings.endpoints, each(Request("Version", "/version", b"")), strict=True):
+        if isinstance(answer, StoreError):
+            yield Finding(Severity.WARNING, "member", f"{endpoint}: {answer}", "start it, or take it out of the URL")
+            continue
+        said = str(_body(answer).get("etcdserver", ""))
+        found = re.match(r"(\d+)\.(\d+)", said)
+        if found is None:
+            text = f"{endpoint}: what answers there is no etcd"
+            yield Finding(Severity.FAILURE, "version", text, "correct host and port")
+        elif (int(found[1]), int(found[2])) < tuple(map(int, NEEDED.split("."))):
+            text = f"{endpoint}: etcd {said} is too old"
+            yield Finding(Severity.FAILURE, "version", text, f"upgrade it to {NEEDED} or later")
+        else:
+            yield Finding(Severity.OK, "version", f"{endpoint}: etcd {said}")
+
+
+def _members(settings: EtcdSettings, each: Each) -> Generator[Finding, None, list[Json]]:
+    states: list[Json] = []
+    for endpoint, answer in zip(
+        settings.endpoints, each(wire.request("Status", "maintenance/status", {})), strict=True
+    ):
+        if isinstance(answer, StoreError) or answer.status != 200:
+            continue
+        body = _body(answer)
+        states.append(body)
+        if not int(body.get("leader", 0) or 0):
+            text = f"{endpoint}: this member knows no leader: there is no majority, and no lock can be taken through it"
+            yield Finding(
+                Severity.FAILURE, "quorum", text, "start the other members, or repair the network between them"
+            )
+    leaders = {body.get("leader") for body in states if int(body.get("leader", 0) or 0)}
+    if len(leaders) == 1:
+        yield Finding(Severity.OK, "quorum", f"{len(states)} of the members in the URL agree on a leader")
+    if len(settings.endpoints) == 1:
+        text = "the URL names one member: while that is down, no lock can be taken or renewed"
+        yield Finding(Severity.NOTE, "members", text, "name all members: etcd://host1,host2,host3/prefix")
+    return states
+
+
+def _alarms(each: Each) -> Iterator[Finding]:
+    for answer in each(wire.request("Alarm", "maintenance/alarm", {"action": "GET"})):
+        if isinstance(answer, StoreError):
+            continue
+        said = complaint(_body(answer))[1]
+        if said:
+            yield Finding(Severity.NOTE, "alarms", f"alarms cannot be seen: {said}", "ask as root: etcdctl alarm list")
+            return
+        alarms = [str(one.get("alarm", "")) for one in _body(answer).get("alarms", ())]
+        if alarms:
+            text = f"an alarm is raised ({', '.join(sorted(set(alarms)))}): etcd takes no writes"
+            remedy = "compact and defragment it, raise its quota, then: etcdctl alarm disarm"
+            yield Finding(Severity.FAILURE, "alarms", text, remedy)
+        else:
+            yield Finding(Severity.OK, "alarms", "no alarm is raised")
+        return
+
+
+def _space(each: Each, states: list[Json]) -> Iterator[Finding]:
+    sizes = [int(body.get("dbSize", 0)) for body in states]
+    if not sizes:
+        return
+    quotas = [quota for quota in map(_quota, each(Request("Metrics", "/metrics", b""))) if quota]
+    size, quota = max(sizes), min(quotas, default=0.0)
+    figures = {"db_bytes": float(size), **({"quota_bytes": quota} if quota else {})}
+    if not quota:
+        yield Finding(Severity.NOTE, "space", f"the database has {size} bytes; its quota is not shown", figures=figures)
+    elif size > FULL * quota:
+        text = f"the database fills {size / quota:.0%} of its quota; once it is full, no lock can be taken"
+        remedy = "compact and defragment it (--auto-compaction-retention), or raise --quota-backend-bytes"
+        yield Finding(Severity.WARNING, "space", text, remedy, figures)
+    else:
+        yield Finding(Severity.OK, "space", f"the database fills {size / quota:.0%} of its quota", figures=figures)
+
+
+def _quota(answer: Response | StoreError) -> float | None:
+    if isinstance(answer, StoreError):
+        return None
+    found = re.search(rb"^etcd_server_quota_backend_bytes (\S+)", answer.body, re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+def _body(answer: Response) -> Json:
+    try:
+        body = json.loads(answer.body)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}

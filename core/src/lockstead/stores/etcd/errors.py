@@ -1,0 +1,131 @@
+"""Decides what an answer of etcd's gateway means that is not the one hoped for: which error, and what to do about it.
+
+Certain are only refusals that etcd gives before it proposes, or in the very step that would have applied: all else
+is an unknown outcome. Must not know what was asked, nor how it was sent. Source of codes and texts: etcd's
+`api/v3rpc/rpctypes/error.go`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.etcd.wire import Json, Request, Response
+
+NEEDED: Final = "3.4"
+"""The oldest etcd that serves the gateway's paths."""
+
+NOT_ETCD: Final = "what answers there is no etcd (or its gateway is off); correct host and port"
+
+
+_NO_SUCH_PATH: Final = "Not Found"
+"""What the gateway says from 3.6 on of a path that it does not serve; etcd's own words have more to them."""
+
+
+class LeaseGone(Exception):  # noqa: N818 - an answer, not a failure
+    """The lease that a record was to hang on is not there: certainly not applied."""
+
+
+def is_token_spent(response: Response) -> bool:
+    """Tell whether our sign-in counts no more: certainly not applied, and worth asking again after a new one."""
+    if response.status == 200:
+        return False
+    return b"invalid auth token" in response.body or b"revision of auth store is old" in response.body
+
+
+def answered(response: Response, request: Request) -> Json:
+    """Give the body of a good answer. Raises StoreError or LeaseGone for any other."""
+    body = _json(response.body)
+    if response.status == 200 and isinstance(body, dict) and "header" in body:
+        return body
+    raise error_of(response, body, request)
+
+
+def each_answered(response: Response, request: Request) -> list[Json]:
+    """Give the answers of a stream that has ended, in order."""
+    if response.status != 200:
+        raise error_of(response, _json(response.body), request)
+    answers = []
+    for line in response.body.splitlines():
+        body = _json(line)
+        if not isinstance(body, dict) or not isinstance(body.get("result"), dict):
+            raise error_of(response, body, request)
+        answers.append(body["result"])
+    return answers
+
+
+def error_of(response: Response, body: object, request: Request) -> Exception:
+    """Say what an answer means that is not a good one."""
+    code, said = complaint(body)
+    what = f"{request.what} at {response.member}" if response.member else request.what
+    low = said.lower()
+    if not said:
+        return _stranger(response.status, what)
+    if "requested lease not found" in low:
+        return LeaseGone(said)
+    certain = _certain(code, low, said, what)
+    return certain or OutcomeUnknown(f"etcd answered {what} with: {said}")
+
+
+def _certain(code: int, low: str, said: str, what: str) -> StoreError | None:
+    if "database space exceeded" in low:
+        return StoreUnavailable(
+            f"etcd is out of space and takes no writes ({what}: {said}); compact and defragment it, raise its quota, "
+            "then disarm the alarm (etcdctl alarm disarm)"
+        )
+    if "too many requests" in low:
+        return StoreUnavailable(f"etcd turned {what} away: {said}")
+    if "invalid user id or password" in low:
+        return StoreRefused("etcd refused user or password; correct them in the URL or in ETCDCTL_USER")
+    if "user name is empty" in low or "user name not found" in low:
+        return StoreRefused("this etcd wants a user and a password: etcd://user:password@host, or ETCDCTL_USER")
+    if "invalid auth token" in low or "revision of auth store is old" in low:
+        return StoreRefused(f"etcd does not accept the sign-in it has just given ({said}); is a proxy in between?")
+    if code == 7 or "permission denied" in low:
+        return StoreRefused(
+            f"etcd forbids {what} to this user; grant its role read and write on the prefix "
+            "(etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX)"
+        )
+    if code in (3, 9, 12):
+        return StoreRefused(f"etcd refused {what}: {said}")
+    return None
+
+
+def complaint(body: object) -> tuple[int, str]:
+    """Give (gRPC code, text) of an error's body; the text is empty where it is no error of etcd's.
+
+    The gateway up to 3.5 answers {"error": text, "code": code}, from 3.6 on {"message": text, "code": code}; inside of
+    a stream the error is an object of its own.
+    """
+    if not isinstance(body, dict):
+        return 0, ""
+    error = body.get("error", body)
+    if not isinstance(error, dict):
+        return _code(body.get("code")), str(error)[:300]
+    said = error.get("message")
+    # of another server's objects some have a message, too
+    if not isinstance(said, str) or not ("error" in body or "code" in error) or said == _NO_SUCH_PATH:
+        return 0, ""
+    return _code(error.get("grpc_code", error.get("code"))), said[:300]
+
+
+def _code(said: object) -> int:
+    return said if isinstance(said, int) else 0
+
+
+def _stranger(status: int, what: str) -> StoreError:
+    if status == 404:
+        return StoreRefused(f"{what} is not known: an etcd older than {NEEDED}, or {NOT_ETCD}")
+    if status in (502, 503, 504) or status == 429 or status >= 520:
+        return OutcomeUnknown(f"something before etcd answered {what} with {status}")
+    if status < 500:
+        return StoreRefused(f"{what} was answered with {status} and no words of etcd's: {NOT_ETCD}")
+    return OutcomeUnknown(f"{what} was answered with {status}")
+
+
+def _json(body: bytes) -> object:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body[:300].decode("utf-8", "replace")

@@ -1,0 +1,254 @@
+"""Decides who stands in which queue: places on a lease of the store's own, in the order of their create revisions.
+
+A request to take a place may arrive late, when its asker has gone. So it compares a guard, a key on the same lease, and
+whoever leaves after such a request bumps that guard in the step that removes the place: what arrives afterwards is
+refused. If the lease is gone, so is the place, and whatever would still hang itself on it. Must not know connections.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from lockstead.errors import OutcomeUnknown, StoreUnavailable
+from lockstead.stores.bootclock import boot_now
+from lockstead.stores.etcd import wire
+from lockstead.stores.etcd.errors import LeaseGone, each_answered
+from lockstead.stores.etcd.steps import TURNS_MAX, Steps, ask, end, grant, record_in
+from lockstead.stores.etcd.wire import Json, Kv, Root
+from lockstead.values import Name
+
+SESSION_TTL: Final = 10
+"""Seconds after which the places of a process that died are gone."""
+
+BEAT_EVERY: Final = 2.5
+"""Seconds after which somebody who waits renews the session's lease."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """The lease that all places of a store hang on. guard is the revision of its guard, "0" while there is none."""
+
+    lease: str
+    beaten_at: float
+    guard: str = "0"
+
+
+class Closes(Protocol):
+    """Something to be closed."""
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """Somebody's place in the queue of a key: its create revision, None while it has none.
+
+    doubt: the session on which a request to take it may yet arrive. has_left: it must not be taken any more.
+    """
+
+    key: str
+    asker: str
+    created: str | None = None
+    doubt: Session | None = None
+    has_left: bool = False
+    watch: Closes | None = None
+    """What the waiting side keeps with it, between two calls."""
+
+    def drop_watch(self) -> None:
+        """Stop watching."""
+        watch, self.watch = self.watch, None
+        if watch is not None:
+            watch.close()
+
+
+@dataclass(slots=True)
+class Sight:
+    """What one look at a queue showed: whether the place stands, who is ahead, the record, and at which revision."""
+
+    stands: bool
+    ahead: str | None
+    record: Kv | None
+    revision: int
+
+
+@dataclass(slots=True)
+class Line:
+    """The places of one store. Safe to share between threads; its lock is held for memory only."""
+
+    root: Root
+    session: Session | None = None
+    places: dict[tuple[str, str], Place] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    # --- what is known -------------------------------------------------------------------------------------------
+
+    def find(self, key: str, asker: str) -> Place | None:
+        """Give the place of an asker, if this store took one for it."""
+        with self.lock:
+            return self.places.get((key, asker))
+
+    def enter(self, key: str, asker: str) -> Place:
+        """Give the place of an asker, to be taken if it has none yet."""
+        with self.lock:
+            return self.places.setdefault((key, asker), Place(key, asker))
+
+    def stands(self, key: str, asker: str, created: str | None) -> Place:
+        """Correct what is known of a place by what was seen."""
+        place = self.enter(key, asker)
+        place.created = created
+        return place
+
+    def closing(self, place: Place | None) -> list[Json]:
+        """Give what must be done together with a place's end, so that it is not taken once more afterwards."""
+        if place is None or place.doubt is None:
+            return []
+        lease = place.doubt.lease
+        return [wire.put(self.root.session(lease), place.asker, lease)]
+
+    def granted(self, place: Place, revision: str) -> None:
+        """Forget a place that has ended in this revision."""
+        with self.lock:
+            if place.doubt is not None:
+                place.doubt.guard = revision
+            place.doubt, place.created, place.has_left = None, None, True
+            self.places.pop((place.key, place.asker), None)
+        place.drop_watch()
+
+    def forget(self) -> list[str]:
+        """Forget everybody; give the lease to end, if there is one."""
+        with self.lock:
+            session, self.session = self.session, None
+            places = list(self.places.values())
+            self.places.clear()
+        for place in places:
+            place.has_left = True
+            place.drop_watch()
+        return [] if session is None else [session.lease]
+
+    # --- conversations -------------------------------------------------------------------------------------------
+
+    def beat(self) -> Steps[Session]:
+        """Give a session that lives: renewed if it is time, made if there is none."""
+        with self.lock:
+            session = self.session
+        now = boot_now()
+        if session is not None and now - session.beaten_at < BEAT_EVERY:
+            return session
+        if session is not None:
+            request = wire.keep_alive(session.lease)
+            response = yield request
+            if any(int(body.get("TTL", 0)) > 0 for body in each_answered(response, request)):
+                session.beaten_at = response.sent_at
+                return session
+            self._lost(session)
+        made = yield from grant(SESSION_TTL)
+        session = Session(made.lease, made.sent_at)
+        with self.lock:
+            if self.session is None:
+                self.session = session
+                return session
+            standing = self.session
+        yield from end(made.lease)
+        return standing
+
+    def _lost(self, session: Session) -> None:
+        with self.lock:
+            if self.session is session:
+                self.session = None
+
+    def look_after(self, place: Place | None) -> Steps[None]:
+        """After a lease was found gone: if it was the session's, nothing can arrive late on it any more."""
+        session = None if place is None else place.doubt
+        if place is None or session is None:
+            return
+        request = wire.keep_alive(session.lease)
+        response = yield request
+        if not any(int(body.get("TTL", 0)) > 0 for body in each_answered(response, request)):
+            place.doubt = None
+            self._lost(session)
+
+    def take(self, place: Place) -> Steps[None]:
+        """Take a place if there is none yet; nothing if its asker has left meanwhile."""
+        for _ in range(TURNS_MAX):
+            session = yield from self.beat()
+            if place.has_left:
+                return
+            key, guard = self.root.place(place.key, place.asker), self.root.session(session.lease)
+            expected = [
+                wire.compared_key(key, "create_revision", "0"),
+                wire.compared_key(guard, "mod_revision", session.guard),
+            ]
+            shows = [{"request_range": {"key": wire.b64(one)}} for one in (key, guard)]
+            before, place.doubt = place.doubt, session
+            try:
+                body = yield from ask(wire.txn("Queue", expected, [wire.put(key, "", session.lease)], shows))
+            except StoreUnavailable:
+                place.doubt = before
+                raise
+            except LeaseGone:
+                place.doubt = before
+                self._lost(session)
+                continue
+            # what was in doubt before may still arrive: on the same session it finds the place, or the guard
+            place.doubt = before
+            if body.get("succeeded"):
+                place.created = body["header"]["revision"]
+                return
+            mine, guards = (one["response_range"].get("kvs") for one in body["responses"])
+            session.guard = guards[0]["mod_revision"] if guards else "0"
+            if mine:
+                place.created = mine[0]["create_revision"]
+                return
+        raise StoreUnavailable(f"no place could be taken in the queue for {place.key!r}: it kept changing")
+
+    def look(self, name: Name, place: Place) -> Steps[Sight]:
+        """Look who is ahead, and at the record."""
+        base, queue, mine = (
+            self.root.base(name) + ":",
+            self.root.queue(place.key),
+            self.root.place(place.key, place.asker),
+        )
+        ahead = {
+            "limit": "1",
+            "sort_order": "DESCEND",
+            "sort_target": "CREATE",
+            "max_create_revision": str(int(place.created or "1") - 1),
+            "keys_only": True,
+        }
+        reads = [
+            {"key": wire.b64(mine)},
+            wire.get(queue, wire.end_of(queue), **ahead),
+            wire.get(base, wire.end_of(base)),
+        ]
+        body = yield from ask(wire.txn("Look", [], [{"request_range": one} for one in reads], []))
+        own, before, record = (one["response_range"].get("kvs") for one in body["responses"])
+        return Sight(
+            stands=bool(own) and own[0]["create_revision"] == place.created,
+            ahead=wire.text(before[0]["key"]) if before else None,
+            record=record_in(record),
+            revision=int(body["header"]["revision"]),
+        )
+
+    def leave(self, key: str, asker: str) -> Steps[None]:
+        """Give up a place, so that no request that is still under way brings it back."""
+        with self.lock:
+            place = self.places.get((key, asker))
+            if place is None:
+                return
+            place.has_left = True
+        for _ in range(TURNS_MAX):
+            closing = self.closing(place)
+            try:
+                body = yield from ask(
+                    wire.txn("Leave", [], [wire.delete_key(self.root.place(key, asker)), *closing], [])
+                )
+            except LeaseGone:
+                yield from self.look_after(place)
+                continue
+            self.granted(place, body["header"]["revision"])
+            return
+        raise OutcomeUnknown(f"the place in the queue for {key!r} could not be given up")

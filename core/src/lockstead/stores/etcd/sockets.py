@@ -1,0 +1,252 @@
+"""Decides how a blocking request goes out and its answer comes in: over sockets of our own, each kept for the next.
+
+Head and body leave in one write. h11 writes heads, once for each length, and reads answers; but the usual answer of
+etcd, a 200 with a Content-Length, is cut out of what was received: h11 takes as long for it as all else that we do. No
+request is ever sent twice. Must not know which member is asked first, nor what a request says.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+import h11
+
+from lockstead.frozen import frozen
+from lockstead.stores.etcd.wire import Request
+
+KEEPALIVE: Final = 10.0
+"""Seconds for which an idle connection is used again. Longer than the longest pause of a waiter, so that polling needs
+no handshakes, and below the patience of anything that forgets connections on the way."""
+
+CONNECTIONS_MAX: Final = 64
+
+HEADS_MAX: Final = 256
+"""Heads of requests that are kept: they differ by the path and by the length of what follows."""
+
+CHUNK: Final = 65536
+
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: ([0-9]{1,9})\r\n")
+_UNUSUAL: Final = re.compile(rb"\r\n(?:transfer-encoding|connection|[ \t])|[^\r]\n|\r[^\n]")
+
+
+class Unsent(Exception):  # noqa: N818 - it is said of the request
+    """No connection came about, so nothing was sent. The cause says why."""
+
+
+class Unanswered(Exception):  # noqa: N818 - it is said of the request
+    """The connection ended, or no HTTP came back, after the request may have been sent."""
+
+
+def connected(endpoint: str, tls: ssl.SSLContext | None, limit: float) -> socket.socket:
+    """Connect to host:port within `limit` seconds, for small messages. OSError or ValueError if it fails."""
+    host, _, port = endpoint.rpartition(":")
+    host = host.strip("[]")
+    ends_at = time.monotonic() + limit
+    plain = socket.create_connection((host, int(port)), max(0.001, limit))
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is None:
+            return plain
+        plain.settimeout(max(0.001, ends_at - time.monotonic()))
+        return tls.wrap_socket(plain, server_hostname=host)
+    except BaseException:
+        plain.close()
+        raise
+
+
+@frozen
+class Head:
+    """The head of a request, for h11 and as it is written."""
+
+    event: h11.Request
+    written: bytes
+
+
+class Connection:
+    """One connection to a member, for one thread at a time. A request that failed ends it."""
+
+    __slots__ = ("_idle_since", "_poll", "_socket", "is_over")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+        self._idle_since = time.monotonic()
+        self.is_over = False
+
+    def is_old(self) -> bool:
+        """Tell whether it was idle for too long to be used again."""
+        return time.monotonic() - self._idle_since > KEEPALIVE
+
+    def is_stale(self) -> bool:
+        """Tell whether it is old, or has ended while idle: what is readable now is its end."""
+        return self.is_old() or bool(self._poll.poll(0))
+
+    def exchanged(self, head: Head, content: bytes, ends_at: float) -> tuple[int, bytes]:
+        """Send a request and give status and body of its answer. Unanswered, or TimeoutError after `ends_at`."""
+        self.is_over = True  # until proved otherwise
+        try:
+            self._write(head.written + content, ends_at)
+            received = self._receive(ends_at)
+            framed = length_of(received)
+            if framed is None:
+                return self._parsed(head.event, content, received, ends_at)
+            begins, ends = framed
+            while len(received) < ends:
+                more = self._receive(ends_at)
+                if not more:
+                    raise Unanswered("the connection was closed within the answer")
+                received += more
+        except TimeoutError:
+            raise
+        except (OSError, h11.ProtocolError) as error:
+            raise Unanswered(str(error) or type(error).__name__) from error
+        if len(received) == ends:
+            self._idle()
+        return 200, received[begins:ends]
+
+    def _idle(self) -> None:
+        self._idle_since = time.monotonic()
+        self.is_over = False
+
+    def _write(self, message: bytes, ends_at: float) -> None:
+        self._socket.settimeout(_left(ends_at))
+        try:
+            self._socket.sendall(message)
+        except TimeoutError:
+            raise
+        except OSError:
+            # whoever turns us away may have said why before he closed
+            return
+
+    def _receive(self, ends_at: float) -> bytes:
+        self._socket.settimeout(_left(ends_at))
+        return self._socket.recv(CHUNK)
+
+    def _parsed(self, head: h11.Request, content: bytes, received: bytes, ends_at: float) -> tuple[int, bytes]:
+        """Have h11 read an answer of which this much has come."""
+        parser, status, body = h11.Connection(h11.CLIENT), 0, []
+        for said in (head, h11.Data(data=content), h11.EndOfMessage()):
+            parser.send(said)
+        while True:
+            if not received and parser.their_state is h11.SEND_RESPONSE:
+                raise Unanswered("the connection was closed without an answer")
+            parser.receive_data(received)
+            while (event := parser.next_event()) is not h11.NEED_DATA:
+                if isinstance(event, h11.Data):
+                    body.append(bytes(event.data))
+                elif isinstance(event, h11.Response):
+                    status = event.status_code
+                elif isinstance(event, h11.EndOfMessage):
+                    if parser.their_state is h11.DONE and not parser.trailing_data[0]:
+                        self._idle()
+                    return status, b"".join(body)
+                elif not isinstance(event, h11.InformationalResponse):
+                    raise Unanswered("the answer has no end")
+            received = self._receive(ends_at)
+
+    def close(self) -> None:
+        """End it."""
+        self._socket.close()
+
+
+class Sockets:
+    """The connections of one store to all members. Safe to share between threads."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._room = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._idle: dict[str, list[Connection]] = {}
+        self._is_open = True
+        self._head: Callable[[str, str, str | None, int], Head] = lru_cache(HEADS_MAX)(head_of)
+
+    def exchange(
+        self, endpoint: str, request: Request, token: str | None, limit: float, connecting: float
+    ) -> tuple[int, bytes]:
+        """Give status and body of a member's answer. limit and connecting (within it) are seconds.
+
+        Unsent if it certainly did not go out; Unanswered or TimeoutError if that is not known.
+        """
+        ends_at = time.monotonic() + limit
+        head = self._head(endpoint, request.path, token, len(request.content))
+        if not self._room.acquire(timeout=limit):
+            raise Unsent(f"all {CONNECTIONS_MAX} connections are in use")
+        try:
+            connection = self._idle_one(endpoint) or self._new(endpoint, min(connecting, _left(ends_at)))
+            try:
+                return connection.exchanged(head, request.content, ends_at)
+            finally:
+                self._put_back(endpoint, connection)
+        finally:
+            self._room.release()
+
+    def _idle_one(self, endpoint: str) -> Connection | None:
+        while True:
+            with self._lock:
+                idle = self._idle.get(endpoint)
+                if not idle:
+                    return None
+                connection = idle.pop()
+            if not connection.is_stale():
+                return connection
+            connection.close()
+
+    def _new(self, endpoint: str, limit: float) -> Connection:
+        try:
+            return Connection(connected(endpoint, self._tls, limit))
+        except (OSError, ValueError) as error:
+            raise Unsent(f"{type(error).__name__}: {error}") from error
+
+    def _put_back(self, endpoint: str, connection: Connection) -> None:
+        with self._lock:
+            idle, spent = self._idle.setdefault(endpoint, []), []
+            while idle and idle[0].is_old():
+                spent.append(idle.pop(0))
+            (idle if self._is_open and not connection.is_over else spent).append(connection)
+        for one in spent:
+            one.close()
+
+    def close(self) -> None:
+        """Close what is idle now, and what is in use as soon as it is not."""
+        with self._lock:
+            self._is_open = False
+            idle = [connection for some in self._idle.values() for connection in some]
+            self._idle.clear()
+        for connection in idle:
+            connection.close()
+
+
+def _left(ends_at: float) -> float:
+    return max(0.001, ends_at - time.monotonic())
+
+
+def length_of(received: bytes) -> tuple[int, int] | None:
+    """Give where the body of a usual answer begins and ends; None for all that h11 is to read."""
+    ends = received.find(b"\r\n\r\n") + 4
+    if ends == 3 or not received.startswith(b"HTTP/1.1 200 "):
+        return None
+    head = received[: ends - 2].lower()
+    length = _LENGTH.search(head)
+    if length is None or head.count(b"\r\ncontent-length") != 1 or _UNUSUAL.search(head):
+        return None
+    return ends, ends + int(length[1])
+
+
+def head_of(endpoint: str, path: str, token: str | None, length: int) -> Head:
+    """Write the head of a request whose body has so many bytes; none: it is a GET."""
+    headers = [("Host", endpoint), ("User-Agent", "lockstead"), ("Content-Type", "application/json")]
+    if token:
+        headers.append(("Authorization", token))
+    if length:
+        headers.append(("Content-Length", str(length)))
+    event = h11.Request(method="POST" if length else "GET", target=path, headers=headers)
+    return Head(event, h11.Connection(h11.CLIENT).send(event))

@@ -1,0 +1,160 @@
+"""Decides how leases of the server are granted, renewed and ended: the pieces that all conversations are made of.
+
+A conversation yields requests and is sent their answers; where there is none, a StoreError is thrown in. One driver
+blocks, another awaits. Must not know connections, nor what a record is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import suppress
+from typing import Final, Generic, TypeAlias, TypeVar, cast
+
+from lockstead.errors import OutcomeUnknown, StoreError
+from lockstead.frozen import frozen
+from lockstead.stores.bootclock import boot_now
+from lockstead.stores.etcd import wire
+from lockstead.stores.etcd.errors import LeaseGone, answered, each_answered
+from lockstead.stores.etcd.leases import Lease, Leases
+from lockstead.stores.etcd.wire import Json, Kv, Request, Response, Root
+from lockstead.values import Name
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Request, Response, T]
+
+TURNS_MAX: Final = 16
+"""Turns of one conversation. Each but the first is caused by a change that somebody else made."""
+
+
+class Course(Generic[T]):
+    """Where a conversation stands. One driver blocks, one awaits; both push it on by what came of its last request."""
+
+    __slots__ = ("_result", "_steps")
+
+    def __init__(self, steps: Steps[T]) -> None:
+        self._steps = steps
+        self._result: T | None = None
+
+    def on(self, outcome: Response | StoreError | None) -> Request | None:
+        """Give the next request, None when it has ended; raises what the conversation raises. None begins it."""
+        try:
+            if isinstance(outcome, StoreError):
+                return self._steps.throw(outcome)
+            return next(self._steps) if outcome is None else self._steps.send(outcome)
+        except StopIteration as stop:
+            self._result = stop.value
+            return None
+
+    def result(self) -> T:
+        """Give what it came to, once it has ended."""
+        return cast(T, self._result)
+
+    def close(self) -> None:
+        """End it; if it has not ended by itself, its last request has an unknown outcome."""
+        self._steps.close()
+
+
+@frozen
+class Beat:
+    """A lease that was granted or renewed. ttl is what the server gave (seconds); sent_at is on the boot clock.
+
+    term is that of a KeepAlive's answer, which is to be proved; None where nothing is left to prove.
+    """
+
+    lease: str
+    ttl: int
+    sent_at: float
+    term: str | None
+    is_alone: bool = False
+
+    def is_proved(self, term: str) -> bool:
+        """Tell whether an answer to what was sent afterwards proves that the lease was renewed.
+
+        An old leader that is cut off goes on renewing leases, while the new one counts from its election.
+        """
+        return self.term is None or self.term == term
+
+
+def ask(request: Request) -> Steps[Json]:
+    """Yield one request and give the body of its answer. Raises StoreError or LeaseGone."""
+    response = yield request
+    return answered(response, request)
+
+
+def term_of(body: Json) -> str:
+    """Give the term under which an answer was given."""
+    return str(body["header"].get("raft_term", ""))
+
+
+def record_in(found: list[Json] | None) -> Kv | None:
+    """Give the record that a range showed."""
+    return wire.kv_of(found[0]) if found else None
+
+
+def look(root: Root, name: Name) -> Steps[tuple[Kv | None, str]]:
+    """Give a record as it stands, and the term in which it was read."""
+    base = root.base(name) + ":"
+    body = yield from ask(wire.range_of("Range", base, wire.end_of(base)))
+    return record_in(body.get("kvs")), term_of(body)
+
+
+def grant(ttl: int) -> Steps[Beat]:
+    """Get a new lease."""
+    request = wire.grant(ttl)
+    response = yield request
+    body = answered(response, request)
+    return Beat(body["ID"], int(body["TTL"]), response.sent_at, None)
+
+
+def keep_alive(leases: Leases, lease: str, *, is_alone: bool = False) -> Steps[Beat | None]:
+    """Renew one lease; None if it is gone."""
+    request = wire.keep_alive(lease)
+    response = yield request
+    return beats_in(leases, request, response, {lease: is_alone}).get(lease)
+
+
+def beats_in(leases: Leases, request: Request, response: Response, asked: dict[str, bool]) -> dict[str, Beat]:
+    """Read the answers to a KeepAlive of several leases; what is gone is missing. asked: lease, and is it alone?"""
+    beats = {}
+    for body in each_answered(response, request):
+        lease, ttl = str(body["ID"]), int(body.get("TTL", 0))
+        if ttl > 0 and lease in asked:
+            beats[lease] = Beat(lease, ttl, response.sent_at, term_of(body), asked[lease])
+        else:
+            leases.retire(lease)
+    return beats
+
+
+def shared(leases: Leases, ttl: int) -> Steps[Beat]:
+    """Give the lease that records of this length hang on: granted if there is none, renewed if it is not fresh."""
+    now = boot_now()
+    lease = leases.current(ttl, now)
+    if lease is not None:
+        if lease.is_fresh(now):
+            return Beat(lease.id, lease.granted, lease.renewed_at, None)
+        beat = yield from keep_alive(leases, lease.id)
+        if beat is not None:
+            return beat
+    granted = yield from grant(ttl)
+    made = Lease(granted.lease, ttl, granted.ttl, granted.sent_at)
+    used = leases.granted(made)
+    if used is made:
+        return granted
+    yield from end(made.id)
+    return Beat(used.id, used.granted, used.renewed_at, None)
+
+
+def end(lease: str) -> Steps[None]:
+    """End a lease that carries nothing any more; if that fails, it runs out by itself."""
+    with suppress(StoreError, LeaseGone):
+        yield from ask(wire.revoke(lease))
+
+
+def lives(stands: float, beat: Beat) -> float | None:
+    """Give how long (seconds) the server lets a record live, if that is less than was asked; None if it is not."""
+    return None if beat.ttl >= stands else float(beat.ttl)
+
+
+def doubtful(error: StoreError, what: str) -> OutcomeUnknown:
+    """Put a failure that came after a write succeeded into words."""
+    return OutcomeUnknown(f"{what}, and what had to follow failed: {error}")

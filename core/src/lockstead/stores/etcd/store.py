@@ -1,0 +1,399 @@
+"""Decides how commands reach etcd: our own requests to its JSON gateway, blocking or awaiting, never repeated.
+
+Must not know what a request says; that is what the conversations (`talk`) are for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
+from lockstead.stores.bootclock import boot_now
+from lockstead.stores.etcd import wire
+from lockstead.stores.etcd.batch import batch
+from lockstead.stores.etcd.errors import answered, is_token_spent
+from lockstead.stores.etcd.leases import Leases
+from lockstead.stores.etcd.line import Line
+from lockstead.stores.etcd.settings import EtcdSettings
+from lockstead.stores.etcd.sockets import Sockets
+from lockstead.stores.etcd.steps import Course, Steps, end
+from lockstead.stores.etcd.talk import Talker
+from lockstead.stores.etcd.transport import MISTAKE_LIMIT, Members, looks_mistaken, mistake, translated
+from lockstead.stores.etcd.waits import Waiting
+from lockstead.stores.etcd.wire import Request, Response
+
+if TYPE_CHECKING:
+    import httpx
+
+    from lockstead.stores.examination import Finding, Promise
+    from lockstead.values import Name
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+TRAITS: Final = Traits(
+    scheme="etcd",
+    guarantee="consensus: linearizable transactions, and leases that the cluster itself ends",
+    clock=StoreClock.ENFORCED,
+    tokens=TokenSource.NATIVE,
+    ttl_recommended=5.0,
+)
+
+CLEANUP_LIMIT: Final = 1.0
+"""Seconds that `close` waits for the servers, and for an event loop, to end what is idle."""
+
+BEHIND_US: Final = (b"no leader", b"leader changed", b"request timed out", b"server stopped", b"not capable")
+"""What a member says that cannot serve just now, so that another one is asked next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Looped:
+    """An awaiting transport and the generator that closes it when its event loop ends."""
+
+    transport: httpx.AsyncHTTPTransport
+    life: AsyncGenerator[None, None]
+
+
+class EtcdStore:
+    """Records as keys of an etcd. Promises what a majority of its members promises: without one, nothing is granted."""
+
+    def __init__(self, settings: EtcdSettings, url: str) -> None:
+        self._settings = settings
+        self._url = url
+        self._inherited: list[object] = []
+        self._is_open = True
+        self._has_served = False
+        self._start()
+        self._members.tls()
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._signing_in = threading.Lock()
+        self._members = Members(self._settings)
+        self._sockets: Sockets | None = None
+        self._looped: dict[asyncio.AbstractEventLoop, _Looped] = {}
+        self._token: str | None = None
+        self._talker = Talker(self._settings.root, Leases(), Line(self._settings.root))
+        self._waiting = Waiting(self._talker.line, self._members, self._carried, lambda: self._token)
+
+    def __repr__(self) -> str:
+        return f"EtcdStore({self.url!r})"
+
+    @property
+    def traits(self) -> Traits:
+        """What the protocol must know of this store."""
+        return TRAITS
+
+    @property
+    def url(self) -> str:
+        """The store's URL without user and password."""
+        return self._url
+
+    # --- blocking ------------------------------------------------------------------------------------------------
+
+    def perform(self, command: Command[A], limit: float) -> A:
+        """Carry out one command within `limit` seconds: one transaction, and what its lease needs."""
+        return cast(A, self._carried(self._talker.steps(command), limit))
+
+    def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
+        """Renew many leases by one KeepAlive and one range; what is left over is carried out one by one."""
+        ends_at = time.monotonic() + limit
+        try:
+            answers = self._carried(batch(self._talker, commands), limit)
+        except StoreError as error:
+            return [error] * len(commands)
+        for number, command in enumerate(commands):
+            if answers[number] is None:
+                try:
+                    answers[number] = self.perform(command, ends_at - time.monotonic())
+                except StoreError as error:
+                    answers[number] = error
+        return answers
+
+    def _carried(self, steps: Steps[T], limit: float) -> T:
+        ends_at = time.monotonic() + limit
+        course = Course(steps)
+        outcome: Response | StoreError | None = None
+        try:
+            while (request := course.on(outcome)) is not None:
+                try:
+                    outcome = self._sent(request, ends_at - time.monotonic(), limit)
+                except StoreError as error:
+                    outcome = error
+            return course.result()
+        finally:
+            course.close()
+
+    def _sent(self, request: Request, left: float, limit: float, only: int | None = None) -> Response:
+        ends_at = time.monotonic() + left
+        sockets, token = self._blocking(), self._token
+        if self._settings.user is not None and token is None:
+            token = self._signed_in(sockets, None, left, limit)
+        response = self._send(sockets, request, token, ends_at - time.monotonic(), limit, only)
+        if self._settings.user is not None and is_token_spent(response):
+            token = self._signed_in(sockets, token, ends_at - time.monotonic(), limit)
+            response = self._send(sockets, request, token, ends_at - time.monotonic(), limit, only)
+        return response
+
+    def _send(
+        self,
+        sockets: Sockets,
+        request: Request,
+        token: str | None,
+        left: float,
+        limit: float,
+        only: int | None = None,
+    ) -> Response:
+        ends_at = time.monotonic() + left
+        count = len(self._members) if only is None else 1
+        for tried, (number, _url) in enumerate(self._members.in_turn(only)):
+            rest = self._rest(ends_at, request, limit)
+            share = rest / (count - tried)
+            member = self._settings.endpoints[number]
+            sent_at = boot_now()
+            try:
+                status, body = sockets.exchange(member, request, token, rest, share)
+            except Exception as error:
+                mistaken = None
+                if looks_mistaken(error) and not self._has_served:
+                    mistaken = mistake(self._members, number, self._looking(ends_at))
+                failure = self._judged(mistaken or error, request, number, limit)
+                if isinstance(failure, StoreUnavailable) and tried + 1 < count:
+                    continue
+                raise failure from error
+            return self._received(number, Response(status, body, sent_at, member))
+        raise StoreUnavailable(f"no member of etcd could be asked for {request.what}")
+
+    def _signed_in(self, sockets: Sockets, spent: str | None, left: float, limit: float) -> str | None:
+        ends_at = time.monotonic() + left
+        with self._signing_in:
+            if self._token is not None and self._token != spent:
+                return self._token
+            request = self._sign_in()
+            response = self._send(sockets, request, None, ends_at - time.monotonic(), limit)
+            return self._accepted(request, response)
+
+    def _blocking(self) -> Sockets:
+        with self._lock:
+            self._check_open()
+            if self._sockets is None:
+                self._sockets = self._members.blocking()
+            return self._sockets
+
+    # --- waiting -------------------------------------------------------------------------------------------------
+
+    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        """Watch the record: True as soon as it changed."""
+        self._check_open()
+        return self._waiting.wait(name, seconds, is_over)
+
+    def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        """Take a place in the queue or keep it, and watch who is ahead: True as soon as the turn has come."""
+        self._check_open()
+        return self._waiting.queue(name, asker, seconds, is_over)
+
+    def leave(self, name: Name, asker: str, limit: float) -> None:
+        """Give up a place in the queue."""
+        self._waiting.leave(name, asker, limit)
+
+    # --- examining -----------------------------------------------------------------------------------------------
+
+    @property
+    def behind(self) -> Mapping[Promise, str]:
+        """What of etcd keeps a promise."""
+        from lockstead.stores.etcd.doctor import BEHIND
+
+        return BEHIND
+
+    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
+        """Look at the members, their versions, their quorum, alarms and space."""
+        from lockstead.stores.etcd.doctor import examination
+
+        def each(request: Request) -> list[Response | StoreError]:
+            return [self._sent_to(number, request, limit) for number in range(len(self._members))]
+
+        return examination(self._settings, each)
+
+    def _sent_to(self, number: int, request: Request, limit: float) -> Response | StoreError:
+        try:
+            return self._sent(request, limit, limit, number)
+        except StoreError as error:
+            return error
+
+    # --- awaiting ------------------------------------------------------------------------------------------------
+
+    async def aperform(self, command: Command[Any], limit: float) -> Any:
+        """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
+        ends_at = time.monotonic() + limit
+        course = Course(self._talker.steps(command))
+        outcome: Response | StoreError | None = None
+        try:
+            while (request := course.on(outcome)) is not None:
+                try:
+                    outcome = await self._asent(request, ends_at - time.monotonic(), limit)
+                except StoreError as error:
+                    outcome = error
+            return course.result()
+        finally:
+            course.close()
+
+    async def _asent(self, request: Request, left: float, limit: float) -> Response:
+        ends_at = time.monotonic() + left
+        transport, token = await self._awaiting(), self._token
+        if self._settings.user is not None and token is None:
+            token = await self._asigned_in(transport, left, limit)
+        response = await self._asend(transport, request, token, ends_at - time.monotonic(), limit)
+        if self._settings.user is not None and is_token_spent(response):
+            token = await self._asigned_in(transport, ends_at - time.monotonic(), limit)
+            response = await self._asend(transport, request, token, ends_at - time.monotonic(), limit)
+        return response
+
+    async def _asend(
+        self, transport: httpx.AsyncHTTPTransport, request: Request, token: str | None, left: float, limit: float
+    ) -> Response:
+        ends_at = time.monotonic() + left
+        for tried, (number, url) in enumerate(self._members.in_turn()):
+            rest = self._rest(ends_at, request, limit)
+            share = rest / (len(self._members) - tried)
+            sent_at = boot_now()
+            try:
+                # the phases are limited too, and know better what was never sent: they come first
+                async with asyncio.timeout(rest + 0.1):
+                    asked = self._members.request(url, request, token, rest, share)
+                    answer = await transport.handle_async_request(asked)
+                    try:
+                        body = await answer.aread()
+                    finally:
+                        await answer.aclose()
+            except Exception as error:
+                mistaken = None
+                if looks_mistaken(error) and not self._has_served:
+                    mistaken = await asyncio.to_thread(mistake, self._members, number, self._looking(ends_at))
+                failure = self._judged(mistaken or error, request, number, limit)
+                if isinstance(failure, StoreUnavailable) and tried + 1 < len(self._members):
+                    continue
+                raise failure from error
+            finally:
+                if not self._is_open:
+                    await transport.aclose()
+            member = self._settings.endpoints[number]
+            return self._received(number, Response(answer.status_code, body, sent_at, member))
+        raise StoreUnavailable(f"no member of etcd could be asked for {request.what}")
+
+    async def _asigned_in(self, transport: httpx.AsyncHTTPTransport, left: float, limit: float) -> str | None:
+        request = self._sign_in()
+        return self._accepted(request, await self._asend(transport, request, None, left, limit))
+
+    async def _awaiting(self) -> httpx.AsyncHTTPTransport:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._check_open()
+            looped = self._looped.get(loop)
+            if looped is not None:
+                return looped.transport
+            transport = self._members.awaiting()
+            looped = _Looped(transport, self._until_closed(loop, transport))
+            self._looped = {old: kept for old, kept in self._looped.items() if not old.is_closed()}
+            self._looped[loop] = looped
+        # a loop that ends closes its asynchronous generators: so the connections end with the loop they belong to
+        await anext(looped.life)
+        return transport
+
+    async def _until_closed(
+        self, loop: asyncio.AbstractEventLoop, transport: httpx.AsyncHTTPTransport
+    ) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._looped.pop(loop, None)
+            await transport.aclose()
+
+    # --- both ----------------------------------------------------------------------------------------------------
+
+    def _rest(self, ends_at: float, request: Request, limit: float) -> float:
+        rest = ends_at - time.monotonic()
+        if rest <= 0:
+            raise StoreUnavailable(f"{limit:.3g} s were over before {request.what} could be sent to etcd")
+        return rest
+
+    def _looking(self, ends_at: float) -> float:
+        return min(MISTAKE_LIMIT, max(0.05, ends_at - time.monotonic()))
+
+    def _judged(self, error: Exception, request: Request, number: int, limit: float) -> StoreError:
+        member = self._settings.endpoints[number]
+        failure = error if isinstance(error, StoreError) else translated(error, request, member, limit)
+        if isinstance(failure, StoreUnavailable | OutcomeUnknown):
+            self._members.failed(number)
+        return failure
+
+    def _received(self, number: int, response: Response) -> Response:
+        if response.status != 200 and any(words in response.body for words in BEHIND_US):
+            self._members.failed(number)
+        else:
+            self._members.served(number)
+            self._has_served = True
+        return response
+
+    def _sign_in(self) -> Request:
+        who = {"name": self._settings.user, "password": self._settings.password or ""}
+        return wire.request("Authenticate", "auth/authenticate", who)
+
+    def _accepted(self, request: Request, response: Response) -> str | None:
+        if b"authentication is not enabled" in response.body:
+            self._token = ""
+        else:
+            self._token = str(answered(response, request)["token"])
+        return self._token
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise StoreUnavailable(f"the store {self.url} is closed")
+
+    def after_fork(self) -> None:
+        """Forget every inherited connection, without closing it, and every lease: they belong to the parent."""
+        self._inherited += [self._sockets, *self._looped.values(), self._members, self._waiting, self._talker]
+        self._start()
+
+    def close(self) -> None:
+        """End what carries no record, and close every connection. Idempotent; takes up to 2 s if etcd hangs."""
+        if not self._is_open:
+            return
+        self._waiting.close()
+        ends_at = time.monotonic() + CLEANUP_LIMIT
+        if self._sockets is not None or self._looped:
+            for lease in [*self._talker.line.forget(), *self._talker.leases.empty()]:
+                with suppress(StoreError):
+                    self._carried(end(lease), max(0.05, ends_at - time.monotonic()))
+        with self._lock:
+            self._is_open = False
+            sockets, self._sockets = self._sockets, None
+            awaiting = list(self._looped.items())
+            self._looped.clear()
+        if sockets is not None:
+            sockets.close()
+        for loop, looped in awaiting:
+            _close_in(loop, looped)
+
+
+def _close_in(loop: asyncio.AbstractEventLoop, looped: _Looped) -> None:
+    """Close an awaiting transport in the loop that its connections belong to, if that still runs."""
+    if not loop.is_running():
+        return
+    closing = asyncio.run_coroutine_threadsafe(looped.life.aclose(), loop)
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    if here is not loop:
+        try:
+            closing.result(timeout=CLEANUP_LIMIT)
+        except TimeoutError:
+            closing.cancel()

@@ -1,0 +1,257 @@
+"""Decides how a command becomes requests to etcd, each in one transaction: conversations, driven by the store.
+
+Taking a lock writes once, in a transaction that also compares that it is the asker's turn and takes him out of the
+queue; giving it back deletes once. What stands there instead is read only after such a transaction has failed: to ask
+for it in each would cost those that succeed a tenth of their time. Must not know connections.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lockstead.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
+from lockstead.protocol.commands import (
+    Absent,
+    Command,
+    Conflict,
+    Create,
+    Extend,
+    List,
+    Listing,
+    Read,
+    Remove,
+    Removed,
+    Replace,
+    Snapshot,
+)
+from lockstead.stores.bootclock import boot_now
+from lockstead.stores.etcd import wire
+from lockstead.stores.etcd.errors import LeaseGone
+from lockstead.stores.etcd.extend import Extension
+from lockstead.stores.etcd.leases import Leases
+from lockstead.stores.etcd.line import Line
+from lockstead.stores.etcd.steps import (
+    TURNS_MAX,
+    Beat,
+    Steps,
+    ask,
+    doubtful,
+    end,
+    lives,
+    look,
+    record_in,
+    shared,
+    term_of,
+)
+from lockstead.stores.etcd.wire import NO_LEASE, Json, Kv, Root
+from lockstead.values import Name
+
+
+@dataclass(frozen=True, slots=True)
+class Talker:
+    """What the conversations of one store share: where its keys are, its leases, and those who queue."""
+
+    root: Root
+    leases: Leases
+    line: Line
+
+    def steps(self, command: Command[Any]) -> Steps[Any]:
+        """Give the conversation that carries out a command."""
+        match command:
+            case Read():
+                return self._read(command)
+            case Extend():
+                return Extension(self.root, self.leases, command).steps()
+            case Create():
+                return self._create(command)
+            case Remove():
+                return self._remove(command)
+            case Replace():
+                return self._replace(command)
+            case List():
+                return self._list(command)
+        raise TypeError(f"not a command for a store: {type(command).__name__}")
+
+    def _read(self, command: Read) -> Steps[Snapshot | Absent]:
+        kv, _term = yield from look(self.root, command.name)
+        return Absent() if kv is None else kv.snapshot()
+
+    def _list(self, command: List) -> Steps[Listing]:
+        """Read all pages of a listing, as they stood at the first one."""
+        start, stop = self.root.span(command.space, command.key, command.part_prefix)
+        entries: list[tuple[Name, Snapshot]] = []
+        more: Json = {"limit": str(wire.PAGE)}
+        while True:
+            body = yield from ask(wire.range_of("List", start, stop, **more))
+            found = body.get("kvs", [])
+            for item in found:
+                name = self.root.name_of(wire.text(item["key"]), command.space)
+                if name is not None and name.part.startswith(command.part_prefix):
+                    entries.append((name, wire.kv_of(item).snapshot()))
+            if not body.get("more"):
+                return Listing(tuple(entries))
+            start = wire.text(found[-1]["key"]) + "\0"
+            more.setdefault("revision", body["header"]["revision"])
+
+    def _create(self, command: Create) -> Steps[Snapshot | Conflict]:
+        base = self.root.base(command.name) + ":"
+        absent = [wire.compared(base, "create_revision", "0")]
+        key = self.root.slot(command.name, wire.SLOTS[0])
+        return (yield from _Taking(self, command, key, absent, None).steps())
+
+    def _replace(self, command: Replace) -> Steps[Snapshot | Conflict | Absent]:
+        kv, _term = yield from look(self.root, command.name)
+        if kv is None:
+            return Absent()
+        if kv.created != command.incarnation or kv.changed != command.revision:
+            return Conflict()
+        base = self.root.base(command.name) + ":"
+        same = [wire.compared(base, "create_revision", kv.created), wire.compared(base, "mod_revision", kv.changed)]
+        return (yield from _Taking(self, command, kv.other_slot, same, kv).steps())
+
+    def _remove(self, command: Remove) -> Steps[Removed | Conflict | Absent]:
+        base = self.root.base(command.name) + ":"
+        created = wire.number(command.incarnation)
+        changed = None if command.revision is None else wire.number(command.revision)
+        if created is None or (command.revision is not None and changed is None):
+            kv, _term = yield from look(self.root, command.name)
+            return Absent() if kv is None else Conflict()
+        expected = [wire.compared(base, "create_revision", created)]
+        if changed is not None:
+            expected.append(wire.compared(base, "mod_revision", changed))
+        # as long as it hangs where we hung it, nothing has to be shown: no lease ends with it
+        lease = self.leases.of(command.name, created)
+        if lease is not None:
+            hangs = wire.compared(base, "lease", lease)
+            body = yield from ask(wire.txn("Remove", [*expected, hangs], [wire.delete(base)], []))
+            if body.get("succeeded"):
+                self.leases.forget(command.name, created)
+                return Removed()
+        body = yield from ask(wire.txn("Remove", expected, [wire.delete(base, shows=True)], []))
+        if not body.get("succeeded"):
+            (found,) = yield from _instead("Remove", [wire.get(base, wire.end_of(base))])
+            if not found or found[0]["create_revision"] != created:
+                self.leases.forget(command.name, created)
+            return Conflict() if found else Absent()
+        self.leases.forget(command.name, created)
+        for kv in map(wire.kv_of, body["responses"][0]["response_delete_range"].get("prev_kvs", ())):
+            if kv.is_alone:
+                yield from end(kv.lease)
+        return Removed()
+
+
+class _Taking:
+    """One Create or Replace: the key it writes, what it expects to stand there, and the asker's place in the queue."""
+
+    def __init__(
+        self, talker: Talker, command: Create | Replace, key: str, expected: list[Json], old: Kv | None
+    ) -> None:
+        self._talker = talker
+        self._command = command
+        self._key = key
+        self._expected = expected
+        self._old = old
+        self._place = talker.line.find(command.name.key, command.asker) if command.asker else None
+
+    def steps(self) -> Steps[Snapshot | Conflict]:
+        """Ask until it is clear whether the record could be written; the lease comes first."""
+        talker, command = self._talker, self._command
+        for _ in range(TURNS_MAX):
+            beat = None
+            if command.stands > 0:
+                beat = yield from shared(talker.leases, wire.ttl_of(command.stands))
+            lease = NO_LEASE if beat is None else beat.lease
+            try:
+                body = yield from ask(self._transaction(lease))
+            except LeaseGone:
+                talker.leases.retire(lease)
+                yield from talker.line.look_after(self._place)
+                continue
+            except (StoreUnavailable, StoreRefused):
+                raise
+            except BaseException:
+                # it may be applied yet, and then nobody would know of the record that this lease keeps alive
+                talker.leases.retire(lease)
+                raise
+            if body.get("succeeded"):
+                return (yield from self._taken(body, beat))
+            stands, first = yield from self._looked()
+            if self._is_other(record_in(stands)) or not command.asker:
+                return Conflict()
+            if first and wire.text(first[0]["key"]) != talker.root.place(command.name.key, command.asker):
+                return Conflict(is_queued=True)
+            created = first[0]["create_revision"] if first else None
+            self._place = talker.line.stands(command.name.key, command.asker, created)
+        raise StoreUnavailable(f"the queue for {command.name.key!r} kept changing; nothing was written")
+
+    def _looked(self) -> Steps[list[list[Json]]]:
+        """Give the record that stands there instead, and who is first in the queue."""
+        root, name = self._talker.root, self._command.name
+        base, queue = root.base(name) + ":", root.queue(name.key)
+        first = {"limit": "1", "sort_order": "ASCEND", "sort_target": "CREATE"}
+        gets = [wire.get(base, wire.end_of(base)), wire.get(queue, wire.end_of(queue), **first)]
+        return (yield from _instead(type(self._command).__name__, gets))
+
+    def _is_other(self, seen: Kv | None) -> bool:
+        if self._old is None or seen is None:
+            return self._old is not seen
+        return seen.changed != self._old.changed
+
+    def _transaction(self, lease: str) -> wire.Request:
+        root, command, place = self._talker.root, self._command, self._place
+        expected = list(self._expected)
+        success = [] if self._old is None else [wire.delete_key(self._old.key)]
+        success.append(wire.put(self._key, wire.value_of(command.fields, command.stands, is_alone=False), lease))
+        if command.asker:
+            queue = root.queue(command.name.key)
+            if place is None or place.created is None:
+                expected.append(wire.compared(queue, "create_revision", "0"))
+            else:
+                # of all who stand there nobody came before the asker
+                expected.append(wire.compared(queue, "create_revision", str(int(place.created) - 1), "GREATER"))
+                success.append(wire.delete_key(root.place(command.name.key, command.asker)))
+            success += self._talker.line.closing(place)
+        return wire.txn(type(command).__name__, expected, success, [])
+
+    def _taken(self, body: Json, beat: Beat | None) -> Steps[Snapshot]:
+        talker, command, old = self._talker, self._command, self._old
+        created = body["header"]["revision"]
+        if self._place is not None:
+            talker.line.granted(self._place, created)
+        if old is not None:
+            talker.leases.forget(command.name, old.created)
+        lease = NO_LEASE if beat is None else beat.lease
+        kv = Kv(self._key, created, created, lease, command.fields, command.stands, is_alone=False)
+        if beat is not None:
+            talker.leases.hangs(command.name, lease, created, boot_now())
+        try:
+            answer = yield from self._counted(kv, beat, term_of(body))
+        except StoreUnavailable as error:
+            raise doubtful(error, f"{command.name.key!r} was taken") from error
+        if old is not None and old.is_alone:
+            yield from end(old.lease)
+        return answer
+
+    def _counted(self, kv: Kv, beat: Beat | None, term: str) -> Steps[Snapshot]:
+        talker, command = self._talker, self._command
+        if beat is None:
+            return kv.snapshot()
+        if beat.is_proved(term):
+            if beat.term is not None:
+                talker.leases.beat(beat.lease, beat.sent_at, beat.ttl)
+            return kv.snapshot(beat.sent_at, lives(command.stands, beat))
+        renewal = Extend(command.name, {}, kv.created, lives=command.lives)
+        proved = yield from Extension(talker.root, talker.leases, renewal).steps()
+        if not isinstance(proved, Snapshot):
+            raise OutcomeUnknown(f"{command.name.key!r} was taken and is gone already")
+        return proved
+
+
+def _instead(what: str, gets: list[Json]) -> Steps[list[list[Json]]]:
+    """Read what stands there after a transaction has failed: nothing was written, whatever becomes of the reading."""
+    try:
+        body = yield from ask(wire.txn(what, [], [{"request_range": one} for one in gets], []))
+    except OutcomeUnknown as error:
+        raise StoreUnavailable(f"nothing was written, and what stands there could not be read: {error}") from error
+    return [one["response_range"].get("kvs") or [] for one in body["responses"]]

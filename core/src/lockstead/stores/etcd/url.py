@@ -1,0 +1,69 @@
+"""Decides what an `etcd:` URL says: which members, that only a fragment names a key, and what of it may be shown.
+
+A DAG file names many locks and opens none, so this file imports nothing but to open one. Must not know requests.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lockstead.errors import StoreRefused
+
+if TYPE_CHECKING:
+    from lockstead.protocol.commands import Traits
+    from lockstead.stores.etcd.store import EtcdStore
+
+MISSING: Final = 'the etcd store needs httpx: pip install "lockstead[etcd]"'
+
+
+class _Opener:
+    """Opens `etcd://user:password@host1:2379,host2:2379/prefix?tls=true&cacert=ca.pem`."""
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of every store on etcd."""
+        from lockstead.stores.etcd.store import TRAITS
+
+        return TRAITS
+
+    @property
+    def options(self) -> frozenset[str]:
+        """How the members are spoken to."""
+        return frozenset({"tls", "cacert", "cert", "cert_key"})
+
+    @property
+    def takes_user(self) -> bool:
+        """User and password, as in `etcd://user:password@…`."""
+        return True
+
+    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
+        """Give (store, key); only a fragment names a key."""
+        return rest, fragment
+
+    def printable(self, store_url: str) -> str:
+        """Give the URL in its one form, without user and password."""
+        from lockstead.stores.etcd.settings import printable
+
+        return printable(store_url)
+
+    def open(self, store_url: str, client: object | None) -> EtcdStore:
+        """Open the store; asks the servers nothing yet.
+
+        Raises StoreRefused when httpx is missing or a certificate cannot be used, ValueError for a URL that names no
+        etcd, TypeError for a client: there is none to bring.
+        """
+        import os
+
+        if client is not None:
+            raise TypeError("the etcd store takes no client: it speaks to the JSON gateway by itself")
+        try:
+            import httpx  # noqa: F401 - found missing here, not in the middle of a renewal
+        except ImportError as error:
+            raise StoreRefused(MISSING) from error
+        from lockstead.stores.etcd.settings import printable, read
+        from lockstead.stores.etcd.store import EtcdStore
+
+        return EtcdStore(read(store_url, os.environ), printable(store_url))
+
+
+OPENER: Final = _Opener()

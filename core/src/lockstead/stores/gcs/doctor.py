@@ -1,0 +1,122 @@
+"""Decides what an examination of a bucket looks at beyond a store's commands: the way there, settings, rights.
+
+Must not know how requests are sent, nor what a lock is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+from urllib.parse import urlencode, urlsplit
+
+from lockstead.stores.examination import Finding, Promise, Severity
+from lockstead.stores.gcs.access import ENDPOINT
+from lockstead.stores.gcs.rights import BUCKETS_GET, rights
+from lockstead.stores.gcs.settings import settings_of
+from lockstead.stores.gcs.way import Way, resource_of
+from lockstead.stores.gcs.wire import Place, Request, Response, complaint
+from lockstead.values import Name
+
+BEHIND: Final[Mapping[Promise, str]] = {
+    Promise.CREATE_PRESENT: "ifGenerationMatch=0 of an insert",
+    Promise.CREATE_RACE: "ifGenerationMatch=0 of an insert",
+    Promise.EXTEND_KEEPS: "the merge of metadata by a PATCH",
+    Promise.EXTEND_REVISION_MOVES: "the counting of metageneration",
+    Promise.EXTEND_UPDATED_MOVES: "the `updated` of an object",
+    Promise.EXTEND_INCARNATION: "ifGenerationMatch of a PATCH",
+    Promise.EXTEND_REVISION: "ifMetagenerationMatch of a PATCH",
+    Promise.EXTEND_RACE: "ifMetagenerationMatch of a PATCH",
+    Promise.REPLACE_INCARNATION: "ifGenerationMatch of an insert",
+    Promise.REPLACE_REVISION: "ifMetagenerationMatch of an insert",
+    Promise.REMOVE_INCARNATION: "ifGenerationMatch of a DELETE",
+    Promise.REMOVE_REVISION: "ifMetagenerationMatch of a DELETE",
+    Promise.FRESH_INCARNATION: "a generation of its own for every object",
+    Promise.STALE_EXTEND: "ifGenerationMatch of a PATCH",
+    Promise.STALE_REPLACE: "ifGenerationMatch of an insert",
+    Promise.STALE_REMOVE: "ifGenerationMatch of a DELETE",
+    Promise.TOKEN: "the metageneration of a companion",
+}
+
+
+def examination(way: Way, scratch: Callable[[str], Name]) -> Iterator[Finding]:
+    """Yield what is found of the way, the bucket and the rights. Raises what the requests raise."""
+    yield from _endpoint(way)
+    bucket = f"/storage/v1/b/{way.place.bucket}"
+    shown = way.patiently(Request("a look at the bucket", "GET", f"{bucket}?prettyPrint=false"))
+    findings = list(_bucket(shown, way))
+    yield from findings
+    if any(finding.stops for finding in findings):
+        return
+    name = scratch("rights")
+    listing = urlencode({"prefix": way.place.object_name(name), "prettyPrint": "false"})
+    listed = way.patiently(Request("List", "GET", f"{bucket}/o?{listing}"))
+    if listed.status == 404:
+        yield _no_bucket(way.place, listed)
+        return
+    is_kept = any(finding.severity is Severity.FAILURE for finding in findings)
+    yield from rights(way, name, listed, is_kept=is_kept)
+
+
+def _endpoint(way: Way) -> Iterator[Finding]:
+    host, ours = urlsplit(way.endpoint).hostname or "an address that is none", urlsplit(ENDPOINT).hostname
+    if way.endpoint == ENDPOINT:
+        yield Finding(Severity.OK, "endpoint", f"requests go to {host}")
+    else:
+        text = f"requests go to {host}, not to {ours}: an emulator, or a private endpoint"
+        yield Finding(Severity.NOTE, "endpoint", text, "unset STORAGE_EMULATOR_HOST if the service itself is meant")
+    if way.account:
+        yield Finding(Severity.OK, "credentials", f"asked as {way.account}")
+
+
+# --- the bucket --------------------------------------------------------------------------------------------------
+
+
+def _bucket(shown: Response, way: Way) -> Iterator[Finding]:
+    place, told = way.place, _told(shown)
+    match shown.status:
+        case 200:
+            resource = resource_of(shown)
+            if resource.get("kind") == "storage#bucket":
+                yield from settings_of(resource, place.bucket, place.root)
+                return
+            yield _no_storage("the answer is no bucket's")
+        case 401:
+            yield Finding(
+                Severity.FAILURE,
+                "credentials",
+                f"the credentials are not accepted{told}",
+                "set up application default credentials: gcloud auth application-default login",
+                stops=True,
+            )
+        case 403:
+            yield Finding(
+                Severity.NOTE,
+                f"permission.{BUCKETS_GET}",
+                f"the settings of gs://{place.bucket} cannot be looked at{told}",
+                "look by hand for retention, holds, soft delete, versioning and lifecycle rules, or: "
+                + way.grant("roles/storage.legacyBucketReader"),
+            )
+        case 404:
+            yield _no_bucket(place, shown)
+        case status:
+            yield _no_storage(f"it answers a request for a bucket with {status}{told}")
+
+
+def _no_bucket(place: Place, response: Response) -> Finding:
+    return Finding(
+        Severity.FAILURE,
+        "bucket.exists",
+        f"there is no bucket gs://{place.bucket}{_told(response)}",
+        f"correct the URL, or make it: gcloud storage buckets create gs://{place.bucket}",
+        stops=True,
+    )
+
+
+def _told(response: Response) -> str:
+    said = complaint(response)[0]
+    return f": {said}" if said else ""
+
+
+def _no_storage(text: str) -> Finding:
+    remedy = "correct STORAGE_EMULATOR_HOST, or the endpoint of the client"
+    return Finding(Severity.FAILURE, "endpoint", f"this is no Cloud Storage: {text}", remedy, stops=True)

@@ -1,0 +1,167 @@
+"""Decides which rights an account has in a bucket: asked for (testIamPermissions), then tried.
+
+A condition or a folder's policy may say something else than what holds for the bucket, so what was tried counts.
+Nothing is written where it could not be deleted again. Sources: "IAM permissions for JSON methods" and "Cloud Storage
+roles" of the service's documentation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import urlencode
+
+from lockstead.protocol.commands import Create, Extend, Read, Remove
+from lockstead.stores.examination import Finding, Severity
+from lockstead.stores.gcs.way import Way, resource_of
+from lockstead.stores.gcs.wire import Request, Response, complaint, request_for
+from lockstead.values import Name
+
+BUCKETS_GET: Final = "storage.buckets.get"
+CREATE, GET, UPDATE, DELETE, LIST = (
+    f"storage.objects.{verb}" for verb in ("create", "get", "update", "delete", "list")
+)
+NEEDED: Final = {
+    CREATE: "to take a lock",
+    GET: "to see who holds one",
+    UPDATE: "to renew a lease",
+    DELETE: "to release a lock, and to take over a dead holder's",
+    LIST: "to be told that a lock is free and not just hidden, and to list locks",
+}
+
+KEPT: Final = "kept"
+NULL: Final = "null"
+"""What else a trial may show, besides permissions."""
+
+_PERMISSION: Final = re.compile(r"storage\.[a-zA-Z]+\.[a-zA-Z]+")
+_NULL: Final = b'{"metadata":{"gone":null}}'
+
+
+def rights(way: Way, name: Name, listed: Response, *, is_kept: bool) -> Iterator[Finding]:
+    """Yield each right by itself, tried with a scratch object of this name.
+
+    listed is the answer to a listing; is_kept: objects of this bucket cannot be deleted, as is known already.
+    """
+    granted = _granted(way)
+    found = _judged(LIST, listed)
+    tried = dict([found, *_tried(way, name, granted, can_list=found[1].is_allowed, is_kept=is_kept)])
+    for permission, purpose in NEEDED.items():
+        yield _right(permission, purpose, granted, tried, way)
+    yield from _others(tried)
+    if is_kept or KEPT in tried or not all(_is_there(permission, granted, tried) for permission in NEEDED):
+        yield Finding(
+            Severity.FAILURE,
+            "rights.enough",
+            "nothing further was tried: what is written could not be deleted again, or nothing be written at all",
+            "mend the failures above and ask again",
+            stops=True,
+        )
+
+
+def _granted(way: Way) -> frozenset[str] | None:
+    """Ask which permissions we have on the bucket; None where the endpoint cannot say. Needs no permission itself."""
+    asked = urlencode([("permissions", permission) for permission in (*NEEDED, BUCKETS_GET)])
+    target = f"/storage/v1/b/{way.place.bucket}/iam/testPermissions?{asked}&prettyPrint=false"
+    response = way.patiently(Request("testIamPermissions", "GET", target))
+    body = resource_of(response) if response.status == 200 else {}
+    if body.get("kind") != "storage#testIamPermissionsResponse":
+        return None
+    return frozenset(str(permission) for permission in body.get("permissions") or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of one operation: allowed, or refused with these words."""
+
+    is_allowed: bool
+    said: str = ""
+
+
+def _tried(
+    way: Way, name: Name, granted: frozenset[str] | None, *, can_list: bool, is_kept: bool
+) -> Iterator[tuple[str, Tried]]:
+    """Try each operation on a scratch object, if it could be deleted again; else on one that is not there.
+
+    Who may not list is told that what is not there is forbidden, so that such an answer says nothing of a permission.
+    """
+    place = way.place
+    delete = request_for(Remove(name, "1"), place)
+    # no precondition: the object is ours alone, and an emulator may not know any
+    delete = replace(delete, target=delete.target.partition("?")[0])
+    gone = _judged(DELETE, way.patiently(delete))
+    may_delete = gone[1].is_allowed or (not can_list and granted is not None and DELETE in granted)
+    if is_kept or not may_delete:
+        read = _judged(GET, way.patiently(request_for(Read(name), place)))
+        patched = _judged(UPDATE, way.patiently(request_for(Extend(name, {"n": "1"}, None), place)))
+        yield from (one for one in (gone, read, patched) if can_list or one[1].is_allowed)
+        return
+    made = way.patiently(request_for(Create(name, {"n": "1", "gone": "1"}), place))
+    yield _judged(CREATE, made)
+    shown = _judged(GET, way.patiently(request_for(Read(name), place)))
+    null = way.patiently(replace(request_for(Extend(name, {}, None), place), content=_NULL))
+    if made.status == 200 or can_list:
+        yield shown
+        yield _judged(UPDATE, null)
+    if made.status == null.status == 200:
+        seen = resource_of(way.patiently(request_for(Read(name), place))).get("metadata") or {}
+        yield NULL, Tried("gone" not in seen)
+    if made.status == 200:
+        yield _judged(DELETE, way.patiently(delete))
+    elif can_list:
+        yield gone
+
+
+def _judged(permission: str, response: Response) -> tuple[str, Tried]:
+    """Say what an answer speaks of: the permission it names or that the operation needs, or what keeps objects."""
+    if response.status not in (401, 403):
+        return permission, Tried(is_allowed=True)
+    said, reason = complaint(response)
+    named = _PERMISSION.search(said)
+    if named is None and ("retention" in f"{said} {reason}".lower() or " hold" in said.lower()):
+        return KEPT, Tried(is_allowed=False, said=said)
+    said = said or f"it was answered with {response.status}"
+    return (named[0] if named else permission), Tried(is_allowed=False, said=said)
+
+
+def _is_there(permission: str, granted: frozenset[str] | None, tried: Mapping[str, Tried]) -> bool | None:
+    """Tell whether we have a permission: by trying, else by what was granted; None if neither can tell."""
+    if permission in tried:
+        return tried[permission].is_allowed
+    return None if granted is None else permission in granted
+
+
+def _right(
+    permission: str, purpose: str, granted: frozenset[str] | None, tried: Mapping[str, Tried], way: Way
+) -> Finding:
+    check = f"permission.{permission}"
+    match _is_there(permission, granted, tried):
+        case True:
+            how = "tried" if permission in tried else "not tried"
+            hidden = granted is not None and permission not in granted
+            by = ", though not on the whole bucket" if hidden else ""
+            return Finding(Severity.OK, check, f"{permission} is granted{by} ({how})")
+        case None:
+            return Finding(Severity.NOTE, check, f"whether {permission} is granted could not be told")
+        case _:
+            said = f": {tried[permission].said}" if permission in tried else ""
+    return Finding(
+        Severity.FAILURE,
+        check,
+        f"{permission} is missing, {purpose}{said}",
+        f"it is in roles/storage.objectUser (Storage Object User): {way.grant('roles/storage.objectUser')}",
+    )
+
+
+def _others(tried: Mapping[str, Tried]) -> Iterator[Finding]:
+    """Yield what the trial of the rights showed besides."""
+    if KEPT in tried:
+        text = f"objects cannot be deleted: {tried[KEPT].said}"
+        remedy = "use a bucket without retention policy and holds: locks are deleted and written anew"
+        yield Finding(Severity.FAILURE, "bucket.retention-policy", text, remedy)
+    if NULL in tried and tried[NULL].is_allowed:
+        yield Finding(Severity.OK, "metadata.null", "a PATCH with null takes a metadata key away")
+    elif NULL in tried:
+        text = "a PATCH with null leaves the metadata key there; lockstead does without it, others may not"
+        yield Finding(Severity.WARNING, "metadata.null", text, "use Cloud Storage itself, or a faithful emulator")

@@ -1,0 +1,77 @@
+"""Decides what a `gs:` URL says: where the key stands, and which place and access open it.
+
+A DAG file names many locks and opens none, so this file imports nothing but to open one. Must not know requests.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from lockstead.errors import StoreRefused
+
+if TYPE_CHECKING:
+    from lockstead.protocol.commands import Traits
+    from lockstead.stores.gcs.store import GcsStore
+    from lockstead.stores.gcs.wire import Place
+
+
+class _Opener:
+    """Opens `gs://bucket/prefix`; with a key wanted, `gs://bucket/prefix/key` is short for `gs://bucket/prefix#key`."""
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of every store on Cloud Storage."""
+        from lockstead.stores.gcs.store import TRAITS
+
+        return TRAITS
+
+    @property
+    def options(self) -> frozenset[str]:
+        """None of its own."""
+        return frozenset()
+
+    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
+        """Give (store, key): the last piece of the path is the key where no fragment names one."""
+        if fragment is not None:
+            return rest, fragment
+        store, slash, key = rest.removeprefix("gs://").rpartition("/")
+        return (f"gs://{store}", key or None) if slash else (rest, None)
+
+    def printable(self, store_url: str) -> str:
+        """Give the URL in its one form; there are no credentials in it."""
+        return _place(store_url).url
+
+    def open(self, store_url: str, client: object | None) -> GcsStore:
+        """Open the store; asks the service nothing yet. client is a `google.cloud.storage.Client` of the caller's own.
+
+        Raises StoreRefused when the client library or any credentials are missing, ValueError for a URL that names
+        no bucket, TypeError for another client.
+        """
+        from lockstead.stores.gcs.access import MISSING, access_of, default_access
+        from lockstead.stores.gcs.store import GcsStore
+
+        place = _place(store_url)
+        try:
+            import httpx  # noqa: F401 - found missing here, not in the middle of a renewal
+        except ImportError as error:
+            raise StoreRefused(MISSING) from error
+        store = GcsStore(place, default_access() if client is None else access_of(client))
+        store.prepare()
+        return store
+
+
+def _place(store_url: str) -> Place:
+    from urllib.parse import unquote
+
+    from lockstead.stores.gcs.wire import Place
+
+    bucket, _, prefix = store_url.removeprefix("gs://").partition("/")
+    if not store_url.startswith("gs://") or not bucket or "@" in bucket:
+        raise ValueError("not the URL of a bucket; write 'gs://bucket/prefix', without credentials")
+    try:
+        return Place.at(unquote(bucket, errors="strict"), unquote(prefix, errors="strict").strip("/"))
+    except UnicodeDecodeError:
+        raise ValueError("the prefix in the URL is not UTF-8 once percent-decoded") from None
+
+
+OPENER: Final = _Opener()

@@ -1,0 +1,55 @@
+"""Decides what a `memory:` URL says: which of the process's memories, and that only a fragment names a key.
+
+A DAG file names many locks and opens none, so this file imports nothing but to open one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from lockstead.protocol.commands import Traits
+    from lockstead.stores.memory import MemoryStore
+
+_NAME: Final = re.compile(r"memory:([A-Za-z0-9._-]*)")
+
+
+class _Opener:
+    """Opens `memory:` and `memory:name`."""
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of every memory."""
+        from lockstead.stores.memory.store import TRAITS
+
+        return TRAITS
+
+    @property
+    def options(self) -> frozenset[str]:
+        """None of its own."""
+        return frozenset()
+
+    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
+        """Give (store, key); only a fragment names a key."""
+        return rest, fragment
+
+    def printable(self, store_url: str) -> str:
+        """Give the URL back: there are no credentials in it."""
+        return store_url
+
+    def open(self, store_url: str, client: object | None) -> MemoryStore:
+        """Open the memory of this name. ValueError for a URL that is none, TypeError for a client."""
+        from lockstead.stores.memory.store import named
+
+        if client is not None:
+            raise TypeError("a memory store takes no client")
+        found = _NAME.fullmatch(store_url)
+        if found is None:
+            raise ValueError(
+                "not the URL of a memory store; write 'memory:', or 'memory:name' with letters, digits, '.', '_', '-'"
+            )
+        return named(found[1])
+
+
+OPENER: Final = _Opener()

@@ -1,0 +1,195 @@
+"""Decides which connection serves a statement, and that a new one leads to tables that this version can use.
+
+Must not know commands or records.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.postgres.errors import STANDBY, Forbidden, Missing
+from lockstead.stores.postgres.statements import SCHEMA_VERSION, SWEEP_EVERY, Statements, tables
+from lockstead.stores.postgres.url import Target
+from lockstead.stores.postgres.wire import Link, Row, connect
+
+LINKS_MAX: Final = 8
+"""Connections of one process to one store at once; each command needs one for the time of one answer."""
+
+SERVES: Final = 3600.0
+"""Seconds after which a connection is replaced: what stands there is checked anew, and the server's memory freed."""
+
+OLDEST: Final = 100000
+"""The oldest that has all that is asked, by its documentation; ON CONFLICT and `||` of jsonb came with 9.5."""
+
+
+class Pool:
+    """The connections of one process to one database. Safe to share between threads; replaced in a forked child."""
+
+    def __init__(self, target: Target, statements: Statements) -> None:
+        self._target = target
+        self._statements = statements
+        self._idle: list[Link] = []
+        self._lent = 0
+        self._lock = threading.Lock()
+        self._returned = threading.Condition(self._lock)
+        self._waiting = 0
+        self._is_open = True
+
+    @contextmanager
+    def lend(self, limit: float) -> Iterator[Link]:
+        """Lend a connection that is ready within `limit` seconds, for a `with` block.
+
+        Raises StoreUnavailable or StoreRefused: nothing was sent yet.
+        """
+        link = self.take(time.monotonic() + limit)
+        try:
+            yield link
+        finally:
+            self.give_back(link)
+
+    def take(self, ends_at: float) -> Link:
+        """Give a connection that is ready, to be given back. Raises StoreUnavailable or StoreRefused."""
+        while True:
+            with self._lock:
+                link = self._next(ends_at)
+            try:
+                if link is None:
+                    return self._open(ends_at)
+                if link.is_silent() and time.monotonic() - link.opened_at < SERVES:
+                    return link
+                link.close()
+            except BaseException:
+                self._forgo()
+                raise
+            self._forgo()
+
+    def _next(self, ends_at: float) -> Link | None:
+        """Give an idle connection, or None where another one may be opened; either counts as lent."""
+        while True:
+            if not self._is_open:
+                raise StoreUnavailable(f"the store {self._target.url} is closed")
+            if self._idle:
+                self._lent += 1
+                return self._idle.pop()
+            if self._lent < LINKS_MAX:
+                self._lent += 1
+                return None
+            self._waiting += 1
+            try:
+                is_told = self._returned.wait(ends_at - time.monotonic())
+            finally:
+                self._waiting -= 1
+            if not is_told:
+                raise StoreUnavailable(f"{self._target.url}: all {LINKS_MAX} connections were busy for too long")
+
+    def _forgo(self) -> None:
+        with self._lock:
+            self._lent -= 1
+            if self._waiting:
+                self._returned.notify()
+
+    def _open(self, ends_at: float) -> Link:
+        link = connect(self._target.conninfo, self._target.url, _left(ends_at))
+        try:
+            prepare(link, self._target, self._statements, ends_at)
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    def give_back(self, link: Link) -> None:
+        """Take back a connection, and keep it if it may serve again."""
+        with self._lock:
+            self._lent -= 1
+            is_kept = link.is_good and self._is_open
+            if is_kept:
+                self._idle.append(link)
+            if self._waiting:
+                self._returned.notify()
+        if not is_kept:
+            link.close()
+
+    def forget(self) -> Pool:
+        """Give a fresh pool to a forked child. psycopg closes no connection that another process opened."""
+        fresh = Pool(self._target, self._statements)
+        fresh._is_open = self._is_open
+        return fresh
+
+    def close(self) -> None:
+        """Close every connection; those in use as soon as they are given back."""
+        with self._lock:
+            self._is_open = False
+            links, self._idle = self._idle, []
+            self._returned.notify_all()
+        for link in links:
+            link.close()
+
+
+def prepare(link: Link, target: Target, statements: Statements, ends_at: float) -> None:
+    """See to it that the tables stand, of a version that we can use. Raises StoreUnavailable or StoreRefused."""
+    try:
+        _check_server(link)
+        found = _found(link, statements, ends_at)
+        if found is None or int(found[0] or 0) < SCHEMA_VERSION:
+            _set_up(link, target, statements, ends_at, is_older=found is not None)
+            found = _found(link, statements, ends_at)
+        if found is None:
+            raise StoreRefused(f"the tables of the locks in {link.place} are removed as soon as they are made")
+        link.learn(found[5])
+        if float(found[4] or 0) > SWEEP_EVERY:
+            with suppress(StoreError):
+                link.ask(statements.sweep, (), _left(ends_at))
+    except OutcomeUnknown as error:
+        # whatever came of it, the command itself was never sent
+        raise StoreUnavailable(str(error)) from error
+
+
+def _check_server(link: Link) -> None:
+    if link.version < OLDEST:
+        raise StoreRefused(
+            f"{link.place} is PostgreSQL {link.said('server_version')}: too old; lockstead needs 10 or later"
+        )
+    encoding = link.said("server_encoding")
+    if encoding != "UTF8":
+        raise StoreRefused(
+            f"the database {link.place} keeps text as {encoding}; make one for the locks: "
+            "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
+        )
+
+
+def _found(link: Link, statements: Statements, ends_at: float) -> Row | None:
+    try:
+        rows = link.ask(statements.check, (), _left(ends_at))
+    except Missing:
+        return None
+    if not rows:
+        return None
+    version, least, in_recovery, product = rows[0][:4]
+    if not str(product).startswith("PostgreSQL"):
+        raise StoreRefused(f"{link.place} is no PostgreSQL but {str(product)[:40]!r}: its locks are not proved")
+    if in_recovery == "t":
+        raise StoreUnavailable(f"{link.place} {STANDBY}")
+    if int(least or 0) > SCHEMA_VERSION:
+        raise StoreRefused(
+            f"the tables of the locks in {link.place} are of version {version}, newer than this one reads "
+            f"({SCHEMA_VERSION}); upgrade lockstead"
+        )
+    return rows[0]
+
+
+def _set_up(link: Link, target: Target, statements: Statements, ends_at: float, *, is_older: bool) -> None:
+    try:
+        link.ask(statements.set_up, (), _left(ends_at))
+    except Forbidden as error:
+        made = "; ".join((f"CREATE SCHEMA {target.schema}", *tables(target.schema)))
+        sql = statements.set_up.decode() if is_older else made
+        raise StoreRefused(f"{error}. To be run by an administrator: {sql}") from error
+
+
+def _left(ends_at: float) -> float:
+    return max(0.001, ends_at - time.monotonic())

@@ -1,0 +1,81 @@
+"""Decides what the rows of the table mean, and how a record's name and fields are written for a statement.
+
+Must not know SQL or connections.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+from lockstead.protocol.commands import Absent, Conflict, Listing, Snapshot
+from lockstead.stores.postgres.wire import Row
+from lockstead.values import Name, Space
+
+At: TypeAlias = "tuple[str, str, str]"
+
+UNREADABLE: Final = {"v": "1"}
+"""What is shown of a row whose fields are no map of text: neither free nor anybody's, and an operator can remove it."""
+
+encoded: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def at(name: Name) -> At:
+    """Give what a row is found by."""
+    return name.space.value, name.key, name.part
+
+
+def named(name: Name) -> dict[str, str]:
+    """Give the same for one of many."""
+    return {"space": name.space.value, "key": name.key, "part": name.part}
+
+
+def shown(rows: Sequence[Row]) -> Snapshot | Absent:
+    """Give what a look at one record found."""
+    return snapshot(rows[0]) if rows else Absent()
+
+
+def changed(rows: Sequence[Row]) -> Snapshot | Conflict | Absent:
+    """Give what one of many changes came to."""
+    if not rows:
+        return Absent()
+    return Conflict() if rows[0][0] is None else written(rows[0])
+
+
+def listing(space: Space, rows: Sequence[Row]) -> Listing:
+    """Give what a look at many found."""
+    return Listing(tuple((Name(str(row[0]), space, str(row[1])), snapshot(row[2:])) for row in rows))
+
+
+def snapshot(row: Row) -> Snapshot:
+    """Give a record from granted, revision, when it was stamped, the time now, and its fields."""
+    granted, revision, updated, now, text = row
+    fields = _fields(text)
+    if fields is None:
+        return Snapshot(UNREADABLE, str(granted), str(revision))
+    if updated is None or now is None:  # stamped by another server, or by this one before it was restarted
+        return Snapshot(fields, str(granted), str(revision), token=int(granted or 0))
+    return Snapshot(fields, str(granted), str(revision), seconds(updated), seconds(now), int(granted or 0))
+
+
+def written(row: Row, fields: Mapping[str, str] | None = None) -> Snapshot:
+    """Give what a statement has just stamped from granted, revision, when, and the fields unless they are known.
+
+    The stamp is the time of the answer: a moment ago, by the clock that is read with every other look.
+    """
+    if fields is None and (fields := _fields(row[3])) is None:
+        return Snapshot(UNREADABLE, str(row[0]), str(row[1]))
+    granted, stamped = str(row[0]), seconds(row[2])
+    return Snapshot(fields, granted, str(row[1]), stamped, stamped, int(granted))
+
+
+def seconds(microseconds: str | None) -> float:
+    """Give a time of the server."""
+    return int(microseconds or 0) / 1e6
+
+
+def _fields(text: str | None) -> Mapping[str, str] | None:
+    """Give the fields of a row; None if another program wrote there: a map of text is all that is ours."""
+    fields = {} if text is None else json.loads(text)
+    return fields if all(isinstance(value, str) for value in fields.values()) else None

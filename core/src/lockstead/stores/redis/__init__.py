@@ -1,0 +1,1 @@
+"""Locks on Redis: `url` names a place, `store` keeps the records there."""

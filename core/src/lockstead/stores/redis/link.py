@@ -1,0 +1,306 @@
+"""Decides how bytes go to Redis and back, blocking: connections of redis-py, each for one exchange at a time.
+
+Its pools and clients are not used: they repeat requests, and cannot tell what was never sent. Must not know what is
+asked.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.redis.access import Access, Address, Connection
+from lockstead.stores.redis.errors import unanswered, unconnected
+from lockstead.stores.redis.plain import Messages, PlainSocket
+from lockstead.stores.redis.route import Ask, shown
+from lockstead.stores.redis.wire import Words, wire
+
+IDLE_CHECKED: Final = 0.02
+"""Seconds of idling after which a connection is looked at before it is used: the server may have closed it."""
+
+LOOK_EVERY: Final = 0.05
+"""Seconds after which who waits patiently for an answer looks whether the caller wants to stop."""
+
+
+class Stopped(Exception):  # noqa: N818 - no error: the caller wanted to
+    """The caller wanted to stop while an answer was under way."""
+
+
+class Link:
+    """One connection. Not safe to share between threads."""
+
+    __slots__ = (
+        "_connection",
+        "_failures",
+        "_limit",
+        "_messages",
+        "_plain",
+        "_refusal",
+        "_used_at",
+        "address",
+        "where",
+    )
+
+    def __init__(self, connection: Connection, address: Address, limit: float) -> None:
+        from redis.exceptions import RedisError, ResponseError
+
+        self._connection = connection
+        # an import in the way of every command takes a microsecond each time
+        self._refusal: type[Exception] = ResponseError
+        self._failures: tuple[type[Exception], ...] = (RedisError, OSError)
+        self.address = address
+        self.where = shown(address)
+        self._limit: float | None = limit
+        self._plain: PlainSocket | None = None
+        self._messages: Messages | None = None
+        self._used_at = 0.0
+
+    def connect(self, *, is_secure: bool, role: str) -> None:
+        """Connect and look whom we have: role is "master" or "sentinel", or empty for any. Raises what it means."""
+        from redis import exceptions
+
+        try:
+            self._connection.connect()
+            found = self._role() if role else ""
+        except StoreError:
+            self.close()
+            raise
+        except (exceptions.RedisError, OSError) as error:
+            self.close()
+            raise unconnected(error, self.where, is_secure=is_secure) from error
+        if found and found != role:
+            self.close()
+            raise wrong_role(self.where, found, role)
+        connected = self._connection._sock
+        # what is encrypted is the library's to read
+        self._plain = PlainSocket(connected) if type(connected) is socket.socket else None
+        self._used_at = time.monotonic()
+
+    def _role(self) -> str:
+        from redis import exceptions
+
+        self._connection.send_command("ROLE")
+        try:
+            return str(self._connection.read_response()[0].decode())
+        except exceptions.NoPermissionError:
+            return ""  # who may not ask learns it from the first write
+
+    def is_usable(self) -> bool:
+        """Tell whether a connection that has idled is still open, and nothing unasked was said on it."""
+        if time.monotonic() - self._used_at < IDLE_CHECKED:
+            return True
+        try:
+            is_clean = not self._has_more()
+        except Exception:  # noqa: BLE001 - closed, whatever it says
+            is_clean = False
+        if not is_clean:
+            self.close()
+        return is_clean
+
+    def _has_more(self) -> bool:
+        """Tell whether there is something to read, or the end."""
+        if self._plain is not None:
+            return self._plain.has_more()
+        self._limit = -1.0  # the library puts back the time-out of the socket
+        return self._connection.can_read(0)
+
+    def exchange(
+        self, commands: Sequence[Words], limit: float, is_over: Callable[[float], bool] | None = None
+    ) -> list[Any]:
+        """Send commands together and give a reply for each, errors of the server among them, within `limit` seconds.
+
+        is_over: looked at every 50 ms while nothing is answered; Stopped where it says True.
+        """
+        return self._exchange_packed([wire(commands)], len(commands), limit, is_over)
+
+    def _exchange_packed(
+        self, packed: list[bytes], count: int, limit: float, is_over: Callable[[float], bool] | None = None
+    ) -> list[Any]:
+        connection, refusal = self._connection, self._refusal
+        try:
+            if limit != self._limit:
+                self._limit_to(limit)
+            connection.send_packed_command(packed, check_health=False)
+            if is_over is not None:
+                self._await_answer(limit, is_over)
+            replies: list[Any] = []
+            for _ in range(count):
+                try:
+                    replies.append(connection.read_response())
+                except refusal as error:
+                    replies.append(error)
+        except self._failures as error:
+            self.close()
+            raise unanswered(error, self.where, limit) from error
+        except BaseException:
+            self.close()  # half an answer may be left on it
+            raise
+        self._used_at = time.monotonic()
+        return replies
+
+    def exchange_one(self, packed: bytes, limit: float) -> Any:
+        """Send one command, written already, and give its reply like `exchange`: the way of nearly all requests."""
+        plain = self._plain
+        if plain is None:
+            return self._exchange_packed([packed], 1, limit)[0]
+        reply: Any
+        try:
+            if self._limit != 0.0:
+                self._limit_to(0.0)
+            reply = plain.exchange(packed, limit)
+        except self._failures as error:
+            self.close()
+            raise unanswered(error, self.where, limit) from error
+        except BaseException:
+            self.close()  # half an answer may be left on it
+            raise
+        self._used_at = time.monotonic()
+        return reply if isinstance(reply, bytes) else self._refusal(reply)
+
+    def _await_answer(self, limit: float, is_over: Callable[[float], bool]) -> None:
+        ends_at = time.monotonic() + limit
+        while not self._connection.can_read(LOOK_EVERY):
+            if is_over(0.0):
+                raise Stopped
+            if time.monotonic() > ends_at:
+                raise TimeoutError
+        self._limit = -1.0
+
+    def listen(self, channel: bytes) -> None:
+        """Subscribe; from then on only `heard` may be called. Raises what the server answers instead."""
+        self._connection.send_command("SUBSCRIBE", channel)
+        self._connection.read_response()
+        self._limit_to(None)
+        connected = self._connection._sock
+        self._messages = Messages(connected, channel) if type(connected) is socket.socket else None
+
+    def _limit_to(self, limit: float | None) -> None:
+        """Limit every read and write; the library has no other way to do so for one command."""
+        connected = self._connection._sock
+        if connected is not None:
+            connected.settimeout(limit)
+        self._limit = limit
+
+    def heard(self) -> bytes | None:
+        """Block until a message comes; None for what is none. Raises when the connection ends."""
+        if self._messages is not None:
+            return self._messages.next()
+        said = self._connection.read_response()
+        return bytes(said[2]) if said[0] == b"message" else None
+
+    def hang_up(self) -> None:
+        """End it from another thread: whoever reads from it comes back, and closes it."""
+        connected = self._connection._sock
+        if connected is not None:
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it. Idempotent."""
+        self._plain = None
+        self._connection.disconnect()
+
+
+class Links:
+    """The connections of one store by server; as many as there are threads that ask at once. Safe to share."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._lock = threading.Lock()
+        self._idle: dict[tuple[Address, bool], list[Link]] = {}
+        self._is_open = True
+
+    def exchange(self, ask: Ask, limit: float, is_over: Callable[[float], bool] | None = None) -> list[Any]:
+        """Send what is asked to its server, within `limit` seconds. Raises StoreError."""
+        link = self._idling(ask.address, ask.to_sentinel)
+        left = limit
+        if link is None:
+            link, left = self._new(ask.address, limit, to_sentinel=ask.to_sentinel, is_routed=ask.is_routed)
+        replies = link.exchange(ask.commands, left, is_over)
+        self._give_back(link, ask.to_sentinel)
+        return replies
+
+    def exchange_one(self, address: Address, packed: bytes, limit: float, *, is_routed: bool) -> Any:
+        """Send one command, written already, to a server; like `exchange`."""
+        link = self._idling(address, False)
+        left = limit
+        if link is None:
+            link, left = self._new(address, limit, is_routed=is_routed)
+        reply = link.exchange_one(packed, left)
+        self._give_back(link, False)
+        return reply
+
+    def _idling(self, address: Address, to_sentinel: bool) -> Link | None:
+        while True:
+            with self._lock:
+                if not self._is_open:
+                    raise StoreUnavailable("the store is closed")
+                idle = self._idle.get((address, to_sentinel))
+                if not idle:
+                    return None
+                link = idle.pop()
+            if link.is_usable():
+                return link
+
+    def _new(
+        self, address: Address, limit: float, *, to_sentinel: bool = False, is_routed: bool = False
+    ) -> tuple[Link, float]:
+        """Make a connection, and give the seconds that are left."""
+        began_at = time.monotonic()
+        link = self.connected(address, limit, to_sentinel=to_sentinel, is_routed=is_routed)
+        left = limit - (time.monotonic() - began_at)
+        if left <= 0:
+            link.close()
+            raise StoreUnavailable(
+                f"it took all of {limit:.3g} s to connect to Redis at {link.where}; nothing was sent"
+            )
+        return link, left
+
+    def _give_back(self, link: Link, to_sentinel: bool) -> None:
+        with self._lock:
+            if self._is_open:
+                self._idle.setdefault((link.address, to_sentinel), []).append(link)
+                return
+        link.close()
+
+    def connected(self, address: Address, limit: float, *, to_sentinel: bool = False, is_routed: bool = False) -> Link:
+        """Make a connection of one's own. Raises StoreError."""
+        try:
+            connection = self._access.connection(address, limit, to_sentinel=to_sentinel)
+        except Exception as error:
+            raise StoreRefused(f"no connection to Redis can be made: {type(error).__name__}: {error}") from error
+        link = Link(connection, address, limit)
+        role = "" if is_routed or to_sentinel else "master"
+        link.connect(is_secure=self._access.is_secure, role=role)
+        return link
+
+    def drop(self, address: Address) -> None:
+        """Close what idles on a server that failed."""
+        with self._lock:
+            links = self._idle.pop((address, False), [])
+        for link in links:
+            link.close()
+
+    def close(self) -> None:
+        """Close what idles now, and what is in use when it is given back."""
+        with self._lock:
+            self._is_open = False
+            links = [link for idle in self._idle.values() for link in idle]
+            self._idle.clear()
+        for link in links:
+            link.close()
+
+
+def wrong_role(where: str, found: str, wanted: str) -> StoreError:
+    """Say what answers where something else was expected."""
+    if found == "sentinel":
+        return StoreRefused(f"{where} is a Sentinel; write redis+sentinel://{where}/SERVICE")
+    return StoreUnavailable(
+        f"Redis at {where} is a {found.replace('slave', 'replica')} and no {wanted}; name the master, or write "
+        "redis+sentinel:// or redis+cluster://"
+    )

@@ -1,0 +1,160 @@
+"""Decides how bytes go to Redis and back, awaiting: the twin of `link` in one event loop.
+
+Must not know what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from lockstead.errors import StoreRefused, StoreUnavailable
+from lockstead.stores.redis.access import Access, Address, AwaitedConnection
+from lockstead.stores.redis.errors import unanswered, unconnected
+from lockstead.stores.redis.link import IDLE_CHECKED, wrong_role
+from lockstead.stores.redis.route import Ask, shown
+from lockstead.stores.redis.wire import Words, wire
+
+CLOSING: Final = 1.0
+"""Seconds for a connection to close in good order."""
+
+
+class AwaitedLink:
+    """One connection, for one task at a time."""
+
+    __slots__ = ("_connection", "_used_at", "where")
+
+    def __init__(self, connection: AwaitedConnection, address: Address) -> None:
+        self._connection = connection
+        self.where = shown(address)
+        self._used_at = 0.0
+
+    async def connect(self, limit: float, *, is_secure: bool, role: str) -> None:
+        """Connect within `limit` seconds and look whom we have, as the blocking twin does."""
+        from redis.exceptions import RedisError
+
+        try:
+            async with asyncio.timeout(limit):
+                await self._connection.connect()
+                found = await self._role() if role else ""
+        except (RedisError, OSError) as error:  # a time-out is one of the system's errors
+            await self.drop()
+            raise unconnected(error, self.where, is_secure=is_secure) from error
+        except BaseException:
+            await self.drop()
+            raise
+        if found and found != role:
+            await self.drop()
+            raise wrong_role(self.where, found, role)
+        self._used_at = time.monotonic()
+
+    async def _role(self) -> str:
+        from redis.exceptions import NoPermissionError
+
+        await self._connection.send_command("ROLE")
+        try:
+            return str((await self._connection.read_response())[0].decode())
+        except NoPermissionError:
+            return ""
+
+    async def is_usable(self) -> bool:
+        """Tell whether a connection that has idled is still open, and nothing unasked was said on it."""
+        if time.monotonic() - self._used_at < IDLE_CHECKED:
+            return True
+        try:
+            is_clean = not await self._connection.can_read()
+        except Exception:  # noqa: BLE001 - closed, whatever it says
+            is_clean = False
+        if not is_clean:
+            await self.drop()
+        return is_clean
+
+    async def exchange(self, commands: Sequence[Words], limit: float) -> list[Any]:
+        """Send commands together and give a reply for each, errors of the server among them."""
+        from redis.exceptions import RedisError, ResponseError
+
+        replies: list[Any] = []
+        try:
+            async with asyncio.timeout(limit):
+                await self._connection.send_packed_command([wire(commands)], check_health=False)
+                for _ in commands:
+                    try:
+                        replies.append(await self._connection.read_response())
+                    except ResponseError as error:
+                        replies.append(error)
+        except (RedisError, OSError) as error:
+            await self.drop()
+            raise unanswered(error, self.where, limit) from error
+        except BaseException:
+            await self.drop()  # half an answer may be left on it
+            raise
+        self._used_at = time.monotonic()
+        return replies
+
+    async def drop(self) -> None:
+        """Close it at once, without good order."""
+        with suppress(Exception):
+            await self._connection.disconnect(nowait=True)
+
+    async def close(self) -> None:
+        """Close it in good order."""
+        with suppress(Exception):
+            async with asyncio.timeout(CLOSING):
+                await self._connection.disconnect()
+
+
+class AwaitedLinks:
+    """The connections of one store in one event loop, by server."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._idle: dict[tuple[Address, bool], list[AwaitedLink]] = {}
+        self._is_open = True
+
+    async def exchange(self, ask: Ask, limit: float) -> list[Any]:
+        """Send what is asked to its server, within `limit` seconds. Raises StoreError."""
+        ends_at = time.monotonic() + limit
+        link = await self._taken(ask, limit)
+        left = ends_at - time.monotonic()
+        if left <= 0:
+            await link.drop()
+            raise StoreUnavailable(
+                f"it took all of {limit:.3g} s to connect to Redis at {link.where}; nothing was sent"
+            )
+        replies = await link.exchange(ask.commands, left)
+        if self._is_open:
+            self._idle.setdefault((ask.address, ask.to_sentinel), []).append(link)
+        else:
+            await link.close()
+        return replies
+
+    async def _taken(self, ask: Ask, limit: float) -> AwaitedLink:
+        idle = self._idle.setdefault((ask.address, ask.to_sentinel), [])
+        while idle:
+            link = idle.pop()
+            if await link.is_usable():
+                return link
+        try:
+            connection = self._access.awaiting(ask.address, to_sentinel=ask.to_sentinel)
+        except Exception as error:
+            raise StoreRefused(f"no connection to Redis can be made: {type(error).__name__}: {error}") from error
+        link = AwaitedLink(connection, ask.address)
+        role = "" if ask.is_routed or ask.to_sentinel else "master"
+        await link.connect(limit, is_secure=self._access.is_secure, role=role)
+        return link
+
+    async def drop(self, address: Address) -> None:
+        """Close what idles on a server that failed."""
+        for link in self._idle.pop((address, False), []):
+            await link.drop()
+
+    async def close(self) -> None:
+        """Close what idles now, and what is in use when it is given back."""
+        self._is_open = False
+        links = [link for idle in self._idle.values() for link in idle]
+        self._idle.clear()
+        for link in links:
+            await link.close()

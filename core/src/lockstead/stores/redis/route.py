@@ -1,0 +1,323 @@
+"""Decides which server a request goes to, and what follows where that one sends it elsewhere.
+
+Conversations only: they yield `Ask`s, are sent replies, and are driven by a store, blocking or awaiting. A request that
+is answered NOSCRIPT, MOVED or ASK was not applied, so asking again is no repetition. Must not know what is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+from lockstead.frozen import frozen
+from lockstead.stores.redis.access import Access, Address, Kind
+from lockstead.stores.redis.errors import code_of, refusal
+from lockstead.stores.redis.wire import Request, Words
+
+T = TypeVar("T")
+
+STEPS_MAX: Final = 8
+"""Times that one request may be sent on, from node to node."""
+
+
+@frozen
+class Ask:
+    """Commands for one server, sent together. share: the part of the time left that this may take.
+
+    to_sentinel: it is asked as a Sentinel. is_routed: a node of a Cluster, which says itself where a key is.
+    """
+
+    address: Address
+    commands: tuple[Words, ...]
+    share: float = 1.0
+    to_sentinel: bool = False
+    is_routed: bool = False
+
+
+Talk: TypeAlias = Generator[Ask, list[Any], T]
+
+
+class Route(Protocol):
+    """Knows which server is responsible for a key. Shared by threads."""
+
+    def known(self, key: bytes) -> Address | None:
+        """Give the server for a key, if that need not be asked first."""
+        ...
+
+    def find(self, key: bytes) -> Talk[Address]:
+        """Give the server for a key."""
+        ...
+
+    def masters(self) -> Talk[tuple[Address, ...]]:
+        """Give every server on which there are records."""
+        ...
+
+    def failed(self, address: Address) -> None:
+        """Note that a server was not to be reached, or is not the one to ask."""
+        ...
+
+    def moved(self, key: bytes, address: Address) -> None:
+        """Note that another server is responsible for a key. StoreRefused where there is but one."""
+        ...
+
+
+def route(access: Access) -> Route:
+    """Make the route to what stands at the addresses."""
+    match access.kind:
+        case Kind.SERVER:
+            return OneServer(access.addresses[0])
+        case Kind.SENTINEL:
+            return BySentinel(access.addresses, access.service)
+        case Kind.CLUSTER:
+            return ByCluster(access.addresses)
+
+
+@dataclass(frozen=True, slots=True)
+class OneServer:
+    """There is one server, and that is it."""
+
+    address: Address
+
+    def known(self, key: bytes) -> Address | None:  # noqa: ARG002 - as every route
+        """Give the server."""
+        return self.address
+
+    def find(self, key: bytes) -> Talk[Address]:  # noqa: ARG002 - as every route
+        """Give the server."""
+        yield from ()
+        return self.address
+
+    def masters(self) -> Talk[tuple[Address, ...]]:
+        """Give the server."""
+        yield from ()
+        return (self.address,)
+
+    def failed(self, address: Address) -> None:
+        """There is no other."""
+
+    def moved(self, key: bytes, address: Address) -> None:  # noqa: ARG002 - as every route
+        """Refuse: it is a node of a Cluster."""
+        raise StoreRefused(f"{shown(self.address)} is a node of a Redis Cluster; write redis+cluster://")
+
+
+class BySentinel:
+    """Sentinels know the master. Asked when none is known, or when the known one fails."""
+
+    def __init__(self, sentinels: Sequence[Address], service: str) -> None:
+        self._sentinels = tuple(sentinels)
+        self._service = service
+        self._master: Address | None = None
+
+    def known(self, key: bytes) -> Address | None:  # noqa: ARG002 - as every route
+        """Give the master, if a Sentinel has named it."""
+        return self._master
+
+    def find(self, key: bytes) -> Talk[Address]:  # noqa: ARG002 - as every route
+        """Give the master."""
+        master = self._master
+        if master is None:
+            master = self._master = yield from self._asked()
+        return master
+
+    def masters(self) -> Talk[tuple[Address, ...]]:
+        """Give the master."""
+        return ((yield from self.find(b"")),)
+
+    def failed(self, address: Address) -> None:
+        """Ask the Sentinels next time."""
+        if self._master == address:
+            self._master = None
+
+    def moved(self, key: bytes, address: Address) -> None:  # noqa: ARG002 - as every route
+        """Refuse: it is a node of a Cluster."""
+        raise StoreRefused(f"the service {self._service!r} is a node of a Redis Cluster; write redis+cluster://")
+
+    def _asked(self) -> Talk[Address]:
+        silent: StoreError | None = None
+        knows_none = False
+        for count, sentinel in enumerate(self._sentinels):
+            share = 1.0 / (len(self._sentinels) - count + 1)
+            words: Words = (b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", self._service.encode())
+            try:
+                reply = (yield Ask(sentinel, (words,), share, to_sentinel=True))[0]
+            except StoreError as error:
+                silent = error
+                continue
+            if isinstance(reply, Exception):
+                silent = _of_sentinel(reply, sentinel)
+            elif reply is None:
+                knows_none = True
+            else:
+                # whom one answers comes first the next time: others may be down
+                self._sentinels = (sentinel, *(one for one in self._sentinels if one != sentinel))
+                return reply[0].decode(), int(reply[1])
+        if knows_none:
+            raise StoreRefused(
+                f"the Sentinels know no service {self._service!r}; name it as their `sentinel monitor` does"
+            )
+        if isinstance(silent, StoreRefused):
+            raise silent
+        raise StoreUnavailable(f"no Sentinel says where the master of {self._service!r} is ({silent})")
+
+
+def _of_sentinel(reply: Exception, address: Address) -> StoreError:
+    if "unknown command" in str(reply).lower():
+        return StoreRefused(f"{shown(address)} is no Sentinel; write redis://, or correct the address")
+    return refusal(reply, shown(address))
+
+
+class ByCluster:
+    """The nodes of a Cluster know which slots each of them has."""
+
+    def __init__(self, seeds: Sequence[Address]) -> None:
+        self._seeds = tuple(seeds)
+        self._slots: dict[int, Address] = {}
+        self._is_stale = True
+
+    def known(self, key: bytes) -> Address | None:
+        """Give the master of a key's slot, if the slots are known."""
+        return None if self._is_stale else self._slots.get(slot_of(key))
+
+    def find(self, key: bytes) -> Talk[Address]:
+        """Give the master of a key's slot."""
+        slot = slot_of(key)
+        if self._is_stale or slot not in self._slots:
+            yield from self._refreshed()
+        address = self._slots.get(slot)
+        if address is None:
+            raise StoreUnavailable(f"no node of the Cluster has slot {slot}: the Cluster is not complete")
+        return address
+
+    def masters(self) -> Talk[tuple[Address, ...]]:
+        """Give every master that has slots, as they are now."""
+        yield from self._refreshed()
+        return tuple(dict.fromkeys(self._slots.values()))
+
+    def failed(self, address: Address) -> None:  # noqa: ARG002 - as every route
+        """Ask for the slots the next time."""
+        self._is_stale = True
+
+    def moved(self, key: bytes, address: Address) -> None:
+        """Note where the slot is now; the others may have moved as well."""
+        self._slots[slot_of(key)] = address
+
+    def _refreshed(self) -> Talk[None]:
+        silent: StoreError | None = None
+        nodes = tuple(dict.fromkeys((*self._slots.values(), *self._seeds)))
+        for count, node in enumerate(nodes):
+            share = 1.0 / (len(nodes) - count + 1)
+            try:
+                reply = (yield Ask(node, ((b"CLUSTER", b"SLOTS"),), share, is_routed=True))[0]
+            except StoreError as error:
+                silent = error
+                continue
+            if isinstance(reply, Exception):
+                silent = refusal(reply, shown(node))
+                if isinstance(silent, StoreRefused):
+                    raise silent
+                continue
+            slots = _slots(reply, node)
+            if slots:
+                self._slots, self._is_stale = slots, False
+                return
+        if isinstance(silent, StoreRefused):
+            raise silent
+        raise StoreUnavailable(f"no node of the Cluster says which slots it has ({silent})")
+
+
+def _slots(reply: Any, asked: Address) -> dict[int, Address]:
+    slots: dict[int, Address] = {}
+    for first, last, master, *_replicas in reply:
+        # a node that does not know its own address says nothing: it is the one that was asked
+        address = (master[0].decode() if master[0] else asked[0], int(master[1]))
+        slots.update(dict.fromkeys(range(first, last + 1), address))
+    return slots
+
+
+def slot_of(key: bytes) -> int:
+    """Give the slot of a key in a Cluster."""
+    from redis.crc import key_slot
+
+    slot: int = key_slot(key)
+    return slot
+
+
+# --- conversations -----------------------------------------------------------------------------------------------
+
+
+def call(request: Request, along: Route, *, is_routed: bool) -> Talk[Any]:
+    """Carry out one script call, and give what the script said."""
+    address = along.known(request.keys[0])
+    if address is None:
+        address = yield from along.find(request.keys[0])
+    reply = (yield Ask(address, (request.by_digest(),), is_routed=is_routed))[0]
+    if isinstance(reply, bytes):
+        return reply
+    return (yield from settled(reply, request, address, along, is_routed=is_routed))
+
+
+def call_many(requests: Sequence[Request], along: Route, *, is_routed: bool) -> Talk[list[Any]]:
+    """Carry out many, all for one server with one sending. Gives for each what its script said, or its StoreError."""
+    by_server: dict[Address, list[int]] = {}
+    results: list[Any] = [None] * len(requests)
+    for number, request in enumerate(requests):
+        try:
+            address = yield from along.find(request.keys[0])
+        except StoreError as error:
+            results[number] = error
+            continue
+        by_server.setdefault(address, []).append(number)
+    for address, numbers in by_server.items():
+        commands = tuple(requests[number].by_digest() for number in numbers)
+        try:
+            replies = yield Ask(address, commands, is_routed=is_routed)
+        except StoreError as error:
+            for number in numbers:
+                results[number] = error
+            continue
+        for number, reply in zip(numbers, replies, strict=True):
+            try:
+                results[number] = yield from settled(reply, requests[number], address, along, is_routed=is_routed)
+            except StoreError as error:
+                results[number] = error
+    return results
+
+
+def settled(reply: Any, request: Request, address: Address, along: Route, *, is_routed: bool) -> Talk[Any]:
+    """Follow a reply until it is an answer."""
+    key = request.keys[0]
+    for _ in range(STEPS_MAX):
+        if not isinstance(reply, Exception):
+            return reply
+        commands: tuple[Words, ...]
+        match code_of(reply):
+            case "NOSCRIPT":
+                commands = (request.in_full(),)
+            case "MOVED":
+                address = _target(reply, address)
+                along.moved(key, address)
+                commands = (request.by_digest(),)
+            case "ASK":
+                address = _target(reply, address)
+                commands = ((b"ASKING",), request.in_full())
+            case code:
+                if code in ("READONLY", "CLUSTERDOWN", "MASTERDOWN"):
+                    along.failed(address)
+                raise refusal(reply, shown(address))
+        reply = (yield Ask(address, commands, is_routed=is_routed))[-1]
+    raise StoreUnavailable(f"{request.what} was sent from node to node; the Cluster is moving slots")
+
+
+def _target(reply: Exception, asked: Address) -> Address:
+    """Read where MOVED and ASK send us."""
+    target = str(reply).split()[-1]
+    host, _, port = target.rpartition(":")
+    return host.strip("[]") or asked[0], int(port)
+
+
+def shown(address: Address) -> str:
+    """Give host:port."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

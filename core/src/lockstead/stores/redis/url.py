@@ -1,0 +1,158 @@
+"""Decides what the URLs of Redis say: where servers, Sentinels or a Cluster are, the prefix, credentials, TLS.
+
+    redis://[user:password@]host[:port][/db][?prefix=...]          one server; rediss:// for TLS
+    redis+sentinel://[user:password@]host[:port],host.../service[/db]
+    redis+cluster://[user:password@]host[:port],host...
+
+The key stands behind `#`. A program that names many locks opens none, so this file imports nothing but to open one.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from lockstead.stores.url import options_of, query
+
+if TYPE_CHECKING:
+    from lockstead.protocol.commands import Traits
+    from lockstead.stores.redis.access import Access, Address
+    from lockstead.stores.redis.store import RedisStore
+
+PREFIX: Final = "lockstead"
+PORT: Final = 6379
+SENTINEL_PORT: Final = 26379
+
+_TLS: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname", "ssl_cert_reqs"})
+_HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
+_TRUE: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+class _Opener:
+    """Opens stores on Redis of one scheme."""
+
+    def __init__(self, scheme: str) -> None:
+        self._scheme = scheme
+        self._start = f"{scheme}://"
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of every store on Redis."""
+        from lockstead.stores.redis.store import traits_of
+
+        return traits_of(self._scheme)
+
+    @property
+    def options(self) -> frozenset[str]:
+        """`prefix` of all keys, `tls` where the scheme does not say it, and the files and checks of TLS."""
+        return _TLS | {"prefix"} | (set() if self._scheme.startswith("rediss") else {"tls"})
+
+    @property
+    def takes_user(self) -> bool:
+        """User and password, as in `redis://user:password@…`."""
+        return True
+
+    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
+        """The key is the fragment, and nothing else."""
+        return rest, fragment
+
+    def printable(self, store_url: str) -> str:
+        """Give the URL without user and password."""
+        before, options = options_of(store_url)
+        start, separator, after = before.partition("://")
+        place, slash, path = after.partition("/")
+        return f"{start}{separator}{place.rpartition('@')[2]}{slash}{path}{query(options)}"
+
+    def open(self, store_url: str, client: object | None) -> RedisStore:
+        """Open the store; asks the server nothing yet. client is a `redis.Redis` or `redis.RedisCluster` of the caller.
+
+        Of a client, credentials and TLS are taken and nothing else: its connections repeat requests. Raises
+        StoreRefused when the client library is missing, ValueError for a URL that names no server, TypeError for
+        another client.
+        """
+        from lockstead.stores.redis.access import check_library
+        from lockstead.stores.redis.store import RedisStore
+
+        check_library()
+        access = self._access(store_url, client)
+        _before, options = options_of(store_url)
+        return RedisStore(access, self.printable(store_url), options.get("prefix", PREFIX))
+
+    def _access(self, store_url: str, client: object | None) -> Access:
+        from urllib.parse import unquote
+
+        from lockstead.stores.redis.access import Access, Kind, default_credentials, sentinel_credentials, ways_of
+
+        before, options = options_of(store_url)
+        if not before.startswith(self._start):
+            raise ValueError(f"not the URL of a Redis; write '{self._start}host:port'")
+        place, _, path = before[len(self._start) :].partition("/")
+        who, _, hosts = place.rpartition("@")
+        kind = {"redis+sentinel": Kind.SENTINEL, "redis+cluster": Kind.CLUSTER}.get(self._scheme, Kind.SERVER)
+        addresses = _addresses(hosts, SENTINEL_PORT if kind is Kind.SENTINEL else PORT)
+        if kind is Kind.SERVER and len(addresses) > 1:
+            raise ValueError("several servers: write redis+sentinel:// or redis+cluster:// before them")
+        service, db = _path(path, kind)
+        ways, is_secure = ({}, False) if client is None else ways_of(client)
+        is_secure = is_secure or self._scheme.startswith("rediss") or _flag(options.pop("tls", "false"), "tls")
+        ways |= _tls(options) if is_secure else {}
+        user, _, password = who.partition(":")
+        username: str | None = unquote(user) or None
+        secret: str | None = unquote(password) or None
+        if client is not None and not who:
+            username, secret = ways.pop("username", None), ways.pop("password", None)
+        elif not who:
+            username, secret = default_credentials()
+        sentinel_ways: dict[str, Any] = {}
+        if kind is Kind.SENTINEL:
+            sentinel_ways = {
+                name: way for name, way in ways.items() if name.startswith("ssl_")
+            } | sentinel_credentials()
+        return Access(kind, addresses, service, db, is_secure, username, secret, ways, sentinel_ways)
+
+
+def _addresses(hosts: str, port: int) -> tuple[Address, ...]:
+    found = []
+    for host in hosts.split(","):
+        fits = _HOST.fullmatch(host)
+        number = int(fits["port"]) if fits is not None and fits["port"] else port
+        if fits is None or not 0 < number < 65536:
+            raise ValueError("the URL names no server; write 'redis://host:port', with a number for the port")
+        found.append((fits["six"] or fits["name"], number))
+    return tuple(found)
+
+
+def _path(path: str, kind: Any) -> tuple[str, int]:
+    from urllib.parse import unquote
+
+    pieces = [unquote(piece) for piece in path.split("/") if piece]
+    service = ""
+    if kind.name == "SENTINEL":
+        if not pieces:
+            raise ValueError("the URL names no service; write 'redis+sentinel://host1,host2/service'")
+        service = pieces.pop(0)
+    if kind.name == "CLUSTER" and pieces not in ([], ["0"]):
+        raise ValueError("a Redis Cluster has no databases; leave out what follows the hosts")
+    if len(pieces) > 1 or not all(piece.isascii() and piece.isdigit() for piece in pieces):
+        raise ValueError("what follows the host is the number of a database, as in 'redis://host:port/0'")
+    return service, int(pieces[0]) if pieces else 0
+
+
+def _flag(text: str, name: str) -> bool:
+    known = _TRUE.get(text.lower())
+    if known is None:
+        raise ValueError(f"{name} is true or false, not {text!r}")
+    return known
+
+
+def _tls(options: dict[str, str]) -> dict[str, Any]:
+    ways: dict[str, Any] = {name: value for name, value in options.items() if name in _TLS}
+    if "ssl_check_hostname" in ways:
+        ways["ssl_check_hostname"] = _flag(ways["ssl_check_hostname"], "ssl_check_hostname")
+    return ways
+
+
+OPENER: Final = _Opener("redis")
+SECURE: Final = _Opener("rediss")
+SENTINEL: Final = _Opener("redis+sentinel")
+CLUSTER: Final = _Opener("redis+cluster")

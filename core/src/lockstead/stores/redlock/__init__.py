@@ -1,0 +1,1 @@
+"""Locks on Redlock: `url` names a place, `store` keeps the records there."""

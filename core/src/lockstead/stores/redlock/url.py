@@ -1,0 +1,164 @@
+"""Decides what a `redlock:` URL says: which masters, the prefix, credentials, TLS, and how long to wait for whom.
+
+    redlock://[user:password@]host1[:port],host2[:port],host3[:port][/db][?prefix=...&restart_delay=...&master_limit=...]
+
+A port that is named last is that of all hosts which name none. The key stands behind `#`. A program that names many
+locks opens none, so this file imports nothing but to open one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from lockstead.stores.url import options_of, query
+
+if TYPE_CHECKING:
+    from lockstead.protocol.commands import Traits
+    from lockstead.stores.redis.access import Access, Address
+    from lockstead.stores.redlock.store import RedlockStore
+
+PREFIX: Final = "lockstead"
+PORT: Final = 6379
+MASTERS_MIN: Final = 3
+PREFIX_BYTES_MAX: Final = 200
+
+RESTART_DELAY: Final = 600.0
+"""Seconds: longer than a record of the default ttl stands (303 s), with the longest lock-delay (60 s)."""
+
+MASTER_LIMIT: Final = 0.2
+"""Seconds that one master is waited for: far below any ttl, and above a round trip between data centres."""
+
+_TLS: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname", "ssl_cert_reqs"})
+_TRUE: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+class _Opener:
+    """Opens stores on several independent masters."""
+
+    @property
+    def traits(self) -> Traits:
+        """The traits of every such store."""
+        from lockstead.stores.redlock.store import TRAITS
+
+        return TRAITS
+
+    @property
+    def options(self) -> frozenset[str]:
+        """`prefix` of all keys, `restart_delay`, `master_limit`; `tls` with files and checks as redis-py names them."""
+        return _TLS | {"prefix", "tls", "restart_delay", "master_limit"}
+
+    @property
+    def takes_user(self) -> bool:
+        """User and password, as in `redlock://user:password@…`."""
+        return True
+
+    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
+        """The key is the fragment, and nothing else."""
+        return rest, fragment
+
+    def printable(self, store_url: str) -> str:
+        """Give the URL without user and password."""
+        before, options = options_of(store_url)
+        start, separator, after = before.partition("://")
+        place, slash, path = after.partition("/")
+        return f"{start}{separator}{place.rpartition('@')[2]}{slash}{path}{query(options)}"
+
+    def open(self, store_url: str, client: object | None) -> RedlockStore:
+        """Open the store; asks no master anything yet. client is a `redis.Redis` of the caller.
+
+        Of a client, credentials and TLS are taken and nothing else. Raises StoreRefused when the client library is
+        missing, ValueError for a URL that does not name three servers or more, TypeError for another client.
+        """
+        from lockstead.stores.redis.access import check_library
+        from lockstead.stores.redlock.panel import Panel
+        from lockstead.stores.redlock.store import RedlockStore
+        from lockstead.values import seconds
+
+        _before, options = options_of(store_url)
+        restart_delay = seconds(options.get("restart_delay", RESTART_DELAY), "restart_delay")
+        master_limit = seconds(options.get("master_limit", MASTER_LIMIT), "master_limit")
+        if not 0.001 <= master_limit <= 5.0:
+            raise ValueError("master_limit is between 1 ms and 5 s: it has to be far below the ttl of every lock")
+        prefix = options.get("prefix", PREFIX)
+        if not prefix or not prefix.isprintable() or len(prefix.encode()) > PREFIX_BYTES_MAX:
+            raise ValueError(f"the prefix must be printable and of 1 to {PREFIX_BYTES_MAX} bytes")
+        check_library()
+        access = self._access(store_url, client)
+        if len(access.addresses) % 2 == 0:
+            _warn_of_even(len(access.addresses))
+        panel = Panel(access, master_limit, restart_delay)
+        return RedlockStore(panel, self.printable(store_url), prefix, restart_delay)
+
+    def _access(self, store_url: str, client: object | None) -> Access:
+        from urllib.parse import unquote
+
+        from lockstead.stores.redis.access import Access, Kind, default_credentials, ways_of
+
+        before, options = options_of(store_url)
+        if not before.startswith("redlock://"):
+            raise ValueError("not the URL of a Redlock; write 'redlock://host1,host2,host3'")
+        place, _, path = before.removeprefix("redlock://").partition("/")
+        who, _, hosts = place.rpartition("@")
+        addresses, db = _addresses(hosts), _db(path)
+        ways, is_secure = ({}, False) if client is None else ways_of(client)
+        is_secure = is_secure or _flag(options.pop("tls", "false"), "tls")
+        ways |= _tls(options) if is_secure else {}
+        user, _, password = who.partition(":")
+        username: str | None = unquote(user) or None
+        secret: str | None = unquote(password) or None
+        if client is not None and not who:
+            username, secret = ways.pop("username", None), ways.pop("password", None)
+        elif not who:
+            username, secret = default_credentials()
+        return Access(Kind.SERVER, addresses, "", db, is_secure, username, secret, ways)
+
+
+def _warn_of_even(count: int) -> None:
+    import logging
+
+    logging.getLogger("lockstead").warning(
+        "%d masters bear no more failures than %d would; take an odd number of masters", count, count - 1
+    )
+
+
+def _addresses(hosts: str) -> tuple[Address, ...]:
+    found: list[tuple[str, int | None]] = []
+    for host in hosts.split(","):
+        name, _, number = host.rpartition(":") if host.rpartition(":")[2].isdigit() else (host, "", "")
+        name, is_bracketed = name.strip("[]"), name.startswith("[")
+        if not name or (":" in name and not is_bracketed) or (number and not 0 < int(number) < 65536):
+            raise ValueError("a host of the URL is none; write 'redlock://host1:port,host2:port,host3:port'")
+        found.append((name, int(number) if number else None))
+    last = found[-1][1]
+    # one port behind the last host is that of all
+    port = last if last is not None and all(one[1] is None for one in found[:-1]) else PORT
+    addresses = tuple((name, port if number is None else number) for name, number in found)
+    if len(addresses) < MASTERS_MIN:
+        raise ValueError(f"Redlock needs {MASTERS_MIN} masters or more, best an odd number; for one write redis://")
+    if len({(name.lower(), number) for name, number in addresses}) < len(addresses):
+        raise ValueError("the URL names a master twice: every master has to be a server of its own")
+    return addresses
+
+
+def _db(path: str) -> int:
+    pieces = [piece for piece in path.split("/") if piece]
+    if len(pieces) > 1 or not all(piece.isascii() and piece.isdigit() for piece in pieces):
+        raise ValueError("what follows the hosts is the number of a database, as in 'redlock://h1,h2,h3/0'")
+    return int(pieces[0]) if pieces else 0
+
+
+def _flag(text: str, name: str) -> bool:
+    known = _TRUE.get(text.lower())
+    if known is None:
+        raise ValueError(f"{name} is true or false, not {text!r}")
+    return known
+
+
+def _tls(options: dict[str, str]) -> dict[str, Any]:
+    ways: dict[str, Any] = {name: value for name, value in options.items() if name in _TLS}
+    if "ssl_check_hostname" in ways:
+        ways["ssl_check_hostname"] = _flag(ways["ssl_check_hostname"], "ssl_check_hostname")
+    return ways
+
+
+OPENER: Final = _Opener()

@@ -1,0 +1,1 @@
+"""Locks on SQLite: `url` names a place, `store` keeps the records there."""

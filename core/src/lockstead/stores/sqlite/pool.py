@@ -1,0 +1,232 @@
+"""Decides which connection serves a command, who writes next, and when a connection is no longer any good.
+
+Must not know commands or records, nor what is asked of a connection.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lockstead.errors import StoreError, StoreUnavailable
+from lockstead.stores.sqlite.file import check_place, connect, failure, identity
+
+WATCH_LIMIT: Final = 1.0
+"""Seconds that a look at the change counter may wait for the file."""
+
+
+@dataclass(eq=False, slots=True)
+class _Link:
+    """One connection, used by one thread at a time. file tells which file it was opened on."""
+
+    connection: sqlite3.Connection
+    file: tuple[int, int]
+    busy_ms: int
+
+
+class Pool:
+    """The connections of one process to one file. Safe to share between threads; replaced in a forked child."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._path_text = str(path)
+        self._is_open = True
+        self._idle: list[_Link] = []
+        self._every: set[_Link] = set()
+        self._watch: _Link | None = None
+        self._failed: _Link | None = None
+        self._lock = threading.Lock()
+        # These two are held across I/O. SQLite makes a writer that finds the file locked sleep and try again, so
+        # threads of one process would sleep for milliseconds where they can hand over in microseconds.
+        self._write_turn = threading.Lock()
+        self._watch_turn = threading.Lock()
+
+    def has_file(self) -> bool:
+        """Tell whether the file is there: a connection would make it. Refuses a place where none can be."""
+        if identity(self._path_text) is not None:
+            return True
+        if not self._is_open:
+            raise self._closed()
+        check_place(self._path)
+        return False
+
+    def lend(self, limit: float) -> Loan:
+        """Lend a connection for reading."""
+        return Loan(self, limit, None)
+
+    def write(self, limit: float) -> Loan:
+        """Lend a connection to the one thread of this process that writes now."""
+        return Loan(self, limit, self._write_turn)
+
+    @contextmanager
+    def watch(self) -> Iterator[sqlite3.Connection]:
+        """Lend the connection that never writes, so that its change counter counts every write of all others."""
+        with self._watch_turn:
+            watch = self._watch
+            if watch is None or not self._is_current(watch):
+                self._watch = None
+                if watch is not None:
+                    self.drop(watch)
+                watch = self._watch = self._open(WATCH_LIMIT)
+            try:
+                yield watch.connection
+            except sqlite3.Error as error:
+                self._watch = None
+                self.retire(watch)
+                raise self.failure(error, WATCH_LIMIT) from error
+
+    def take(self, limit: float) -> _Link:
+        """Give a connection to the file that stands under the path now."""
+        while self._idle:
+            with suppress(IndexError):
+                link = self._idle.pop()
+                if self._is_current(link):
+                    return link
+                self.drop(link)
+        return self._open(limit)
+
+    def give_back(self, link: _Link) -> None:
+        """Take back a connection that may serve again."""
+        with self._lock:
+            if self._is_open:
+                self._idle.append(link)
+                return
+        self.drop(link)
+
+    def _is_current(self, link: _Link) -> bool:
+        # A file that was removed or moved lives on in its connections: who wrote there would hold a lock that nobody
+        # else can see.
+        return link.file == identity(self._path_text)
+
+    def _open(self, limit: float) -> _Link:
+        if not self._is_open:
+            raise self._closed()
+        before = identity(self._path_text)
+        connection = connect(self._path, limit)
+        after = identity(self._path_text)
+        link: _Link | None = None
+        failed: _Link | None = None
+        with self._lock:
+            if self._is_open and after is not None and before in (None, after):
+                link = _Link(connection, after, _milliseconds(limit))
+                self._every.add(link)
+                failed, self._failed = self._failed, None
+        if failed is not None:
+            self.drop(failed)
+        if link is not None:
+            return link
+        connection.close()
+        raise StoreUnavailable(f"{self._path} was closed or replaced while it was opened; nothing was changed")
+
+    def _closed(self) -> StoreUnavailable:
+        return StoreUnavailable(f"the store of {self._path} is closed")
+
+    def retire(self, link: _Link) -> None:
+        """Take back a connection that had an error: it serves no more, and stays open until another one is.
+
+        The last connection to close takes the journal along, and a disk that is full has no room for a new one: then
+        nobody could even read who holds what.
+        """
+        with suppress(sqlite3.Error):
+            link.connection.rollback()
+        with self._lock:
+            is_kept = self._is_open and self._failed is None and not link.connection.in_transaction
+            if is_kept:
+                self._failed = link
+        if not is_kept:
+            self.drop(link)
+
+    def drop(self, link: _Link) -> None:
+        """Close a connection. What it had not committed is taken back."""
+        with self._lock:
+            self._every.discard(link)
+        with suppress(sqlite3.Error):
+            link.connection.close()
+
+    def failure(self, error: sqlite3.Error, limit: float) -> StoreError:
+        """Say what an error of SQLite means that came before a commit."""
+        return failure(error, self._path, limit, may_be_applied=False)
+
+    def forget(self) -> Pool:
+        """Give a fresh pool to a forked child, and keep the inherited connections from ever being closed in it."""
+        for link in self._every:
+            # Closing an inherited connection gives up locks and may remove the journal under the parent's feet, and
+            # Python closes it with the last reference: so there is one more.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(link.connection))
+        fresh = Pool(self._path)
+        fresh._is_open = self._is_open
+        return fresh
+
+    def close(self) -> None:
+        """Close every connection; those in use as soon as they are given back."""
+        self._is_open = False
+        self.empty()
+
+    def empty(self) -> None:
+        """Close every connection that nobody uses: one that was opened where nothing could be written never writes."""
+        with self._watch_turn, self._lock:
+            links = [*self._idle, *(link for link in (self._watch, self._failed) if link is not None)]
+            self._idle.clear()
+            self._watch = self._failed = None
+        for link in links:
+            self.drop(link)
+
+
+class Loan:
+    """One use of a connection, and of the turn to write where there is one; after an error it serves no more.
+
+    Errors of SQLite come out as errors of a store, as of before the commit: nothing was changed. Two uses a lock
+    cycle: a generator's context manager would take a tenth of it.
+    """
+
+    __slots__ = ("_limit", "_link", "_pool", "_turn")
+
+    def __init__(self, pool: Pool, limit: float, turn: threading.Lock | None) -> None:
+        self._pool = pool
+        self._limit = limit
+        self._turn = turn
+        self._link: _Link | None = None
+
+    def __enter__(self) -> sqlite3.Connection:
+        turn, limit = self._turn, self._limit
+        if turn is not None and not turn.acquire(blocking=False):
+            began_at = time.monotonic()
+            if not turn.acquire(timeout=limit):
+                raise StoreUnavailable(f"other threads wrote to the store for {limit:.3g} s; nothing was changed")
+            limit = max(0.001, limit - (time.monotonic() - began_at))
+        try:
+            link = self._link = self._pool.take(limit)
+            busy_ms = _milliseconds(limit)
+            if link.busy_ms != busy_ms:
+                link.connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
+                link.busy_ms = busy_ms
+        except BaseException:
+            if turn is not None:
+                turn.release()
+            raise
+        return link.connection
+
+    def __exit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
+        link, turn, pool = self._link, self._turn, self._pool
+        try:
+            if link is not None and error is None:
+                pool.give_back(link)
+            elif link is not None:
+                pool.retire(link)
+        finally:
+            if turn is not None:
+                turn.release()
+        if isinstance(error, sqlite3.Error):
+            raise pool.failure(error, self._limit) from error
+
+
+def _milliseconds(limit: float) -> int:
+    # SQLite takes what does not fit into 31 bits for no wait at all
+    return min(max(1, int(limit * 1000)), 2**31 - 1)

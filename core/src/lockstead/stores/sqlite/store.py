@@ -1,0 +1,351 @@
+"""Decides how records are kept in one SQLite file on a local disk, shared by the processes of one machine.
+
+Time is the boot clock, never SQLite's `now`, which is the caller's own wall clock. One counter of the whole file, as
+`max(stored + 1, wall milliseconds)`, is both incarnation and fencing token: it outlives every record, and grows even
+over the loss of the file. Must not know what the fields of a record mean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
+
+from lockstead.errors import StoreError, StoreRefused
+from lockstead.protocol.commands import (
+    Absent,
+    Command,
+    Conflict,
+    Create,
+    Extend,
+    List,
+    Listing,
+    Read,
+    Remove,
+    Removed,
+    Replace,
+    Snapshot,
+    StoreClock,
+    TokenSource,
+    Traits,
+)
+from lockstead.stores.bootclock import Place, boot_now
+from lockstead.stores.sqlite.file import failure, is_read_only
+from lockstead.stores.sqlite.pool import Pool
+from lockstead.stores.sqlite.url import url_of
+from lockstead.values import Name
+
+if TYPE_CHECKING:
+    from lockstead.stores.examination import Finding, Promise
+
+A = TypeVar("A")
+
+TRAITS: Final = Traits(
+    scheme="sqlite",
+    guarantee="single machine: the boot clock and file locks of one kernel; never on a network file system",
+    clock=StoreClock.SHARED,
+    tokens=TokenSource.NATIVE,
+)
+
+POLL_MIN: Final = 0.002
+POLL_MAX: Final = 0.005
+"""Seconds between two looks at the file's change counter while waiting."""
+
+LOOK_AGAIN: Final = 0.02
+"""Seconds until a wait on an absent record ends: it may have gone between the caller's read and the wait."""
+
+_AT: Final = "WHERE space = ? AND key = ? AND part = ?"
+_COLUMNS: Final = "granted, revision, updated, boot, namespace, fields"
+_SELECT: Final = f"SELECT {_COLUMNS} FROM record {_AT}"  # noqa: S608 - constants only, here and below
+_STATE: Final = f"SELECT granted, revision FROM record {_AT}"  # noqa: S608
+# two statements, for RETURNING fills a table of its own first: that took as long as all the rest of a grant
+_COUNTED: Final = "SELECT granted FROM meta"
+_COUNT: Final = "UPDATE meta SET granted = ?"
+_INSERT: Final = "INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_DELETE: Final = (
+    f"DELETE FROM record {_AT} AND CAST(granted AS TEXT) = ? AND CAST(revision AS TEXT) = coalesce(?, revision)"  # noqa: S608
+)
+_UPDATE: Final = f"UPDATE record SET granted = ?, revision = ?, updated = ?, boot = ?, namespace = ?, fields = ? {_AT}"  # noqa: S608
+_LIST: Final = (
+    f"SELECT key, part, {_COLUMNS} FROM record WHERE space = ?1 AND (?2 IS NULL OR key = ?2) "  # noqa: S608
+    "AND substr(part, 1, length(?3)) = ?3"
+)
+
+UNREADABLE: Final = {"v": "1"}
+"""What is shown of a damaged row: the file is ours, so the record is one of ours that says nothing. An operator can
+remove it; to everybody else it is neither free nor anybody's."""
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+_At: TypeAlias = tuple[str, str, str]
+_Written: TypeAlias = Create | Extend | Replace | Remove
+
+
+class _Row(NamedTuple):
+    """A record as it stands in the file. updated is seconds on the boot clock of boot and namespace ("": unknown)."""
+
+    granted: int
+    revision: int
+    updated: float
+    boot: str
+    namespace: str
+    fields: str
+
+    def is_at(self, incarnation: str | None, revision: str | None) -> bool:
+        return (incarnation is None or incarnation == str(self.granted)) and (
+            revision is None or revision == str(self.revision)
+        )
+
+
+class SqliteStore:
+    """Records in one SQLite file. Promises nothing beyond one kernel, and nothing to who moves the file meanwhile.
+
+    now gives seconds of the boot clock at `here`, wall gives seconds since the epoch and feeds the counter alone.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        now: Callable[[], float] = boot_now,
+        wall: Callable[[], float] = time.time,
+        here: Callable[[], Place] = Place.here,
+    ) -> None:
+        self._path = Path(os.path.abspath(path))  # noqa: PTH100 - not resolve(): a link may be turned on purpose
+        self._now = now
+        self._wall = wall
+        self._find_place = here
+        self._set_place(here())
+        self._pool = Pool(self._path)
+
+    def __repr__(self) -> str:
+        return f"SqliteStore({str(self._path)!r})"
+
+    @property
+    def traits(self) -> Traits:
+        """What the protocol must know of this store."""
+        return TRAITS
+
+    @property
+    def url(self) -> str:
+        """The URL of the file, absolute, so that a process in another folder finds it too."""
+        return url_of(self._path)
+
+    def perform(self, command: Command[A], limit: float) -> A:
+        """Carry out one command within `limit` seconds.
+
+        Raises StoreUnavailable (nothing was changed), OutcomeUnknown (the commit itself failed) or StoreRefused.
+        """
+        answer: object
+        match command:
+            case Read() | List() if not self._pool.has_file():
+                # who only looks makes no file: a mistyped path would be a store in which all is free
+                answer = Absent(self._now()) if isinstance(command, Read) else Listing(())
+            case Read():
+                with self._pool.lend(limit) as connection:
+                    answer = self._read(connection, command.name)
+            case List():
+                with self._pool.lend(limit) as connection:
+                    answer = self._list(connection, command)
+            case Create() | Extend() | Replace() | Remove():
+                answer = self._write(command, limit)
+            case _:
+                raise TypeError(f"not a command for a store: {type(command).__name__}")
+        return cast(A, answer)
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def _read(self, connection: sqlite3.Connection, name: Name) -> Snapshot | Absent:
+        row = _find(connection, _at(name))
+        return Absent(self._now()) if row is None else self._shown(row)
+
+    def _list(self, connection: sqlite3.Connection, command: List) -> Listing:
+        rows = connection.execute(_LIST, (command.space.value, command.key, command.part_prefix)).fetchall()
+        named = ((Name(key, command.space, part), _Row(*row)) for key, part, *row in rows)
+        return Listing(tuple((name, self._shown(row)) for name, row in named))
+
+    def _shown(self, row: _Row) -> Snapshot:
+        fields = _fields(row)
+        if fields is None:
+            return Snapshot(UNREADABLE, str(row.granted), str(row.revision))
+        return self._snapshot(row, fields)
+
+    def _snapshot(self, row: _Row, fields: dict[str, str]) -> Snapshot:
+        """Show a row: with times only where its writer read the very clock that we read."""
+        incarnation, revision = str(row.granted), str(row.revision)
+        if row.boot and self._boot and row.boot != self._boot:
+            return Snapshot(fields, incarnation, revision, token=row.granted, dead=True)
+        if self._is_here(row):
+            return Snapshot(fields, incarnation, revision, row.updated, self._now(), row.granted)
+        return Snapshot(fields, incarnation, revision, token=row.granted)
+
+    def _is_here(self, row: _Row) -> bool:
+        return bool(row.boot and row.namespace) and (row.boot, row.namespace) == (self._boot, self._namespace)
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def _write(self, command: _Written, limit: float) -> Snapshot | Conflict | Absent | Removed:
+        try:
+            return self._written(command, limit)
+        except StoreRefused as refused:
+            if not is_read_only(refused.__cause__):
+                raise
+            # by the disk, or only by a connection that was opened while it was mounted read-only
+            self._pool.empty()
+            return self._written(command, limit)
+
+    def _written(self, command: _Written, limit: float) -> Snapshot | Conflict | Absent | Removed:
+        with self._pool.write(limit) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            answer = self._change(connection, command)
+            if isinstance(answer, Conflict | Absent):
+                connection.execute("ROLLBACK")
+                return answer
+            try:
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                raise failure(error, self._path, limit, may_be_applied=True) from error
+            return answer
+
+    def _change(self, connection: sqlite3.Connection, command: _Written) -> Snapshot | Conflict | Absent | Removed:
+        # the clock is read inside the write lock: a write that was stalled before it must not turn `updated` back
+        match command:
+            case Create():
+                return self._create(connection, command)
+            case Remove():
+                return self._remove(connection, command)
+        row = _find(connection, _at(command.name))
+        now = self._now()
+        if row is None:
+            return Absent(now)
+        if not row.is_at(command.incarnation, command.revision):
+            return Conflict()
+        found = _fields(row)
+        updated = max(row.updated, now) if found is not None and self._is_here(row) else now
+        if isinstance(command, Replace):
+            fields = dict(command.fields)
+            made = self._row(self._count(connection), 1, updated, fields)
+        elif found is None:
+            raise StoreRefused(
+                f"the record of {command.name.key!r} in {self._path} is damaged: its fields are no map of text; "
+                "break it with now=True (--now)"
+            )
+        else:
+            fields = {**found, **command.fields}
+            made = self._row(row.granted, row.revision + 1, updated, fields)
+        connection.execute(_UPDATE, (*made, *_at(command.name)))
+        return self._snapshot(made, fields)
+
+    def _create(self, connection: sqlite3.Connection, command: Create) -> Snapshot | Conflict:
+        fields = dict(command.fields)
+        made = self._row(self._count(connection), 1, self._now(), fields)
+        if connection.execute(_INSERT, (*_at(command.name), *made)).rowcount == 0:
+            return Conflict()  # the counter is taken back with the rest
+        return self._snapshot(made, fields)
+
+    def _remove(self, connection: sqlite3.Connection, command: Remove) -> Removed | Conflict | Absent:
+        at = _at(command.name)
+        if connection.execute(_DELETE, (*at, command.incarnation, command.revision)).rowcount == 0:
+            return Absent(self._now()) if _find(connection, at) is None else Conflict()
+        return Removed(self._now())
+
+    def _count(self, connection: sqlite3.Connection) -> int:
+        counted = int(connection.execute(_COUNTED).fetchone()[0])
+        granted = max(counted + 1, int(self._wall() * 1000))
+        connection.execute(_COUNT, (granted,))
+        return granted
+
+    def _row(self, granted: int, revision: int, updated: float, fields: dict[str, str]) -> _Row:
+        return _Row(granted, revision, updated, self._boot, self._namespace, _encode(fields))
+
+    # --- waiting -------------------------------------------------------------------------------------------------
+
+    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        """Block until the record changed (True), `seconds` passed, or the caller wants to stop (False).
+
+        Looks at the file's change counter, and at the record only when that moved.
+        """
+        ends_at = time.monotonic() + seconds
+        pause = POLL_MIN
+        try:
+            counter, first = self._look(name, None)
+            if first is None and seconds > LOOK_AGAIN:
+                return not is_over(LOOK_AGAIN)
+            while (left := ends_at - time.monotonic()) > 0:
+                if is_over(min(pause, left)):
+                    return False
+                pause = min(POLL_MAX, pause * 1.2)
+                seen, state = self._look(name, counter)
+                if seen != counter and state != first:
+                    return True
+                counter = seen
+        except StoreError:
+            is_over(max(0.0, ends_at - time.monotonic()))
+        return False
+
+    def _look(self, name: Name, counter: int | None) -> tuple[int, tuple[int, int] | None]:
+        """Give the change counter and, if it is not `counter`, the record's state (None: absent)."""
+        with self._pool.watch() as connection:
+            seen = int(connection.execute("PRAGMA data_version").fetchone()[0])
+            if seen == counter:
+                return seen, None
+            row = connection.execute(_STATE, _at(name)).fetchone()
+            return seen, None if row is None else (int(row[0]), int(row[1]))
+
+    @property
+    def unmade(self) -> str | None:
+        """Say that the file is not there yet; None if it is. The first lock makes it."""
+        return None if self._pool.has_file() else f"there is no file {self._path} yet"
+
+    # --- examining -----------------------------------------------------------------------------------------------
+
+    @property
+    def behind(self) -> Mapping[Promise, str]:
+        """Nothing but transactions keeps the promises here."""
+        return {}
+
+    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002
+        """Look at the file, its disk, its locks between processes, and the clock."""
+        from lockstead.stores.sqlite.doctor import examination
+
+        return examination(self._path, self._find_place(), limit)
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def _set_place(self, place: Place) -> None:
+        self._boot = place.boot or ""
+        self._namespace = place.namespace or ""
+
+    def after_fork(self) -> None:
+        """Forget every inherited connection without closing it, not even when the child ends."""
+        self._pool = self._pool.forget()
+        self._set_place(self._find_place())
+
+    def close(self) -> None:
+        """Close every connection; those in use as soon as they are given back."""
+        self._pool.close()
+
+
+def _at(name: Name) -> _At:
+    return name.space.value, name.key, name.part
+
+
+def _fields(row: _Row) -> dict[str, str] | None:
+    """Give the fields of a row; None if it is damaged: another program wrote there, or a disk failed."""
+    try:
+        fields = json.loads(row.fields)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
+        return None
+    is_sound = isinstance(row.updated, float) and isinstance(row.granted, int) and isinstance(row.revision, int)
+    return fields if is_sound else None
+
+
+def _find(connection: sqlite3.Connection, at: _At) -> _Row | None:
+    row = connection.execute(_SELECT, at).fetchone()
+    return None if row is None else _Row(*row)

@@ -1,0 +1,1 @@
+"""Locks on ZooKeeper: `url` names a place, `store` keeps the records there."""

@@ -1,0 +1,87 @@
+"""Decides how kazoo is set up: never to repeat a request, to tell at once what it hears, and to wait cheaply.
+
+Must not know requests.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import select
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+
+from lockstead.stores.zookeeper.probe import in_tls
+
+if TYPE_CHECKING:
+    from lockstead.stores.zookeeper.url import Where
+
+log = logging.getLogger("lockstead.zookeeper")
+
+
+class _Discreet(logging.Filter):
+    """Keeps out what kazoo logs of single requests: credentials stand in them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.INFO
+
+
+log.addFilter(_Discreet())
+
+
+class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's threads, kept in sight: a connection whose thread has ended will never come back."""
+
+    def __init__(self, where: Where) -> None:
+        super().__init__()
+        self._where = where
+        self.threads: list[threading.Thread] = []
+
+    def spawn(self, func: Callable[..., object], *args: object, **kwargs: object) -> threading.Thread:
+        thread = threading.Thread(target=func, args=args, kwargs=kwargs, name="lockstead-zookeeper", daemon=True)
+        self.threads.append(thread)
+        thread.start()
+        return thread
+
+    def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_tls: object) -> Any:
+        """Connect. kazoo itself leaves the socket of a handshake that failed open, until it is collected."""
+        plain = super().create_connection(address, timeout=timeout)
+        return in_tls(self._where, plain, hostname) if self._where.tls else plain
+
+    def select(
+        self, reads: Sequence[Any], writes: Sequence[Any], _errors: Sequence[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Wait as `select.select`, for files of any number. kazoo's own opens an epoll for each."""
+        poll = select.poll()
+        for one in reads:
+            poll.register(one, select.POLLIN)
+        for one in writes:
+            poll.register(one, select.POLLOUT)
+        # rounded up: a wait of less than a millisecond would be none
+        ready = {number for number, _ in poll.poll(None if timeout is None else math.ceil(max(0.0, timeout) * 1e3))}
+        return [one for one in reads if one.fileno() in ready], [one for one in writes if one.fileno() in ready], []
+
+    def dispatch_callback(self, callback: Any) -> None:
+        """Call at once what watches: it only rings bells, and another thread's turn would come before it."""
+        callback.func(*callback.args)
+
+
+def made(where: Where) -> Any:
+    """Give a client that is not started. Of the connection alone it says that it is to be tried again."""
+    has_user = bool(where.user or where.password)
+    return KazooClient(
+        hosts=",".join(where.hosts),
+        timeout=where.session,
+        handler=Handler(where),
+        auth_data=[("digest", f"{where.user}:{where.password}")] if has_user else None,
+        default_acl=CREATOR_ALL_ACL if has_user else OPEN_ACL_UNSAFE,
+        # of the connection alone; a request is never asked again
+        connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
+        command_retry={"max_tries": 1},
+        logger=log,
+    )

@@ -1,0 +1,188 @@
+"""Decides which requests a command is: the layout of records, and what each answer of ZooKeeper means.
+
+A record is a node that is made anew with every grant, and under it a *mark*, an empty node of a random name. The name
+of the mark is the incarnation. Whatever is written expects the mark of its incarnation in the same transaction: a
+node's version starts again when the node is made again, a mark never comes back. So records can be deleted. The node's
+version is the revision, and the transaction that made the node is the token: such numbers only grow in a ZooKeeper.
+
+Must not know sessions, limits or what the fields of a record mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from kazoo import exceptions as kz
+
+from lockstead.errors import StoreRefused
+from lockstead.protocol.commands import (
+    Absent,
+    Command,
+    Conflict,
+    Create,
+    Extend,
+    List,
+    Listing,
+    Read,
+    Remove,
+    Removed,
+    Replace,
+    Snapshot,
+)
+from lockstead.stores.zookeeper.answers import refused_at
+from lockstead.stores.zookeeper.grant import Expected, Grants, version_of, what_stands
+from lockstead.stores.zookeeper.names import Tree, is_mark, named, stored, written
+from lockstead.stores.zookeeper.steps import Ask, Flow, Operation, read, transaction
+from lockstead.values import Name, Space
+
+if TYPE_CHECKING:
+    from lockstead.stores.zookeeper.line import Line
+
+UNREADABLE: Final = {"v": "1"}
+"""What is shown of a damaged record: one of ours that says nothing. An operator can remove it; to everybody else it is
+neither free nor anybody's."""
+
+_DAMAGED: Final = "damaged-"
+"""Begins the incarnation of a damaged record; the transaction that made its node follows."""
+
+LISTED_AT_ONCE: Final = 500
+"""Records of a listing that are asked for together."""
+
+
+class Commands:
+    """Every command as a flow of requests. line is where this process stands in queues."""
+
+    def __init__(self, tree: Tree, line: Line) -> None:
+        self._tree = tree
+        self._line = line
+        self._grants = Grants(tree, line)
+
+    def flow(self, command: Command[Any]) -> Flow[Any]:
+        """Give the flow of a command."""
+        match command:
+            case Read():
+                return self._read(command.name)
+            case Create():
+                return self._create(command)
+            case Extend():
+                return self._extend(command)
+            case Replace():
+                return self._replace(command)
+            case Remove():
+                return self._remove(command)
+            case List():
+                return self._list(command)
+        raise TypeError(f"not a command for a store: {type(command).__name__}")
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def _read(self, name: Name) -> Flow[Snapshot | Absent]:
+        path = self._tree.record(name)
+        # another server of the ensemble may be behind: without the sync a member could miss a holder's own words
+        got = (yield read(path))[0]
+        if isinstance(got, kz.NoNodeError):
+            return Absent()
+        return _shown(*got)
+
+    def _list(self, command: List) -> Flow[Listing]:
+        space = command.space
+        root = self._tree.space(space)
+        if space is Space.LOCK and command.key is not None:
+            only = Name(command.key)
+            one = yield from self._read(only)
+            return Listing(((only, one),) if isinstance(one, Snapshot) and not command.part_prefix else ())
+        nodes = (yield Ask(lambda client: (client.get_children_async(root),), syncs=root))[0]
+        if isinstance(nodes, kz.NoNodeError):
+            return Listing(())
+        names = [
+            name
+            for name in (named(space, node) for node in nodes)
+            if name is not None
+            and (command.key is None or name.key == command.key)
+            and name.part.startswith(command.part_prefix)
+        ]
+        entries: list[tuple[Name, Snapshot]] = []
+        for first in range(0, len(names), LISTED_AT_ONCE):
+            some = names[first : first + LISTED_AT_ONCE]
+            answers = yield Ask(_getting([self._tree.record(name) for name in some]))
+            entries += [
+                (name, _shown(*got))
+                for name, got in zip(some, answers, strict=True)
+                if not isinstance(got, kz.NoNodeError)
+            ]
+        return Listing(tuple(entries))
+
+    # --- granting ------------------------------------------------------------------------------------------------
+
+    def _create(self, command: Create) -> Flow[Snapshot | Conflict]:
+        answer = yield from self._grants.grant(command.name, command.fields, command.asker, None)
+        return Conflict() if isinstance(answer, Absent) else answer
+
+    def _replace(self, command: Replace) -> Flow[Snapshot | Conflict | Absent]:
+        version = version_of(command.revision)
+        if version is None or not is_mark(command.incarnation):
+            return (yield from what_stands(self._tree.record(command.name)))
+        expected = Expected(command.incarnation, version)
+        return (yield from self._grants.grant(command.name, command.fields, command.asker, expected))
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def _extend(self, command: Extend) -> Flow[Snapshot | Conflict | Absent]:
+        path = self._tree.record(command.name)
+        while True:
+            got = (yield read(path))[0]
+            if isinstance(got, kz.NoNodeError):
+                return Absent()
+            data, stat = got
+            said = stored(data)
+            if said is None:
+                raise StoreRefused(
+                    f"the record of {command.name.key!r} at {path} in ZooKeeper is damaged, or another program's; "
+                    "break it with now=True (--now)"
+                )
+            if command.incarnation not in {None, said.mark} or command.revision not in {None, str(stat.version)}:
+                return Conflict()
+            fields = {**said.fields, **command.fields}
+            data = written(said.mark, fields)
+            results = (yield transaction([("check", f"{path}/{said.mark}"), ("set", path, data, stat.version)]))[0]
+            if refused_at(results) is None:
+                return Snapshot(fields, said.mark, str(results[1].version), token=stat.czxid)
+            # it changed in between; nothing was written, so it may be looked at again
+
+    def _remove(self, command: Remove) -> Flow[Removed | Conflict | Absent]:
+        path = self._tree.record(command.name)
+        if command.incarnation.startswith(_DAMAGED):
+            return (yield from self._remove_damaged(path, command))
+        revision = -1 if command.revision is None else version_of(command.revision)
+        if revision is not None and is_mark(command.incarnation):
+            mark = f"{path}/{command.incarnation}"
+            removing = transaction([("delete", mark), ("delete", path, revision)], self._line.clears(command.name))
+            if refused_at((yield removing)[0]) is None:
+                return Removed()
+        return (yield from what_stands(path))
+
+    def _remove_damaged(self, path: str, command: Remove) -> Flow[Removed | Conflict | Absent]:
+        """Delete a node that is no record, with whatever stands below it, if it is the very one that was shown."""
+        looking = Ask(lambda client: (client.get_async(path), client.get_children_async(path)), syncs=path)
+        got, below = yield looking
+        if isinstance(got, kz.NoNodeError) or isinstance(below, kz.NoNodeError):
+            return Absent()
+        shown = _shown(*got)
+        if shown.incarnation != command.incarnation or command.revision not in {None, shown.revision}:
+            return Conflict()
+        # a record that was made here meanwhile has a mark that is not among these, and cannot be deleted
+        deletes: list[Operation] = [("delete", f"{path}/{node}") for node in below]
+        removing = transaction([*deletes, ("delete", path, got[1].version)])
+        return Removed() if refused_at((yield removing)[0]) is None else Conflict()
+
+
+def _getting(paths: list[str]) -> Callable[[Any], list[Any]]:
+    return lambda client: [client.get_async(path) for path in paths]
+
+
+def _shown(data: bytes | None, stat: Any) -> Snapshot:
+    said = stored(data)
+    if said is None:
+        return Snapshot(UNREADABLE, f"{_DAMAGED}{stat.czxid}", str(stat.version), token=stat.czxid)
+    return Snapshot(said.fields, said.mark, str(stat.version), token=stat.czxid)

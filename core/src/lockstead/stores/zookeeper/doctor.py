@@ -1,0 +1,122 @@
+"""Decides what an examination of a ZooKeeper looks at beyond a store's commands: servers, majority, sessions, rights.
+
+Servers are asked by the one word that they answer by default (`srvr`); what they do not say is a note. Must not know
+what a lock is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from lockstead.stores.examination import Finding, Promise, Severity
+from lockstead.stores.zookeeper.probe import Seen, look
+from lockstead.stores.zookeeper.url import Where
+
+BEHIND: Final[Mapping[Promise, str]] = {
+    Promise.CREATE_PRESENT: "the refusal to create a node that is there",
+    Promise.CREATE_RACE: "the refusal to create a node that is there",
+    Promise.EXTEND_REVISION: "the version expected by setData",
+    Promise.EXTEND_RACE: "the version expected by setData",
+    Promise.EXTEND_INCARNATION: "the check of a mark in a multi",
+    Promise.REPLACE_REVISION: "the version expected by delete in a multi",
+    Promise.REMOVE_REVISION: "the version expected by delete in a multi",
+    Promise.STALE_EXTEND: "the check of a mark in a multi",
+    Promise.STALE_REPLACE: "the deletion of a mark in a multi",
+    Promise.STALE_REMOVE: "the deletion of a mark in a multi",
+    Promise.TOKEN: "the numbers of transactions (zxid)",
+}
+
+OLD: Final = (3, 5)
+"""Versions before it are no longer cared for by anybody, and answer to every administrator's word."""
+
+SESSION_SHORT: Final = 4.0
+"""Seconds; a process that stands still for longer, in a collector or on a busy machine, loses its place in line."""
+
+_VERSION: Final = re.compile(r"Zookeeper version: (\d+)\.(\d+)\.(\d+)")
+_BOUND: Final = re.compile(r"(min|max)SessionTimeout=(\d+)")
+_MODE: Final = re.compile(r"Mode: ([\w-]+)")
+
+
+def examination(where: Where, limit: float) -> Iterator[Finding]:
+    """Yield what is found of the servers that a store names, with `limit` seconds for each question."""
+    seen = [look(where, host, limit) for host in where.hosts]
+    yield from _servers(where, seen)
+    yield from _versions(seen)
+    yield from _session(where, _granted(where, seen, limit))
+    yield _access(where)
+
+
+def _granted(where: Where, seen: list[Seen], limit: float) -> float | None:
+    """Give how long a session lasts that asks for what this store asks for; None where no server says."""
+    for host in (one.host for one in seen if one.kind == "serves"):
+        bounds = dict(_BOUND.findall(look(where, host, limit, b"conf").said))
+        if len(bounds) == 2:
+            return max(int(bounds["min"]) / 1000, min(int(bounds["max"]) / 1000, where.session))
+    return None
+
+
+def _servers(where: Where, seen: list[Seen]) -> Iterator[Finding]:
+    down = [one for one in seen if one.kind not in {"serves", "mute"}]
+    for one in down:
+        yield Finding(
+            Severity.WARNING,
+            "servers",
+            f"{one.host} does not serve ({one.said or one.kind}): the others carry on as long as they are a majority",
+            "look at that server",
+        )
+    modes = {one.host: found[1] for one in seen if (found := _MODE.search(one.said))}
+    if not modes:
+        text = (
+            "the servers do not say what they are: `srvr` is not among the words they answer (4lw.commands.whitelist)"
+        )
+        yield Finding(Severity.NOTE, "ensemble", text)
+    elif "standalone" in modes.values():
+        text = "one server by itself: while it is down nothing is locked or released, and its disk is the only copy"
+        yield Finding(Severity.WARNING, "ensemble", text, "an ensemble of three or five servers")
+    elif "read-only" in modes.values():
+        text = f"a server is read-only, for it sees no majority: {', '.join(sorted(modes))}"
+        yield Finding(Severity.WARNING, "ensemble", text, "bring the other servers back")
+    elif len(where.hosts) == 1:
+        text = f"the URL names one server of an ensemble ({modes[where.hosts[0]]}): if it is down there is no way in"
+        yield Finding(Severity.WARNING, "ensemble", text, "name all servers in the URL")
+    else:
+        said = ", ".join(f"{host} {mode}" for host, mode in sorted(modes.items()))
+        yield Finding(Severity.OK, "ensemble", f"an ensemble: {said}", figures={"servers": float(len(where.hosts))})
+
+
+def _versions(seen: list[Seen]) -> Iterator[Finding]:
+    versions = sorted({tuple(map(int, found.groups())) for one in seen if (found := _VERSION.search(one.said))})
+    if not versions:
+        return
+    text = f"ZooKeeper {', '.join('.'.join(map(str, version)) for version in versions)}"
+    if versions[0] < OLD:
+        yield Finding(Severity.WARNING, "version", f"{text} is no longer maintained", "upgrade to 3.8 or later")
+    else:
+        yield Finding(Severity.OK, "version", text)
+
+
+def _session(where: Where, granted: float | None) -> Iterator[Finding]:
+    if granted is None:
+        return
+    figures = {"session_s": granted, "asked_s": where.session}
+    if granted < SESSION_SHORT:
+        text = f"sessions end after {granted:g} s of silence: a waiter that stands still so long loses its place"
+        yield Finding(
+            Severity.WARNING, "session", text, "a longer `session`, or maxSessionTimeout of the server", figures
+        )
+    elif granted != where.session:
+        text = f"the server grants sessions of {granted:g} s, not {where.session:g} s: so long a place in line lasts"
+        yield Finding(Severity.NOTE, "session", text, figures=figures)
+    else:
+        yield Finding(Severity.OK, "session", f"sessions of {granted:g} s, for places in line alone", figures=figures)
+
+
+def _access(where: Where) -> Finding:
+    if where.user or where.password:
+        return Finding(Severity.OK, "access", "new nodes are for the user of this store alone")
+    text = "new nodes are for everybody who reaches the servers: who likes may break any lock"
+    return Finding(
+        Severity.NOTE, "access", text, "give user:password@ in the URL, or ZOOKEEPER_USER and ZOOKEEPER_PASSWORD"
+    )

@@ -1,0 +1,134 @@
+"""Decides how a lock is granted: one transaction that makes the record, and proves that nobody in line is overtaken.
+
+Whose turn it is, is judged by the server in that transaction. Somebody stands in line only below the node of the queue,
+so: who has no place makes the queue's node and deletes it again, which nobody can while it is there; who has the first
+place deletes that. Who is first stays first as long as the place is there, for numbers only grow while anybody stands.
+
+Must not know sessions, limits or what the fields of a record mean.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kazoo import exceptions as kz
+
+from lockstead.protocol.commands import Absent, Conflict, Snapshot
+from lockstead.stores.zookeeper.answers import refused_at
+from lockstead.stores.zookeeper.names import Tree, in_order, written
+from lockstead.stores.zookeeper.steps import Ask, Flow, Operation, make, transaction
+from lockstead.values import Name
+
+if TYPE_CHECKING:
+    from lockstead.stores.zookeeper.line import Line
+
+_QUEUED: Final = Conflict(is_queued=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The record that a Replace takes the place of: its mark, and the version of its node."""
+
+    mark: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """The operations at the end of a grant that prove whose turn it is."""
+
+    operations: tuple[Operation, ...] = ()
+
+
+class Grants:
+    """How Create and Replace write a record of a new incarnation. line is where this process stands in queues."""
+
+    def __init__(self, tree: Tree, line: Line) -> None:
+        self._tree = tree
+        self._line = line
+
+    def grant(
+        self, name: Name, fields: Mapping[str, str], asker: str, expected: Expected | None
+    ) -> Flow[Snapshot | Conflict | Absent]:
+        """Write a record in the place of the one expected, or of none. Conflict(is_queued) if it is not the turn.
+
+        What is sent again was refused before, as a whole: only one of these transactions can ever be carried out.
+        """
+        path, kept, mark = self._tree.record(name), dict(fields), os.urandom(16).hex()
+        data = written(mark, kept)
+        before = 0 if expected is None else 2
+        turn = yield from self._turn(name, asker)
+        while isinstance(turn, _Turn):
+            operations: list[Operation] = []
+            if expected is not None:
+                operations += [("delete", f"{path}/{expected.mark}"), ("delete", path, expected.version)]
+            # of these operations the answer to the last alone says which transaction this was
+            operations += [("create", path, b""), ("create", f"{path}/{mark}", b""), ("set", path, data, 0)]
+            results = (yield transaction([*operations, *turn.operations]))[0]
+            refused = refused_at(results)
+            if refused is None:
+                self._line.granted(name, asker)
+                stat = results[before + 2]
+                return Snapshot(kept, mark, str(stat.version), token=stat.mzxid)
+            index, error = refused
+            if index < before:
+                return (yield from what_stands(path))
+            if index >= before + 3:
+                turn = yield from self._next_turn(name, turn, error)
+            elif isinstance(error, kz.NodeExistsError):
+                return Conflict()
+            else:
+                yield from make(self._tree.space(name.space))
+        return turn
+
+    # --- whose turn ----------------------------------------------------------------------------------------------
+
+    def _turn(self, name: Name, asker: str) -> Flow[_Turn | Conflict]:
+        if not asker:
+            return _Turn()
+        stand = self._line.stand(name, asker)
+        if stand is None:
+            return self._newcomer(name)
+        node = stand.node
+        if not stand.is_first:
+            order = yield from self._order(name)
+            if node not in order:  # it went with its session
+                return self._newcomer(name)
+            if order[0] != node:
+                return _QUEUED
+        return _Turn((("delete", f"{self._tree.queue(name)}/{node}"),))
+
+    def _newcomer(self, name: Name) -> _Turn:
+        queue = self._tree.queue(name)
+        return _Turn((("create", queue, b""), ("delete", queue)))
+
+    def _next_turn(self, name: Name, turn: _Turn, error: Exception) -> Flow[_Turn | Conflict]:
+        """Give what to try after a turn that the server did not grant."""
+        if turn != self._newcomer(name):
+            # a place that went with its session, or a node of a queue into which somebody came, or that has gone
+            return _QUEUED if isinstance(error, kz.NotEmptyError) else self._newcomer(name)
+        if isinstance(error, kz.NodeExistsError):
+            # somebody stands in line, or the last one left without clearing up
+            order = yield from self._order(name)
+            return _QUEUED if order else _Turn((("delete", self._tree.queue(name)),))
+        yield from make(self._tree.queues)
+        return turn
+
+    def _order(self, name: Name) -> Flow[list[str]]:
+        queue = self._tree.queue(name)
+        found = (yield Ask(lambda client: (client.get_children_async(queue),)))[0]
+        return [] if isinstance(found, kz.NoNodeError) else in_order(found)
+
+
+def what_stands(path: str) -> Flow[Conflict | Absent]:
+    """Tell, where the record expected is not, whether there is another."""
+    found = (yield Ask(lambda client: (client.exists_async(path),), syncs=path))[0]
+    return Absent() if found is None else Conflict()
+
+
+def version_of(revision: str) -> int | None:
+    """Read a revision; None if it cannot be one of ours. As a version, -1 would be any."""
+    return int(revision) if revision.isascii() and revision.isdigit() and len(revision) < 11 else None

@@ -1,0 +1,109 @@
+"""Decides what is said when there is no session: who stands behind the port, asked by the one word that servers answer
+by default (`srvr`).
+
+Must not know sessions or records.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+
+if TYPE_CHECKING:
+    from lockstead.stores.zookeeper.url import Where
+
+_SRVR: Final = b"Zookeeper version:"
+_NOT_SERVING: Final = b"not currently serving"
+_NOT_LISTED: Final = b"not in the whitelist"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one server said, or why it said nothing. kind is one of "serves", "no quorum", "mute", "foreign",
+    "refused", "tls"."""
+
+    host: str
+    kind: str
+    said: str = ""
+
+
+def why_silent(where: Where, limit: float) -> StoreError:
+    """Ask each server of a store what it is, within `limit` seconds, and put it into one line."""
+    seen = [look(where, host, limit / len(where.hosts)) for host in where.hosts]
+    hosts = ",".join(where.hosts)
+    kinds = {one.kind for one in seen}
+    if "serves" in kinds:
+        return StoreUnavailable(f"no session with the ZooKeeper at {hosts} within the limit, although it serves")
+    if "no quorum" in kinds:
+        return StoreUnavailable(
+            f"the ZooKeeper at {hosts} does not serve: a majority of its servers is not running, or none leads yet"
+        )
+    if "tls" in kinds:
+        said = next(one.said for one in seen if one.kind == "tls")
+        return StoreRefused(f"no TLS with the ZooKeeper at {hosts}: {said}; see tls=, ca=, cert= and key= in the URL")
+    if "foreign" in kinds:
+        host = next(one.host for one in seen if one.kind == "foreign")
+        return StoreRefused(
+            f"what answers at {host} is no ZooKeeper; look at the port, and whether it wants TLS (tls=true)"
+        )
+    if "mute" in kinds:
+        return StoreUnavailable(
+            f"{hosts} accepts connections and does not answer as a ZooKeeper: it hangs, it does not serve yet, or it "
+            "is another server or wants TLS (tls=true)"
+        )
+    return StoreUnavailable(f"nobody answers at {hosts}: {seen[0].said}")
+
+
+def look(where: Where, host: str, limit: float, word: bytes = b"srvr") -> Seen:
+    """Ask one server what it is, within `limit` seconds; or another word, whose answer is in `said`."""
+    ends_at = time.monotonic() + limit
+    name, _, port = host.rpartition(":")
+    try:
+        with socket.create_connection((name.strip("[]"), int(port)), timeout=limit) as plain:
+            if not where.tls:
+                return _told(host, plain, ends_at, word)
+            with in_tls(where, plain, name.strip("[]")) as secured:
+                return _told(host, secured, ends_at, word)
+    except ssl.SSLError as error:
+        return Seen(host, "tls", str(error.reason or error))
+    except OSError as error:
+        return Seen(host, "refused", error.strerror or str(error))
+
+
+def _told(host: str, connection: socket.socket, ends_at: float, word: bytes) -> Seen:
+    said = b""
+    try:
+        connection.sendall(word)
+        while len(said) < 4096:
+            connection.settimeout(max(0.01, ends_at - time.monotonic()))
+            piece = connection.recv(4096)
+            if not piece:
+                break
+            said += piece
+    except OSError:
+        pass
+    text = said.decode("utf-8", "replace")
+    if said.startswith(_SRVR):
+        return Seen(host, "serves", text)
+    if _NOT_SERVING in said:
+        return Seen(host, "no quorum", text)
+    if not said or _NOT_LISTED in said:
+        return Seen(host, "mute", text)
+    return Seen(host, "foreign", text)
+
+
+def in_tls(where: Where, plain: socket.socket, hostname: str) -> ssl.SSLSocket:
+    """Secure a connection; one that cannot be is closed. Raises OSError."""
+    try:
+        context = ssl.create_default_context(cafile=where.ca or None)
+        if where.cert:
+            context.load_cert_chain(where.cert, where.key or None)
+        return context.wrap_socket(plain, server_hostname=hostname)
+    except BaseException:
+        plain.close()
+        raise

@@ -1,0 +1,109 @@
+"""Decides what a store on ZooKeeper is: one session, the commands as flows of requests on it, and a queue.
+
+A session is only for the queue and for being told of changes. Locks outlive it: they are nodes that stay until somebody
+deletes them, renewed by writes. Must not know what the fields of a record mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
+from lockstead.stores.zookeeper.commands import Commands
+from lockstead.stores.zookeeper.line import Line
+from lockstead.stores.zookeeper.names import Tree
+from lockstead.stores.zookeeper.wire import Wire
+from lockstead.values import Name
+
+if TYPE_CHECKING:
+    from lockstead.stores.examination import Finding, Promise
+    from lockstead.stores.zookeeper.url import Where
+
+A = TypeVar("A")
+
+TRAITS: Final = Traits(
+    scheme="zk",
+    guarantee="consensus: a majority of the ensemble's servers, each with what it wrote on its disk",
+    clock=StoreClock.NONE,
+    tokens=TokenSource.NATIVE,
+    ttl_recommended=5.0,
+)
+
+
+class ZookeeperStore:
+    """Records in a ZooKeeper. Its answers carry no time: a dead holder's lock is taken over after watching it.
+
+    make gives a KazooClient that is not started, each time it is called (also in a forked child).
+    """
+
+    def __init__(self, where: Where, make: Callable[[], Any] | None = None) -> None:
+        self._where = where
+        self._tree = Tree(where.path)
+        self._connect(Wire(where, make))
+
+    def _connect(self, wire: Wire) -> None:
+        self._wire = wire
+        self._line = Line(self._tree, wire)
+        self._commands = Commands(self._tree, self._line)
+
+    def __repr__(self) -> str:
+        return f"ZookeeperStore({self.url!r})"
+
+    @property
+    def traits(self) -> Traits:
+        """What the protocol must know of this store."""
+        return TRAITS
+
+    @property
+    def url(self) -> str:
+        """The URL without user and password."""
+        return self._where.url
+
+    def perform(self, command: Command[A], limit: float) -> A:
+        """Carry out one command within `limit` seconds.
+
+        Raises StoreUnavailable (nothing was changed), OutcomeUnknown or StoreRefused.
+        """
+        answer: A = self._wire.run(self._commands.flow(command), limit)
+        return answer
+
+    def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
+        """Carry out commands side by side on the one connection: a batch takes as long as its longest command."""
+        return self._wire.run_many([self._commands.flow(command) for command in commands], limit)
+
+    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        """Block until the record changed (True), `seconds` passed, or the caller wants to stop (False)."""
+        return self._line.wait(name, seconds, is_over)
+
+    def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        """Block, in line, until it is worth asking for the lock (True), or as `wait`."""
+        return self._line.queue(name, asker, seconds, is_over)
+
+    def leave(self, name: Name, asker: str, limit: float) -> None:
+        """Give up the place of an asker, if there is one."""
+        self._line.leave(name, asker, limit)
+
+    @property
+    def behind(self) -> Mapping[Promise, str]:
+        """What keeps a promise, in the words of ZooKeeper."""
+        from lockstead.stores.zookeeper.doctor import BEHIND
+
+        return BEHIND
+
+    def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
+        """Look at the servers, their versions and majority, at sessions, and at who may write."""
+        from lockstead.stores.zookeeper.doctor import examination
+        from lockstead.stores.zookeeper.rights import rights
+
+        self._wire.ready(limit)
+        yield from examination(self._where, limit)
+        yield self._wire.run(rights(self._tree), limit)
+
+    def after_fork(self) -> None:
+        """Forget the inherited session without ending it: it is the parent's, and so are its threads and places."""
+        self._connect(self._wire.forget())
+
+    def close(self) -> None:
+        """End the session, and with it the places in queues. Records stay."""
+        self._wire.close()

@@ -1,0 +1,90 @@
+"""Decides who left a lock unclean, and how that is said: also to those who come after one who was refused for it.
+
+Who is refused gives the lock back as unclean, so the record names the one who was refused as its last holder. The audit
+entry that this leaves says, in the words of here, who it was that did not end cleanly.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from lockstead.errors import StoreError
+from lockstead.values import Ending
+
+if TYPE_CHECKING:
+    from lockstead.aio import AsyncLock
+    from lockstead.aio_lease import AsyncLease
+    from lockstead.holding import AuditEntry
+    from lockstead.lease import Lease
+    from lockstead.lock import Lock
+    from lockstead.values import Predecessor
+
+UNKNOWN: Final = "an unknown owner"
+
+
+@dataclass(frozen=True, slots=True)
+class Unclean:
+    """Who did not end cleanly, on which key; owner is empty if nobody knows."""
+
+    key: str
+    owner: str
+    ending: Ending
+
+    def __str__(self) -> str:
+        return f"the lease of {self.owner or UNKNOWN!r} on {self.key!r} ended {self.ending.value}"
+
+
+def who(lock: Lock, lease: Lease, *, own: str | None = None) -> Unclean | None:
+    """Give who left a lock unclean before this lease; None if nobody did, or it was `own`, an owner of ours.
+
+    Asks the store for what was broken, if it has to; without an answer it is the last holder.
+    """
+    found = last(lease.key, lease.predecessor, own)
+    if found is not None:
+        with suppress(StoreError):
+            return origin(found, lease.predecessor, lock.history())
+    return found
+
+
+async def awho(lock: AsyncLock, lease: AsyncLease, *, own: str | None = None) -> Unclean | None:
+    """Do as `who` does, awaiting."""
+    found = last(lease.key, lease.predecessor, own)
+    if found is not None:
+        with suppress(StoreError):
+            return origin(found, lease.predecessor, await lock.history())
+    return found
+
+
+def last(key: str, before: Predecessor, own: str | None = None) -> Unclean | None:
+    """Give who held a lock before, if that one did not end cleanly, and was not `own`."""
+    return Unclean(key, before.owner, before.ending) if before.ending.is_unclean and before.owner != own else None
+
+
+def origin(last: Unclean, before: Predecessor, broken: Iterable[AuditEntry]) -> Unclean:
+    """Give who it was at first: if the last holder was refused for the sake of another one, that one.
+
+    broken: the leases of this lock that were broken. Who is refused breaks its own lease, and says for whom.
+    """
+    for entry in broken:
+        if entry.holder == before.holder and entry.by == entry.holder:
+            return _said(last.key, entry.reason) or last
+    return last
+
+
+def _said(key: str, reason: str) -> Unclean | None:
+    """Read what `str` wrote; None if it is anything else."""
+    found = re.fullmatch(f"the lease of (.+) on {re.escape(repr(key))} ended ([A-Z]+)", reason)
+    if found is None or found[2] not in Ending.__members__:
+        return None
+    try:
+        owner = ast.literal_eval(found[1])
+    except (SyntaxError, ValueError):
+        return None
+    if not isinstance(owner, str):
+        return None
+    return Unclean(key, "" if owner == UNKNOWN else owner, Ending[found[2]])

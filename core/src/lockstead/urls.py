@@ -1,0 +1,44 @@
+"""Decides how a lock's URL is put together from what settings, forms and connections of others say of it.
+
+What a URL means is read elsewhere (`stores.url`). Opens nothing, and imports no client library.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from lockstead.stores.url import opener
+
+
+def lock_url(store: str, key: str) -> str:
+    """Give the URL of a lock in a store, whose URL names no key."""
+    return f"{store}#{quote(key, safe='/:@!$&*+,;=')}"
+
+
+def check_store(url: str) -> None:
+    """Raise ValueError, with one line, for what is no URL of a store or names a lock."""
+    from lockstead.lock import Lock
+
+    if "#" in url:
+        raise ValueError("the URL names a lock, and a store is wanted: leave out what is behind '#'")
+    Lock(lock_url(url, "key"))
+
+
+def parts(url: str) -> tuple[str, str, str]:
+    """Give scheme, user with password, and the rest of a URL."""
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    who, _, host = host.rpartition("@")
+    return scheme.lower(), who, f"{host}{slash}{path}"
+
+
+def with_user(url: str, username: str, password: str) -> str:
+    """Give a URL with user and password in it. ValueError, with one line, for a store that has none."""
+    if not (username or password):
+        return url
+    scheme, who, rest = parts(url)
+    opens = scheme.partition(":")[0]
+    if not getattr(opener(opens), "takes_user", False):
+        raise ValueError(f"a store at {opens}: takes neither user nor password: leave both empty")
+    user = quote(username, safe="") or who
+    return f"{scheme}://{user}{':' + quote(password, safe='') if password else ''}@{rest}"

@@ -1,0 +1,48 @@
+"""How a lock's URL is put together from what settings, forms and connections say of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstead import Lock, urls
+from lockstead.stores.url import OURS
+
+
+@pytest.mark.parametrize(
+    ("url", "who", "made"),
+    [
+        ("redis://host:6379/0", ("me", "p/w@1"), "redis://me:p%2Fw%401@host:6379/0"),
+        ("redis://host/0", ("", "secret"), "redis://:secret@host/0"),
+        ("postgresql://old@host/db?x=@", ("me", ""), "postgresql://me@host/db?x=@"),
+        ("postgresql://old@host/db", ("", "secret"), "postgresql://old:secret@host/db"),
+        ("gs://bucket/locks", ("", ""), "gs://bucket/locks"),
+    ],
+)
+def test_user_and_password_come_into_the_url(url: str, who: tuple[str, str], made: str) -> None:
+    assert urls.with_user(url, *who) == made
+
+
+def test_a_store_without_users_says_so_in_one_line() -> None:
+    with pytest.raises(ValueError, match=r"^a store at gs: takes neither user nor password: leave both empty$"):
+        urls.with_user("gs://bucket/locks", "me", "")
+
+
+@pytest.mark.parametrize("scheme", [*OURS, "zookeeper"])
+def test_every_scheme_takes_a_user_or_says_that_it_takes_none(scheme: str) -> None:
+    url = f"{scheme}://host/db" if scheme != "memory" else "memory:"
+    if scheme in ("gs", "memory", "sqlite"):
+        with pytest.raises(ValueError, match="takes neither user nor password"):
+            urls.with_user(url, "me", "secret")
+    else:
+        assert urls.with_user(url, "me", "secret") == f"{scheme}://me:secret@host/db"
+
+
+@pytest.mark.parametrize(("url", "says"), [("sqlite:///x.db#apt", "names a lock"), ("nowhere://x", "nowhere")])
+def test_what_is_no_store_is_told_in_one_line(url: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as told:
+        urls.check_store(url)
+    assert "\n" not in str(told.value)
+
+
+def test_a_key_of_any_kind_comes_back() -> None:
+    assert Lock(urls.lock_url("memory:", "a key #1?x=%")).key == "a key #1?x=%"
