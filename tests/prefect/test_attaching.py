@@ -108,6 +108,7 @@ def test_work_does_not_begin_under_a_lease_that_is_gone(lock: lockstead.Lock):
     [
         (attached, "a ticket, or parameter="),
         (lambda: attached("x", parameter="ticket"), "a ticket, or parameter="),
+        (lambda: attached(parameter="ticket", block="prod", url="sqlite:///x#apt"), "a block, or a URL and a client"),
         (lambda: attached(parameter="ticket")(lambda part: part), "has no parameter 'ticket' to bring the ticket"),
         (lambda: attached(parameter="ticket").__enter__(), "is for a function: give a block the ticket"),
         (lambda: attached(1), "a lease ticket is text, not int"),

@@ -68,6 +68,15 @@ def test_a_function_holds_the_lock_while_it_runs_and_no_longer(url: str):
         current_lease()
 
 
+def test_where_the_lock_was_taken_is_the_line_that_called_the_function(url: str):
+    @locked(url)
+    def publish(dist: str = "apt") -> str | None:
+        held = lock(url, dist).inspect()
+        return held and held.where
+
+    assert str(publish()).rpartition(":")[0] == __file__
+
+
 def test_a_coroutine_holds_the_lock_while_it_runs(url: str):
     @locked(url)
     async def publish(dist: str = "apt") -> tuple[str, bool]:
@@ -331,10 +340,15 @@ def test_after_an_unclean_end_every_run_is_refused_until_somebody_gave_the_lock_
 
     run()
     dead = held_elsewhere(url)
+    held = lock(url).inspect()
+    assert held is not None
+    dead_owner = held.owner
     assert lock(url).break_lease(reason="it hangs", now=True) is not None
-    for _attempt in range(2):
+    for _attempt in range(3):
         with pytest.raises(UncleanPredecessor, match="ended REVOKED: repair what it left") as refused:
             run()
+        # every time of who it was, and not of who was refused for it
+        assert f"the lease of {dead_owner!r} on " in str(refused.value)
         assert "\n" not in str(refused.value)
         assert lock(url).inspect() is None
     lock(url).acquire().release()
@@ -354,6 +368,20 @@ def test_an_unclean_end_is_a_warning_by_default(url: str, caplog: pytest.LogCapt
     publish()
     dead.release()
     assert [one for one in caplog.messages if "ended REVOKED: what it left may need repair" in one]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_store_that_cannot_tell_how_a_holder_ended_is_refused_where_that_matters(is_async: bool):
+    @locked("etcd://127.0.0.1:9#apt", on_unclean="fail")
+    def strict() -> None:
+        raise AssertionError("it runs")
+
+    @locked("etcd://127.0.0.1:9#apt", on_unclean="fail")
+    async def astrict() -> None:
+        raise AssertionError("it runs")
+
+    with pytest.raises(ValueError, match=r"^etcd: cannot tell how a holder ended, so on_unclean='fail' would never"):
+        asyncio.run(astrict()) if is_async else strict()
 
 
 def test_a_wait_ends_at_its_timeout(url: str):

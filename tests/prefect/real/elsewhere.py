@@ -59,7 +59,7 @@ def waiting(url: str, diary: str) -> None:
             ticket = str(lease.share())
             for part in range(4):
                 which = work_awaiting if part % 2 else work
-                futures.append(which.submit(ticket, part, diary, 30.0))
+                futures.append(which.submit(ticket, part, diary, 150.0))
             wait(futures)
     finally:
         wait(futures)

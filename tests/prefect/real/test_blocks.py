@@ -25,7 +25,7 @@ from prefect.blocks.core import Block
 
 import lockstead
 from lockstead.testing.gcs_server import GcsServer
-from prefect_lockstead import blocks
+from prefect_lockstead import attached, blocks
 from prefect_lockstead.blocks import LocksteadLock, LocksteadStore
 from tests.servers.prefect import PrefectServer, started
 from tests.servers.redis import RedisServer
@@ -268,6 +268,32 @@ def test_it_holds_and_looks_on_a_redis_with_a_password(redis: RedisServer) -> No
         assert "password" in one_line(block.inspect, lockstead.StoreRefused)
 
 
+@pytest.mark.usefixtures("server")
+def test_who_brings_a_ticket_gets_in_by_the_block(redis: RedisServer) -> None:
+    address = f"redis://127.0.0.1:{redis.port}/0?prefix=tickets"
+    LocksteadLock(url=f"{address}#apt", ttl="5s", password=PASSWORD).save("tickets", overwrite=True)
+    LocksteadStore(url=address, password=PASSWORD).save("tickets", overwrite=True)
+
+    @attached(parameter="ticket", block="tickets")
+    def work(ticket: str) -> str:
+        return lockstead.current_lease().holder
+
+    @attached(parameter="ticket", block="tickets#apt")
+    async def awaiting(ticket: str) -> str:
+        return lockstead.current_lease().holder
+
+    with LocksteadLock.load("tickets").hold() as lease:
+        ticket = str(lease.share())
+        assert PASSWORD not in ticket
+        assert work(ticket) == lease.holder
+        assert asyncio.run(awaiting(ticket)) == lease.holder
+        with attached(ticket, block="tickets") as member:
+            assert member.is_member
+        assert "password" in one_line(attached(ticket).__enter__, lockstead.StoreRefused)
+        with pytest.raises(ValueError, match="there is no block 'none' of the type lockstead-lock"):
+            attached(ticket, block="none").__enter__()
+
+
 @pytest.mark.usefixtures("gcs")
 def test_it_holds_and_looks_on_cloud_storage() -> None:
     lock = LocksteadLock(url="gs://bucket/locks/apt", ttl="5s", purpose="publish")
@@ -377,6 +403,8 @@ def test_the_form_has_a_title_and_a_text_for_every_field_and_no_tabs(kind: type[
         assert shown["title"] != name, name
         assert shown["description"].endswith("."), name
         assert "anyOf" not in shown, name
+        # beside a bare reference, the form shows what the other block says of itself instead
+        assert "$ref" not in shown, name
     assert schema["secret_fields"][0] == "password"
     if HAS_GOOGLE:
         assert schema["block_schema_references"]["gcp_credentials"]["block_type_slug"] == "gcp-credentials"

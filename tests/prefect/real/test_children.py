@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect import flow, task
@@ -13,6 +15,7 @@ from prefect.futures import wait
 from prefect.task_runners import ThreadPoolTaskRunner
 
 import lockstead
+from prefect_lockstead import locked
 from prefect_lockstead.children import inherited
 
 pytestmark = pytest.mark.usefixtures("server")
@@ -105,6 +108,39 @@ def test_eight_submitted_children_stop_with_the_lease_and_the_queued_ones_never_
     assert sorted(diary.begun) == [0, 1, 2, 3]
     assert [one.name for one in states] == ["Failed"] * 8
     assert all("LeaseLost" in one.message for one in states), [one.message for one in states]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_what_a_locked_flow_submits_stops_with_its_lease_and_the_queued_ones_never_begin(diary: Diary, is_async: bool):
+    work = work_of(diary)
+    futures: list[Any] = []
+
+    @locked(diary.url)
+    def submits() -> None:
+        diary.watch(lockstead.current_lease())
+        futures.extend(work.submit(part) for part in range(8))
+        wait(futures)
+
+    @locked(diary.url)
+    async def asubmits() -> None:
+        diary.watch(lockstead.current_lease())
+        futures.extend(work.submit(part) for part in range(8))
+        await asyncio.sleep(600)
+
+    publish = flow(task_runner=ThreadPoolTaskRunner(max_workers=4))(asubmits if is_async else submits)
+    taker = diary.take_away(begun=4)
+    with pytest.raises(lockstead.LeaseLost):
+        asyncio.run(publish()) if is_async else publish()
+    taker.join()
+    for one in futures:
+        with suppress(asyncio.CancelledError):
+            one.wait()
+    diary.assert_nobody_wrote_later()
+    assert sorted(diary.begun) == [0, 1, 2, 3]
+    # of an async flow that ends, Prefect may cancel what is queued before it is refused
+    begun, queued = futures[:4], futures[4:]
+    assert all("LeaseLost" in one.state.message for one in begun), [one.state.message for one in begun]
+    assert all(one.state.is_failed() or one.state.is_crashed() for one in queued)
 
 
 def test_a_flow_that_lets_the_loss_pass_ends_without_waiting_for_the_queue(diary: Diary):

@@ -21,7 +21,7 @@ TTL = 5.0
 LIMIT = TTL / 8 + 1.0
 """Seconds from the taking away to the last write: one renewal, by which a member notices, and one second."""
 
-PATIENCE = 60.0
+PATIENCE = 150.0
 
 
 def runner_of(kind: str) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -13,13 +15,15 @@ import pytest
 from prefect import flow, task
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.exceptions import Abort
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 import lockstead
 from prefect_lockstead import locked
 from prefect_lockstead.spec import LockSpec
-from prefect_lockstead.waiting import acquire, due
-from tests.prefect.real.seen import held, put, run_of, runs, states, until
+from prefect_lockstead.waiting import aacquire, acquire, due
+from tests.prefect.real.seen import events, held, put, run_of, runs, states, until
 from tests.servers.prefect import PrefectServer, started
+from tests.servers.redis import RedisServer
 
 KINDS = ["flow", "async flow", "task"]
 
@@ -37,6 +41,7 @@ def working(kind: str, url: str, seen: list[Any], name: str) -> Callable[[], Any
         assert of_flow is not None
         assert of_flow.flow_run is not None
         seen.append(of_task.task_run.id if of_task is not None else of_flow.flow_run.id)
+        seen.append(of_flow.flow_run.id)
 
     if kind == "async flow":
 
@@ -46,8 +51,6 @@ def working(kind: str, url: str, seen: list[Any], name: str) -> Callable[[], Any
             note()
 
         def run() -> Any:
-            import asyncio
-
             return asyncio.run(body())  # type: ignore[arg-type]  # Prefect's types say it may be either
 
         return run
@@ -109,6 +112,92 @@ def test_a_run_that_waits_names_the_holder_and_runs_again_after(server: PrefectS
     assert states(server, seen[0], what) == ["Pending", "Running", "AwaitingLock", "Running", "Completed"]
     # each counted Running would have taken a retry
     assert run_of(server, seen[0], what)["run_count"] == 1
+
+    def told() -> list[dict[str, Any]]:
+        return [one for one in events(server, seen[1]) if one["event"] == "lockstead.lock.waiting"]
+
+    [event] = until(told, "the wait was not told")
+    assert event["payload"]["held_by"] == "somebody"
+    assert event["payload"]["purpose"] == "a repair"
+    assert f"prefect.{what}-run.{seen[0]}" in {one["prefect.resource.id"] for one in event["related"]}
+
+
+class Silent:
+    """A server that takes what is asked and never answers."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._askers: list[socket.socket] = []
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
+
+    def asked(self) -> socket.socket:
+        """Give the connection that asks how a flow run is: others bring log lines and events."""
+        self._socket.settimeout(60.0)
+        while True:
+            asker, _ = self._socket.accept()
+            self._askers.append(asker)
+            asker.settimeout(60.0)
+            if asker.recv(100, socket.MSG_PEEK).startswith(b"GET /api/flow_runs/"):
+                return asker
+
+    def close(self) -> None:
+        """Refuse whoever asks, and leave those who wait."""
+        for one in (self._socket, *self._askers):
+            one.close()
+
+
+def is_asking(asker: socket.socket) -> bool:
+    """Tell whether who asked still waits for the answer."""
+    asker.setblocking(False)
+    try:
+        while asker.recv(65536):
+            pass
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_nobody_comes_later_into_the_line_for_showing_that_he_waits(
+    server: PrefectServer, tmp_path: Path, is_async: bool
+):
+    prefect = Silent()
+    in_line: list[bool] = []
+
+    def body() -> str:
+        # from here on, for this run alone, Prefect's API is silent
+        with temporary_settings({PREFECT_API_URL: prefect.url}):
+            lease = acquire(lockstead.Lock(url), LockSpec(lock=url))
+        return str(lease.release())
+
+    async def abody() -> str:
+        with temporary_settings({PREFECT_API_URL: prefect.url}):
+            lease = await aacquire(lockstead.AsyncLock(url), LockSpec(lock=url))
+        return str(await lease.release())
+
+    with RedisServer(tmp_path / "redis") as redis, redis.client() as looking:
+        url = f"redis://127.0.0.1:{redis.port}/0#apt?ttl=60s"
+        with held(url) as lease:
+
+            def let_go() -> None:
+                try:
+                    asker = prefect.asked()
+                    until(lambda: list(looking.scan_iter("*waiters")), "nobody waits")
+                    in_line.append(is_asking(asker))
+                finally:
+                    prefect.close()
+                    lease.release()
+
+            letting = threading.Thread(target=let_go)
+            letting.start()
+            try:
+                said = asyncio.run(flow(abody)()) if is_async else flow(body)()
+            finally:
+                letting.join()
+    assert said == "True"
+    assert in_line == [True], "it was in the line only after Prefect had been given up"
 
 
 def _task_runs(server: PrefectServer) -> list[dict[str, Any]]:

@@ -11,11 +11,12 @@ import inspect
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import lockstead
+from lockstead import urls
 from lockstead.aio_lease import AsyncHold, AsyncLease
 from lockstead.lease import Hold
+from prefect_lockstead.places import Place
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,8 +25,9 @@ class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(t
     """A block, `with` or `async with`, or a function under the lease of a ticket; interrupted when that is lost.
 
     `@attached(parameter="ticket")` reads the ticket from that parameter at each call. LeaseLost if the lease is gone.
-    url: the lock's URL, where it is reached here by another than the ticket names; client: the store's own client
-    object. It does not promise that the owner still works: only that its lease lives.
+    A ticket holds no password: block is the name of a saved block that says how to get in, as in `@locked`. Or url: the
+    lock's URL, where it is reached here by another than the ticket names; client: the store's own client object. It
+    does not promise that the owner still works: only that its lease lives.
     """
 
     def __init__(
@@ -33,31 +35,49 @@ class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(t
         ticket: lockstead.LeaseTicket | str | None = None,
         *,
         parameter: str | None = None,
+        block: str | None = None,
         url: str | None = None,
         client: object | None = None,
         **settings: Any,
     ) -> None:
         if (ticket is None) == (parameter is None):
             raise TypeError("attached takes a ticket, or parameter= with the name of the parameter that brings it")
+        if block is not None and (url is not None or client is not None):
+            raise TypeError("attached takes a block, or a URL and a client, and not both")
         self._ticket = None if ticket is None else lockstead.LeaseTicket.parse(ticket)
         self._parameter = parameter
+        self._block = block
         self._url = url
-        self._lock_settings = {"client": client, **settings}
+        self._client = client
+        self._settings = settings
         self._async_hold: AsyncHold | None = None
         super().__init__(self._attach, interrupt=True, drain=None)
 
-    def _named(self) -> tuple[str, lockstead.LeaseTicket]:
+    def _named(self) -> lockstead.LeaseTicket:
         if self._ticket is None:
             raise TypeError(f"attached(parameter={self._parameter!r}) is for a function: give a block the ticket")
-        return self._url or f"{self._ticket.store}#{quote(self._ticket.key, safe='')}", self._ticket
+        return self._ticket
+
+    def _reached(self, ticket: lockstead.LeaseTicket) -> Place:
+        return Place(self._url or urls.lock_url(ticket.store, ticket.key), self._client)
 
     def _attach(self) -> lockstead.Lease:
-        url, ticket = self._named()
-        return lockstead.Lock(url, **self._lock_settings).attach(ticket)
+        ticket = self._named()
+        place = self._reached(ticket)
+        if self._block is not None:
+            from prefect_lockstead import blocks
+
+            place = blocks.resolve(self._block)
+        return lockstead.Lock(place.url, client=place.client, **self._settings).attach(ticket)
 
     async def _attach_async(self) -> AsyncLease:
-        url, ticket = self._named()
-        return await lockstead.AsyncLock(url, **self._lock_settings).attach(ticket)
+        ticket = self._named()
+        place = self._reached(ticket)
+        if self._block is not None:
+            from prefect_lockstead import blocks
+
+            place = await blocks.aresolve(self._block)
+        return await lockstead.AsyncLock(place.url, client=place.client, **self._settings).attach(ticket)
 
     async def __aenter__(self) -> AsyncLease:
         if self._async_hold is not None:
@@ -87,7 +107,7 @@ class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(t
                 bound = signature.bind(*args, **kwargs)
                 bound.apply_defaults()
                 ticket = bound.arguments[self._parameter]
-            return attached(ticket, url=self._url, **self._lock_settings)
+            return attached(ticket, block=self._block, url=self._url, client=self._client, **self._settings)
 
         if inspect.iscoroutinefunction(function):
 

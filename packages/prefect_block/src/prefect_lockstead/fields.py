@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from lockstead import Settings
+from lockstead import Settings, urls
 from lockstead.values import seconds
 from prefect_lockstead import places
 from prefect_lockstead.places import Place
@@ -27,7 +27,8 @@ WITHOUT_GOOGLE: Final = (
 
 def _without_tabs(shown: dict[str, Any]) -> None:
     # an optional type is a choice between two tabs in the form; that it may be left empty is said by its default
-    shown.update(next(one for one in shown.pop("anyOf") if one.get("type") != "null"))
+    # and what stands beside a bare reference is replaced by what the other block says of itself
+    shown["allOf"] = [one for one in shown.pop("anyOf") if one.get("type") != "null"]
 
 
 class Access(BaseModel):
@@ -98,7 +99,7 @@ class Access(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Access:
-        places.with_user(self.url, self.username, self.password.get_secret_value())
+        urls.with_user(self.url, self.username, self.password.get_secret_value())
         if getattr(self, "gcp_credentials", None) is not None and not self.url.lower().startswith("gs:"):
             raise ValueError(f"Google credentials are for a store at gs:, not for {self.url.partition(':')[0]}:")
         return self
@@ -106,7 +107,7 @@ class Access(BaseModel):
     @property
     def place(self) -> Place:
         """Give what the fields mean. ValueError, with one line, for credentials that cannot be."""
-        url = places.with_user(self.url, self.username, self.password.get_secret_value())
+        url = urls.with_user(self.url, self.username, self.password.get_secret_value())
         settings = {name: said for name, said in (("ttl", self.ttl), ("purpose", self.purpose)) if said}
         timeout = seconds(self.timeout, "timeout") if self.timeout else None
         return Place(url, self._google_client(), settings, timeout)

@@ -14,9 +14,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 from urllib.parse import quote
 
-from lockstead import Lock, LocksteadError, NotAcquired, OutcomeUnknown, Settings, StoreRefused, StoreUnavailable
+from lockstead import (
+    Lock,
+    LocksteadError,
+    NotAcquired,
+    OutcomeUnknown,
+    Settings,
+    StoreRefused,
+    StoreUnavailable,
+    urls,
+)
 from lockstead.values import Duration, checked_key, seconds
-from prefect_lockstead import places
 from prefect_lockstead.kept import SHARED, Record, Records, released, warn
 from prefect_lockstead.places import Place
 
@@ -61,7 +69,7 @@ class LocksteadLockManager:
         if not isinstance(store, str) and not hasattr(store, "place"):
             raise TypeError(f"store is a URL, a LocksteadStore or the name of one, not {type(store).__name__}")
         if isinstance(store, str) and ":" in store:
-            places.check_place(store)
+            urls.check_store(store)
         self._store = store
         self._ttl = None if ttl is None else seconds(ttl, "ttl")
         if self._ttl is not None:

@@ -12,25 +12,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import quote
 
-from lockstead import Lock, Settings
-
-WITH_USER: Final = frozenset(
-    {
-        "cassandra",
-        "etcd",
-        "postgres",
-        "postgresql",
-        "redis",
-        "redis+cluster",
-        "redis+sentinel",
-        "rediss",
-        "redlock",
-        "zk",
-    }
-)
-"""Schemes of URLs that may name a user and a password."""
+from lockstead import Lock, Settings, urls
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +30,7 @@ class Place:
 
     def of_key(self, key: str) -> Place:
         """Give the place of a lock in this store."""
-        return Place(lock_url(self.url, key), self.client, self.settings, self.timeout)
-
-
-def lock_url(store: str, key: str) -> str:
-    """Give the URL of a lock in a store."""
-    return f"{store}#{quote(key, safe='/:@!$&*+,;=')}"
+        return Place(urls.lock_url(self.url, key), self.client, self.settings, self.timeout)
 
 
 def check_lock(url: str) -> None:
@@ -61,16 +39,9 @@ def check_lock(url: str) -> None:
     _refuse_password(url)
 
 
-def check_place(url: str) -> None:
-    """Raise ValueError, with one line, for what is no URL of a store or names a lock."""
-    if "#" in url:
-        raise ValueError("the URL names a lock, and a store is wanted: leave out what is behind '#'")
-    Lock(lock_url(url, "key"))
-
-
 def check_store(url: str) -> None:
     """Raise ValueError, with one line, for a store's URL that cannot be saved: settings and passwords have fields."""
-    check_place(url)
+    urls.check_store(url)
     names = {pair.partition("=")[0] for pair in url.partition("?")[2].split("&")}
     if settings := sorted(names & set(Settings.__dataclass_fields__)):
         raise ValueError(f"the setting {settings[0]!r} belongs to a lock: leave it out of the store's URL")
@@ -78,27 +49,8 @@ def check_store(url: str) -> None:
 
 
 def _refuse_password(url: str) -> None:
-    if ":" in _parts(url)[1]:
+    if ":" in urls.parts(url)[1]:
         raise ValueError("there is a password in the URL, which everybody may read: put it into the field 'password'")
-
-
-def _parts(url: str) -> tuple[str, str, str]:
-    """Give scheme, user with password, and the rest."""
-    scheme, _, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    who, _, host = host.rpartition("@")
-    return scheme.lower(), who, f"{host}{slash}{path}"
-
-
-def with_user(url: str, username: str, password: str) -> str:
-    """Give a URL with user and password in it. ValueError for a store that has none."""
-    if not (username or password):
-        return url
-    scheme, who, rest = _parts(url)
-    if scheme not in WITH_USER:
-        raise ValueError(f"a store at {scheme.partition(':')[0]}: takes neither user nor password: leave both empty")
-    user = quote(username, safe="") or who
-    return f"{scheme}://{user}{':' + quote(password, safe='') if password else ''}@{rest}"
 
 
 class GoogleClients:

@@ -13,17 +13,15 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from lockstead import AsyncLease, AsyncLock, Ending, Lease, LeaseLost, Lock
+from lockstead import AsyncLease, AsyncLock, Lease, LeaseLost, Lock, unclean
+from lockstead.unclean import Unclean
 from prefect_lockstead import hosting, reentrance
 from prefect_lockstead.errors import UncleanPredecessor
 from prefect_lockstead.spec import LockSpec, place_of
 
 L = TypeVar("L", Lock, AsyncLock)
-
-UNCLEAN: Final = frozenset({Ending.EXPIRED, Ending.REVOKED})
-"""After these somebody may have stopped in the middle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +45,15 @@ def held(spec: LockSpec, parameters: Mapping[str, Any]) -> Iterator[Lease]:
     reentrance.refuse_held(place)
     began_at = time.monotonic()
     lease = hosting.acquire(lock, spec)
-    unclean = _unclean(lease)
-    if unclean and spec.on_unclean == "fail":
+    found = unclean.who(lock, lease)
+    if found is not None and spec.on_unclean == "fail":
         with hosting.settled():
             ticket = lease.detach()
-        lock.break_lease(reason=unclean, by=ticket.holder, now=True, incarnation=ticket.incarnation)
-        raise _refusal(lease, unclean)
+        lock.break_lease(reason=str(found), by=ticket.holder, now=True, incarnation=ticket.incarnation)
+        raise _refusal(found)
     try:
         with hosting.settled(), lease, reentrance.noted(place, lease), hosting.inherited(lease):
-            _warn(unclean)
+            _warn(found)
             hosting.tell_acquired(lease, time.monotonic() - began_at)
             yield lease
     except BaseException as error:
@@ -82,16 +80,16 @@ async def aheld(spec: LockSpec, parameters: Mapping[str, Any]) -> AsyncIterator[
     reentrance.refuse_held(place)
     began_at = time.monotonic()
     lease = await hosting.aacquire(lock, spec)
-    unclean = _unclean(lease)
-    if unclean and spec.on_unclean == "fail":
+    found = await unclean.awho(lock, lease)
+    if found is not None and spec.on_unclean == "fail":
         async with hosting.asettled():
             ticket = await lease.detach()
-        await lock.break_lease(reason=unclean, by=ticket.holder, now=True, incarnation=ticket.incarnation)
-        raise _refusal(lease, unclean)
+        await lock.break_lease(reason=str(found), by=ticket.holder, now=True, incarnation=ticket.incarnation)
+        raise _refusal(found)
     try:
         async with hosting.asettled(), lease, hosting.ainherited(lease):
             with reentrance.noted(place, lease):
-                _warn(unclean)
+                _warn(found)
                 hosting.tell_acquired(lease, time.monotonic() - began_at)
                 yield lease
     except BaseException as error:
@@ -137,27 +135,22 @@ def _named(kind: type[L], spec: LockSpec, found: _Found) -> tuple[LockSpec, L, t
     owner = hosting.owner()
     if owner is not None and lock.settings.owner is None:
         lock = kind(found.url, client=found.client, owner=owner, **settings)
+    if spec.on_unclean == "fail":
+        lock.must_tell_unclean()
     return spec, lock, place_of(found.url)
 
 
-def _unclean(lease: Lease | AsyncLease) -> str | None:
-    before = lease.predecessor
-    if before.ending not in UNCLEAN:
-        return None
-    return f"the lease of {before.owner or 'an unknown owner'!r} on {lease.key!r} ended {before.ending.value}"
-
-
-def _refusal(lease: Lease | AsyncLease, unclean: str) -> UncleanPredecessor:
+def _refusal(found: Unclean) -> UncleanPredecessor:
     """Say why the body does not run. The lock was given back as unclean, or a retry would find all well."""
     return UncleanPredecessor(
-        f"{unclean}: repair what it left, then take the lock {lease.key!r} and give it back once "
+        f"{found}: repair what it left, then take the lock {found.key!r} and give it back once "
         "('lockstead run LOCK -- true'); until then on_unclean='fail' refuses every run"
     )
 
 
-def _warn(unclean: str | None) -> None:
-    if unclean is not None:
-        hosting.logger().warning("%s: what it left may need repair", unclean)
+def _warn(found: Unclean | None) -> None:
+    if found is not None:
+        hosting.logger().warning("%s: what it left may need repair", found)
 
 
 def _ended(lease: Lease | AsyncLease, error: BaseException | None) -> LeaseLost | None:

@@ -35,9 +35,12 @@ class Showing:
         self._thread.start()
         _SHOWN.set(self)
 
-    def is_wanted(self) -> bool:
-        """Say that the lock is had; False if the run was cancelled meanwhile. True where nobody can tell."""
+    def ask(self) -> None:
+        """Say that the lock is had: whether the run is still wanted is asked from now on."""
         self._has_lock.set()
+
+    def is_wanted(self) -> bool:
+        """Wait for the answer: False if the run was cancelled meanwhile. True where nobody can tell."""
         try:
             wanted = self._is_wanted.result(PATIENCE)
         except TimeoutError:

@@ -89,6 +89,7 @@ def acquire(lock: Lock, spec: Wish) -> Lease:
             return lease
         shown = Showing(message)
         lease = lock.acquire(_left(limit, began_at))
+        shown.ask()
         _draw(lease)
         if not shown.is_wanted():
             raise _cancelled(lock.key)
@@ -129,6 +130,7 @@ async def aacquire(lock: AsyncLock, spec: Wish) -> AsyncLease:
             return lease
         shown = Showing(message)
         lease = await lock.acquire(_left(limit, began_at))
+        shown.ask()
         await _adraw(lease)
         if not await asyncio.to_thread(shown.is_wanted):
             raise _cancelled(lock.key)
