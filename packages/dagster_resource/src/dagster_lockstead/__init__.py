@@ -1,0 +1,86 @@
+"""Locks for Dagster: a lease around an op, an asset or a whole run, with a clean abort when it is lost.
+
+    @asset
+    @locked("apt")
+    def repository(): ...
+
+    defs = Definitions(assets=[repository], resources={"lock": LockResource(store="gs://my-bucket/locks")})
+
+Every name is imported when it is first asked for: who names a lock imports no client library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from dagster_lockstead.checks import newest_token_check
+    from dagster_lockstead.decorator import locked
+    from dagster_lockstead.errors import BadLock, LockFailure, StepLostLease, UncleanPredecessor
+    from dagster_lockstead.leasing import leased
+    from dagster_lockstead.resource import LockResource, LockStore
+    from dagster_lockstead.sensors import janitor_sensor, lock_free_sensor
+    from dagster_lockstead.spec import LockSpec
+    from lockstead import LeaseLost, NotAcquired
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BadLock",
+    "LeaseLost",
+    "LockFailure",
+    "LockResource",
+    "LockSpec",
+    "LockStore",
+    "NotAcquired",
+    "StepLostLease",
+    "UncleanPredecessor",
+    "__version__",
+    "janitor_sensor",
+    "leased",
+    "lock_free_sensor",
+    "locked",
+    "newest_token_check",
+]
+
+_PLACES: Final = {
+    "BadLock": "dagster_lockstead.errors",
+    "LeaseLost": "lockstead",
+    "LockFailure": "dagster_lockstead.errors",
+    "LockResource": "dagster_lockstead.resource",
+    "LockSpec": "dagster_lockstead.spec",
+    "LockStore": "dagster_lockstead.resource",
+    "NotAcquired": "lockstead",
+    "StepLostLease": "dagster_lockstead.errors",
+    "UncleanPredecessor": "dagster_lockstead.errors",
+    "janitor_sensor": "dagster_lockstead.sensors",
+    "leased": "dagster_lockstead.leasing",
+    "lock_free_sensor": "dagster_lockstead.sensors",
+    "locked": "dagster_lockstead.decorator",
+    "newest_token_check": "dagster_lockstead.checks",
+}
+
+_REGISTERED: Final[list[str]] = []
+"""The name by which Dagster knows this library, once it does."""
+
+
+def _register() -> None:
+    """Tell Dagster that this library is here, as its own libraries do, once."""
+    if not _REGISTERED:
+        from dagster_lockstead import compat
+
+        _REGISTERED.append("dagster-lockstead")
+        compat.register_library("dagster-lockstead", __version__, is_dagster_package=False)
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is named for the first time."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _register()
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

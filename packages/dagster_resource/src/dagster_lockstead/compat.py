@@ -1,0 +1,235 @@
+"""Decides whether the Dagster that is here has what is used of it; every private name of Dagster stands here alone.
+
+They are looked for when this is imported: ImportError, with one line that names the version and what it lacks.
+"""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from importlib import import_module
+from logging import Handler, Logger
+from types import CodeType, FrameType, FunctionType
+from typing import Any, Final
+
+import dagster
+
+
+def _lacks(what: str) -> ImportError:
+    return ImportError(
+        f"dagster-lockstead knows Dagster 1.11 to 1.13, and this Dagster {dagster.__version__} lacks {what}"
+    )
+
+
+def found(module: str, name: str) -> Any:
+    """Give a name of Dagster's; ImportError with one line if it is not there."""
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise _lacks(f"{module}.{name}") from error
+
+
+def _taking(function: Any, what: str, *parameters: str) -> Any:
+    """Give a function if its parameters begin with these."""
+    if list(inspect.signature(function).parameters)[: len(parameters)] != list(parameters):
+        raise _lacks(f"{what}({', '.join(parameters)})")
+    return function
+
+
+def _code_within(function: Any, name: str, freevar: str, what: str) -> CodeType:
+    """Give the code of a function that another one makes, from a variable of that name."""
+    inner = inspect.unwrap(function).__code__.co_consts
+    for code in inner:
+        if isinstance(code, CodeType) and code.co_name == name and code.co_freevars == (freevar,):
+            return code
+    raise _lacks(what)
+
+
+def _code_of(module: str, name: str) -> CodeType:
+    """Give the code of a function of Dagster's, as frames have it."""
+    code: CodeType = inspect.unwrap(found(module, name)).__code__
+    return code
+
+
+EventData: Final = found("dagster._core.events", "EngineEventData")
+
+coerced: Final = _taking(
+    found("dagster._core.execution.plan.compute_generator", "validate_and_coerce_op_result_to_iterator"),
+    "validate_and_coerce_op_result_to_iterator",
+    "result",
+    "context",
+    "output_defs",
+)
+"""What a function returned, as the events that it stands for: (result, context, output_defs)."""
+
+DirectContext: Final[type] = found("dagster._core.execution.context.invocation", "BaseDirectExecutionContext")
+"""The context of an op that is called as a function, outside of any run."""
+
+StepContext: Final[type] = found("dagster._core.execution.context.system", "StepExecutionContext")
+
+ConfiguredLater: Final = (
+    dagster.ResourceDefinition,
+    found("dagster._config.pythonic_config.resource", "PartialResource"),
+)
+"""What stands for a resource that is not there yet."""
+
+EVENT: Final[str] = found("dagster._core.log_manager", "LOG_RECORD_EVENT_ATTR")
+"""The attribute of a log record that holds an event of Dagster's."""
+
+_RAISING: Final = _code_within(
+    found("dagster._utils.interrupts", "raise_interrupts_as"),
+    "_new_signal_handler",
+    "error_cls",
+    "the signal handler of dagster._utils.interrupts.raise_interrupts_as",
+)
+
+_BODY: Final = _code_of("dagster._core.execution.plan.compute", "execute_core_compute")
+"""What runs while the body of a step does, and is left aside while an I/O manager works on what it yielded."""
+
+_STEP: Final = _code_of("dagster._core.execution.plan.execute_step", "core_dagster_event_sequence_for_step")
+
+_IN_CHILD: Final = _taking(
+    found("dagster._core.executor.child_process_executor", "_execute_command_in_child_process"),
+    "_execute_command_in_child_process",
+    "event_queue",
+    "command",
+)
+"""What a process that a run worker started for one step runs."""
+
+_IN_EXECUTOR: Final[CodeType] = inspect.unwrap(
+    found("dagster._core.executor.multiprocess", "MultiprocessExecutor").execute
+).__code__
+
+if not {"term_events", "processes"} <= {*_IN_EXECUTOR.co_varnames, *_IN_EXECUTOR.co_cellvars}:
+    raise _lacks("term_events and processes in MultiprocessExecutor.execute")
+
+_Done: Final = found("dagster._core.executor.child_process_executor", "ChildProcessDoneEvent")
+_StepFailure: Final = found("dagster._core.execution.plan.objects", "StepFailureData")
+_UserFailure: Final = found("dagster._core.execution.plan.objects", "UserFailureData")
+_error_info: Final = found("dagster._utils.error", "serializable_error_info_from_exc_info")
+
+register_library: Final = found("dagster_shared.libraries", "DagsterLibraryRegistry").register
+"""Have Dagster know a library: (name, version, is_dagster_package)."""
+
+interruptible: Final = found("dagster._core.errors", "raise_execution_interrupts")
+"""A `with` block in which an interrupt of the main thread is raised at once; elsewhere Dagster keeps it for later."""
+
+_CAPTURED: Final[dict[str, bool]] = found("dagster._utils.interrupts", "_received_interrupt")
+
+if "received" not in _CAPTURED:
+    raise _lacks("dagster._utils.interrupts._received_interrupt['received']")
+if not issubclass(found("dagster._core.log_manager", "DagsterLogManager"), Logger):
+    raise _lacks("the handlers of DagsterLogManager")
+for _name in ("engine_event", "step_failure_event"):
+    if not hasattr(dagster.DagsterEvent, _name):
+        raise _lacks(f"DagsterEvent.{_name}")
+if not hasattr(dagster.ConfigurableResource, "_is_cm_resource"):
+    raise _lacks("ConfigurableResource._is_cm_resource")
+if not hasattr(dagster.OpExecutionContext, "get_step_execution_context"):
+    raise _lacks("OpExecutionContext.get_step_execution_context")
+if not hasattr(dagster.RepositoryDefinition, "get_top_level_resources"):
+    raise _lacks("RepositoryDefinition.get_top_level_resources")
+if not hasattr(dagster.DagsterInstance, "report_engine_event"):
+    raise _lacks("DagsterInstance.report_engine_event")
+
+
+def defined_resources(plan_context: Any) -> dict[str, Any]:
+    """Give the resources of a run's code location by name, and those of its job over them; none is built."""
+    repository = plan_context.job.get_repository_definition()
+    around = {} if repository is None else repository.get_top_level_resources()
+    return {**around, **plan_context.job.get_definition().resource_defs}
+
+
+def interrupt_executor() -> None:
+    """Have the executor that runs in the main thread end its steps, as it does when it is told to terminate."""
+    _CAPTURED["received"] = True
+
+
+def step_processes(executing: Any) -> list[tuple[Any, Any]]:
+    """Give what tells each step process to end, and the process, of a run of an executor; none if it has none."""
+    frame = getattr(executing, "gi_frame", None)
+    if frame is None or frame.f_code is not _IN_EXECUTOR:
+        return []
+    events, processes = frame.f_locals.get("term_events", {}), frame.f_locals.get("processes", {})
+    found = [(event, processes.get(step)) for step, event in list(events.items())]
+    return [(event, process) for event, process in found if process is not None]
+
+
+def accepts_interrupts() -> bool:
+    """Tell whether Dagster would let an interrupt of the main thread through, here and now."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not isinstance(handler, FunctionType) or handler.__code__ is not _RAISING or not handler.__closure__:
+        return False
+    error = handler.__closure__[0].cell_contents
+    return isinstance(error, type) and issubclass(error, dagster.DagsterExecutionInterruptedError)
+
+
+def step_of(context: Any) -> Any | None:
+    """Give the step that a context of an op or an asset stands for; None for any other context."""
+    if isinstance(context, StepContext):
+        return context
+    # of an asset and of an asset check it is within
+    inner = getattr(context, "op_execution_context", context)
+    if isinstance(inner, DirectContext) or not isinstance(inner, dagster.OpExecutionContext):
+        return None
+    return inner.get_step_execution_context()
+
+
+def is_step_process() -> bool:
+    """Tell whether a run worker started this process for one step; its parent's end is then the run's."""
+    target = getattr(multiprocessing.current_process(), "_target", None)
+    return multiprocessing.parent_process() is not None and target is _IN_CHILD
+
+
+def fails_for_good(step: Any, failure: dagster.Failure) -> None:
+    """Tell the run worker of this step process that the step has failed, and is not tried again.
+
+    For who leaves the process at once: it returns when the run worker can read it.
+    """
+    said = _UserFailure(label="intentional-failure", description=failure.description, metadata=failure.metadata)
+    try:
+        raise failure
+    except dagster.Failure:
+        error = _error_info(sys.exc_info())
+    data = _StepFailure(error=error, user_failure_data=said)
+    event = dagster.DagsterEvent.step_failure_event(step, data)
+    events = multiprocessing.current_process()._args[0]  # type: ignore[attr-defined]
+    events.put(event)
+    events.put(_Done(pid=os.getpid()))
+    events.close()
+    events.join_thread()
+
+
+def is_of_body(frame: FrameType | None) -> bool:
+    """Tell whether what runs in a frame was called by the body of a step, and not by the step around it."""
+    while frame is not None and frame.f_code is not _STEP:
+        if frame.f_code is _BODY:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_LISTENING: Final = threading.Lock()
+"""Several threads of a step may hold locks."""
+
+
+def ends_step(event: dagster.DagsterEvent, step_key: str) -> bool:
+    """Tell whether an event is the last one of an attempt of a step."""
+    is_end = event.is_step_success or event.is_step_failure or event.is_step_up_for_retry
+    return bool(is_end) and event.step_key == step_key
+
+
+def listen(log: Any, handler: Handler) -> None:
+    """Have a handler hear of a step's events before they are written."""
+    with _LISTENING:
+        log.handlers = [handler, *log.handlers]
+
+
+def listen_no_more(log: Any, handler: Handler) -> None:
+    """Take it back. Of a list of its own: somebody may be going through the one that is there."""
+    with _LISTENING:
+        log.handlers = [one for one in log.handlers if one is not handler]

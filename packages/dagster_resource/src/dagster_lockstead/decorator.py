@@ -1,0 +1,199 @@
+"""Decides how a function comes to a lock: `@locked`, below `@op` or `@asset`.
+
+Dagster learns what a function wants from its parameters: the one that it is given has those of the author's, the
+context and the lock's resource besides. In a step it gives a generator, so that what is written is written under the
+lease; called by itself it gives what the author's would. Dagster reads from a function's kind whether to believe its
+annotations: only for a generator function it is one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator
+from types import FunctionType
+from typing import Any, Final, NoReturn, TypeVar
+
+import dagster
+
+from dagster_lockstead import compat
+from dagster_lockstead.frames import bears_interrupts
+from dagster_lockstead.resource import LockResource
+from dagster_lockstead.spec import LockSpec, OnUnclean
+from lockstead.values import Duration
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+CONTEXTS: Final = ("context", "_context", "context_", "_")
+"""What Dagster takes for the context, if it is the name of the first parameter."""
+
+DEFINITIONS: Final = (
+    dagster.OpDefinition,
+    dagster.AssetsDefinition,
+    dagster.GraphDefinition,
+    dagster.JobDefinition,
+)
+
+SPEC: Final = "__lockstead_spec__"
+"""The attribute of a function that says which lock it holds while it runs."""
+
+KINDS: Final = {
+    inspect.Parameter.POSITIONAL_ONLY: 0,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD: 1,
+    inspect.Parameter.VAR_POSITIONAL: 2,
+    inspect.Parameter.KEYWORD_ONLY: 3,
+    inspect.Parameter.VAR_KEYWORD: 4,
+}
+
+
+def locked(
+    key: str | Callable[[Any], str],
+    *,
+    resource: str = "lock",
+    ttl: Duration | None = None,
+    timeout: Duration | None = None,
+    purpose: str | None = None,
+    expected: Duration | None = None,
+    on_unclean: OnUnclean = "warn",
+) -> Callable[[T], T]:
+    """Hold a lock while an op or an asset runs and its outputs are written. It stands below `@op` or `@asset`.
+
+    Words as of `LockSpec`; ValueError or TypeError, with one line, for what cannot be, where it is declared. When the
+    lease is lost the body is interrupted and the step fails, without a retry.
+    """
+    spec = LockSpec(
+        key=key,
+        resource=resource,
+        ttl=ttl,
+        timeout=timeout,
+        purpose=purpose,
+        expected=expected,
+        on_unclean=on_unclean,
+    )
+
+    return _Decorating(spec)
+
+
+class _Decorating:
+    """Puts a lock around a function. Dagster asks what it is given for its name: then it was given this one."""
+
+    def __init__(self, spec: LockSpec) -> None:
+        self._spec = spec
+
+    def __call__(self, function: T) -> T:
+        made: T = _with_lock(function, self._spec)
+        return made
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("__name__", "__signature__"):
+            raise TypeError("@locked names a lock first, as in @locked('apt')")
+        raise AttributeError(name)
+
+
+def _with_lock(function: Any, spec: LockSpec) -> Any:
+    if isinstance(function, DEFINITIONS):
+        kind = "@op" if isinstance(function, dagster.OpDefinition) else "@asset"
+        if isinstance(function, dagster.GraphDefinition | dagster.JobDefinition):
+            raise TypeError("@locked is for ops and assets, and a graph runs nothing itself: put it under their @op")
+        raise TypeError(f"put @locked under {kind}, next to the function: it stands above it")
+    if not isinstance(function, FunctionType):
+        named = function.__name__ if isinstance(function, type) else type(function).__name__
+        raise TypeError(f"@locked is for a function below @op or @asset, not {named}")
+    return _around(function, spec)
+
+
+def _around(function: FunctionType, spec: LockSpec) -> FunctionType:
+    """Give a function of the same kind that holds the lock while it runs, and says what it wants to Dagster."""
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    has_context = bool(parameters) and parameters[0].name in CONTEXTS
+    wants_lock = spec.resource in signature.parameters
+    if wants_lock:
+        _check_lock(function, spec)
+    context_name = parameters[0].name if has_context else "context"
+    if not has_context and "context" in signature.parameters:
+        raise TypeError(f"the parameter 'context' of {function.__qualname__!r} must be its first")
+
+    def called(args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        context = args[0] if args else given.pop(context_name)
+        rest = args[1:]
+        resource = given[spec.resource] if wants_lock else given.pop(spec.resource)
+
+        @bears_interrupts
+        def body() -> Any:
+            return function(context, *rest, **given) if has_context else function(*rest, **given)
+
+        step = compat.step_of(context)
+        if step is None:
+            from dagster_lockstead import direct
+
+            return direct.call(function, body, context, resource, spec)
+        from dagster_lockstead import driving
+
+        steps = _in_step(body, context, step, resource, spec)
+        return driving.listened(step, steps)
+
+    return _published(function, called, signature, context_name if not has_context else None, spec)
+
+
+def _in_step(
+    body: Callable[[], Any], context: Any, step: Any, resource: LockResource, spec: LockSpec
+) -> Generator[Any, Any, None]:
+    from dagster_lockstead import driving, section
+
+    with section.entered(context, resource, spec, is_whole=True) as entry:
+        yield from driving.events(body, context, step, entry)
+
+
+def _published(
+    function: FunctionType,
+    called: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+    signature: inspect.Signature,
+    context: str | None,
+    spec: LockSpec,
+) -> FunctionType:
+    """Give the function that Dagster reads: its names are looked up where the author's are."""
+    if inspect.isgeneratorfunction(function):
+
+        def holding(*args: Any, **given: Any) -> Any:
+            return (yield from called(args, given))
+
+    else:
+
+        def holding(*args: Any, **given: Any) -> Any:
+            return called(args, given)
+
+    made = FunctionType(holding.__code__, function.__globals__, function.__name__, None, holding.__closure__)
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(made, name, getattr(function, name))
+    made.__dict__.update(function.__dict__)
+    made.__dict__.pop("__wrapped__", None)
+    parameters = list(signature.parameters.values())
+    annotations = dict(function.__annotations__)
+    if context is not None:
+        is_only = parameters and parameters[0].kind is inspect.Parameter.POSITIONAL_ONLY
+        kind = inspect.Parameter.POSITIONAL_ONLY if is_only else inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters.insert(0, inspect.Parameter(context, kind))
+    if spec.resource not in signature.parameters:
+        parameters.append(inspect.Parameter(spec.resource, inspect.Parameter.KEYWORD_ONLY, annotation=LockResource))
+        parameters.sort(key=lambda one: KINDS[one.kind])
+        annotations[spec.resource] = LockResource
+    made.__annotations__ = annotations
+    setattr(made, SPEC, spec)
+    # read from a signature, None would stay None, and Dagster knows the type only
+    returns = type(None) if signature.return_annotation is None else signature.return_annotation
+    made.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[one.replace(annotation=type(None)) if one.annotation is None else one for one in parameters],
+        return_annotation=returns,
+    )
+    return made
+
+
+def _check_lock(function: FunctionType, spec: LockSpec) -> None:
+    """Raise TypeError, with one line, if the parameter of that name is something else."""
+    annotation = function.__annotations__.get(spec.resource)
+    is_ours = isinstance(annotation, type) and issubclass(annotation, LockResource)
+    if not is_ours and not (isinstance(annotation, str) and annotation.rpartition(".")[2] == "LockResource"):
+        raise TypeError(
+            f"the parameter {spec.resource!r} of {function.__qualname__!r} is no LockResource: name the resource "
+            "otherwise, as in @locked(..., resource='locks')"
+        )

@@ -1,0 +1,120 @@
+"""Decides how the body of a step, of whatever kind, becomes one generator of events that runs under a lease.
+
+What it yields is yielded inside of the section, so that an I/O manager writes under the lease. While it is not asked
+for its next event the code that runs is Dagster's; a loss that comes then is raised in the body at its next step, so
+that it cleans up. What is awaited runs on the step's own event loop, as it does without a lock, and is cancelled and
+awaited to its end by whatever else ends the body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import suppress
+from typing import Any, Final
+
+from dagster_lockstead import compat
+from dagster_lockstead.aborting import Abort, LeaseLostInterrupt
+from dagster_lockstead.closing import closed_with
+from dagster_lockstead.frames import bears_interrupts
+from dagster_lockstead.section import Entry
+from dagster_lockstead.telling import marked
+
+AWAITS: Final = 3
+"""How often a task that is cancelled is awaited, if something interrupts that too."""
+
+_OVER: Final = object()
+
+
+def events(body: Callable[[], Any], context: Any, step: Any, entry: Entry) -> Generator[Any, Any, None]:
+    """Run a body step by step; its events, with key and token in their metadata."""
+    steps = _steps(body, context, step, entry.abort)
+    try:
+        for event in steps:
+            # before: what was made without the lease, by a body that did not hear of it, must not be written
+            if entry.has_to_end():
+                steps.throw(LeaseLostInterrupt())
+                return
+            yield marked(event, entry.lease)
+            # and after: the loss may have come while it was written
+            if entry.has_to_end():
+                steps.throw(LeaseLostInterrupt())
+                return
+    except StopIteration:
+        return
+    finally:
+        steps.close()
+
+
+@bears_interrupts
+def _steps(body: Callable[[], Any], context: Any, step: Any, abort: Abort | None) -> Generator[Any, Any, None]:
+    result = body()
+    if inspect.isasyncgen(result):
+        yield from _each(step.event_loop, result, abort)
+        return
+    if inspect.iscoroutine(result):
+        result = _awaited(step.event_loop, result, abort)
+    yield from compat.coerced(result, context, step.op_def.output_defs)
+
+
+def _each(loop: asyncio.AbstractEventLoop, steps: AsyncGenerator[Any, Any], abort: Abort | None) -> Generator[Any]:
+    try:
+        while (event := _awaited(loop, anext(steps, _OVER), abort)) is not _OVER:
+            try:
+                yield event
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # noqa: BLE001 - it is the body's to catch
+                _awaited(loop, steps.athrow(error), None)
+                return
+    finally:
+        _awaited(loop, steps.aclose(), None)
+
+
+@bears_interrupts
+def _awaited(loop: asyncio.AbstractEventLoop, awaitable: Any, abort: Abort | None) -> Any:
+    """Await this on a loop, blocking; cancelled and awaited to its end if anything is raised here."""
+    task = loop.create_task(_one(awaitable))
+
+    def heard() -> None:
+        if abort is not None and not task.done():
+            abort.accepted()
+        task.cancel()
+
+    def cancel() -> None:
+        with suppress(RuntimeError):  # of a loop that is closed
+            loop.call_soon_threadsafe(heard)
+
+    if abort is not None:
+        abort.through(cancel)
+    try:
+        return loop.run_until_complete(task)
+    except BaseException:
+        _end(loop, task)
+        raise
+    finally:
+        if abort is not None:
+            abort.through(None)
+
+
+@bears_interrupts
+async def _one(awaitable: Any) -> Any:
+    return await awaitable
+
+
+def _end(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    for _time in range(AWAITS):
+        if task.done():
+            break
+        with suppress(BaseException):  # the first one counts
+            loop.run_until_complete(asyncio.wait({task}))
+    if task.done() and not task.cancelled():
+        task.exception()  # else it is said that nobody asked for it
+
+
+def listened(step: Any, steps: Generator[Any, Any, None]) -> Generator[Any, Any, None]:
+    """Run a generator that is closed when its step has ended."""
+    with closed_with(step, steps):
+        yield from steps

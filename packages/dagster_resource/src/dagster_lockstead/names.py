@@ -1,0 +1,48 @@
+"""Decides what things are called: who asks for a lock, the keys of metadata, the words of events.
+
+Must not know Dagster. An owner is `dagster:<run_id>` for a whole run, and `dagster:<run_id>:<step_key>:<retry>` for
+one attempt of a step.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PREFIX: Final = "dagster:"
+
+KEY: Final = "lockstead/key"
+HOLDER: Final = "lockstead/holder"
+TOKEN: Final = "lockstead/token"  # noqa: S105 - a fencing token is no secret
+REASON: Final = "lockstead/reason"
+PREDECESSOR: Final = "lockstead/predecessor"
+WAITED: Final = "lockstead/waited"
+HELD_BY: Final = "lockstead/held_by"
+PURPOSE: Final = "lockstead/purpose"
+"""The keys of metadata, of outputs, failures and events alike."""
+
+WAITING: Final = "waiting"
+ACQUIRED: Final = "acquired"
+LOST: Final = "lost"
+RELEASED: Final = "released"
+"""The first word of an engine event's message says which it is; see `telling`."""
+
+
+def run_owner(run_id: str) -> str:
+    """Name a whole run as an owner."""
+    return f"{PREFIX}{run_id}"
+
+
+def step_owner(run_id: str, step_key: str, retry: int) -> str:
+    """Name one attempt of a step as an owner."""
+    return f"{PREFIX}{run_id}:{step_key}:{retry}"
+
+
+def run_of(owner: str) -> str | None:
+    """Read the run from what `run_owner` and `step_owner` wrote; None for any other owner."""
+    if not owner.startswith(PREFIX):
+        return None
+    run_id, has_step, rest = owner.removeprefix(PREFIX).partition(":")
+    step_key, _, retry = rest.rpartition(":")
+    if not run_id or (has_step and not (step_key and retry.isdigit())):
+        return None
+    return run_id

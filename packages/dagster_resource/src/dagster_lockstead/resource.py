@@ -1,0 +1,177 @@
+"""Decides what a store and its locks are to Dagster: `LockStore` and `LockResource`, with secrets by `EnvVar`.
+
+Dagster reads the annotations of these classes as they stand, so none of a field may be a text. Nothing is opened when a
+resource is set up: the multiprocess executor sets it up once for each step. The store is
+opened when a lock is first asked for, shared by the process, and closed with the last user.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Optional, TypeVar
+
+import dagster
+from pydantic import PrivateAttr
+
+import lockstead
+from dagster_lockstead import compat
+from dagster_lockstead.frames import bears_interrupts
+from dagster_lockstead.spec import LockSpec, OnUnclean
+from lockstead import urls
+from lockstead.values import Duration, seconds
+
+if TYPE_CHECKING:
+    from lockstead import AsyncLock, Client, Holding, Lease, Lock
+
+L = TypeVar("L", "Lock", "AsyncLock")
+
+
+class LockStore(dagster.ConfigurableResource):
+    """Where locks live: a store's URL, and apart from it a user and a password, for `EnvVar`."""
+
+    url: str
+    username: str = ""
+    password: str = ""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        # what the environment says is known when the resource is set up, and checked then
+        if not any(isinstance(given.get(name), dagster.EnvVar) for name in ("url", "username", "password")):
+            self.location()
+
+    def __repr_args__(self) -> Iterator[tuple[str, object]]:
+        """Show what is no secret: the URL without user and password."""
+        if isinstance(self.url, dagster.EnvVar):
+            yield "url", self.url
+        else:
+            scheme, mark, rest = self.url.partition("://")
+            yield "url", f"{scheme}{mark}{rest.rpartition('@')[2]}"
+        yield "username", self.username
+
+    def location(self) -> str:
+        """Give the URL with user and password in it. ValueError, with one line, for what is no URL of a store."""
+        urls.check_store(self.url)
+        return urls.with_user(self.url, self.username, self.password)
+
+
+class LockResource(dagster.ConfigurableResource):
+    """A store of locks, for the ops, assets, sensors and schedules of a code location.
+
+    store: its URL, or a LockStore. ttl, timeout, purpose: of every lock that says nothing else; durations are
+    seconds or text like "5m"; no timeout is to wait for ever. gcs: whatever gives a client of Cloud Storage by
+    `get_client()`, as the GCSResource of dagster-gcp; for gs: stores alone.
+    """
+
+    store: LockStore
+    ttl: Optional[str] = None  # noqa: UP045 - Dagster reads the annotation
+    timeout: Optional[str] = None  # noqa: UP045
+    purpose: Optional[str] = None  # noqa: UP045
+    gcs: dagster.ResourceDependency[Optional[object]] = None  # noqa: UP045
+
+    _kept: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    def __init__(self, **given: Any) -> None:
+        if isinstance(given.get("store"), str):
+            given["store"] = LockStore(url=given["store"])
+        for name in ("ttl", "timeout"):
+            # said as text: the one form that config has for all three of seconds, timedelta and text
+            if given.get(name) is not None and not isinstance(given[name], str):
+                given[name] = f"{seconds(given[name], name):g}"
+            if isinstance(given.get(name), str) and not isinstance(given[name], dagster.EnvVar):
+                seconds(given[name], name)
+        gcs = given.get("gcs")
+        if gcs is not None and not hasattr(gcs, "get_client") and not isinstance(gcs, compat.ConfiguredLater):
+            raise TypeError(f"gcs= must have get_client(), as GCSResource has, and {type(gcs).__name__} has not")
+        super().__init__(**given)
+
+    @property
+    def _is_cm_resource(self) -> bool:
+        # Dagster takes whatever has a resource within for one that has to be closed, and then refuses it to
+        # `build_op_context` outside of a `with`. Nothing is open here, unless somebody else's resource is.
+        return self.gcs is not None
+
+    def hold(
+        self,
+        context: Any,
+        key: str,
+        *,
+        ttl: "Duration | None" = None,
+        timeout: "Duration | None" = None,
+        purpose: str | None = None,
+        expected: "Duration | None" = None,
+        on_unclean: OnUnclean = "warn",
+    ) -> "AbstractContextManager[Lease]":
+        """Hold a lock for a `with` block, whose value is the lease; in an op, an asset, a sensor or a schedule.
+
+        In a step the block is interrupted when the lease is lost, and the step fails. What the step returns is written
+        after the block: where the write has to be covered, take `@locked`.
+        """
+        from dagster_lockstead import section
+
+        spec = LockSpec(key=key, ttl=ttl, timeout=timeout, purpose=purpose, expected=expected, on_unclean=on_unclean)
+        return section.held(context, self, spec)
+
+    def lock(self, key: str, **settings: Any) -> "Lock":
+        """Name a lock of this store; asks nothing. Settings as of `lockstead.Lock`, before those of the resource."""
+        return self._named(lockstead.Lock, key, settings)
+
+    def alock(self, key: str, **settings: Any) -> "AsyncLock":
+        """Name a lock of this store that is awaited."""
+        return self._named(lockstead.AsyncLock, key, settings)
+
+    def _named(self, kind: Callable[..., L], key: str, settings: dict[str, Any]) -> L:
+        said = {"ttl": self.ttl, "purpose": self.purpose}
+        given = {name: value for name, value in {**said, **settings}.items() if value is not None}
+        location = self.store.location()
+        made = kind(urls.lock_url(location, key), client=self._client(location), **given)
+        self._kept["lock"] = made  # while one is there, the store stays open
+        return made
+
+    @bears_interrupts
+    def inspect(self, key: str) -> "Holding | None":
+        """Show who holds a lock, since when, why, until when; None if nobody does."""
+        return self.lock(key).inspect()
+
+    @bears_interrupts
+    def list(self) -> "Sequence[Holding]":
+        """Show every lock that is held, by name."""
+        with self.opened() as client:
+            return client.list()
+
+    @contextmanager
+    @bears_interrupts
+    def try_many(self, keys: Iterable[str], *, context: Any = None, **settings: Any) -> "Iterator[lockstead.Batch]":
+        """Take as many locks as are free now, without waiting; give back at the end of the block what is still held.
+
+        The block's value is the batch: its leases, and the keys that somebody else holds. In a step a loss is found out
+        at the end of the block, or by `lease.check()`, and fails the step; nothing is interrupted.
+        """
+        from dagster_lockstead import errors, holding_here, section
+
+        said = {"ttl": self.ttl, "purpose": self.purpose, "owner": section.owner_of(context)}
+        given = {name: value for name, value in {**said, **settings}.items() if value is not None}
+        try:
+            with self.opened() as client, client.try_many(keys, **given) as batch, holding_here.kept(batch):
+                yield batch
+        except lockstead.LeaseLost as error:
+            if compat.step_of(context) is None:
+                raise
+            # what is tried again would go on without the lock
+            raise errors.lost(error) from error
+
+    @contextmanager
+    def opened(self) -> "Iterator[Client]":
+        """Open the store for a block: a client for what is not asked of one lock."""
+        location = self.store.location()
+        with lockstead.connect(location, client=self._client(location)) as client:
+            yield client
+
+    def _client(self, location: str) -> object | None:
+        """Give the client that the resource of Google's brings; made once."""
+        if self.gcs is None:
+            return None
+        if not location.startswith("gs:"):
+            raise ValueError(f"gcs= is for a store at gs:, not at {location.partition(':')[0]}:")
+        if "gcs" not in self._kept:
+            self._kept["gcs"] = self.gcs.get_client()
+        made: object = self._kept["gcs"]
+        return made

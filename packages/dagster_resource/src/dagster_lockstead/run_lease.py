@@ -1,0 +1,216 @@
+"""Decides how a run holds its lease: waits, lets the executor work, ends its steps if the lease is lost, gives it back.
+
+All of it in the run worker. Steps in this process are interrupted where they are; those in processes of their own are
+ended by their executor, as when the run is terminated, and by signals if they are still there after a while. What
+leaves here is what the executor raised, or a Failure that names the loss; nothing is tried again after a loss.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster
+
+from dagster_lockstead import acquiring, compat, errors, holding_here
+from dagster_lockstead.aborting import Abort
+from dagster_lockstead.descendants import Offspring
+from dagster_lockstead.ending import TERMS, ended
+from dagster_lockstead.frames import bears_interrupts
+from dagster_lockstead.telling import Teller
+from dagster_lockstead.unsticking import Unsticking
+from dagster_lockstead.watching import Watch, is_ending
+from lockstead import Lease, LeaseLost, LeaseTicket, Lock, StoreError
+
+if TYPE_CHECKING:
+    from dagster_lockstead.spec import LockSpec
+
+    Events = Generator[dagster.DagsterEvent, None, None]
+
+PATIENCE: Final = 8.0
+"""Seconds that step processes have to end, as their executor tells them to, before they are signalled."""
+
+DRAIN: Final = 30.0
+"""Seconds for which steps on other machines are waited for before the lease is left to them."""
+
+
+class RunLease:
+    """The lease of one run. Used once. is_apart: the steps run in processes of their own."""
+
+    def __init__(self, plan_context: Any, lock: Lock, spec: LockSpec, timeout: float | None, *, is_apart: bool) -> None:
+        self._context = plan_context
+        self._lock = lock
+        self._spec = spec
+        self._timeout = timeout
+        self._is_apart = is_apart
+        self._abort = Abort()
+        self._ends_its_steps = False
+        self._teller = Teller(plan_context)
+
+    def around(self, execute: Callable[[], Iterator[dagster.DagsterEvent]]) -> Events:
+        """Run the steps under the lease, and give the lock back whatever comes of them."""
+        # from before the wait: a run that is over by then must not get the lock
+        watch = Watch(self._context.instance, self._context.run_id, gone=self._abort.now)
+        watch.start()
+        try:
+            began_at = time.monotonic()
+            lease = self._wait()
+            try:
+                yield from self._under(lease, began_at, execute)
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                if not self._has_failed(lease):
+                    raise
+                self._say_lost(lease)
+                raise self._failure(lease) from error
+            if self._has_failed(lease):
+                self._say_lost(lease)
+                raise self._failure(lease)
+            self._teller.released(lease)
+        finally:
+            watch.stop()
+            self._teller.close()
+
+    # --- on the way in --------------------------------------------------------------------------------------------
+
+    def _wait(self) -> Lease:
+        """Wait for the lock, with nothing but this process; whoever interrupts leaves no grant behind."""
+        lease = acquiring.at_once(self._lock)
+        if lease is None:
+            self._teller.waiting(self._lock.key, acquiring.look(self._lock))
+            lease = self._waited()
+        if self._abort.why is not None:
+            acquiring.give_back(lease)
+            raise self._over()
+        return acquiring.judged(self._lock, lease, self._spec, self._teller)
+
+    @bears_interrupts
+    def _waited(self) -> Lease:
+        try:
+            with compat.interruptible(), self._abort:
+                return self._lock.acquire(self._timeout)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                acquiring.withdraw(self._lock)
+            if self._abort.why is not None:
+                raise self._over() from error
+            raise
+
+    # --- the steps ------------------------------------------------------------------------------------------------
+
+    def _under(self, lease: Lease, began_at: float, execute: Callable[[], Iterator[dagster.DagsterEvent]]) -> Events:
+        place = holding_here.Place(self._context.run_id, None, holding_here.store_of(self._lock), lease.key)
+        with lease, self._left_to_the_living(lease):
+            acquiring.draw(lease)
+            self._teller.acquired(lease, time.monotonic() - began_at)
+            with holding_here.noted(place, lease), self._ending(lease):
+                yield from self._steps(lease, execute)
+
+    @contextmanager
+    def _ending(self, lease: Lease) -> Iterator[None]:
+        """End the steps when the block has to end, and whatever they had started."""
+        with Offspring() as self._offspring:
+            if not self._is_apart:
+                with ended(self._offspring, self._abort, lease), self._abort:
+                    lease.on_lost(self._on_lost)
+                    yield
+                return
+            with ended(self._offspring, self._abort, lease, patience=PATIENCE):
+                # an executor in another thread hears of no interrupt
+                self._ends_its_steps = threading.current_thread() is threading.main_thread()
+                self._abort.listen(self._end_steps)
+                lease.on_lost(self._on_lost)
+                yield
+
+    @bears_interrupts
+    def _steps(self, lease: Lease, execute: Callable[[], Iterator[dagster.DagsterEvent]]) -> Events:
+        inner = execute()
+        with Unsticking(lambda: compat.step_processes(inner)) if self._is_apart else nullcontext():
+            try:
+                for event in inner:
+                    yield event
+                    end = self._end_after(event, lease)
+                    if end is not None and not self._ends_its_steps:
+                        # raised where the executor gave the event: it closes a step that is not over, and begins none
+                        yield inner.throw(end)  # type: ignore[attr-defined]
+                        # once: what it gives after that is of its own end, which is not to be cut short
+                        yield from inner
+            finally:
+                inner.close()  # type: ignore[attr-defined]
+
+    def _end_after(self, event: dagster.DagsterEvent, lease: Lease) -> BaseException | None:
+        """Give what the executor has to end by after one of its events; None if it goes on."""
+        if not lease.is_held:
+            self._abort.now("the lease is lost")
+        if self._abort.why is not None:
+            return self._failure(lease)
+        if self._is_apart or not event.is_step_up_for_retry:
+            return None
+        # Dagster tries a step again that was ended by hand, as if it had failed by itself, and the lock would be kept
+        if is_ending(self._context.instance, self._context.run_id):
+            return _interrupted(f"the run {self._context.run_id} is to end: {event.step_key!r} is not tried again")
+        return None
+
+    def _on_lost(self) -> None:
+        self._abort.now("the lease is lost")
+
+    def _end_steps(self) -> None:
+        """Have the executor end its steps, in whatever thread this is said."""
+        if self._ends_its_steps:
+            compat.interrupt_executor()
+        else:
+            # it sees its processes end, and the loss is raised in it then
+            threading.Thread(target=self._offspring.end, kwargs={"grace": TERMS}, daemon=True).start()
+
+    # --- on the way out -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _left_to_the_living(self, lease: Lease) -> Iterator[None]:
+        """Wait a while, at the end of the block, for steps that are out of reach; leave them the lease if they stay."""
+        try:
+            yield
+        finally:
+            if self._is_apart and lease.is_held and not self._is_alone(lease):
+                with suppress(LeaseLost, StoreError):
+                    lease.detach()
+
+    def _is_alone(self, lease: Lease) -> bool:
+        # the processes of this machine have ended: the executor waited for them, or they were ended
+        try:
+            seen = self._lock.inspect()
+            if seen is None or seen.holder != lease.holder:
+                return True
+            store = holding_here.store_of(self._lock)
+            ticket = LeaseTicket(store, seen.key, seen.holder, seen.incarnation, lease.ttl)
+            here = socket.gethostname()
+            away = {one.owner for one in self._lock.members(ticket) if one.host != here}
+            return not away or self._lock.drain(ticket, whose=away.__contains__, timeout=DRAIN)
+        except StoreError:
+            # nobody knows: the ttl frees it, and whoever comes next is told
+            return False
+
+    def _has_failed(self, lease: Lease) -> bool:
+        return self._abort.why is not None or lease.lost_reason is not None
+
+    def _failure(self, lease: Lease) -> BaseException:
+        """Give what the run ends by: the loss, or that it is over already."""
+        return errors.lost(lease.lost_error()) if lease.lost_reason is not None else self._over()
+
+    def _over(self) -> BaseException:
+        # not a failure: Dagster leaves a run that is over as it is
+        return _interrupted(self._abort.why or "")
+
+    def _say_lost(self, lease: Lease) -> None:
+        if lease.lost_reason is not None:
+            self._teller.lost(lease, lease.lost_error())
+
+
+def _interrupted(why: str) -> BaseException:
+    """Give what ends a run as one is ended that is terminated."""
+    made: BaseException = dagster.DagsterExecutionInterruptedError(why)
+    return made

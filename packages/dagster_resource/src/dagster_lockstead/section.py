@@ -1,0 +1,149 @@
+"""Decides how a step comes to its lease and leaves it: the one way in and out, for `@locked` and `hold` alike.
+
+Watch whether the run is still wanted, find the run's own lease or wait for the lock, judge who held it before, let the
+body work, and then: interrupt it no more, end what it had started if it did not come to a good end, give the lease
+back, say what came of it. What leaves here is what the body raised, or a Failure that Dagster does not retry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from dagster_lockstead import acquiring, compat, errors, holding_here, names
+from dagster_lockstead.aborting import Abort
+from dagster_lockstead.closing import closed_with
+from dagster_lockstead.frames import bears_interrupts
+from dagster_lockstead.resource import LockResource
+from dagster_lockstead.spec import LockSpec
+from dagster_lockstead.telling import Teller
+from dagster_lockstead.working import Section
+from lockstead import Lease, Lock
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A body that works: under which lease, and by what it is told to end. abort is None where nothing interrupts."""
+
+    lease: Lease
+    abort: Abort | None = None
+
+    def has_to_end(self) -> bool:
+        """Whether the body must not go on."""
+        return not self.lease.is_held or (self.abort is not None and self.abort.why is not None)
+
+
+@contextmanager
+def held(context: Any, resource: LockResource, spec: LockSpec) -> Iterator[Lease]:
+    """Hold the lock for a block, whose value is the lease; in a step, a sensor, or anywhere else.
+
+    Outside of a step nothing is interrupted, no process ended and no signal touched: LeaseLost at the end of the block.
+    """
+    step = compat.step_of(context)
+    if step is None:
+        with outside(context, resource, spec) as entry:
+            yield entry.lease
+        return
+    section = entered(context, resource, spec)
+    # of a generator it may be held while an I/O manager works on what was yielded
+    with closed_with(step, section.gen), section as entry:
+        yield entry.lease
+
+
+@contextmanager
+@bears_interrupts
+def outside(context: Any, resource: LockResource, spec: LockSpec) -> Iterator[Entry]:
+    """Hold the lock where there is no step."""
+    spec = named(spec, context)
+    lock = lock_of(context, resource, spec)
+    place = holding_here.here(lock)
+    around = holding_here.at(place)
+    if around is not None:
+        yield Entry(around)
+        return
+    lease = acquiring.judged(lock, lock.acquire(limit(resource, spec)), spec, None)
+    with lease, holding_here.noted(place, lease):
+        yield Entry(lease)
+
+
+@contextmanager
+def entered(context: Any, resource: LockResource, spec: LockSpec, *, is_whole: bool = False) -> Iterator[Entry]:
+    """Hold the lock in a step. is_whole: for the whole body, which draws the token and is told of."""
+    step = compat.step_of(context)
+    if step is None:
+        raise errors.BadLock(f"the lock {spec.key!r} is asked for by something that is no step: {context!r}")
+    spec = named(spec, context)
+    lock = lock_of(context, resource, spec)
+    store, key = holding_here.store_of(lock), lock.key
+    # of one attempt: the next must not work under what the one before has left
+    place = holding_here.Place(step.run_id, f"{step.step.key}:{step.previous_attempt_count}", store, key)
+    runs = holding_here.at(holding_here.Place(step.run_id, None, store, key))
+    with holding_here.joined(place) as above:
+        if above is not None and above is not runs:
+            # the section around this one, perhaps in another thread, interrupts, sweeps and gives back
+            yield Entry(above)
+            if not above.is_held:
+                raise errors.lost(above.lost_error())
+            return
+    with ExitStack() as stack:
+        teller = Teller(step)
+        stack.callback(teller.close)
+        section = Section(step, teller, lock, spec)
+        section.check_wanted()
+        stack.enter_context(section.watched())
+        stack.callback(section.settle)
+        if runs is None:
+            lease = section.acquire(place, limit(resource, spec), is_whole=is_whole)
+        else:
+            lease = section.guest(runs)
+        with section.judged(lease), section.working(place, lease) as note, section.guarded(lease) as abort:
+            yield Entry(lease, abort)
+            section.wait_for_others(note)
+
+
+def named(spec: LockSpec, context: Any) -> LockSpec:
+    """Give a spec with the key for a context; BadLock, with one line, if there is none."""
+    try:
+        return spec.named(context)
+    except (TypeError, ValueError) as error:
+        raise errors.BadLock(str(error)) from error
+
+
+def lock_of(context: Any, resource: LockResource, spec: LockSpec) -> Lock:
+    """Give the lock that a spec names in a resource's store; BadLock, with one line, if it cannot be."""
+    if not isinstance(resource, LockResource):
+        raise errors.BadLock(f"the resource {spec.resource!r} must be a LockResource, and is {type(resource).__name__}")
+    refuse_memory(resource, is_apart=compat.is_step_process())
+    owner = owner_of(context)
+    settings = spec.settings if owner is None else {**spec.settings, "owner": owner}
+    try:
+        return spec.checked(resource.lock(str(spec.key), **settings))
+    except (TypeError, ValueError) as error:
+        raise errors.BadLock(str(error)) from error
+
+
+def refuse_memory(resource: LockResource, *, is_apart: bool) -> None:
+    """Raise BadLock for a store that no other process sees. is_apart: steps have processes of their own."""
+    if is_apart and resource.store.url.startswith("memory:"):
+        raise errors.BadLock(
+            "a memory: lock lives in one process, and each step has a process of its own here, so it keeps nobody out: "
+            "take sqlite: or another store"
+        )
+
+
+def limit(resource: LockResource, spec: LockSpec) -> float | None:
+    """Give the seconds to wait for a lock, None for ever."""
+    from lockstead.values import seconds
+
+    given = spec.timeout if spec.timeout is not None else resource.timeout
+    return None if given is None else seconds(given, "timeout")
+
+
+def owner_of(context: Any) -> str | None:
+    """Name who asks, so that people find it; None where Dagster runs nothing."""
+    step = compat.step_of(context)
+    if step is None:
+        return None
+    return names.step_owner(step.run_id, step.step.key, step.previous_attempt_count)

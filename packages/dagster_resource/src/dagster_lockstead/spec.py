@@ -1,0 +1,102 @@
+"""Decides what an author may say of a lock, and whether it can be: `LockSpec`.
+
+Must not open anything: it is made where an op or an asset is declared. A key that is worked out is known only when the
+step runs; everything else is checked here, with one clear line.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from dagster_lockstead.frames import bears_interrupts
+from lockstead import Settings
+from lockstead.values import Duration, checked_key, seconds
+
+if TYPE_CHECKING:
+    from lockstead import AsyncLock, Lock
+
+L = TypeVar("L", "Lock", "AsyncLock")
+
+OnUnclean = Literal["warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class LockSpec:
+    """One lock as an op or an asset names it. Durations become seconds. ValueError or TypeError with one line.
+
+    key: the lock's name in its store, or a callable that gives it for the context. resource: under which name the
+    `LockResource` stands in the definitions. None of ttl, timeout, purpose: what the resource says. on_unclean: what to
+    do if the holder before did not end cleanly.
+    """
+
+    key: str | Callable[[Any], str]
+    resource: str = "lock"
+    ttl: Duration | None = None
+    timeout: Duration | None = None
+    purpose: str | None = None
+    expected: Duration | None = None
+    on_unclean: OnUnclean = "warn"
+
+    def __post_init__(self) -> None:
+        """Check everything that is known by now, and complete it."""
+        if not callable(self.key):
+            if not isinstance(self.key, str):
+                raise TypeError(f"the key must be text, or a callable of the context, not {type(self.key).__name__}")
+            checked_key(self.key)
+        else:
+            _check_takes_context(self.key)
+        if not isinstance(self.resource, str) or not self.resource.isidentifier():
+            raise ValueError(f"resource must be the name of a resource, as in resource='lock', not {self.resource!r}")
+        if self.on_unclean not in ("warn", "fail"):
+            raise ValueError(f"on_unclean must be 'warn' or 'fail', not {self.on_unclean!r}")
+        for name in ("ttl", "timeout", "expected"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, None if given is None else seconds(given, name))
+        Settings.make(**self.settings)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Give what `lockstead.Lock(url, **settings)` takes: only what was given."""
+        given = {"ttl": self.ttl, "purpose": self.purpose, "expected": self.expected}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def checked(self, lock: L) -> L:
+        """Give the lock that this names; ValueError where its store could never tell what on_unclean is to fail for."""
+        if self.on_unclean == "fail":
+            lock.must_tell_unclean()
+        return lock
+
+    @bears_interrupts
+    def named(self, context: Any) -> LockSpec:
+        """Give it with the key for a context. ValueError or TypeError, with one line, if the callable gives none."""
+        if not callable(self.key):
+            return self
+        called = getattr(self.key, "__name__", type(self.key).__name__)
+        try:
+            key = self.key(context)
+        except Exception as error:
+            said = " ".join(str(error).split())
+            raise ValueError(f"the lock's key {called!r} raised {type(error).__name__}: {said}") from error
+        if not isinstance(key, str):
+            raise TypeError(f"the lock's key {called!r} gave {type(key).__name__}, and text is wanted")
+        if not key.strip():
+            raise ValueError(f"the lock's key {called!r} gave an empty text")
+        return replace(self, key=checked_key(key))
+
+
+def _check_takes_context(key: Callable[..., object]) -> None:
+    """Raise TypeError, with one line, for a callable that cannot be called with a context alone."""
+    try:
+        signature = inspect.signature(key)
+    except ValueError:  # of what is written in C
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        called = getattr(key, "__name__", type(key).__name__)
+        raise TypeError(
+            f"the lock's key {called!r} must take the context alone; a key comes first, as in @locked('apt')"
+        ) from None

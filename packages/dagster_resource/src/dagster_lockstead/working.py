@@ -1,0 +1,231 @@
+"""Decides what becomes of one section of a step, from the wait for its lock to the verdict on its body."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import dagster
+
+from dagster_lockstead import acquiring, compat, errors, holding_here, names
+from dagster_lockstead.aborting import Abort, LeaseLostInterrupt, has_to_end_around
+from dagster_lockstead.descendants import Offspring
+from dagster_lockstead.ending import ended
+from dagster_lockstead.frames import bears_interrupts
+from dagster_lockstead.watching import Watch, is_ending
+from lockstead import Lease, LeaseLost, Lock, StoreError
+
+if TYPE_CHECKING:
+    from dagster_lockstead.spec import LockSpec
+    from dagster_lockstead.telling import Teller
+
+WHILE_HOLDING: Final = 600.0
+"""Seconds for which who holds a lock, or whose run does, waits for another key, if nobody said for how long."""
+
+OTHERS: Final = 600.0
+"""Seconds for which the end of a section waits for other threads that work under its lease."""
+
+TURN: Final = 0.02
+"""Seconds between two looks at them."""
+
+
+class Section:
+    """One section of a step, from the wait to the verdict."""
+
+    def __init__(self, step: Any, teller: Teller, lock: Lock, spec: LockSpec) -> None:
+        self._step = step
+        self._teller = teller
+        self._lock = lock
+        self._spec = spec
+        self._lease: Lease | None = None
+        self._loss: LeaseLost | None = None
+        self._is_guest = False
+        self._abort = Abort(self._failure_now)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch whether the run is wanted still: who waits for a run that is over must not get the lock."""
+        watch = Watch(self._step.instance, self._step.run_id, gone=self._abort.now)
+        watch.start()
+        try:
+            yield
+        finally:
+            watch.stop()
+
+    def check_wanted(self) -> None:
+        """Raise a Failure if this is another attempt, and somebody has asked for the end of the run meanwhile.
+
+        Dagster tries a step again that was ended by hand, as if it had failed by itself.
+        """
+        if self._step.previous_attempt_count and is_ending(self._step.instance, self._step.run_id):
+            self._abort.now(f"the run {self._step.run_id} is to end, and the step is not tried again")
+            raise self._failure_now()
+
+    def acquire(self, place: holding_here.Place, timeout: float | None, *, is_whole: bool) -> Lease:
+        """Wait for the lock, or find the run's lease."""
+        began_at = time.monotonic()
+        beside = self._beside(place) if timeout is None else None
+        within = timeout if beside is None else WHILE_HOLDING
+        try:
+            with self._abort:
+                # noted at once: what is raised from here on finds it
+                self._lease = acquiring.acquire(self._lock, within, self._step, self._teller, beside=beside)
+        except BaseException as error:
+            if self._lease is None and not isinstance(error, Exception):
+                acquiring.withdraw(self._lock)
+            if self._abort.why is not None:
+                raise self._failure_now() from error
+            if isinstance(error, LeaseLost):
+                # the run's: what is tried again would go on without it
+                raise errors.lost(error) from error
+            raise
+        lease = self._lease
+        if self._abort.why is not None:
+            raise self._failure_now()
+        if not lease.is_member:
+            acquiring.judged(self._lock, lease, self._spec, self._teller)
+        if is_whole:
+            acquiring.draw(lease)
+            self._teller.acquired(lease, time.monotonic() - began_at)
+        return lease
+
+    def _beside(self, place: holding_here.Place) -> str | None:
+        """Say what is held already, on another key; None if nothing is."""
+        other = holding_here.beside(place)
+        if other is not None:
+            return f"{other.key!r} is held by this {'run' if other.attempt is None else 'step'}"
+        return "the run holds another lock" if _is_leased(self._step) else None
+
+    def guest(self, lease: Lease) -> Lease:
+        """Work under the lease that the run holds in this very process."""
+        self._lease, self._is_guest = lease, True
+        if not lease.is_held:
+            raise errors.lost(_loss(lease))
+        return lease
+
+    def settle(self) -> None:
+        """Give back what is held still, as by who was interrupted between the wait and the body."""
+        if self._lease is not None and not self._is_guest:
+            acquiring.give_back(self._lease)
+
+    @contextmanager
+    def working(self, place: holding_here.Place, lease: Lease) -> Iterator[holding_here.Note]:
+        """Note the lease for others of the step, and give it back at the end, unless one of them is still at it."""
+        with nullcontext() if self._is_guest else lease:
+            try:
+                with holding_here.noted(place, lease) as note:
+                    yield note
+            finally:
+                if not self._is_guest and note.has_others and lease.is_held:
+                    self._teller.warn(f"{lease.key!r} is left to its ttl: another thread works under it still")
+                    with suppress(LeaseLost, StoreError):
+                        lease.detach()
+
+    @bears_interrupts
+    def wait_for_others(self, note: holding_here.Note) -> None:
+        """Wait until no other thread of the step works under the lease, or until this one has to end."""
+        ends_at = time.monotonic() + OTHERS
+        while note.has_others and note.lease.is_held and self._abort.why is None and time.monotonic() < ends_at:
+            time.sleep(TURN)
+
+    @contextmanager
+    def guarded(self, lease: Lease) -> Iterator[Abort]:
+        """Interrupt the block when it has to end, and end what it had started."""
+        with (
+            Offspring() as offspring,
+            ended(offspring, self._abort, lease, leaving=self._leave_word),
+            self._abort,
+        ):
+            told = _Told(self._on_lost)
+            lease.on_lost(told)
+            try:
+                yield self._abort
+            finally:
+                told.call = None
+
+    @contextmanager
+    def judged(self, lease: Lease) -> Iterator[None]:
+        """Let what the block raises be a Failure, if it had to end."""
+        try:
+            yield
+        except GeneratorExit:
+            self._say_lost(lease)
+            raise
+        except BaseException as error:
+            if not self._has_failed(lease, error):
+                raise
+            self._say_lost(lease)
+            if isinstance(error, LeaseLostInterrupt) and has_to_end_around():
+                # the body around has to end as well, and an `except Exception` in it would stop a Failure
+                raise
+            raise self._failure_now() from error
+        if self._has_failed(lease, None):
+            self._say_lost(lease)
+            raise self._failure_now()
+
+    def _leave_word(self) -> None:
+        # a process that is left in the middle would be a step that is tried again
+        compat.fails_for_good(self._step, self._failure_now())
+
+    def _on_lost(self) -> None:
+        # found out here, for the interrupt may fall where the main thread has the keeper's own lock in its hand
+        if self._lease is not None and self._lease.lost_reason is not None:
+            self._loss = _loss(self._lease)
+        self._abort.now("the lease is lost")
+
+    def _has_failed(self, lease: Lease, error: BaseException | None) -> bool:
+        is_ended = isinstance(error, dagster.DagsterExecutionInterruptedError)
+        if is_ended and not isinstance(error, LeaseLostInterrupt) and self._abort.why is None:
+            # who terminates the run wants it cancelled, though its lease is lost as well; but a run worker that lost
+            # the run's lease ends its steps in the same way, before they could find out
+            return lease.is_member and self._is_gone(lease)
+        if self._abort.why is not None or lease.lost_reason is not None:
+            return True
+        return isinstance(error, LeaseLost) and error.holder == lease.holder
+
+    def _is_gone(self, lease: Lease) -> bool:
+        """Tell whether the store says that a lease is over; silence says nothing."""
+        try:
+            seen = self._lock.inspect()
+        except StoreError:
+            return False
+        return seen is None or seen.holder != lease.holder or seen.revoked_by is not None or seen.is_expired
+
+    def _say_lost(self, lease: Lease) -> None:
+        if lease.lost_reason is not None:
+            self._teller.lost(lease, _loss(lease))
+
+    def _failure_now(self) -> errors.LockFailure:
+        lease = self._lease
+        if lease is not None and lease.lost_reason is not None:
+            return errors.lost(self._loss or _loss(lease))
+        why = self._abort.why or "the lease is lost"
+        said = {names.KEY: self._lock.key, names.REASON: why}
+        if lease is not None:
+            said[names.HOLDER] = lease.holder
+        return errors.StepLostLease(f"the step ends: {why}", said)
+
+
+class _Told:
+    """What a lease calls when it is lost. The run's lease lives on: it must not keep a section that is over."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call
+
+    def __call__(self) -> None:
+        call = self.call
+        if call is not None:
+            call()
+
+
+def _loss(lease: Lease) -> LeaseLost:
+    error: LeaseLost = lease.lost_error()
+    return error
+
+
+def _is_leased(step: Any) -> bool:
+    """Tell whether the whole run holds a lease."""
+    created = getattr(step.job_def.executor_def, "executor_creation_fn", None)
+    return getattr(created, "__module__", None) == "dagster_lockstead.leasing"

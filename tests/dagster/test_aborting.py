@@ -1,0 +1,152 @@
+"""An interrupt comes only where it can be borne, and only to whom it is for, however bodies lie within one another."""
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._utils.interrupts import capture_interrupts
+
+from dagster_lockstead import LockResource, aborting, compat, driving, locked
+from tests.dagster import bodies
+from tests.dagster.runs import failure_of, in_process, job_with, metadata_of
+from tests.dagster.taking import LIMIT, Beside, Place, taken_away, until
+
+
+@pytest.fixture
+def heard() -> Iterator[list[int]]:
+    """Give what an author's handler of the signal hears."""
+    found: list[int] = []
+    before = signal.signal(aborting.SIGNAL, lambda number, _frame: found.append(number))
+    try:
+        yield found
+    finally:
+        signal.signal(aborting.SIGNAL, before)
+
+
+def deep(levels: int) -> None:
+    """Take some time, this deep."""
+    if levels:
+        deep(levels - 1)
+    else:
+        time.sleep(15 * aborting.AGAIN)
+
+
+def test_what_we_do_ourselves_is_interrupted_nowhere_however_deep_it_goes() -> None:
+    did: list[str] = []
+
+    def listener() -> None:
+        with compat.interruptible():
+            deep(12)
+        did.append("all of it")
+
+    abort = aborting.Abort()
+    with capture_interrupts(), pytest.raises(aborting.LeaseLostInterrupt), abort:
+        abort.now("the test")
+        abort.listen(listener)
+        with compat.interruptible():
+            time.sleep(LIMIT)
+    assert did == ["all of it"]
+
+
+def test_a_signal_that_comes_late_is_heard_by_nobody_while_the_body_around_goes_on(heard: list[int]) -> None:
+    def is_on_its_way() -> bool:
+        return aborting.SIGNAL in signal.sigpending()
+
+    with capture_interrupts(), compat.interruptible(), aborting.Abort():
+        with aborting.Abort() as inner:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [aborting.SIGNAL])
+            try:
+                inner.now("the test")
+                until(is_on_its_way, "the signal is sent", 30)
+            finally:
+                inner.__exit__(None, None, None)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [aborting.SIGNAL])
+        deep(0)
+        assert heard == []
+        # the author's own is heard still
+        signal.raise_signal(aborting.SIGNAL)
+        assert heard == [aborting.SIGNAL]
+
+
+def test_a_body_that_another_thread_closes_leaves_nothing_to_the_next(heard: list[int]) -> None:
+    before = signal.getsignal(aborting.SIGNAL)
+    one = aborting.Abort()
+    one.__enter__()
+    with Beside(lambda: one.__exit__(None, None, None)):
+        pass
+    with aborting.Abort():
+        signal.raise_signal(aborting.SIGNAL)
+    assert heard == [aborting.SIGNAL]
+    assert signal.getsignal(aborting.SIGNAL) == before
+
+
+def test_a_body_around_that_has_to_end_as_well_cannot_stop_what_comes_out_of_the_inner_one(
+    place: Place, instance: dg.DagsterInstance
+) -> None:
+    @dg.op
+    @locked("k")
+    def nests(context: dg.OpExecutionContext, lock: LockResource) -> None:
+        try:
+            with lock.hold(context, "inner"):
+                bodies.note("in")
+                time.sleep(LIMIT)
+        except Exception:
+            bodies.note("went on")
+
+    def finish() -> None:
+        until(lambda: place.has("in"), "the body runs")
+        (run,) = instance.get_runs()
+        instance.report_run_canceled(run)
+
+    with Beside(finish):
+        result = in_process(job_with(nests, {"lock": LockResource(store=place.url)}), instance=instance)
+    assert "is over: CANCELED" in metadata_of(failure_of(result, "nests"))["lockstead/reason"]
+    assert not place.has("went on")
+    assert place.is_free()
+    assert place.is_free("inner")
+
+
+def test_what_an_event_loop_hears_when_its_task_is_done_is_said_by_the_signal_then() -> None:
+    abort = aborting.Abort()
+
+    async def ends() -> int:
+        # heard after this has returned, as it may be when another thread says so
+        abort.now("the test")
+        return 1
+
+    loop = asyncio.new_event_loop()
+    try:
+        with capture_interrupts(), pytest.raises(aborting.LeaseLostInterrupt), abort:
+            with_result = driving._awaited(loop, ends(), abort)
+            assert with_result == 1
+            with compat.interruptible():
+                threading.Event().wait(10)
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("retries", [False, True], ids=["once", "retries"])
+def test_the_loss_of_one_of_many_is_found_out_at_the_end_of_their_block_and_fails_the_step_for_good(
+    place: Place, retries: bool
+) -> None:
+    @dg.op
+    def takes(context: dg.OpExecutionContext, lock: LockResource) -> None:
+        with lock.try_many(["k", "other"], context=context) as batch:
+            (lease,) = [one for one in batch if one.key == "k"]
+            bodies.note("in")
+            until(lambda: not lease.is_held, "the lease is lost")
+            bodies.note("goes on")
+
+    op = takes.with_retry_policy(dg.RetryPolicy(max_retries=2)) if retries else takes
+    resources: dict[str, Any] = {"lock": LockResource(store=place.url, ttl="2s")}
+    with Beside(taken_away(place)):
+        result = in_process(job_with(op, resources))
+    said = metadata_of(failure_of(result, "takes"))
+    assert (said["lockstead/key"], said["lockstead/reason"]) == ("k", "REVOKED")
+    assert (place.count("in"), place.count("goes on")) == (1, 1)
+    assert place.lock("other").inspect() is None

@@ -1,0 +1,151 @@
+"""What cannot be is refused with one clear line, where it is declared if it can be known there."""
+
+from collections.abc import Callable
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from dagster_lockstead import BadLock, LockResource, LockSpec, LockStore, locked
+from tests.dagster.runs import failure_of, in_process, job_with
+from tests.dagster.taking import Place
+
+
+def line_of(call: Callable[[], object], kind: type[Exception]) -> str:
+    with pytest.raises(kind) as raised:
+        call()
+    text = str(raised.value)
+    assert text
+    assert "\n" not in text
+    return text
+
+
+def test_above_an_op_it_says_where_it_stands() -> None:
+    @dg.op
+    def one() -> None: ...
+
+    assert line_of(lambda: locked("k")(one), TypeError) == (
+        "put @locked under @op, next to the function: it stands above it"
+    )
+
+
+def test_above_an_asset_it_says_where_it_stands() -> None:
+    @dg.asset
+    def one() -> None: ...
+
+    assert "put @locked under @asset" in line_of(lambda: locked("k")(one), TypeError)
+
+
+def test_above_a_graph_or_a_job_it_says_where_it_belongs() -> None:
+    @dg.op
+    def one() -> None: ...
+
+    @dg.graph
+    def graph() -> None:
+        one()
+
+    for wrong in (graph, graph.to_job()):
+        assert "put it under" in line_of(lambda wrong=wrong: locked("k")(wrong), TypeError)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "said"),
+    [
+        (lambda: locked(lambda: None), TypeError, "must take the context alone"),
+        (lambda: locked(5), TypeError, "the key must be text, or a callable of the context, not int"),
+        (lambda: locked(""), ValueError, "the key is empty"),
+        (lambda: locked("a\nb"), ValueError, "control or unprintable"),
+        (lambda: locked("k", on_unclean="maybe"), ValueError, "on_unclean must be 'warn' or 'fail', not 'maybe'"),
+        (lambda: locked("k", ttl="soon"), ValueError, "ttl 'soon' is no duration"),
+        (lambda: locked("k", ttl=0.1), ValueError, "ttl is 0.1 s; it must be at least 1 s"),
+        (lambda: locked("k", resource="my lock"), ValueError, "resource must be the name of a resource"),
+        (lambda: locked("k")(5), TypeError, "@locked is for a function below @op or @asset, not int"),
+        (lambda: locked("k")(dict), TypeError, "@locked is for a function below @op or @asset, not dict"),
+        (lambda: LockResource(store="nonsense"), ValueError, "URL"),
+        (lambda: LockResource(store="sqlite:///a#k"), ValueError, "leave out what is behind '#'"),
+        (lambda: LockStore(url="nowhere://x"), ValueError, "nowhere"),
+        (lambda: LockStore(url="sqlite:///a", password="p"), ValueError, "takes neither user nor password"),
+        (lambda: LockResource(store="sqlite:///a", ttl="soon"), ValueError, "no duration"),
+        (lambda: LockResource(store="sqlite:///a", gcs=object()), TypeError, "get_client()"),
+        (lambda: LockSpec(key="k", expected=-1), ValueError, "expected"),
+    ],
+)
+def test_what_is_declared_wrongly_is_refused_there(call: Callable[[], object], kind: Any, said: str) -> None:
+    assert said in line_of(call, kind)
+
+
+def test_without_a_key_it_says_what_it_wants() -> None:
+    def one(context: object, number: int) -> None: ...
+
+    def two(context: object) -> None: ...
+
+    assert "a key comes first, as in @locked('apt')" in line_of(lambda: locked(one), TypeError)
+    for decorator in (dg.op, dg.asset):
+        assert "@locked names a lock first" in line_of(lambda decorator=decorator: decorator(locked(two)), TypeError)
+
+
+def test_a_parameter_of_the_resources_name_that_is_none_is_refused() -> None:
+    def one(lock: int) -> None: ...
+
+    assert "is no LockResource" in line_of(lambda: locked("k")(one), TypeError)
+
+
+def test_a_resource_that_is_missing_is_named_before_any_run() -> None:
+    @dg.op
+    @locked("k", resource="locks")
+    def one() -> None: ...
+
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="resource with key 'locks' required by op 'one'"):
+        job_with(one, {}).execute_in_process()
+
+
+def raises(context: object) -> str:
+    raise KeyError("no such tag")
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (raises, "the lock's key 'raises' raised KeyError: 'no such tag'"),
+        (lambda context: "", "the lock's key '<lambda>' gave an empty text"),
+        (lambda context: None, "the lock's key '<lambda>' gave NoneType, and text is wanted"),
+        (lambda context: "a\0b", "control or unprintable"),
+    ],
+    ids=["raises", "empty", "none", "control"],
+)
+def test_a_key_that_cannot_be_worked_out_fails_the_step_once_and_the_body_does_not_run(
+    place: Place, key: Any, said: str
+) -> None:
+    ran: list[int] = []
+
+    @dg.op(retry_policy=dg.RetryPolicy(max_retries=3))
+    @locked(key)
+    def one() -> None:
+        ran.append(1)
+
+    failed = failure_of(in_process(job_with(one, {"lock": LockResource(store=place.url)})), "one")
+    assert said in failed.user_failure_data.description
+    assert "\n" not in failed.user_failure_data.description
+    assert ran == []
+
+
+def test_a_resource_that_is_something_else_fails_the_step_once(place: Place) -> None:
+    @dg.op(retry_policy=dg.RetryPolicy(max_retries=3))
+    @locked("k")
+    def one() -> None: ...
+
+    failed = failure_of(in_process(job_with(one, {"lock": dg.ResourceDefinition.hardcoded_resource("text")})), "one")
+    assert failed.user_failure_data.description == "the resource 'lock' must be a LockResource, and is str"
+
+
+def test_a_hold_with_a_key_that_cannot_be_is_refused_where_it_is_called(place: Place) -> None:
+    lock = LockResource(store=place.url)
+    assert "the key is empty" in line_of(lambda: lock.hold(None, "").__enter__(), ValueError)
+
+
+def test_gcs_is_for_gcs_alone(place: Place) -> None:
+    class Gives:
+        def get_client(self) -> None: ...
+
+    with pytest.raises(BadLock, match="gcs= is for a store at gs:, not at sqlite:"):
+        LockResource(store=place.url, gcs=Gives()).hold(None, "k").__enter__()
