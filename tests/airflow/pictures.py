@@ -1,26 +1,19 @@
 """Takes the pictures of docs/pictures/: what a real Airflow shows of a lock. `make pictures`.
 
-Two DAGs want one lock: one holds it and works, the other waits. Only pages that name nobody's machine are shown, and
-every page has to say what its picture is there for before the picture is taken. Look at them all the same.
+Two DAGs want one lock: one holds it and works, the other waits.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from lockstead.testing.gcs_server import GcsServer
 from tests.servers.airflow import Airflow
-from tests.servers.airflow_parts import ROOT
 from tests.servers.browser import ENTER, Browser
-
-WIDTH: Final = 1280
-LARGEST: Final = 150_000
-"""Bytes of a picture: who reads a page loads all of them."""
+from tests.servers.pictures import WIDTH, Show, destination, take
 
 DAG: Final = """
 import time
@@ -95,7 +88,7 @@ def credentials(browser: Browser) -> None:
     browser.rests()
 
 
-PICTURES: Final[dict[str, Callable[[Browser], None]]] = {
+PICTURES: Final[dict[str, Show]] = {
     "airflow-group": group,
     "airflow-waiting": waiting,
     "airflow-connection": connection,
@@ -114,29 +107,14 @@ def stage(airflow: Airflow) -> None:
     airflow.reaches(waiter, "publish.lock_acquire", "deferred")
 
 
-def take(port: int, directory: Path, into: Path) -> None:
-    """Take every picture of an Airflow that is ready for it."""
-    into.mkdir(parents=True, exist_ok=True)
-    with Browser(directory, f"http://127.0.0.1:{port}") as browser:
-        browser.open("/")
-        for name, show in PICTURES.items():
-            show(browser)
-            picture = browser.picture()
-            assert len(picture) <= LARGEST, f"{name}: {len(picture)} bytes"
-            (into / f"{name}.png").write_bytes(picture)
-            print(f"{name}.png: {len(picture)} bytes")
-
-
 def main() -> None:
-    words = argparse.ArgumentParser(description="take the pictures of the docs in a real Airflow")
-    words.add_argument("--into", type=Path, default=ROOT / "docs" / "pictures", help="the directory they go to")
-    into = words.parse_args().into
+    into = destination("Airflow")
     with tempfile.TemporaryDirectory(prefix="pictures-") as made, GcsServer(buckets=["my-bucket"]) as gcs:
         # the DAG processor and the tasks look for Cloud Storage where this says
         os.environ["STORAGE_EMULATOR_HOST"] = gcs.url
         with Airflow("3.3", Path(made, "airflow"), parallelism=4) as airflow:
             stage(airflow)
-            take(airflow.port, Path(made, "browser"), into)
+            take(f"http://127.0.0.1:{airflow.port}", Path(made, "browser"), into, PICTURES)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 
 import lockstead
 from tests.servers.airflow import Airflow, Run
-from tests.servers.airflow_parts import is_alive
+from tests.servers.marked import is_alive
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 

@@ -16,7 +16,7 @@ import pytest
 import lockstead
 from tests.airflow.sections import Notes, enough_workers
 from tests.servers.airflow import Airflow
-from tests.servers.airflow_parts import is_alive
+from tests.servers.marked import is_alive
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
 

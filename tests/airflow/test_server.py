@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.servers.airflow import Airflow
-from tests.servers.airflow_parts import MARK, ROOT, is_alive
+from tests.servers.airflow_parts import ROOT
+from tests.servers.marked import MARK, is_alive
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
 
@@ -146,7 +147,7 @@ def test_a_killed_triggerer_starts_again(airflow: Airflow):
 def test_whatever_was_started_ends_with_a_test_that_is_killed():
     code = """
 import os, subprocess, sys, time
-from tests.servers.airflow_parts import MARK, Watcher
+from tests.servers.marked import MARK, Watcher
 Watcher("only-here")
 child = subprocess.Popen(["setsid", "sleep", "600"], env={**os.environ, MARK: "only-here"})
 print(child.pid, flush=True)

@@ -75,17 +75,28 @@ def test_a_retry_takes_over_what_its_earlier_try_was_granted_also_behind_others(
 
 
 def test_a_retry_in_a_worker_takes_over_what_its_earlier_try_was_granted_without_waiting(waiters: Waiters):
-    assert waiters("retried") == {"other": True, "grows": True, "unclean": None, "free": True}
+    # nobody's code is between the provider and Python's threads: its own plumbing is named to nobody
+    assert waiters("retried") == {"other": True, "grows": True, "unclean": None, "where": None, "free": True}
 
 
 def test_a_retry_still_knows_that_what_went_before_ended_unclean_and_fails_for_it(waiters: Waiters):
     seen = waiters("unclean")
-    assert seen["first"] == "the lease of 'who died' before this one ended EXPIRED"
+    assert seen["first"] == "the lease of 'who died' on 'apt' ended EXPIRED"
     assert seen["again"] == seen["once_more"] == seen["first"]
     assert seen["failed"].startswith(f"AirflowFailException: lockstead: {seen['first']}: repair what it left")
-    assert seen["failed"].endswith("the lock was given back")
+    assert seen["failed"].endswith("until then on_unclean='fail' refuses every other run")
     assert seen["free"]
     assert seen["cleared"]
+    # who it was, not who was refused for it
+    assert seen["others"] == [seen["first"]] * 2
+    assert seen["repaired"]
+
+
+def test_a_store_that_cannot_tell_how_a_holder_ended_is_refused_where_that_matters(waiters: Waiters):
+    told = "etcd: cannot tell how a holder ended, so on_unclean='fail' would never fail"
+    seen = waiters("untold")
+    assert [one.partition(";")[0] for one in seen["fail"]] == [f"ValueError: {told}"] * 2
+    assert seen["warn"] == "StoreUnavailable"
 
 
 def test_on_kill_gives_back_its_own_grant_and_no_other(waiters: Waiters):

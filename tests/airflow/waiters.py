@@ -13,6 +13,8 @@ import json
 import logging
 import sys
 import time
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import lockstead
@@ -20,6 +22,8 @@ from airflow_lockstead import acquiring, triggers
 from airflow_lockstead.spec import LockSpec
 
 TTL = 12.0
+NOBODY = "etcd://127.0.0.1:9#apt"
+"""A port where nobody listens."""
 
 
 class Counted:
@@ -139,12 +143,14 @@ async def retried(url: str) -> dict[str, Any]:
     other = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/other/-1", log)
     again = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/mine/-1", log)
     assert again is not None
+    held = await lockstead.AsyncLock(url).inspect()
     await lockstead.AsyncLock(url, ttl=120.0).release(again.ticket)
     free = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/other/-1", log)
     return {
         "other": other is None,
         "grows": again.token > first["token"],
         "unclean": again.unclean,
+        "where": None if held is None else held.where,
         "free": free is not None,
     }
 
@@ -166,14 +172,47 @@ async def unclean(url: str) -> dict[str, Any]:
         failed = f"{type(error).__name__}: {error}"
     free = await lockstead.AsyncLock(url).inspect() is None
     cleared = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/mine/-1", log)
+    assert cleared is not None
+    # refused once more, and not cleared: others are told, each in turn, until somebody has repaired
+    others = []
+    refused = replace(cleared, unclean=first["unclean"])
+    for owner, after in (("mine", "other"), ("other", "another")):
+        with suppress(Exception):
+            await asyncio.to_thread(acquiring.judge, spec, f"airflow:d/r/{owner}/-1", refused, log)
+        told = await asyncio.to_thread(acquiring.at_once, spec, f"airflow:d/r/{after}/-1", log)
+        assert told is not None
+        refused = told
+        others.append(refused.unclean)
+    with suppress(Exception):
+        await asyncio.to_thread(acquiring.judge, spec, "airflow:d/r/another/-1", refused, log)
+    await (await lockstead.AsyncLock(url).acquire(timeout=5)).release()
+    repaired = await asyncio.to_thread(acquiring.at_once, spec, "airflow:d/r/other/-1", log)
     return {
         "first": first["unclean"],
         "again": again.unclean,
         "once_more": once_more["unclean"],
         "failed": failed,
         "free": free,
-        "cleared": cleared is not None and cleared.unclean is None,
+        "cleared": cleared.unclean is None,
+        "others": others,
+        "repaired": repaired is not None and repaired.unclean is None,
     }
+
+
+async def untold(_url: str) -> dict[str, Any]:
+    """A store that cannot tell how a holder ended is asked for a lock; nobody listens there."""
+    log, seen = logging.getLogger("task"), []
+    for ask in (acquiring.at_once, acquiring.inline):
+        try:
+            await asyncio.to_thread(ask, LockSpec(lock=NOBODY, keeper=False, on_unclean="fail"), "a", log)
+        except Exception as error:
+            seen.append(f"{type(error).__name__}: {error}")
+    warned = ""
+    try:
+        await asyncio.to_thread(acquiring.inline, LockSpec(lock=NOBODY, timeout=0, keeper=False), "a", log)
+    except lockstead.StoreError as error:
+        warned = type(error).__name__
+    return {"fail": seen, "warn": warned}
 
 
 async def killed(url: str) -> dict[str, Any]:

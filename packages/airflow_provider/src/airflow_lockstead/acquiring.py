@@ -14,7 +14,8 @@ import lockstead
 from airflow_lockstead import compat, connection, errors, grants
 from airflow_lockstead.grants import Grant
 from airflow_lockstead.spec import LockSpec
-from lockstead.values import seconds
+from lockstead import unclean
+from lockstead.values import LeaseTicket, seconds
 
 INLINE_DEFAULT: Final = "dag.test() has no triggerer"
 
@@ -48,7 +49,7 @@ def at_once(spec: LockSpec, owner: str, log: Log) -> Grant | None:
     A task that defers and is resumed within a moment may be failed by the executor, which takes it for lost, and one
     without retries ends so. Whoever need not wait does not defer; and is seconds earlier at its work.
     """
-    lock = connection.lock(spec, owner)
+    lock = _asked(spec, owner)
     try:
         # what an earlier try of ours knew of the one before it
         earlier = lock.inspect() if spec.on_unclean == "fail" else None
@@ -58,14 +59,14 @@ def at_once(spec: LockSpec, owner: str, log: Log) -> Grant | None:
         return None
     if lease is None:
         return None
-    token, before = token_of(lease), lease.predecessor
+    token, before = token_of(lease), unclean.who(lock, lease, own=owner)
     return grants.granted(lease.detach(), token, 0.0, before, owner, earlier)
 
 
 def inline(spec: LockSpec, owner: str, log: Log, why: str = INLINE_DEFAULT) -> Grant:
     """Wait for the lock in this process, and hand the lease on. NotAcquired of ours after the spec's timeout."""
     began_at = time.time()
-    lock = connection.lock(spec, owner)
+    lock = _asked(spec, owner)
     held = lock.inspect()
     if held is not None and held.owner != owner:
         log.info("%s; it waits in this process, for %s", grants.waiting(lock.key, held), why)
@@ -73,9 +74,16 @@ def inline(spec: LockSpec, owner: str, log: Log, why: str = INLINE_DEFAULT) -> G
         lease = lock.acquire(spec.timeout, reclaim=True)
     except lockstead.NotAcquired as error:
         raise errors.NotAcquired(str(error)) from error
-    token = token_of(lease)
-    before = lease.predecessor
+    token, before = token_of(lease), unclean.who(lock, lease, own=owner)
     return grants.granted(lease.detach(), token, time.time() - began_at, before, owner, held)
+
+
+def _asked(spec: LockSpec, owner: str) -> lockstead.Lock:
+    """Name the lock that is asked for; ValueError where its store could never tell what the spec wants to fail for."""
+    lock = connection.lock(spec, owner)
+    if spec.on_unclean == "fail":
+        lock.must_tell_unclean()
+    return lock
 
 
 def token_of(lease: lockstead.Lease) -> int | None:
@@ -111,18 +119,23 @@ def is_still_held(spec: LockSpec, owner: str, grant: Grant, log: Log) -> bool:
 
 
 def judge(spec: LockSpec, owner: str, grant: Grant, log: Log) -> None:
-    """Do what the spec says of a holder before us that did not end cleanly: warn, or give back and fail."""
+    """Do what the spec says of a holder before us that did not end cleanly: warn, or fail.
+
+    Before it fails the lock is given back as unclean, so that others are told, too. Its own retry would not be, but
+    there is none; who clears the task has looked.
+    """
     if grant.unclean is None:
         return
     if spec.on_unclean == "warn":
         log.warning("%s: what it left may need repair", grant.unclean)
         return
+    lock, ticket = connection.lock(spec, owner), LeaseTicket.parse(grant.ticket)
+    left = ""
     try:
-        connection.lock(spec, owner).release(grant.ticket)
-        became = "was given back"
+        lock.break_lease(reason=grant.unclean, by=ticket.holder, now=True, incarnation=ticket.incarnation)
     except lockstead.StoreError as error:
-        # a retry would take its own lease over, and see nothing unclean any more
-        became = f"is left to expire ({error})"
+        left = f"; the lock is left to expire ({error})"
     raise compat.AirflowFailException(
-        f"lockstead: {grant.unclean}: repair what it left, then clear this task (on_unclean='fail'); the lock {became}"
+        f"lockstead: {grant.unclean}: repair what it left, then clear this task, or take the lock {grant.key!r} and "
+        f"give it back once ('lockstead run LOCK -- true'); until then on_unclean='fail' refuses every other run{left}"
     )

@@ -40,7 +40,9 @@ class Place:
 
     def lock_url(self, key: str) -> str:
         """Give the URL of a lock in it."""
-        return f"{self.url}#{quote(key, safe='/:@!$&*+,;=')}"
+        from lockstead import urls
+
+        return urls.lock_url(self.url, key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from lockstead import Ending, NotAcquired, StoreRefused
+from lockstead import NotAcquired, StoreRefused
 
 if TYPE_CHECKING:
-    from lockstead import Holding, LeaseTicket, Predecessor
+    from lockstead import Holding, LeaseTicket
+    from lockstead.unclean import Unclean
 
 GRANTED: Final = "granted"
 NOT_ACQUIRED: Final = "not acquired"
 REFUSED: Final = "refused"
 FAILED: Final = "failed"
-
-UNCLEAN: Final = frozenset({Ending.EXPIRED, Ending.REVOKED})
-"""After these somebody may have stopped in the middle."""
 
 MARK: Final = "after an unclean end: "
 """With this begins the progress of a lease whose task has yet to fail for it: a retry reads it there."""
@@ -71,18 +69,16 @@ def granted(
     ticket: LeaseTicket,
     token: int | None,
     waited: float,
-    before: Predecessor,
+    before: Unclean | None,
     owner: str,
     earlier: Holding | None = None,
 ) -> Grant:
     """Describe a lease that was detached.
 
-    owner: who asked; what an earlier try of its own left is no surprise. earlier: who held the lock when it was looked
-    at last; an earlier try may have marked there that the one before it ended unclean.
+    before: who left the lock unclean; what an earlier try of the owner, who asked, left is no surprise. earlier: who
+    held the lock when it was looked at last; an earlier try may have marked there that the one before it ended unclean.
     """
-    unclean = _marked(earlier, owner)
-    if before.ending in UNCLEAN and before.owner != owner:
-        unclean = f"the lease of {before.owner or 'an unknown owner'!r} before this one ended {before.ending.value}"
+    unclean = _marked(earlier, owner) if before is None else str(before)
     return Grant(str(ticket), token, ticket.key, ticket.holder, max(0.0, waited), unclean)
 
 

@@ -17,6 +17,7 @@ import lockstead
 from airflow_lockstead import compat, connection, grants
 from airflow_lockstead.sharing import Shared
 from airflow_lockstead.spec import LockSpec
+from lockstead import unclean
 
 if TYPE_CHECKING:
     from lockstead import AsyncLease, AsyncLock, Holding
@@ -96,11 +97,11 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
             left = None if self.gives_up_at is None else max(0.0, self.gives_up_at - time.time())
             lease = await lock.acquire(left, reclaim=True)
         self._lease = lease
-        token = await _token(lease)
+        token, before = await _token(lease), await unclean.awho(lock, lease, own=self.owner)
         ticket = await lease.detach()
         self._lease = None
         waited = time.time() - self.asked_at
-        grant = grants.granted(ticket, token, waited, lease.predecessor, self.owner, held)
+        grant = grants.granted(ticket, token, waited, before, self.owner, held)
         if grant.unclean is not None and spec.on_unclean == "fail":
             await self._mark(lock, grant)
         return grant

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 import psutil
 
 from lockstead import LeaseTicket
+from lockstead.orphans import marks
 
 if TYPE_CHECKING:
     import logging
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 LABEL: Final = "process"
 """Label of a registration that says which process works."""
 
-MARK: Final = "LOCKSTEAD_BODY"
+MARK: Final = marks.MARK
 """An environment variable that whatever a body starts inherits; it names the bodies around it, by ':'."""
 
 LOOK: Final = 5.0
@@ -126,7 +127,7 @@ def marks_of(one: psutil.Process) -> list[str] | None:
         return str(one.environ().get(MARK, "")).split(":")
     ends_at = time.monotonic() + EXEC
     while not (environ := Path(f"/proc/{one.pid}/environ").read_bytes()):
-        if _has_no_environment(one.pid):
+        if marks.has_no_environment(one.pid):
             return []
         if time.monotonic() > ends_at:
             return None
@@ -180,18 +181,6 @@ def _seen(body: str) -> tuple[set[psutil.Process], bool]:
             elif body in marks and is_alive(one):
                 found.add(one)
     return found, is_sure
-
-
-def _has_no_environment(pid: int) -> bool:
-    """Tell whether a process that shows no environment has none: it has no memory any more, or was given an empty one.
-
-    Amid an exec it has memory, and the kernel does not know yet where in it the environment will stand.
-    """
-    said = _stat_of(pid)
-    if len(said) < 49 or said[20] == "0":
-        return True
-    began, ended = said[47], said[48]
-    return began == ended != "0"
 
 
 @cache

@@ -1,0 +1,27 @@
+"""The first minute that the page on Airflow shows, by `dag.test()`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.airflow.conftest import NEWEST, chosen
+from tests.first_minute import lived_through
+from tests.servers.airflow_parts import Version
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200), pytest.mark.xdist_group(f"airflow {NEWEST}")]
+
+
+def test_the_first_minute_runs_as_printed(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    if NEWEST not in chosen(request.config):
+        pytest.skip(f"the page shows what is for Airflow {NEWEST}")
+    told = {
+        "AIRFLOW_HOME": str(tmp_path / "home"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    said = lived_through("airflow.md", tmp_path, Version(NEWEST).python.parent, told)
+    assert "who holds 'apt'" in said
