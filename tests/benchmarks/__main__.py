@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
 from tests.benchmarks import crowds, cycles, handing, imports, networked
-from tests.benchmarks.figures import Row, Size, machine, markdown, table
+from tests.benchmarks.command import command, parser
+from tests.benchmarks.figures import Row, Size
 
 Benchmark = Callable[[Size], Iterator[Row]]
 
@@ -31,22 +30,16 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
 
 def main() -> None:
     """Measure, and print one table."""
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    parser.add_argument("--only", default="", help="run only the benchmarks whose name has this word")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    wanted = parser.parse_args()
-    load = os.getloadavg()
-    console = Console(width=None if os.isatty(1) else 180)
-    rows: list[Row] = []
+    arguments = parser("bench", __doc__)
+    arguments.add_argument("--only", default="", help="run only the benchmarks whose name has this word")
+    command(arguments.parse_args(), _measured, doing="the benchmarks")
+
+
+def _measured(wanted: argparse.Namespace, _folder: Path, say: Callable[[str], None]) -> Iterator[Row]:
     for name, benchmark in BENCHMARKS.items():
         if wanted.only in name:
-            with console.status(name):
-                rows += benchmark(Size())
-    about = machine(load)
-    if wanted.markdown:
-        print(markdown(rows, about))
-    else:
-        console.print(table(rows, about))
+            say(name)
+            yield from benchmark(Size())
 
 
 if __name__ == "__main__":

@@ -7,19 +7,13 @@ Conditions are equal: the leases of all live as long as the server lets its own 
 
 from __future__ import annotations
 
-import argparse
-import os
-import shutil
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
-from tests.benchmarks.figures import Row, compared, machine, markdown, paired, table
+from tests.benchmarks.command import command, parser
+from tests.benchmarks.figures import Row, compared, paired
 from tests.benchmarks.processes import Process, Site, site
 from tests.benchmarks.recoveries import recoveries
 from tests.benchmarks.stays import LEASE, THEIRS, by_rounds, hand_overs, lines, longest_wait, stays
@@ -121,23 +115,14 @@ def together(here: Site, processes: list[Process], kind: str, name: str, hold: f
 
 def main() -> None:
     """Measure, and print one table."""
-    parser = argparse.ArgumentParser(prog="make bench-prefect", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="leave out the recoveries after kill -9")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    wanted = parser.parse_args()
-    load, began = os.getloadavg(), time.monotonic()
-    console = Console(width=None if os.isatty(1) else 180)
-    directory = Path(tempfile.mkdtemp(prefix="lockstead-bench-"))
-    try:
-        with console.status("a Prefect, for some minutes") as status:
-            rows = list(measured(directory, Size(), status.update, quick=wanted.quick))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    about = f"Prefect 3.8; leases {LEASE} s; {machine(load)}; took {(time.monotonic() - began) / 60:.1f} minutes"
-    if wanted.markdown:
-        print(markdown(rows, about))
-    else:
-        console.print(table(rows, about))
+    arguments = parser("bench-prefect", __doc__)
+    arguments.add_argument("--quick", action="store_true", help="leave out the recoveries after kill -9")
+    command(
+        arguments.parse_args(),
+        lambda wanted, folder, say: measured(folder, Size(), say, quick=wanted.quick),
+        doing="a Prefect, for some minutes",
+        about=f"Prefect 3.8; leases {LEASE} s",
+    )
 
 
 if __name__ == "__main__":

@@ -7,11 +7,7 @@ Conditions are equal: a lease lives as long as Airflow waits for a sign of life 
 
 from __future__ import annotations
 
-import argparse
-import os
-import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +16,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
 from tests.airflow.sections import Notes, Stay
-from tests.benchmarks.figures import Row, machine, markdown, table
+from tests.benchmarks.command import command, parser
+from tests.benchmarks.figures import Row
 from tests.servers.airflow import Airflow, Run
-from tests.servers.airflow_parts import is_alive, kill
+from tests.servers.marked import is_alive, kill
 from tests.servers.redis import RedisServer
 
 LIFE: Final = 45
@@ -211,23 +206,15 @@ def compared(what: str, ways: tuple[Way, ...], seconds: list[float], limit: floa
 
 def main() -> None:
     """Measure, and print one table."""
-    parser = argparse.ArgumentParser(prog="make bench-airflow", description=__doc__)
-    parser.add_argument("--version", default="3.3", help="which of the Airflows that are pinned")
-    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    wanted = parser.parse_args()
-    load = os.getloadavg()
-    console = Console(width=None if os.isatty(1) else 180)
-    directory = Path(tempfile.mkdtemp(prefix="lockstead-bench-"))
-    try:
-        with console.status("an Airflow, for some minutes"):
-            rows = list(measured(wanted.version, directory))
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-    about = f"Airflow {wanted.version}; leases and signs of life {LIFE} s; {machine(load)}"
-    if wanted.markdown:
-        print(markdown(rows, about))
-    else:
-        console.print(table(rows, about))
+    arguments = parser("bench-airflow", __doc__)
+    arguments.add_argument("--version", default="3.3", help="which of the Airflows that are pinned")
+    wanted = arguments.parse_args()
+    command(
+        wanted,
+        lambda wanted, folder, _say: measured(wanted.version, folder),
+        doing="an Airflow, for some minutes",
+        about=f"Airflow {wanted.version}; leases and signs of life {LIFE} s",
+    )
 
 
 if __name__ == "__main__":
