@@ -8,7 +8,8 @@ the pointer, which refuses who is too late. Each of the four may be repeated who
 do is in `steps.py`; this file decides what hangs on what.
 
 Variables: publishing_repo (`gs://bucket/prefix`), publishing_secret_key (OpenPGP, ASCII armor). Settings of the
-processes: PUBLISHING_TTL (seconds, or "5m"), PUBLISHING_KEEPER ("no" for a ttl below 90 s).
+processes: PUBLISHING_TTL (seconds, or "5m"), PUBLISHING_KEEPER ("no" for a ttl below 90 s), PUBLISHING_LOCKS (the URL
+of a store without a password, if the locks are not to be in the bucket).
 
     python -m examples.publishing.airflow_dag FILES...        runs the first DAG in this process, by dag.test()
 """
@@ -36,10 +37,15 @@ LOG = logging.getLogger("examples.publishing")
 KINDS = ("apt", "yum")
 DAGS = ("publish_tools", "publish_services")
 TTL = os.environ.get("PUBLISHING_TTL", "5m")
+LOCKS = os.environ.get("PUBLISHING_LOCKS", "{{ var.value.publishing_repo }}/locks")
 KEEPER = os.environ.get("PUBLISHING_KEEPER", "yes") != "no"
 PARAMS = {
     "packages": Param([], type="array", description="Paths of .deb and .rpm files, as the workers see them"),
-    "pace": Param({}, type="object", description='Seconds to wait before a phase, for watching: {"apt/metadata": 5}'),
+    "pace": Param(
+        {},
+        type="object",
+        description='Seconds that a first try waits before a phase, for watching: {"apt/metadata": 5}',
+    ),
 }
 
 
@@ -88,7 +94,7 @@ def publishing(dag_id: str) -> DAG:
             staged = stage.override(task_id=f"stage_{kind}")(kind)
             with LockedTaskGroup(
                 kind,
-                lock="{{ var.value.publishing_repo }}/locks#" + kind,
+                lock=f"{LOCKS}#{kind}",
                 ttl=TTL,
                 keeper=KEEPER,
                 purpose="publish packages of {{ dag.dag_id }}",
@@ -124,7 +130,7 @@ def _steps(kind: str, context: Any) -> Iterator[Steps]:
         Variable.get("publishing_secret_key"),
         tuple(map(Path, params["packages"])),
         lock=None,
-        pace=Pace(before=params["pace"]),
+        pace=Pace(before=params["pace"] if context["ti"].try_number == 1 else {}),
     )
     try:
         yield Steps(job, kind, lambda event: LOG.info("%s", event.to_line()))

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 
+import lockstead
 from examples.publishing.errors import PublishingError
 from examples.publishing.events import Event, What
 from examples.publishing.front import Front
 from examples.publishing.gcs import GcsBucket, Place
 from examples.publishing.layout import Layout
 from examples.publishing.lease import LockSettings
-from examples.publishing.runner import FORMATS, Job, run
+from examples.publishing.runner import FORMATS, Job, Pace, Report, run
 from examples.publishing.signing import generate_key
+from examples.publishing.steps import Steps
 
 
 class PlaceType(click.ParamType[Place]):
@@ -36,6 +40,12 @@ REPO = click.option("--repo", "place", type=PlaceType(), required=True, help="Wh
 LOCK = click.option("--lock", "lock_url", help="URL of the lock store, without a key (default: <repo>/locks).")
 TTL = click.option("--ttl", default=300.0, show_default=True, help="Seconds for which the lock lives unrenewed.")
 WAIT = click.option("--timeout", type=float, help="Seconds to wait for the lock (default: for ever).")
+PACE = click.option(
+    "--pace", default=0.0, envvar="PUBLISHING_PACE", help="Seconds to wait before every phase, for watching."
+)
+JSON = click.option(
+    "--json", "as_json", is_flag=True, envvar="PUBLISHING_JSON", help="Say what happens as lines of JSON."
+)
 KEY = click.option(
     "--key",
     "key_file",
@@ -60,6 +70,14 @@ def main() -> None:
 @click.option("--keep", default=5, show_default=True, help="Versions before the current one to keep for slow readers.")
 @click.option("--overwrite", is_flag=True, help="Replace packages of the same name and version.")
 @click.option("--owner", help="Who publishes, as shown to those who wait (default: host and process).")
+@click.option(
+    "--attached",
+    is_flag=True,
+    help="Publish below `lockstead run`, to the repository whose lock that holds (needs LOCKSTEAD_TICKET).",
+)
+@click.option("--ticket", envvar="LOCKSTEAD_TICKET", hidden=True)
+@PACE
+@JSON
 def publish(
     files: tuple[Path, ...],
     place: Place,
@@ -70,10 +88,32 @@ def publish(
     keep: int,
     overwrite: bool,
     owner: str | None,
+    attached: bool,
+    ticket: str | None,
+    pace: float,
+    as_json: bool,
 ) -> None:
     """Publish .deb and .rpm FILES: the ones to <repo>/apt, the others to <repo>/yum."""
     lock = LockSettings(lock_url or _locks(place), ttl=ttl, timeout=timeout, owner=owner)
-    _carry_out(Job(owner or "publish", place, key_file.read_text(), files, lock, keep=keep, overwrite=overwrite))
+    if attached:
+        kind = _kind_of(ticket)
+        files = tuple(path for path in files if path.suffix == FORMATS[kind].suffix)
+        lock = replace(lock, ticket=ticket)
+    job = Job(owner or "publish", place, key_file.read_text(), files, lock, keep, overwrite, Pace(pace))
+    _carry_out(job, as_json=as_json)
+
+
+@main.command("stage")
+@click.argument("kind", type=click.Choice(list(FORMATS)))
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@REPO
+@KEY
+@JSON
+def stage_command(kind: str, files: tuple[Path, ...], place: Place, key_file: Path, as_json: bool) -> None:
+    """Upload those of FILES that belong to a repository, without any lock; `publish` then finds them there."""
+    job = Job("publish", place, key_file.read_text(), files, lock=None)
+    with _refusing():
+        Steps(job, kind, _reporting(as_json=as_json)).stage()
 
 
 @main.command()
@@ -132,15 +172,48 @@ def generate_key_command(user_id: str) -> None:
 @click.option("--repo", "place", type=PlaceType(), help="A bucket to play in (default: a server of its own).")
 @LOCK
 @click.option("--pace", default=0.0, help="Seconds to wait before every phase, for watching.")
-@click.option("--ttl", type=float, help="Seconds for which the locks live unrenewed (default: 3, on a real bucket 30).")
-def demo(place: Place | None, lock_url: str | None, pace: float, ttl: float | None) -> None:
-    """Play four acts: without the lock, with it, killed and paused publishers, real clients."""
-    from examples.publishing.demo.show import show
+@click.option(
+    "--ttl",
+    type=float,
+    help="Seconds for which the locks live unrenewed (default: 20, on a real bucket 30; of the engine 3).",
+)
+@click.option("--seed", default=0, show_default=True, help="Draws who is killed and who is paused, where and when.")
+@click.option(
+    "--only", type=click.Choice(["engine"]), help="Play four acts of the engine alone, in a quarter of a minute."
+)
+@click.option(
+    "--record", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Write what is shown here."
+)
+@click.option("--diagram", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw the course here.")
+def demo(
+    place: Place | None,
+    lock_url: str | None,
+    pace: float,
+    ttl: float | None,
+    seed: int,
+    only: str | None,
+    record: Path | None,
+    diagram: Path | None,
+) -> None:
+    """Publish from Airflow, Prefect, Dagster and a script at once; one is killed, one is paused."""
+    from examples.publishing.demo.fitness import Unfit
+    from examples.publishing.demo.show import Written, show, show_four
 
-    # A real bucket takes one change a second of an object: too few for a lock that lives three.
-    ttl = ttl or (3.0 if place is None else 30.0)
-    if not show(place, lock_url, ttl=ttl, pace=pace, console=Console()):
-        sys.exit(1)
+    if only is not None and (record or diagram):
+        raise click.UsageError("--record and --diagram are for the demo of four")
+    console = Console()
+    try:
+        if only is not None:
+            # A real bucket takes one change a second of an object: too few for a lock that lives three.
+            is_good = show(place, lock_url, ttl=ttl or (3.0 if place is None else 30.0), pace=pace, console=console)
+        else:
+            ttl = ttl or (20.0 if place is None else 30.0)
+            written = Written(record, diagram)
+            with _absences():
+                is_good = show_four(place, lock_url, written, seed=seed, ttl=ttl, pace=pace, console=console)
+    except Unfit as error:
+        raise click.ClickException(str(error)) from None
+    sys.exit(not is_good)
 
 
 @main.command("demo-airflow")
@@ -149,15 +222,10 @@ def demo(place: Place | None, lock_url: str | None, pace: float, ttl: float | No
 @click.option("--ttl", default=300.0, show_default=True, help="Seconds for which the locks live unrenewed.")
 def demo_airflow(place: Place | None, pace: float, ttl: float) -> None:
     """Publish from two DAGs of a real Airflow, one of which loses a worker (`make demo-airflow` installs it)."""
-    import pytest
-
     from examples.publishing.demo.show import show_on_airflow
 
-    try:
+    with _absences():
         is_good = show_on_airflow(place, ttl=ttl, pace=pace, console=Console())
-    except (pytest.skip.Exception, pytest.fail.Exception) as error:
-        # The servers are those of the tests, and what a machine has not is a skip to them.
-        raise click.ClickException(str(error)) from None
     sys.exit(not is_good)
 
 
@@ -169,17 +237,25 @@ def demo_airflow(place: Place | None, pace: float, ttl: float) -> None:
 )
 def demo_prefect(place: Place | None, pace: float, ttl: float | None) -> None:
     """Publish from two flows of a real Prefect, one of which is killed (`make demo-prefect` installs it)."""
-    import pytest
-
     from examples.publishing.demo.show import show_on_prefect
 
     # Nobody but the ttl says that a killed flow run is gone, so the next one waits that long.
     ttl = ttl or (10.0 if place is None else 30.0)
-    try:
+    with _absences():
         is_good = show_on_prefect(place, ttl=ttl, pace=pace, console=Console())
-    except (pytest.skip.Exception, pytest.fail.Exception) as error:
-        # The servers are those of the tests, and what a machine has not is a skip to them.
-        raise click.ClickException(str(error)) from None
+    sys.exit(not is_good)
+
+
+@main.command("demo-dagster")
+@click.option("--repo", "place", type=PlaceType(), help="A bucket to play in (default: a server of its own).")
+@click.option("--pace", default=0.0, help="Seconds to wait before every phase, for watching.")
+@click.option("--ttl", default=300.0, show_default=True, help="Seconds for which the locks live unrenewed.")
+def demo_dagster(place: Place | None, pace: float, ttl: float) -> None:
+    """Publish from two jobs of a real Dagster, one of which loses its worker (`make demo-dagster` installs it)."""
+    from examples.publishing.demo.show import show_on_dagster
+
+    with _absences():
+        is_good = show_on_dagster(place, ttl=ttl, pace=pace, console=Console())
     sys.exit(not is_good)
 
 
@@ -191,11 +267,40 @@ def worker() -> None:
     work()
 
 
+@contextmanager
+def _absences() -> Iterator[None]:
+    """Say in one line what this machine has not."""
+    import pytest
+
+    from examples.publishing.demo.environments import Absent
+
+    try:
+        yield
+    except (Absent, pytest.skip.Exception, pytest.fail.Exception) as error:
+        # The servers are those of the tests, and what a machine has not is a skip to them.
+        raise click.ClickException(str(error)) from None
+
+
 def _locks(place: Place) -> str:
     return f"gs://{place.bucket}/{place.prefix}locks"
 
 
-def _carry_out(job: Job) -> None:
+def _kind_of(ticket: str | None) -> str:
+    """Give the repository whose lock a ticket is of."""
+    if ticket is None:
+        raise click.UsageError("--attached is for a command that `lockstead run` runs: LOCKSTEAD_TICKET is not set")
+    try:
+        kind = lockstead.LeaseTicket.parse(ticket).key
+    except ValueError as error:
+        raise click.UsageError(f"LOCKSTEAD_TICKET: {error}") from None
+    if kind not in FORMATS:
+        raise click.UsageError(f"`lockstead run` holds the lock {kind!r}, which is none of {', '.join(FORMATS)}")
+    return kind
+
+
+def _reporting(*, as_json: bool) -> Report:
+    """Give what says events on standard output, for programs or for people."""
+
     def report(event: Event) -> None:
         said = {
             What.STAGING: "uploading",
@@ -206,8 +311,19 @@ def _carry_out(job: Job) -> None:
         }
         click.echo(f"{event.repository}: {said.get(event.what) or event.text}", err=event.what is What.FAILED)
 
+    return (lambda event: click.echo(event.to_line())) if as_json else report
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Say in one line what the pipeline refuses."""
     try:
-        outcomes = run(job, report)
-    except PublishingError as error:
+        yield
+    except (PublishingError, lockstead.LocksteadError) as error:
         raise click.ClickException(str(error)) from None
+
+
+def _carry_out(job: Job, *, as_json: bool = False) -> None:
+    with _refusing():
+        outcomes = run(job, _reporting(as_json=as_json))
     sys.exit(None in outcomes.values())

@@ -18,6 +18,9 @@ class What(StrEnum):
     PUBLISHED = "published"
     REFUSED = "refused"
     FAILED = "failed"
+    KILLED = "killed"
+    PAUSED = "paused"
+    RESUMED = "resumed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,8 @@ class Event:
     """Something a run did on one repository.
 
     phase: the one about to begin. number: the token for `holds`, the version for `published`. pruned: the versions
-    removed. at: seconds on this machine's monotonic clock.
+    removed. text: whom it waits for, as far as known, for `waiting`, which is said again when that changes; the process
+    for `killed`, `paused` and `resumed`, which are done to a run. at: seconds on this machine's monotonic clock.
     """
 
     run: str

@@ -43,7 +43,8 @@ class Lease(Protocol):
 class LockSettings:
     """Where the lock is and how it is asked for.
 
-    url: a lockstead URL without a key (`gs://bucket/locks`, `redis://host/0`). ttl and timeout are seconds.
+    url: a lockstead URL without a key (`gs://bucket/locks`, `redis://host/0`). ttl and timeout are seconds. ticket: of
+    a lease that somebody else holds for us, as `lockstead run` does; None to ask for one.
     """
 
     url: str
@@ -51,11 +52,12 @@ class LockSettings:
     timeout: float | None = None
     owner: str | None = None
     backoff_max: float = 5.0
+    ticket: str | None = None
 
 
 @contextmanager
 def held(settings: LockSettings, key: str, purpose: str) -> Iterator[lockstead.Lease]:
-    """Hold the lock of a key while the block runs; raises what lockstead raises."""
+    """Hold the lock of a key while the block runs, or join who holds it; raises what lockstead raises."""
     options: dict[str, object] = {} if settings.owner is None else {"owner": settings.owner}
     lock = lockstead.Lock(
         f"{settings.url}#{key}",
@@ -65,5 +67,5 @@ def held(settings: LockSettings, key: str, purpose: str) -> Iterator[lockstead.L
         backoff_min=min(0.1, settings.backoff_max),
         **options,
     )
-    with lock.hold(timeout=settings.timeout) as lease:
+    with lock.hold(timeout=settings.timeout) if settings.ticket is None else lock.attach(settings.ticket) as lease:
         yield lease

@@ -9,7 +9,7 @@ that is lost ends the section, and the section's own retry takes another. What t
 decides what hangs on what.
 
 Settings of the processes: PUBLISHING_REPO (`gs://bucket/prefix`), PUBLISHING_SECRET_KEY (OpenPGP, ASCII armor),
-PUBLISHING_TTL (seconds, or "5m").
+PUBLISHING_TTL (seconds, or "5m"), PUBLISHING_LOCKS (the URL of a store, if the locks are not to be in the bucket).
 
     python -m examples.publishing.prefect_flow FILES...       runs the first flow in this process
     python -m examples.publishing.prefect_flow --deploy POOL  deploys both by their entrypoints, for workers of a pool
@@ -39,6 +39,7 @@ from prefect_lockstead import locked
 ROOT = Path(__file__).parents[2]
 KINDS = ("apt", "yum")
 REPO = os.environ.get("PUBLISHING_REPO", "gs://bucket/prefix")
+LOCKS = os.environ.get("PUBLISHING_LOCKS", f"{REPO}/locks")
 TTL = os.environ.get("PUBLISHING_TTL", "5m")
 FAILS_ALWAYS = (Superseded, Refused, BadSignature, lockstead.LeaseLost)
 """What would fail again just so: a stale run, a damaged repository, and every task under a lease that is lost."""
@@ -80,7 +81,7 @@ def prune(kind: str, run: str, pace: dict[str, float], built: Any) -> list[int]:
 
 
 @flow(name="publish-under-lock", flow_run_name="{run}-{kind}", retries=1, retry_delay_seconds=2)
-@locked(f"{REPO}/locks#{{kind}}", ttl=TTL, purpose="publish packages of {run}", expected="10m")
+@locked(f"{LOCKS}#{{kind}}", ttl=TTL, purpose="publish packages of {run}", expected="10m")
 def section(kind: str, run: str, pace: dict[str, float], staged: list[str]) -> None:
     """Publish what was staged to one repository, under its lock."""
     fenced = fence(kind, run, pace)

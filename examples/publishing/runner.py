@@ -157,7 +157,8 @@ def _publish(bucket: Bucket, job: Job, kind: str, files: tuple[Path, ...], repor
             outcome = drive(publishing_naively(bucket, repository, staged), job, kind, say)
             say_outcome(outcome, say)
             return outcome
-        say(What.WAITING)
+        if job.lock.ticket is None:
+            say(What.WAITING)
         with held(job.lock, kind, f"publish {len(files)} packages to {kind}") as lease:
             say(What.HOLDS, number=lease.sequencer().token)
             work = Work(bucket, repository, lease, staged, restore=job.restore.get(kind))

@@ -12,26 +12,16 @@ import subprocess
 import textwrap
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
-from tests.servers.airflow_parts import (
-    MARK,
-    Part,
-    Version,
-    Watcher,
-    is_alive,
-    kill,
-    parent_of,
-    parts,
-    pids_of,
-    settings,
-)
-from tests.servers.base import free_port
+from tests.servers.airflow_parts import Part, Version, parts, settings
+from tests.servers.base import READY_WITHIN, dies_with_us, free_port, until
+from tests.servers.marked import MARK, Watcher, is_alive, kill, parent_of, pids_of
 from tests.servers.postgres import USER, PostgresServer
 
 PATIENCE = 300.0
@@ -86,23 +76,56 @@ class Airflow:
 
     def start(self) -> Self:
         """Start it and wait until every part says that it runs."""
-        for folder in ("dags", "plugins", "logs"):
-            (self.home / folder).mkdir(parents=True, exist_ok=True)
-        (self.home / "webserver_config.py").write_text("AUTH_ROLE_PUBLIC = 'Admin'\nWTF_CSRF_ENABLED = False\n")
-        self._watcher = Watcher(self._mark)
         try:
-            self.postgres.start()
-            self.postgres.tell("CREATE DATABASE airflow")
-            self.run("db", "migrate")
-            for part in self.parts.values():
-                part.launch()
-            for part in self.parts.values():
-                part.until(part.is_ready, "it did not come up")
-            self.until(lambda: self.jobs() >= JOBS, "scheduler and triggerer did not come up")
+            for _ in self.starting():
+                time.sleep(0.05)
         except BaseException:
             self.stop()
             raise
         return self
+
+    def starting(self) -> Iterator[None]:
+        """Start it, and give the word back wherever there is something to wait for; who gives up stops it."""
+        for folder in ("dags", "plugins", "logs"):
+            (self.home / folder).mkdir(parents=True, exist_ok=True)
+        (self.home / "webserver_config.py").write_text("AUTH_ROLE_PUBLIC = 'Admin'\nWTF_CSRF_ENABLED = False\n")
+        self._watcher = Watcher(self._mark)
+        self.postgres.start()
+        self.postgres.tell("CREATE DATABASE airflow")
+        yield from self._migrating()
+        for part in self.parts.values():
+            part.launch()
+        ends_at = time.monotonic() + READY_WITHIN
+        for part in self.parts.values():
+            while not part.is_ready():
+                if not part.is_running or time.monotonic() > ends_at:
+                    raise AssertionError(f"{part.name} did not come up\n{part.log()}")
+                yield
+        ends_at = time.monotonic() + PATIENCE
+        while not self.jobs() >= JOBS:
+            if time.monotonic() > ends_at:
+                raise AssertionError(f"scheduler and triggerer did not come up\n{self.said()}")
+            yield
+
+    def _migrating(self) -> Iterator[None]:
+        with (self.home / "migrate.log").open("wb") as log:
+            migrating = subprocess.Popen(
+                [*dies_with_us(), *self.version.command("db", "migrate")],
+                env={**os.environ, **self.told},
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            ends_at = time.monotonic() + PATIENCE
+            while migrating.poll() is None and time.monotonic() < ends_at:
+                yield
+        finally:
+            migrating.kill()
+            status = migrating.wait()
+        assert status == 0, f"db migrate: {(self.home / 'migrate.log').read_text(errors='replace')[-4000:]}"
 
     def stop(self) -> None:
         """End it and all that it started. Nothing in it needs good order, so nothing is waited for."""
@@ -151,15 +174,8 @@ class Airflow:
 
     def until(self, condition: Callable[[], Any], otherwise: str, seconds: float = PATIENCE) -> Any:
         """Wait until a condition holds and give what it gave; AssertionError with the ends of the logs."""
-        ends_at, pause = time.monotonic() + seconds, 0.05
-        while True:
-            if found := condition():
-                return found
-            if time.monotonic() > ends_at:
-                raise AssertionError(f"{otherwise}\n{self.said()}")
-            time.sleep(pause)
-            # many tests wait at once, and each look is a connection to the database
-            pause = min(0.5, pause * 1.3)
+        # many tests wait at once, and each look is a connection to the database
+        return until(condition, seconds, lambda: f"{otherwise}\n{self.said()}", pause_max=0.5)
 
     def said(self) -> str:
         """Give the ends of what the parts said."""

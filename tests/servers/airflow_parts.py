@@ -6,10 +6,6 @@ is off, and whatever these processes start ends with the test, also if the test 
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,23 +14,6 @@ import httpx
 from tests.servers.base import Server, absent, free_port
 
 ROOT = Path(__file__).parents[2]
-MARK = "LOCKSTEAD_TEST_AIRFLOW"
-"""An environment variable that every process of one Airflow inherits, orphans too; its value is that Airflow's own."""
-
-WATCHER = """
-import os, signal, sys
-mark = sys.argv[1].encode()
-sys.stdin.read()  # ends when who started us ends, however it ends
-for _round in range(20):
-    for entry in os.scandir("/proc"):
-        try:
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                with open(f"/proc/{entry.name}/environ", "rb") as said:
-                    if mark in said.read().split(b"\\0"):
-                        os.kill(int(entry.name), signal.SIGKILL)
-        except OSError:
-            pass
-"""
 
 
 class Version:
@@ -154,52 +133,3 @@ def parts(version: Version, directory: Path, told: Mapping[str, str], port: int)
     names = ["scheduler", "triggerer"] + (["dag-processor", "api-server"] if version.has_task_sdk else ["webserver"])
     ports = {name: port if name in ("api-server", "webserver") else free_port() for name in names}
     return {name: Part(name, version, directory, told, ports[name]) for name in names}
-
-
-class Watcher:
-    """Kills every process of one Airflow as soon as the process that started it is gone, and when told to."""
-
-    def __init__(self, mark: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", WATCHER, f"{MARK}={mark}"], stdin=subprocess.PIPE, start_new_session=True
-        )
-
-    def sweep(self) -> None:
-        """Kill them now, orphans and what tasks left behind included, and wait until it is done."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait(60.0)
-
-
-def pids_of(mark: str) -> list[int]:
-    """Give the living processes of one Airflow: also those whose parents are gone."""
-    wanted, found = f"{MARK}={mark}".encode(), []
-    for entry in os.scandir("/proc"):
-        try:
-            if entry.name.isdigit() and wanted in Path(entry.path, "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
-
-
-def parent_of(pid: int) -> int:
-    """Give the parent of a process; ProcessLookupError if it is gone."""
-    try:
-        said = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        raise ProcessLookupError(pid) from None
-    return int(said.rpartition(")")[2].split()[1])
-
-
-def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that only waits to be reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def kill(pid: int) -> None:
-    """End a process at once (SIGKILL)."""
-    os.kill(pid, signal.SIGKILL)

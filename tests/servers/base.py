@@ -14,9 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
-
-import pytest
+from typing import Any, Final, NoReturn, Self
 
 READY_WITHIN = 120.0
 """Seconds; for a broken server, not for a slow machine."""
@@ -29,8 +27,11 @@ def needed(program: str, *places: str) -> str:
     return found or absent(f"there is no {program} on this machine")
 
 
-def absent(why: str) -> str:
+def absent(why: str) -> NoReturn:
     """Skip with a reason, or fail with it where everything has to be there."""
+    # processes that a test starts import this module too, and need no pytest
+    import pytest
+
     if os.environ.get("CI") == "true":
         pytest.fail(f"{why}, and CI has to have it", pytrace=False)
     pytest.skip(why)
@@ -78,6 +79,28 @@ def answers(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def until(
+    condition: Callable[[], Any],
+    seconds: float,
+    otherwise: Callable[[], str],
+    *,
+    pause: float = 0.02,
+    pause_max: float = 0.25,
+) -> Any:
+    """Wait until a condition holds and give what it gave; AssertionError with what `otherwise` says.
+
+    It is looked at after `pause` seconds, and more and more seldom, up to every `pause_max`: a look may cost a server
+    something.
+    """
+    ends_at = time.monotonic() + seconds
+    while not (found := condition()):
+        if time.monotonic() > ends_at:
+            raise AssertionError(otherwise())
+        time.sleep(pause)
+        pause = min(pause_max, pause * 1.3)
+    return found
 
 
 def _stands_still(pid: int) -> bool:

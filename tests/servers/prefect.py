@@ -1,7 +1,8 @@
 """Decides how a test works with a real Prefect: a server, process workers, and programs that run flows against it.
 
-Must not know locks. It runs in the environment of one Prefect (`make prefect`). Nothing is reached but loopback,
-telemetry is off, and everything lies in a folder of the test.
+Must not know locks, and imports no Prefect: that of the environment that this runs in is started (`make prefect`), or
+that of another, whose Python is named. Nothing is reached but loopback, telemetry is off, and everything lies in a
+folder of the test.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Self
 
@@ -45,11 +45,15 @@ READY_WITHIN: Final = 400.0
 
 
 class PrefectServer(Server):
-    """One server on SQLite, with its services. `settings` stand in its environment besides ours."""
+    """One server on SQLite, with its services. `settings` stand in its environment besides ours.
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    python: the interpreter of the environment that it is installed in; by default this one.
+    """
+
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None, python: Path | None = None) -> None:
         super().__init__(directory)
         self.url = f"http://{self.address}/api"
+        self._python = python or Path(sys.executable)
         self._settings = dict(settings or {})
 
     def start(self) -> Self:
@@ -59,10 +63,10 @@ class PrefectServer(Server):
 
     def command(self) -> Sequence[str]:
         where = ["--host", "127.0.0.1", "--port", str(self.port)]
-        if version("prefect").startswith("3.1."):
+        if any(self._python.parents[1].glob("lib/python3*/site-packages/prefect-3.1.*.dist-info")):
             # as its own command does, which refuses a port for a minute after its last server was killed
-            return [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", *where]
-        return [program(), "server", "start", *where]
+            return [str(self._python), "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", *where]
+        return [program(self._python), "server", "start", *where]
 
     def environment(self) -> Mapping[str, str]:
         return told(self.directory / "home", None) | self._settings
@@ -75,7 +79,7 @@ class PrefectServer(Server):
 
 
 class Worker(Server):
-    """One process worker of a pool, with the flow runs that it starts in its process group."""
+    """One process worker of a pool, with the flow runs that it starts in its process group. python: as the server's."""
 
     def __init__(
         self,
@@ -85,14 +89,16 @@ class Worker(Server):
         *,
         limit: int | None = None,
         settings: Mapping[str, str] | None = None,
+        python: Path | None = None,
     ) -> None:
         super().__init__(directory)
         self._server = server
+        self._python = python or Path(sys.executable)
         self._settings = dict(settings or {})
         self._words = ["--pool", pool, *(["--limit", str(limit)] if limit else [])]
 
     def command(self) -> Sequence[str]:
-        return [program(), "worker", "start", "--type", "process", *self._words]
+        return [program(self._python), "worker", "start", "--type", "process", *self._words]
 
     def environment(self) -> Mapping[str, str]:
         return told(self.directory / "home", self._server.url) | {
@@ -106,9 +112,9 @@ class Worker(Server):
         return "started!" in (self.directory / "log").read_text(errors="replace")
 
 
-def program() -> str:
-    """Give the `prefect` command of this environment."""
-    return str(Path(sys.executable).with_name("prefect"))
+def program(python: Path) -> str:
+    """Give the `prefect` command of an interpreter's environment."""
+    return str(python.with_name("prefect"))
 
 
 @contextmanager

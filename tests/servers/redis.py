@@ -11,7 +11,7 @@ from typing import Any
 
 from lockstead.stores import url
 from lockstead.stores.port import Store
-from lockstead.stores.redis_scripts import ENROL, PASS_ON, READ, WRITING
+from lockstead.stores.redis.scripts import ENROL, PASS_ON, READ, WRITING
 from tests.servers.base import Server, answers, free_port, needed
 
 

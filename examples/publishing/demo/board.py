@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +18,23 @@ from examples.publishing.conversation import PHASES
 from examples.publishing.events import Event, What
 
 COLUMNS = ("stage", "wait", *PHASES)
-STYLES = {What.PUBLISHED: "green", What.REFUSED: "yellow", What.FAILED: "red", What.HOLDS: "cyan", What.PHASE: "cyan"}
+STYLES = {
+    What.PUBLISHED: "green",
+    What.REFUSED: "yellow",
+    What.FAILED: "red",
+    What.HOLDS: "cyan",
+    What.PHASE: "cyan",
+    What.KILLED: "bold red",
+    What.PAUSED: "bold yellow",
+    What.RESUMED: "bold yellow",
+}
+
+NOTES_MIN = 5
+FURNITURE = 9
+"""Lines that are neither rows nor notes: titles, heads, and those between them."""
+
+DONE_TO = {What.KILLED, What.PAUSED, What.RESUMED}
+"""What is done to a run, and not by it."""
 
 
 class Board(Protocol):
@@ -53,7 +69,8 @@ def sentence(event: Event, holder: str) -> str:
         case What.STAGING:
             return "uploads"
         case What.WAITING:
-            return f"waiting for {holder}" if holder else "waiting"
+            whom = event.text or holder
+            return f"waiting for {whom}" if whom else "waiting"
         case What.HOLDS:
             return f"holds, token {event.number}"
         case What.PHASE:
@@ -61,22 +78,29 @@ def sentence(event: Event, holder: str) -> str:
         case What.PUBLISHED:
             cleared = f", cleared away {', '.join(map(str, event.pruned))}" if event.pruned else ""
             return f"version {event.number}: {event.text}{cleared}"
-        case What.REFUSED | What.FAILED:
+        case What.REFUSED | What.FAILED | What.KILLED | What.PAUSED | What.RESUMED:
             return f"{event.what}: {event.text}"
 
 
 @dataclass(slots=True)
 class Row:
-    """One run on one repository."""
+    """One run on one repository. phase: the last that it began under its lease. since: when it came where it is."""
 
     run: str
     repository: str
     ms: dict[str, float] = field(default_factory=dict)
     column: str = ""
+    phase: str = ""
     since: float = 0.0
-    token: str = ""
+    token: int | None = None
+    version: int | None = None
     said: str = ""
     style: str = ""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for the lock."""
+        return self.column == "wait"
 
 
 @dataclass(slots=True)
@@ -97,19 +121,23 @@ class Rows:
             case What.WAITING:
                 row.column = "wait"
             case What.HOLDS:
-                row.column, row.token = "", f", token {event.number}"
+                row.column, row.phase, row.token = "", "", event.number
                 self.holders[event.repository] = event.run
             case What.PHASE:
-                row.column = event.phase
+                row.column = row.phase = event.phase
+            case What.KILLED | What.PAUSED | What.RESUMED:
+                # the lease lives on until its ttl has run out
+                row.column = ""
             case What.PUBLISHED | What.REFUSED | What.FAILED:
                 row.column = ""
+                row.version = event.number if event.what is What.PUBLISHED else row.version
                 if self.holders.get(event.repository) == event.run:
                     del self.holders[event.repository]
         row.since = event.at
         row.style = STYLES.get(event.what, "")
         row.said = sentence(event, self.holders.get(event.repository, ""))
-        if event.what is What.PHASE and row.token:
-            row.said = f"holds{row.token}"
+        if event.what is What.PHASE and row.token is not None:
+            row.said = f"holds, token {row.token}"
         return row
 
 
@@ -144,7 +172,9 @@ class PlainBoard:
             return
         spent = "  ".join(f"{column} {row.ms[column]:.0f}" for column in COLUMNS if column in row.ms)
         timing = f"  [{spent} ms]" if event.what is What.PUBLISHED else ""
-        self.note(f"{event.run:<9} {event.repository:<4} {row.said}{timing}")
+        self.note(
+            f"{event.run:<9} {event.repository:<4} {row.said}{timing}", row.style if event.what in DONE_TO else ""
+        )
 
 
 class LiveBoard:
@@ -155,6 +185,7 @@ class LiveBoard:
         self._title = ""
         self._notes: list[Text] = []
         self._console = console
+        self._is_over = False
         self._live = Live(console=console, refresh_per_second=12, get_renderable=self._draw)
 
     def __enter__(self) -> Self:
@@ -164,12 +195,13 @@ class LiveBoard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._is_over = True
         self._live.stop()
 
     def act(self, title: str) -> None:
         """Begin an act: what there is scrolls away upwards."""
         if self._title:
-            self._live.console.print(self._draw())
+            self._live.console.print(self._shown(self._notes))
         self._rows, self._title, self._notes = Rows(), title, []
 
     def note(self, text: str, style: str = "") -> None:
@@ -181,6 +213,15 @@ class LiveBoard:
         self._rows.take(event)
 
     def _draw(self) -> Group:
+        # what does not fit is cut off below, and the last notes are the news
+        room = self._console.height - FURNITURE - len(self._rows.rows)
+        return self._shown(self._notes if self._is_over else self._notes[-max(NOTES_MIN, room) :])
+
+    def _shown(self, notes: list[Text]) -> Group:
+        shown = self._tables() if self._rows.rows else []
+        return Group(Text(f"\n{self._title}", style="bold"), *shown, *notes)
+
+    def _tables(self) -> list[RenderableType]:
         table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
         for name in ("run", "repo"):
             table.add_column(name)
@@ -190,8 +231,7 @@ class LiveBoard:
         for row in list(self._rows.rows.values()):
             cells = [Text("•", style="cyan") if row.column == name else _ms(row.ms.get(name)) for name in COLUMNS]
             table.add_row(row.run, row.repository, *cells, Text(row.said, style=row.style))
-        shown = [table] if self._rows.rows else []
-        return Group(Text(f"\n{self._title}", style="bold"), *shown, *self._notes)
+        return [table]
 
 
 def _ms(spent: float | None) -> Text:

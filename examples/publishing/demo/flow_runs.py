@@ -14,11 +14,12 @@ from typing import Any, Self
 
 import httpx
 
+from examples.publishing.demo.tail import Tail
 from examples.publishing.events import Event
 
 LINE = re.compile(r"\| (?:Flow|Task) run '(?P<run>[^']+)' - (?P<text>.*)$")
-OF_THE_LOCK = re.compile(r"waiting for |acquired .* s$")
-"""Whom somebody waits for, and that it has ended."""
+OF_THE_LOCK = re.compile(r"waiting for '|acquired .* s$|the lease of .* is lost")
+"""Whom somebody waits for, that it has ended, and that a lease was lost."""
 
 BUSY_WITHIN = 60.0
 ENDED = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
@@ -37,18 +38,11 @@ class WorkerLog:
     """What a process worker and its flow runs write; each line is given once."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._read = 0
+        self._tail = Tail(path)
 
     def news(self) -> Iterator[Said]:
         """Give what was said since the last time."""
-        with self._path.open("rb") as file:
-            file.seek(self._read)
-            content = file.read()
-        # A line that is still being written is read the next time.
-        whole = content[: content.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in whole.decode("utf-8", "replace").splitlines():
+        for line in self._tail.news():
             found = LINE.search(line)
             if found is None:
                 continue
@@ -101,6 +95,10 @@ class Api:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ask no more."""
         self._client.close()
 
     def start(self, deployment: str, name: str, parameters: Mapping[str, Any]) -> FlowRun:

@@ -8,82 +8,78 @@ from __future__ import annotations
 
 import shutil
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
-import lockstead
 from airflow_lockstead.config import KEEPER_TTL_MIN
-from examples.publishing.conversation import PHASES
+from examples.publishing.demo.accidents import Part
 from examples.publishing.demo.acts import Finding, judged, say, unharmed
+from examples.publishing.demo.environments import ROOT, Environment
+from examples.publishing.demo.orchestrated import (
+    DOOMED,
+    Course,
+    a_home,
+    apart,
+    cleared,
+    doomed,
+    enter,
+    free,
+    listed,
+    paced,
+    play,
+    settings,
+)
+from examples.publishing.demo.party import READY_WITHIN, WAITING, Orchestrated, Scene, note_wait, tokens, until
 from examples.publishing.demo.task_logs import Said, TaskLogs
 from examples.publishing.demo.theatre import Ledger, Reader, Theatre, attempted
 from examples.publishing.events import Event, What
 from examples.publishing.runner import FORMATS, Job
 from tests.servers.airflow import ENDED, Airflow, Run
-from tests.servers.airflow_parts import ROOT
 
-VERSION = "3.3"
+AIRFLOW = Environment("airflow", "3.3")
 DAG_FILE = Path(__file__).parents[1] / "airflow_dag.py"
 DAGS = {"tools": "publish_tools", "services": "publish_services"}
-DOOMED = "tools"
-LINGER = 5.0
+LOST = "stopping this task: "
+LINGER = 120.0
 PATIENCE = 300.0
 
+KEEPERLESS_TTL = 30.0
+"""Seconds that the lease of a group without a keeper lives: longer than a busy machine takes between two tasks."""
 
-@dataclass(slots=True)
-class Course:
-    """What was seen of the runs. killed: the process that was."""
 
-    runs: Mapping[str, Run]
-    events: list[Event] = field(default_factory=list)
-    killed: int | None = None
-
-    def of(self, what: What, repository: str) -> list[Event]:
-        """Give the events of a kind on one repository, in their order."""
-        return [one for one in self.events if (one.what, one.repository) == (what, repository)]
+def airflow_at(theatre: Theatre, home: Path, ttl: float, more: Mapping[str, str]) -> Airflow:
+    """Make an Airflow whose DAGs publish to the theatre's repositories, not started. more: its settings."""
+    (home / "dags").mkdir()
+    shutil.copy(DAG_FILE, home / "dags" / "publishing.py")
+    ours = settings(theatre, home / "tmp")
+    told = {
+        "PYTHONPATH": str(ROOT),
+        "AIRFLOW_VAR_PUBLISHING_REPO": ours.pop("PUBLISHING_REPO"),
+        "AIRFLOW_VAR_PUBLISHING_SECRET_KEY": ours.pop("PUBLISHING_SECRET_KEY"),
+        **ours,
+        "PUBLISHING_TTL": f"{ttl:g}",
+        "PUBLISHING_KEEPER": "yes" if ttl >= KEEPER_TTL_MIN.default else "no",
+        **more,
+    }
+    return Airflow(AIRFLOW.version, home, told=told)
 
 
 @contextmanager
 def an_airflow(theatre: Theatre, findings: Sequence[Finding]) -> Iterator[Airflow]:
-    """Run an Airflow whose DAGs publish to the theatre's repositories. Its home is below build/, and goes with it.
-
-    It stays, for its logs, if the block fails or made a finding that is not good.
-    """
-    home = ROOT / "build" / "demo-airflow" / uuid.uuid4().hex[:8]
-    (home / "dags").mkdir(parents=True)
-    shutil.copy(DAG_FILE, home / "dags" / "publishing.py")
-    told = {
-        "PYTHONPATH": str(ROOT),
-        "AIRFLOW_VAR_PUBLISHING_REPO": f"gs://{theatre.place.bucket}/{theatre.place.prefix}".rstrip("/"),
-        "AIRFLOW_VAR_PUBLISHING_SECRET_KEY": theatre.secret_key,
-        "PUBLISHING_TTL": f"{theatre.ttl:g}",
-        "PUBLISHING_KEEPER": "yes" if theatre.ttl >= KEEPER_TTL_MIN.default else "no",
-    }
-    theatre.board.act("Before: a real Airflow, all of it on this machine")
-    theatre.board.note("starting PostgreSQL, scheduler, triggerer, DAG processor and API server")
-    started = time.monotonic()
-    is_wanted = False
-    try:
-        with Airflow(VERSION, home, told=told) as airflow:
+    """Run an Airflow whose DAGs publish to the theatre's repositories; its home as `a_home` says."""
+    with a_home(theatre, "demo-airflow", findings) as home:
+        theatre.board.act("Before: a real Airflow, all of it on this machine")
+        theatre.board.note("starting PostgreSQL, scheduler, triggerer, DAG processor and API server")
+        started = time.monotonic()
+        with airflow_at(theatre, home, theatre.ttl, {}) as airflow:
             airflow.until(lambda: set(DAGS.values()) <= _known(airflow), "the DAGs are not there")
             theatre.board.note(
                 f"Airflow {airflow.version.full} runs after {time.monotonic() - started:.0f} s, with the DAGs"
                 f" {' and '.join(DAGS.values())}; to look at while it lasts: http://127.0.0.1:{airflow.port}"
             )
             yield airflow
-        is_wanted = not all(finding.is_good for finding in findings)
-    except Exception:
-        is_wanted = True
-        raise
-    finally:
-        if is_wanted:
-            theatre.board.note(f"its logs are in {home}", "yellow")
-        else:
-            shutil.rmtree(home, ignore_errors=True)
 
 
 def two_dags(theatre: Theatre, airflow: Airflow, ledger: Ledger) -> list[Finding]:
@@ -91,96 +87,178 @@ def two_dags(theatre: Theatre, airflow: Airflow, ledger: Ledger) -> list[Finding
     theatre.board.act("Act 1: two DAGs publish to both repositories; a worker is killed in mid-section")
     jobs = dict(zip(DAGS, theatre.jobs("", tuple(DAGS)), strict=True))
     attempted(ledger, tuple(jobs.values()))
+    paces = {name: paced(job, doomed(name, LINGER)) for name, job in jobs.items()}
+    seen = Play(theatre, airflow, ledger, DAGS, jobs, paces)
+    course = seen.course
     with Reader(theatre, ledger, pause=1.0) as reader:
-        course = _play(theatre, airflow, ledger, jobs)
-    states = {name: airflow.run_state(run) for name, run in course.runs.items()}
+        play(seen, theatre, course, list(DAGS), PATIENCE + 60 * theatre.pace)
+    states = {name: airflow.run_state(run) for name, run in seen.runs.items()}
     findings = [
-        Finding(set(states.values()) == {"success"}, f"Airflow says of the runs: {_listed(states)}"),
-        _retried(airflow, course),
-        Finding(
-            any(one.pruned for one in course.of(What.PUBLISHED, "apt") if one.run == DOOMED),
-            "the half version that the killed one left was cleared away",
-        ),
-        *(_apart(course, kind) for kind in FORMATS),
-        _free(theatre),
+        Finding(set(states.values()) == {"success"}, f"Airflow says of the runs: {listed(states)}"),
+        _retried(airflow, seen.runs[DOOMED], "apt.build", one_lease=len(course.of(What.HOLDS, "apt")) == len(DAGS)),
+        cleared(course, by=DOOMED),
+        *(apart(course, kind, len(DAGS)) for kind in FORMATS),
+        free(theatre),
     ]
     for finding in findings:
         say(theatre, finding)
     return [*findings, *judged(theatre, ledger), unharmed(theatre, reader)]
 
 
-def _play(theatre: Theatre, airflow: Airflow, ledger: Ledger, jobs: Mapping[str, Job]) -> Course:
-    """Start the runs, the second as soon as the first holds a lock; kill; give what was seen when both have ended."""
-    logs = TaskLogs(airflow.home / "logs")
-    course = Course({DOOMED: _start(airflow, DOOMED, jobs[DOOMED])})
-    ends_at = time.monotonic() + PATIENCE + 60 * theatre.pace
-    while True:
-        # Asked before reading, or the last words would be missed.
-        is_over = len(course.runs) == len(DAGS) and all(airflow.run_state(run) in ENDED for run in course.runs.values())
-        for said in logs.news():
-            _take(theatre, airflow, ledger, jobs, course, said)
-        if is_over:
-            return course
-        if time.monotonic() > ends_at:
-            states = {name: airflow.tasks(run) for name, run in course.runs.items()}
-            raise TimeoutError(f"the runs did not end within {PATIENCE:.0f} s: {states}")
-        if len(course.runs) < len(DAGS) and course.of(What.HOLDS, "apt"):
-            started = {name: _start(airflow, name, jobs[name]) for name in DAGS if name not in course.runs}
-            course.runs = {**course.runs, **started}
-        time.sleep(0.1)
+@dataclass(slots=True)
+class Play:
+    """Some runs in this Airflow, by their names, which are those of dags, jobs and paces.
+
+    at: the task heard of last, of each run on each repository. awaited: whom each one waited for.
+    """
+
+    theatre: Theatre
+    airflow: Airflow
+    ledger: Ledger
+    dags: Mapping[str, str]
+    jobs: Mapping[str, Job]
+    paces: Mapping[str, Mapping[str, float]]
+    course: Course = field(default_factory=Course)
+    logs: TaskLogs = field(init=False)
+    runs: dict[str, Run] = field(default_factory=dict)
+    awaited: dict[str, str] = field(default_factory=dict)
+    at: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.logs = TaskLogs(self.airflow.home / "logs")
+
+    def start(self, name: str) -> None:
+        """Trigger the DAG of a run."""
+        conf = {"packages": [str(path) for path in self.jobs[name].files], "pace": dict(self.paces[name])}
+        self.runs[name] = self.airflow.trigger(self.dags[name], name, conf)
+
+    def are_over(self) -> bool:
+        """Tell whether the runs have ended."""
+        return all(self.airflow.run_state(run) in ENDED for run in self.runs.values())
+
+    def look(self) -> None:
+        """Read the logs on."""
+        for said in self.logs.news():
+            self._take(said)
+
+    def kill(self, name: str, repository: str) -> str:
+        """Kill the process of the body that is at work on a repository."""
+        task = self.at[name, repository]
+        return f"process {self.airflow.kill_body(self.runs[name], task)}, the body of {task}"
+
+    def states(self) -> object:
+        """Give the tasks of the runs."""
+        return {name: self.airflow.tasks(run) for name, run in self.runs.items()}
+
+    def _take(self, said: Said) -> None:
+        event = said.event
+        if event is not None:
+            self.at[said.run, event.repository] = said.task
+        else:
+            self.theatre.board.note(f"{said.run}, {said.task}: {said.text}", "dim")
+            kind = said.task.partition(".")[0]
+            if said.text.startswith(WAITING):
+                note_wait(self.awaited, said.run, said.text)
+                event = Event(said.run, kind, What.WAITING)
+            elif said.text.startswith(LOST):
+                event = Event(said.run, kind, What.REFUSED, text=said.text.removeprefix(LOST))
+        if event is not None:
+            enter(self.theatre, self.ledger, self.course, self.jobs[said.run], event)
 
 
-def _take(
-    theatre: Theatre, airflow: Airflow, ledger: Ledger, jobs: Mapping[str, Job], course: Course, said: Said
-) -> None:
-    if said.event is None:
-        theatre.board.note(f"{said.run}, {said.task}: {said.text}", "dim")
-        return
-    event = said.event
-    course.events.append(event)
-    theatre.note_event(ledger, jobs[event.run], event)
-    if course.killed is None and (event.run, event.repository, event.phase) == (DOOMED, "apt", "metadata"):
-        course.killed = airflow.kill_body(course.runs[DOOMED], said.task)
-        theatre.board.note(
-            f"killed: SIGKILL to process {course.killed}, the body of {said.task}, its version half written", "yellow"
-        )
+class AirflowParty(Orchestrated[Play]):
+    """A DAG's run in an Airflow of its own."""
+
+    name = "airflow"
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._airflow: Airflow | None = None
+        self._killed = ""
+        self._failed = ""
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of its environment."""
+        return AIRFLOW.python
+
+    @property
+    def title(self) -> str:
+        """Its version and address."""
+        return f"Airflow {AIRFLOW.installed('apache_airflow')}, http://127.0.0.1:{self._started.port}"
+
+    def starting(self) -> Generator[None, None, None]:
+        """Start scheduler, triggerer, DAG processor and API server."""
+        scene = self._scene
+        # a keeper, in the triggerer, would renew the lease of a body that stands still
+        has_keeper = scene.part is not Part.PAUSED
+        ttl = KEEPER_TTL_MIN.default if has_keeper else max(scene.theatre.ttl, KEEPERLESS_TTL)
+        airflow = self._airflow = airflow_at(scene.theatre, scene.home, ttl, scene.settings)
+        yield from airflow.starting()
+        yield from until(lambda: DAGS["tools"] in _known(airflow), "Airflow does not know the DAGs", READY_WITHIN)
+        dags, jobs, paces = {self.name: DAGS["tools"]}, {self.name: scene.job}, {self.name: scene.pace}
+        self._play = Play(scene.theatre, airflow, scene.ledger, dags, jobs, paces, scene.course)
+
+    def stop(self) -> None:
+        """End all of it."""
+        if self._airflow is not None:
+            self._airflow.stop()
+
+    def is_over(self) -> bool:
+        """Tell whether the run has ended; one that was paused and failed is going to be cleared."""
+        state = self._started.run_state(self._run)
+        is_to_be_cleared = self._scene.part is Part.PAUSED and not self._failed
+        return state == "success" or (state == "failed" and not is_to_be_cleared)
+
+    def kill(self, repository: str) -> str:
+        """Kill the process of the body."""
+        self._killed = self._play.at[self.name, repository]
+        return super().kill(repository)
+
+    def pause(self, repository: str) -> str:
+        """Stop the process of the body; who watches over it goes on."""
+        task = self._play.at[self.name, repository]
+        return self._pause(self._started.body_of(self._run, task), f"the body of {task}")
+
+    def mend(self) -> str:
+        """Clear the group of a run that failed, as somebody does who has looked at it."""
+        moment = self._scene.moment
+        if self._failed or moment is None or self._started.run_state(self._run) != "failed":
+            return ""
+        failed = [one.task_id for one in self._started.tasks(self._run) if one.state == "failed"]
+        self._failed = ", ".join(failed)
+        self._started.clear(self._run, [f"{moment.repository}.lock_acquire"], downstream=True)
+        return f"Airflow shows the run failed, by {self._failed}; {moment.repository} is cleared from lock_acquire on"
+
+    def findings(self) -> list[Finding]:
+        """Ask Airflow's tables."""
+        state, moment, course = self._started.run_state(self._run), self._scene.moment, self._scene.course
+        if moment is None or self._scene.part is Part.UNHARMED:
+            return [Finding(state == "success", f"Airflow says of its run: {state}")]
+        held = tokens(course, self.name, moment.repository)
+        if self._scene.part is Part.KILLED:
+            retried = _retried(self._started, self._run, self._killed, one_lease=len(held) == 1)
+            return [Finding(state == "success", f"Airflow says of its run: {state}"), retried]
+        text = f"Airflow says of its run: failed by {self._failed or 'nothing'}, and when that was cleared {state}"
+        is_good = bool(self._failed) and state == "success" and len(held) == 2
+        return [Finding(is_good, f"{text}; it held with the tokens {' and '.join(map(str, held))}")]
+
+    @property
+    def _started(self) -> Airflow:
+        if self._airflow is None:
+            raise RuntimeError("Airflow has not been started")
+        return self._airflow
+
+    @property
+    def _run(self) -> Run:
+        return self._play.runs[self.name]
 
 
-def _start(airflow: Airflow, name: str, job: Job) -> Run:
-    pace = {f"{kind}/{phase}": job.pace.every for kind in FORMATS for phase in PHASES} if job.pace.every else {}
-    if name == DOOMED:
-        pace["apt/metadata"] = LINGER + job.pace.every
-    return airflow.trigger(DAGS[name], name, {"packages": [str(path) for path in job.files], "pace": pace})
-
-
-def _retried(airflow: Airflow, course: Course) -> Finding:
-    run = course.runs[DOOMED]
-    tries = airflow.task(run, "apt.build").try_number
-    # The task that says the token ran once for each run: nobody acquired anew.
-    is_good = course.killed is not None and tries > 1 and len(course.of(What.HOLDS, "apt")) == len(DAGS)
-    return Finding(is_good, f"the killed task was tried {tries} times, under one and the same lease")
-
-
-def _apart(course: Course, kind: str) -> Finding:
-    """Judge whether one held after the other, with a higher token."""
-    held = course.of(What.HOLDS, kind)
-    ended = {one.run: one.at for one in course.of(What.PUBLISHED, kind)}
-    are_apart = all(
-        one.run in ended and ended[one.run] <= other.at and (one.number or 0) < (other.number or 0)
-        for one, other in pairwise(held)
-    )
-    order = ", then ".join(f"{one.run} with token {one.number}" for one in held)
-    return Finding(are_apart and len(held) == len(DAGS), f"{kind}: one after the other: {order}")
-
-
-def _free(theatre: Theatre) -> Finding:
-    held = [kind for kind in FORMATS if lockstead.Lock(f"{theatre.lock_url}#{kind}").inspect() is not None]
-    return Finding(not held, "both locks are free" if not held else f"still locked: {', '.join(held)}")
+def _retried(airflow: Airflow, run: Run, task: str, *, one_lease: bool) -> Finding:
+    """Judge whether a task that was killed was tried again; the task that says the token ran once for each lease."""
+    tries = airflow.task(run, task).try_number if task else 0
+    return Finding(tries > 1 and one_lease, f"the killed task was tried {tries} times, under one and the same lease")
 
 
 def _known(airflow: Airflow) -> set[str]:
     return {row[0] for row in airflow.asked("SELECT dag_id FROM serialized_dag")}
-
-
-def _listed(states: Mapping[str, str | None]) -> str:
-    return ", ".join(f"{name} {state}" for name, state in states.items())

@@ -1,33 +1,112 @@
-"""Plays the four acts in order and says at the end whether the claims hold."""
+"""Plays the acts in order and says at the end whether the claims hold."""
 
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
+from examples.publishing.demo.accidents import Accidents
 from examples.publishing.demo.acts import Finding, killed_and_paused, real_clients, with_lock, without_lock
 from examples.publishing.demo.board import board_for
+from examples.publishing.demo.fitness import Unfit, check_fences, check_shared
+from examples.publishing.demo.locks_board import locks_board_for
+from examples.publishing.demo.orchestrated import Course, a_home
 from examples.publishing.demo.theatre import Ledger, theatre
 from examples.publishing.gcs import Place
 
 
 def show(place: Place | None, lock_url: str | None, *, ttl: float, pace: float, console: Console) -> bool:
-    """Play the demo; gives whether everything it claims was seen. KeyboardInterrupt passes, with all stopped."""
+    """Play the four acts of the engine; gives whether everything it claims was seen.
+
+    Unfit, with one line, for locks that cannot be. KeyboardInterrupt passes, with all stopped.
+    """
+    if lock_url is not None:
+        check_fences(lock_url)
     with (
         _judging(console) as findings,
         board_for(console) as board,
         theatre(board, place, lock_url, ttl, pace) as stage,
     ):
+        if lock_url is not None:
+            check_shared(lock_url, [Path(sys.executable)])
         ledger = Ledger()
         findings.extend(without_lock(stage))
         findings.extend(with_lock(stage, ledger))
         findings.extend(killed_and_paused(stage, ledger))
         findings.extend(real_clients(stage, ledger))
+    return all(finding.is_good for finding in findings)
+
+
+DRAWINGS = (".svg", ".png", ".pdf")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Which files are written, if any: what is shown, as plain lines; and the course, drawn."""
+
+    record: Path | None = None
+    diagram: Path | None = None
+
+    def check(self) -> None:
+        """Raise Unfit if one of them has no folder to be in, or is no drawing."""
+        for path in filter(None, (self.record, self.diagram)):
+            if not path.parent.is_dir():
+                raise Unfit(f"{path}: there is no folder {path.parent}")
+        if self.diagram is not None and self.diagram.suffix not in DRAWINGS:
+            raise Unfit(f"{self.diagram}: a drawing ends in {', '.join(DRAWINGS)}")
+
+
+def show_four(
+    place: Place | None,
+    lock_url: str | None,
+    written: Written,
+    *,
+    seed: int,
+    ttl: float,
+    pace: float,
+    console: Console,
+) -> bool:
+    """Play three orchestrators and a script at one repository; as `show`.
+
+    Unfit or Absent, with one line, for what cannot be, before anything was started.
+    """
+    from examples.publishing.demo.four import Cast, one_repository
+    from examples.publishing.demo.on_airflow import AIRFLOW, AirflowParty
+    from examples.publishing.demo.on_dagster import DAGSTER, DagsterParty
+    from examples.publishing.demo.on_prefect import PREFECT, PrefectParty
+    from examples.publishing.demo.on_shell import ShellParty
+
+    cast = Cast({one.name: one for one in (AirflowParty, PrefectParty, DagsterParty)}, {ShellParty.name: ShellParty})
+    accidents = Accidents.of(seed, list(cast.harmed))
+    written.check()
+    if lock_url is not None:
+        check_fences(lock_url)
+    pythons = [Path(sys.executable), *(one.python for one in (AIRFLOW, PREFECT, DAGSTER))]
+    course = Course()
+    with (
+        _recording(written.record) as recorded,
+        _judging(console, recorded) as findings,
+        locks_board_for(console, recorded) as board,
+        theatre(board, place, lock_url, ttl, pace) as stage,
+        a_home(stage, "demo", findings) as home,
+    ):
+        if lock_url is not None:
+            check_shared(lock_url, pythons)
+        ledger = Ledger()
+        findings.extend(one_repository(cast, accidents, stage, ledger, course, home))
+        findings.extend(real_clients(stage, ledger))
+    if written.diagram is not None:
+        from examples.publishing.demo.diagram import draw
+
+        draw(course, written.diagram)
     return all(finding.is_good for finding in findings)
 
 
@@ -56,24 +135,43 @@ def show_on_prefect(place: Place | None, *, ttl: float, pace: float, console: Co
     return all(finding.is_good for finding in findings)
 
 
+def show_on_dagster(place: Place | None, *, ttl: float, pace: float, console: Console) -> bool:
+    """Play the demo on a real Dagster; as `show`."""
+    from examples.publishing.demo.on_dagster import a_dagster, two_jobs
+
+    with _judging(console) as findings, board_for(console) as board, theatre(board, place, None, ttl, pace) as stage:
+        ledger = Ledger()
+        with a_dagster(stage, findings) as dagster:
+            findings.extend(two_jobs(stage, dagster, ledger))
+        findings.extend(real_clients(stage, ledger))
+    return all(finding.is_good for finding in findings)
+
+
 @contextmanager
-def _judging(console: Console) -> Iterator[list[Finding]]:
-    """Collect findings and give the verdict at the end."""
+def _recording(path: Path | None) -> Iterator[Console | None]:
+    """Give what writes plain lines of 100 columns to a file, and leaves them whole; None without a path."""
+    if path is None:
+        yield None
+        return
+    with path.open("w", encoding="utf-8") as file:
+        yield Console(file=file, width=100)
+
+
+@contextmanager
+def _judging(console: Console, record: Console | None = None) -> Iterator[list[Finding]]:
+    """Collect findings and give the verdict at the end, which is recorded as well."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _as_interrupt)
     started = time.monotonic()
     findings: list[Finding] = []
     yield findings
     failed = [finding for finding in findings if not finding.is_good]
-    for finding in failed:
-        console.print(f"NOT SO: {finding.text}", style="bold red", highlight=False, markup=False)
     verdict = "nothing lost, nobody harmed" if not failed else f"{len(failed)} of {len(findings)} claims did not hold"
-    console.print(
-        f"\nVerdict: {verdict}; {len(findings) - len(failed)} claims hold ({time.monotonic() - started:.0f} s)",
-        style="bold red" if failed else "bold green",
-        highlight=False,
-        soft_wrap=True,
-    )
+    text = f"\nVerdict: {verdict}; {len(findings) - len(failed)} claims hold ({time.monotonic() - started:.0f} s)"
+    for where in filter(None, (console, record)):
+        for finding in failed:
+            where.print(f"NOT SO: {finding.text}", style="bold red", highlight=False, markup=False)
+        where.print(text, style="bold red" if failed else "bold green", highlight=False, soft_wrap=True)
 
 
 def _as_interrupt(_number: int, _frame: FrameType | None) -> None:

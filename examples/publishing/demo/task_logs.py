@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from examples.publishing.demo.tail import Tail
 from examples.publishing.events import Event
 
-OF_THE_LOCK = re.compile(r"waiting for |acquired .* s$")
-"""Whom somebody waits for, and that it has ended."""
+OF_THE_LOCK = re.compile(r"waiting for |acquired .* s$|stopping this task: ")
+"""Whom somebody waits for, that it has ended, and that a lease was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class TaskLogs:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._read: dict[Path, int] = {}
+        self._tails: dict[Path, Tail] = {}
 
     def news(self) -> list[Said]:
         """Give what was said since the last time, events in the order in which they happened."""
@@ -45,13 +46,7 @@ class TaskLogs:
     def _of(self, path: Path) -> Iterator[Said]:
         run, task = (path.parts[at].partition("=")[2] for at in (-3, -2))
         attempt = int(path.name.partition("=")[2].split(".")[0])
-        with path.open("rb") as file:
-            file.seek(self._read.get(path, 0))
-            content = file.read()
-        # A line that is still being written is read the next time.
-        whole = content[: content.rfind(b"\n") + 1]
-        self._read[path] = self._read.get(path, 0) + len(whole)
-        for line in whole.splitlines():
+        for line in self._tails.setdefault(path, Tail(path)).news():
             try:
                 text = str(json.loads(line)["event"])
             except (ValueError, TypeError, KeyError):

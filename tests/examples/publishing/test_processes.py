@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from examples.publishing.runner import FORMATS
 from examples.publishing.signing import Signer
 from lockstead.testing.gcs_server import GcsServer
 from tests.examples.publishing.world import Hooked, Shelf, World
+from tests.servers.demos import interrupt, shown
 
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "examples.publishing"]
@@ -148,59 +148,15 @@ def test_the_command_line_publishes_concurrently_rolls_back_and_audits(
     assert command("audit", "--repo", "gs://b/mine", "--public-key", str(tmp_path / "public.asc")).returncode == 1
 
 
-def running_with(mark: str) -> list[int]:
-    """Give the processes whose environment carries a mark."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark.encode() in entry.read_bytes():
-                found.append(int(entry.parent.name))
-        except OSError:
-            continue
-    return found
-
-
 @pytest.mark.slow
 def test_the_demo_shows_what_it_claims(tmp_path: Path) -> None:
-    mark = uuid.uuid4().hex
-    done = subprocess.run(
-        [*COMMAND, "demo"],
-        env=environment(MARK=mark, TMPDIR=str(tmp_path)),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    for claim in ("was reported as published and is gone", "cleared away", "with token", "Verdict: nothing lost"):
-        assert claim in done.stdout
-    assert not done.stderr.strip()
-    assert not running_with(mark)
-    assert not list(tmp_path.iterdir())
+    claims = ("was reported as published and is gone", "cleared away", "with token", "Verdict: nothing lost")
+    shown([*COMMAND, "demo", "--only", "engine"], tmp_path, ROOT / "build" / "demo", claims, within=150)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes by /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
-    mark = uuid.uuid4().hex
-    process = subprocess.Popen(
-        [*COMMAND, "demo", "--pace", "0.3"],
-        env=environment(MARK=mark, TMPDIR=str(tmp_path), PYTHONUNBUFFERED="1"),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    with process.stdout:
-        for line in process.stdout:
-            if "holds, token" in line:
-                break
-        assert len(running_with(mark)) > 2
-        process.send_signal(number)
-        process.stdout.read()
-    assert process.wait(20) != 0
-    assert not running_with(mark)
-    assert not list(tmp_path.iterdir())
+    command = [*COMMAND, "demo", "--only", "engine", "--pace", "0.3"]
+    interrupt(command, number, tmp_path, ROOT / "build" / "demo", line="holds, token", processes=3)

@@ -1,0 +1,108 @@
+"""What the demo of four shows: who holds each lock and who waits, where each run is, and for whom it waits.
+
+Made for a terminal of 100 columns. Decides nothing; draws what the events say.
+"""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from examples.publishing.conversation import PHASES
+from examples.publishing.demo.board import Board, LiveBoard, PlainBoard, Row, Rows
+from examples.publishing.events import Event
+from examples.publishing.runner import FORMATS
+
+
+class LocksBoard(LiveBoard):
+    """Two tables that change while one looks at them: of the locks, and of the runs."""
+
+    def _tables(self) -> list[RenderableType]:
+        locks = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        for name in ("lock", "holder", "token", "waiting"):
+            locks.add_column(name)
+        for kind in FORMATS:
+            locks.add_row(kind, *_lock(self._rows, kind))
+        runs = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+        for name in ("run", "repo", "section", "token", "version"):
+            runs.add_column(name, justify="right" if name == "version" else "left", no_wrap=True)
+        runs.add_column("now", overflow="ellipsis", no_wrap=True, ratio=1)
+        for row in sorted(self._rows.rows.values(), key=lambda row: (row.repository, row.run)):
+            runs.add_row(row.run, row.repository, bar(row), _or(row.token), _or(row.version), _now(row))
+        return [locks, Text(), runs, Text()]
+
+
+def bar(row: Row) -> Text:
+    """Draw how far a run is in its section: a block for each phase."""
+    if not row.phase:
+        return Text("·" * len(PHASES), style="dim")
+    at = PHASES.index(row.phase)
+    is_through = not row.column and row.style == "green"
+    done = len(PHASES) if is_through else at
+    current = "" if is_through else "▶"
+    return Text("■" * done + current + "·" * (len(PHASES) - done - len(current)), style=row.style)
+
+
+def _lock(rows: Rows, kind: str) -> tuple[Text, Text, Text]:
+    holder = rows.holders.get(kind, "")
+    held = rows.rows.get((holder, kind))
+    waiting = [row.run for row in rows.rows.values() if row.repository == kind and row.is_waiting]
+    return (
+        Text(holder or "free", style=held.style if held else "dim"),
+        Text(_or(held.token if held else None)),
+        Text(", ".join(waiting)),
+    )
+
+
+def _now(row: Row) -> Text:
+    since = f", {time.monotonic() - row.since:.0f} s" if row.is_waiting else ""
+    phase = f": {row.phase}" if row.column and row.column == row.phase else ""
+    # the token has a column of its own
+    said = "holds" if phase or row.said.startswith("holds") else row.said
+    return Text(f"{said}{phase}{since}", style=row.style)
+
+
+def _or(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+class Both:
+    """Two boards that show the same."""
+
+    def __init__(self, first: Board, second: Board) -> None:
+        self._first, self._second = first, second
+
+    def __enter__(self) -> Self:
+        self._first.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._first.__exit__(kind, error, traceback)
+
+    def act(self, title: str) -> None:
+        """Begin an act."""
+        self._first.act(title)
+        self._second.act(title)
+
+    def note(self, text: str, style: str = "") -> None:
+        """Say a line."""
+        self._first.note(text, style)
+        self._second.note(text, style)
+
+    def event(self, event: Event) -> None:
+        """Show what a run did."""
+        self._first.event(event)
+        self._second.event(event)
+
+
+def locks_board_for(console: Console, record: Console | None) -> Board:
+    """Choose the board that fits where the output goes. record: where the same is to stand as plain lines."""
+    shown = LocksBoard(console) if console.is_terminal else PlainBoard(console)
+    return shown if record is None else Both(shown, PlainBoard(record))

@@ -1,0 +1,251 @@
+"""What the demos on real orchestrators share: their home, the course of the two runs, and what is found of it.
+
+Must not know any orchestrator, nor anything of the tests.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+import lockstead
+from examples.publishing.conversation import PHASES
+from examples.publishing.demo.acts import Finding
+from examples.publishing.demo.environments import ROOT
+from examples.publishing.demo.theatre import Ledger, Theatre
+from examples.publishing.events import Event, What
+from examples.publishing.runner import FORMATS, Job
+
+DOOMED = "tools"
+"""The run that is killed in mid-section; it begins, the others follow as soon as it holds a lock."""
+
+
+@dataclass(slots=True)
+class Course:
+    """What was seen of the runs, and done to them, in the order in which it was heard."""
+
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def killed(self) -> Event | None:
+        """That the first was killed, if one was."""
+        return next((one for one in self.events if one.what is What.KILLED), None)
+
+    def add(self, event: Event) -> list[Event]:
+        """Enter an event; gives it, and who waits for somebody else from then on."""
+        place = (event.run, event.repository)
+        if event.what is What.WAITING:
+            if self._has_last(place, {What.HOLDS, What.PHASE, What.PAUSED}):
+                return []
+            event = replace(event, text=event.text or self.holder(event.repository))
+            if (last := self._last(*place)) and (last.what, last.text) == (event.what, event.text):
+                return []
+        elif (last := self._last(*place)) and last.what is What.WAITING and last.at > event.at:
+            # who waits may be told of late: a wait begins no later than it ends
+            self.events[self.events.index(last)] = replace(last, at=event.at)
+        added = [event]
+        if event.what is What.HOLDS:
+            others = {
+                one.run: None for one in self.events if one.repository == event.repository and one.run != event.run
+            }
+            waiting = [run for run in others if self._has_last((run, event.repository), {What.WAITING})]
+            added += [Event(run, event.repository, What.WAITING, text=event.run, at=event.at) for run in waiting]
+        self.events += added
+        return added
+
+    def holder(self, repository: str) -> str:
+        """Name who was the last that came to hold a lock, and was not heard to end; "" for nobody."""
+        held = self.of(What.HOLDS, repository)
+        # who is killed or paused holds on, until its lease has run out and another comes to hold
+        at_work = {What.HOLDS, What.PHASE, What.KILLED, What.PAUSED}
+        return held[-1].run if held and self._has_last((held[-1].run, repository), at_work) else ""
+
+    def of(self, what: What, repository: str) -> list[Event]:
+        """Give the events of a kind on one repository, in their order."""
+        found = [one for one in self.events if (one.what, one.repository) == (what, repository)]
+        return sorted(found, key=lambda one: one.at)
+
+    def is_writing(self, run: str) -> bool:
+        """Tell whether a run has a version half written, on the repository where it lingers."""
+        return any((one.run, one.repository, one.phase) == (run, "apt", "metadata") for one in self.events)
+
+    def _last(self, run: str, repository: str) -> Event | None:
+        found = (one for one in reversed(self.events) if (one.run, one.repository) == (run, repository))
+        return next(found, None)
+
+    def _has_last(self, place: tuple[str, str], whats: Container[What]) -> bool:
+        last = self._last(*place)
+        return last is not None and last.what in whats
+
+
+class Play(Protocol):
+    """Some runs in one orchestrator, as far as their course is led from here. awaited: whom each one waited for."""
+
+    @property
+    def awaited(self) -> Mapping[str, str]:
+        """What each run that waited said of it, in the words of its orchestrator."""
+        ...
+
+    def start(self, name: str) -> None:
+        """Start a run."""
+        ...
+
+    def are_over(self) -> bool:
+        """Tell whether those that were started have ended, and whatever follows from them."""
+        ...
+
+    def look(self) -> None:
+        """Take what is new into the course."""
+        ...
+
+    def kill(self, name: str, repository: str) -> str:
+        """Kill the worker of a run that is at work on a repository (SIGKILL); the process, in words."""
+        ...
+
+    def states(self) -> object:
+        """Say where the runs are, for who has waited for too long."""
+        ...
+
+
+def play(where: Play, theatre: Theatre, course: Course, names: Sequence[str], patience: float) -> None:
+    """Start the runs, the others as soon as the doomed one holds a lock, and look on until all have ended.
+
+    The doomed one is killed when its version is half written and another waits. patience is seconds; TimeoutError
+    after them.
+    """
+    where.start(DOOMED)
+    others = [name for name in names if name != DOOMED]
+    ends_at = time.monotonic() + patience
+    while True:
+        # Asked before looking, or the last words would be missed.
+        are_over = not others and where.are_over()
+        where.look()
+        if are_over:
+            return
+        if time.monotonic() > ends_at:
+            raise TimeoutError(f"the runs did not end within {patience:.0f} s: {where.states()}")
+        if course.of(What.HOLDS, "apt"):
+            while others:
+                where.start(others.pop())
+        if course.killed is None and where.awaited and course.is_writing(DOOMED):
+            at = time.monotonic()
+            done_to(theatre, course, Event(DOOMED, "apt", What.KILLED, text=where.kill(DOOMED, "apt"), at=at))
+        time.sleep(0.2)
+
+
+SIGNALS = {What.KILLED: "SIGKILL", What.PAUSED: "SIGSTOP", What.RESUMED: "SIGCONT"}
+
+
+def done_to(theatre: Theatre, course: Course, event: Event) -> None:
+    """Take what was done to a run into course and display; the event's text is the process, in words."""
+    theatre.board.note(f"{event.what}: {SIGNALS[event.what]} to {event.text}", "yellow")
+    for one in course.add(event):
+        theatre.board.event(one)
+
+
+def enter(theatre: Theatre, ledger: Ledger, course: Course, job: Job, event: Event) -> None:
+    """Take what a run did into course, ledger and display."""
+    for one in course.add(event):
+        theatre.note_event(ledger, job, one)
+
+
+@contextmanager
+def a_home(theatre: Theatre, name: str, findings: Sequence[Finding]) -> Iterator[Path]:
+    """Give a folder below build/ that goes with the block.
+
+    It stays, for its logs, if the block fails or made a finding that is not good.
+    """
+    home = ROOT / "build" / name / uuid.uuid4().hex[:8]
+    home.mkdir(parents=True)
+    is_wanted = False
+    try:
+        yield home
+        is_wanted = not all(finding.is_good for finding in findings)
+    except Exception:
+        is_wanted = True
+        raise
+    finally:
+        if is_wanted:
+            theatre.board.note(f"its logs are in {home}", "yellow")
+        else:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def repositories(theatre: Theatre) -> str:
+    """Give where the theatre's repositories are, as a URL."""
+    return f"gs://{theatre.place.bucket}/{theatre.place.prefix}".rstrip("/")
+
+
+def settings(theatre: Theatre, tmp: Path) -> dict[str, str]:
+    """Give the settings of the pipeline for processes of their own; what those leave behind goes to tmp."""
+    tmp.mkdir()
+    return {
+        "TMPDIR": str(tmp),
+        "PUBLISHING_REPO": repositories(theatre),
+        "PUBLISHING_LOCKS": theatre.lock_url,
+        "PUBLISHING_SECRET_KEY": theatre.secret_key,
+        "PUBLISHING_TTL": f"{theatre.ttl:g}",
+    }
+
+
+def paced(job: Job, lingering: Mapping[str, float]) -> dict[str, float]:
+    """Give how slowly a run goes: at its job's pace, and lingering for seconds before some phases (`yum/commit`)."""
+    pace = {f"{kind}/{phase}": job.pace.every for kind in FORMATS for phase in PHASES} if job.pace.every else {}
+    return pace | {key: seconds + job.pace.every for key, seconds in lingering.items()}
+
+
+def doomed(name: str, linger: float) -> dict[str, float]:
+    """Give where a run lingers: the doomed one with a version half written."""
+    return {"apt/metadata": linger} if name == DOOMED else {}
+
+
+def cleared(course: Course, by: str | None = None) -> Finding:
+    """Judge whether somebody, or a certain run, cleared away what the killed one left."""
+    killed = course.killed
+    published = course.of(What.PUBLISHED, killed.repository) if killed else []
+    are_pruned = any(one.pruned for one in published if by in (None, one.run))
+    return Finding(are_pruned, "the half version that the killed one left was cleared away")
+
+
+def apart(course: Course, kind: str, holders: int) -> Finding:
+    """Judge whether one held after the other, so often in all, with a higher token each time.
+
+    Who was killed ended by that, and who was paused by losing its lease. Nobody published who was not the last to hold.
+    """
+    held = course.of(What.HOLDS, kind)
+    ended = [one for one in course.events if _ends(one, kind)]
+    are_apart = all(
+        (one.number or 0) < (other.number or 0)
+        and any(end.run == one.run and one.at <= end.at <= other.at for end in ended)
+        for one, other in pairwise(held)
+    )
+    are_last = all(
+        [one.run for one in held if one.at <= published.at][-1:] == [published.run]
+        for published in course.of(What.PUBLISHED, kind)
+    )
+    order = ", then ".join(f"{one.run} with token {one.number}" for one in held)
+    return Finding(are_apart and are_last and len(held) == holders, f"{kind}: one after the other: {order}")
+
+
+def _ends(event: Event, kind: str) -> bool:
+    """Tell whether a run cannot be at work on a repository after an event."""
+    # one process may work on both
+    return event.what is What.KILLED or (event.repository == kind and event.what in {What.PUBLISHED, What.PAUSED})
+
+
+def free(theatre: Theatre) -> Finding:
+    """Judge whether nobody holds a lock any more."""
+    held = [kind for kind in FORMATS if lockstead.Lock(f"{theatre.lock_url}#{kind}").inspect() is not None]
+    return Finding(not held, "both locks are free" if not held else f"still locked: {', '.join(held)}")
+
+
+def listed(states: Mapping[str, object]) -> str:
+    """Say the states of runs."""
+    return ", ".join(f"{name} {state}" for name, state in states.items())

@@ -1,0 +1,140 @@
+"""What a drawing of a demo shows, said by its events; and that it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from examples.publishing.demo.diagram import draw, shortened
+from examples.publishing.demo.drawing import Drawing, Kind, drawing_of
+from examples.publishing.demo.orchestrated import Course
+from examples.publishing.events import Event, What
+
+
+def told(*said: tuple[float, str, What, int | None]) -> list[Event]:
+    return [Event(run, "apt", what, number=number, at=100.0 + at) for at, run, what, number in said]
+
+
+def shown(drawing: Drawing) -> Sequence[tuple[str, Kind, float, float, int | None]]:
+    return [(one.run, one.kind, one.begin, one.end, one.token) for one in drawing.spans]
+
+
+def test_a_run_waits_holds_and_publishes() -> None:
+    drawing = drawing_of(
+        told(
+            (0, "flow", What.STAGING, None),
+            (1, "flow", What.WAITING, None),
+            (2, "flow", What.WAITING, None),
+            (3, "flow", What.HOLDS, 7),
+            (4, "flow", What.PHASE, None),
+            (6, "flow", What.PUBLISHED, 2),
+        )
+    )
+    assert shown(drawing) == [("flow", Kind.WAITS, 1, 3, None), ("flow", Kind.HOLDS, 3, 6, 7)]
+    assert [(one.what, one.at, one.number) for one in drawing.marks] == [(What.PUBLISHED, 6, 2)]
+    assert drawing.length == 6
+
+
+def test_a_killed_runs_lease_lives_on_until_somebody_else_holds_the_lock() -> None:
+    drawing = drawing_of(
+        told(
+            (0, "job", What.HOLDS, 1),
+            (2, "job", What.KILLED, None),
+            (9, "shell", What.HOLDS, 2),
+            (10, "shell", What.PUBLISHED, 1),
+        )
+    )
+    assert shown(drawing) == [
+        ("job", Kind.HOLDS, 0, 2, 1),
+        ("job", Kind.IS_GONE, 2, 9, 1),
+        ("shell", Kind.HOLDS, 9, 10, 2),
+    ]
+
+
+def test_a_task_that_is_tried_again_goes_on_under_the_same_lease() -> None:
+    drawing = drawing_of(
+        told(
+            (0, "dag", What.HOLDS, 1),
+            (2, "dag", What.KILLED, None),
+            (5, "dag", What.PHASE, None),
+            (6, "dag", What.PUBLISHED, 1),
+        )
+    )
+    assert [(kind, begin, end) for _, kind, begin, end, _ in shown(drawing)] == [
+        (Kind.HOLDS, 0, 2),
+        (Kind.IS_GONE, 2, 5),
+        (Kind.HOLDS, 5, 6),
+    ]
+
+
+def test_a_paused_run_holds_until_it_is_overtaken_and_is_refused_when_it_goes_on() -> None:
+    drawing = drawing_of(
+        told(
+            (0, "flow", What.HOLDS, 1),
+            (1, "flow", What.PAUSED, None),
+            (8, "shell", What.HOLDS, 2),
+            (9, "shell", What.PUBLISHED, 1),
+            (10, "flow", What.RESUMED, None),
+            (11, "flow", What.REFUSED, None),
+            (12, "flow", What.PHASE, None),
+        )
+    )
+    assert [one for one in shown(drawing) if one[0] == "flow"] == [
+        ("flow", Kind.HOLDS, 0, 1, 1),
+        ("flow", Kind.STANDS_STILL, 1, 8, 1),
+        ("flow", Kind.IS_OVERTAKEN, 8, 10, 1),
+    ]
+    assert [one.what for one in drawing.marks] == [What.PUBLISHED, What.RESUMED, What.REFUSED]
+
+
+def test_a_paused_run_that_nobody_overtook_holds_on() -> None:
+    events = told((0, "flow", What.HOLDS, 1), (1, "flow", What.PAUSED, None), (3, "flow", What.RESUMED, None))
+    assert [
+        (kind, end) for _, kind, _, end, _ in shown(drawing_of([*events, *told((5, "flow", What.PUBLISHED, 1))]))
+    ] == [
+        (Kind.HOLDS, 1),
+        (Kind.STANDS_STILL, 3),
+        (Kind.HOLDS, 5),
+    ]
+
+
+def test_what_has_not_ended_goes_on_to_the_edge() -> None:
+    assert shown(
+        drawing_of(told((0, "flow", What.HOLDS, 1), (4, "job", What.WAITING, None), (6, "job", What.FAILED, None)))
+    ) == [
+        ("flow", Kind.HOLDS, 0, 6, 1),
+        ("job", Kind.WAITS, 4, 6, None),
+    ]
+
+
+def test_nothing_to_draw_is_said() -> None:
+    with pytest.raises(ValueError, match="nothing to draw"):
+        drawing_of([])
+
+
+def test_the_same_course_is_the_same_drawing_with_words_in_it(tmp_path: Path) -> None:
+    course = Course(
+        events=told(
+            (0, "flow", What.WAITING, None),
+            (1, "flow", What.HOLDS, 7),
+            (2, "flow", What.KILLED, None),
+            (4, "shell", What.HOLDS, 8),
+            (5, "shell", What.PUBLISHED, 3),
+        )
+    )
+    draw(course, tmp_path / "one.svg", "A title")
+    draw(course, tmp_path / "other.svg", "A title")
+    text = (tmp_path / "one.svg").read_text()
+    assert text == (tmp_path / "other.svg").read_text()
+    for words in ("A title", "the lock apt", "flow", "shell", "token 7", "token 8", "version 3", "killed"):
+        assert words in text
+
+
+def test_tokens_are_told_apart_and_seen_to_grow() -> None:
+    assert shortened([7, 9, 10]) == {7: "7", 9: "9", 10: "10"}
+    assert shortened([1795415613315, 1795415613317]) == {1795415613315: "…5", 1795415613317: "…7"}
+    assert shortened([1795415613315, 1795415702591]) == {1795415613315: "…613315", 1795415702591: "…702591"}
+    assert shortened([1795415613315]) == {1795415613315: "1795415613315"}
+    assert shortened([999, 1795415613315]) == {999: "999", 1795415613315: "1795415613315"}
