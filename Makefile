@@ -16,10 +16,11 @@ CACHE := $(BUILD)/cache
 RUN := $(CURDIR)/.venv/bin
 
 # the distributions that are installed editable into .venv
-MEMBERS := core packages/airflow_provider packages/prefect_block
+MEMBERS := core packages/airflow_provider packages/prefect_block packages/dagster_resource
 
-# the versions of Prefect that are pinned, the oldest first
+# the versions of Prefect and of Dagster that are pinned, the oldest first
 PREFECTS := $(shell ls requirements/prefect-*.txt | sed 's/.*-//; s/\.txt//' | sort -V)
+DAGSTERS := $(shell ls requirements/dagster-*.txt | sed 's/.*-//; s/\.txt//' | sort -V)
 
 # The stamp's name is what the environment was made of: a changed pin or a moved checkout is another name.
 MADE_OF := requirements/uv.txt requirements/dev.txt scripts/setup scripts/environment scripts/borrow-glib $(MEMBERS:=/pyproject.toml)
@@ -31,6 +32,8 @@ export UV_CACHE_DIR := $(CACHE)/uv
 export PIP_CACHE_DIR := $(CACHE)/pip
 export XDG_CACHE_HOME := $(CACHE)
 export PYTHONPYCACHEPREFIX := $(CACHE)/pycache
+# where a machine wants no byte code written, each process of an orchestrator would compile a thousand modules: 4 s
+export PYTHONDONTWRITEBYTECODE :=
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CACHE)/hypothesis
 
 .PHONY: help
@@ -61,8 +64,8 @@ format: $(STAMP) ## let ruff sort the imports and lay out the code
 	$(RUN)/ruff format .
 
 .PHONY: test
-test: $(STAMP) debian ## all tests but those of Cassandra, Airflow and Prefect; ARGS="-k renew" for some, WORKERS=4 for more at once
-	scripts/with-borrowed $(RUN)/pytest -m 'not cassandra and not airflow and not prefect' -n $(WORKERS) --dist loadgroup $(ARGS)
+test: $(STAMP) debian ## all tests but those of Cassandra and the orchestrators; ARGS="-k renew" for some, WORKERS=4 for more at once
+	scripts/with-borrowed $(RUN)/pytest -m 'not cassandra and not airflow and not prefect and not dagster and not four' -n $(WORKERS) --dist loadgroup $(ARGS)
 
 .PHONY: cassandra
 cassandra: $(STAMP) debian ## the tests of the Cassandra store, on a server that Maven fetches; ARGS= as for test
@@ -83,13 +86,34 @@ prefect: $(STAMP) debian ## the tests on real Prefects, each in an environment i
 	  $(CURDIR)/scripts/with-borrowed $$version/bin/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) \
 	  -m prefect -W default -n $(WORKERS) --dist loadgroup $(or $(TESTS),$(CURDIR)/tests/prefect) $(ARGS); done
 
+# As with Prefect: its tests import Dagster. VERSION= chooses: 1.13, 1.11.
+.PHONY: dagster
+dagster: $(STAMP) debian ## the tests on real Dagsters, each in an environment in build/dagster; VERSION="1.11 1.13", ARGS=
+	@scripts/orchestrator dagster $(VERSION)
+	set -e; for version in $(or $(VERSION),$(DAGSTERS)); do echo "== Dagster $$version"; cd $(BUILD)/dagster; \
+	  $(CURDIR)/scripts/with-borrowed $$version/bin/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) \
+	  -m dagster -W default -n $(WORKERS) --dist loadgroup $(or $(TESTS),$(CURDIR)/tests/dagster) $(ARGS); done
+
+# The environments that stand beside one another: what `make demo` and its tests start.
+define three_orchestrators
+	@scripts/orchestrator airflow 3.3
+	@scripts/orchestrator prefect 3.8
+	@scripts/orchestrator dagster 1.13
+endef
+
+.PHONY: four
+four: $(STAMP) debian ## the tests of `make demo`, which play all of it, with another seed; ARGS= as for test
+	$(three_orchestrators)
+	scripts/with-borrowed $(RUN)/pytest -m four -n 0 $(ARGS)
+
 .PHONY: demo
-demo: $(STAMP) debian ## publish packages under a lock, seen live; REPO= LOCK= PACE= choose where and how fast
-	scripts/with-borrowed $(RUN)/python -m examples.publishing demo \
+demo: $(STAMP) debian ## Airflow, Prefect, Dagster and a script publish under the same locks, seen live; SEED= REPO= LOCK= PACE=, ONLY=engine
+	$(if $(ONLY),,$(three_orchestrators))
+	scripts/with-borrowed $(RUN)/python -m examples.publishing demo $(if $(ONLY),--only '$(ONLY)') $(if $(SEED),--seed '$(SEED)') \
 	  $(if $(REPO),--repo '$(REPO)') $(if $(LOCK),--lock '$(LOCK)') $(if $(PACE),--pace '$(PACE)') $(ARGS)
 
 .PHONY: demo-airflow
-demo-airflow: $(STAMP) debian ## the same from two DAGs of a real Airflow, one of which loses a worker; REPO= PACE=
+demo-airflow: $(STAMP) debian ## publish from two DAGs of a real Airflow, one of which loses a worker; REPO= PACE=
 	@scripts/orchestrator airflow 3.3
 	scripts/with-borrowed $(RUN)/python -m examples.publishing demo-airflow \
 	  $(if $(REPO),--repo '$(REPO)') $(if $(PACE),--pace '$(PACE)') $(ARGS)
@@ -99,6 +123,13 @@ demo-airflow: $(STAMP) debian ## the same from two DAGs of a real Airflow, one o
 demo-prefect: $(STAMP) debian ## the same from two flows of a real Prefect, one of which is killed; REPO= PACE=
 	@scripts/orchestrator prefect 3.8
 	scripts/with-borrowed $(BUILD)/prefect/3.8/bin/python -m examples.publishing demo-prefect \
+	  $(if $(REPO),--repo '$(REPO)') $(if $(PACE),--pace '$(PACE)') $(ARGS)
+
+# In Dagster's own environment: the demo starts `dagster dev` by the Python that it runs in.
+.PHONY: demo-dagster
+demo-dagster: $(STAMP) debian ## the same from two jobs of a real Dagster, one of which loses its worker; REPO= PACE=
+	@scripts/orchestrator dagster 1.13
+	scripts/with-borrowed $(BUILD)/dagster/1.13/bin/python -m examples.publishing demo-dagster \
 	  $(if $(REPO),--repo '$(REPO)') $(if $(PACE),--pace '$(PACE)') $(ARGS)
 
 .PHONY: sim
@@ -125,11 +156,20 @@ bench-prefect: $(STAMP) debian ## measure a lock in a real Prefect's flows besid
 	@scripts/orchestrator prefect 3.8
 	$(BUILD)/prefect/3.8/bin/python -m tests.benchmarks.limits $(ARGS)
 
+.PHONY: bench-dagster
+bench-dagster: $(STAMP) debian ## measure a lock in a real Dagster's ops beside its own pools; takes minutes, ARGS=--quick
+	@scripts/orchestrator dagster 1.13
+	$(BUILD)/dagster/1.13/bin/python -m tests.benchmarks.pools $(ARGS)
+
 # needs Chromium and chromedriver, which no test needs: apt-get install --no-install-recommends chromium chromium-driver
 .PHONY: pictures
-pictures: $(STAMP) debian ## take the pictures of the docs anew, in headless Chromium on a real Airflow
+pictures: $(STAMP) debian ## take the pictures of the docs anew, in headless Chromium on real orchestrators
 	@scripts/orchestrator airflow 3.3
 	$(RUN)/python -m tests.airflow.pictures $(ARGS)
+	@scripts/orchestrator prefect 3.8
+	$(BUILD)/prefect/3.8/bin/python -m tests.prefect.pictures $(ARGS)
+	@scripts/orchestrator dagster 1.13
+	$(BUILD)/dagster/1.13/bin/python -m tests.dagster.pictures $(ARGS)
 
 .PHONY: lock
 lock: $(STAMP) ## pin anew what pyproject.toml asks for; ARGS=--upgrade for newer versions

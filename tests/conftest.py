@@ -1,9 +1,18 @@
-"""Decides what tests of several folders share: a server that takes seconds to start is started once a worker."""
+"""Decides what tests of several folders share: a server that takes seconds to start is started once a worker.
+
+And that no run ends without a word of what it was at: a failure is shown when it happens, a process that stands still
+is ended, and what had begun when a run was cut off is named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import faulthandler
+import os
+import signal
+import sys
+import time
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -11,7 +20,12 @@ if TYPE_CHECKING:
     from tests.servers.cassandra.place import CassandraPlace
 
 
+FROZEN_AFTER: Final = 60
+"""Seconds after a test's time-out until its process is ended from below: then not even its time-out could run."""
+
 _terminal: list[pytest.TerminalReporter] = []
+_stderr: list[int] = []
+_under_way: dict[str, float] = {}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,6 +38,48 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and not hasattr(session.config, "workerinput"):
         _terminal[:] = [reporter]
+
+
+def pytest_configure() -> None:
+    """Hear SIGINT, and remember where a process that stands still may say so: a test's own output is caught."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # a shell starts what runs in its background so; Dagster makes SIGTERM the same, and children inherit both
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert sys.__stderr__ is not None
+    _stderr[:] = [os.dup(sys.__stderr__.fileno())]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End a process that stands still whole (it waits while it holds the interpreter's lock), and show where."""
+    marker = item.get_closest_marker("timeout")
+    limit = float(marker.args[0] if marker is not None else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(limit + FROZEN_AFTER, exit=True, file=_stderr[0])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_enter_pdb() -> None:
+    """Let who looks into a test take their time."""
+    faulthandler.cancel_dump_traceback_later()
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Note what begins."""
+    _under_way[nodeid] = time.monotonic()
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Note what is over."""
+    _under_way.pop(nodeid, None)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name what had begun and was never over."""
+    for nodeid, began in _under_way.items():
+        terminalreporter.write_line(f"NOT OVER {nodeid}, begun {time.monotonic() - began:.0f} s ago", red=True)
 
 
 @pytest.hookimpl(trylast=True)
