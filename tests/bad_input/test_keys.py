@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import lockstead
-from lockstead.stores.url import lock_url
+from lockstead.urls import lock_url
 from tests.bad_input.world import World
 from tests.runtime.faulty import quiet
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockstead.errors import StoreRefused
-from lockstead.stores.sqlite_file import check_file_system, file_system_of
+from lockstead.stores.sqlite.file import check_file_system, file_system_of
 from tests.bad_input.lines import SHARED, pattern
 from tests.bad_input.world import World
 

@@ -14,7 +14,7 @@ import pytest
 
 import lockstead
 from lockstead.protocol.commands import Create, Snapshot
-from lockstead.stores.sqlite import SqliteStore
+from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.testing.gcs_server import GcsServer
 from lockstead.values import Name
 from tests.runtime.faulty import quiet

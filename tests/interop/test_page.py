@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lockstead.protocol.expiry import FOREIGN_ALLOWANCE
 from lockstead.protocol.record import Record, Revocation, decode, encode
-from lockstead.stores.gcs_wire import Place
+from lockstead.stores.gcs.wire import Place
 from lockstead.values import Name, Space
 
 PAGE = (Path(__file__).parents[2] / "docs" / "interop.md").read_text()

@@ -10,7 +10,7 @@ import pytest
 import lockstead
 from lockstead.stores.bootclock import Place as Clock
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.sqlite_file import SCHEMA_VERSION
+from lockstead.stores.sqlite.file import SCHEMA_VERSION
 from lockstead.values import Ending, LeaseTicket
 from tests.interop.recordings import FOLDER
 

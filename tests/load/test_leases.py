@@ -15,7 +15,7 @@ from lockstead.events import Acquired, LockEvent, Released, Renewed
 from lockstead.protocol.commands import Command, Extend, List
 from lockstead.runtime.keeper import WORKERS_MAX
 from lockstead.stores.memory import MemoryStore
-from lockstead.stores.sqlite import SqliteStore
+from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.values import Space
 from tests.runtime.faulty import SetClock, client_with, until
 
