@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,15 @@ def work_of(diary: Diary, seconds: float = 20.0):
     return work
 
 
+def end_of(future: Any) -> str:
+    """Tell how a submitted task ended, by what its own thread gave back; the server hears of it at some later time."""
+    try:
+        future.wait()
+    except (asyncio.CancelledError, concurrent.futures.CancelledError):
+        return "cancelled"
+    return "LeaseLost" if future.state.is_failed() and "LeaseLost" in future.state.message else repr(future.state)
+
+
 @pytest.mark.parametrize("way", ["submit", "map"])
 def test_eight_submitted_children_stop_with_the_lease_and_the_queued_ones_never_begin(diary: Diary, way: str):
     work = work_of(diary)
@@ -132,15 +141,12 @@ def test_what_a_locked_flow_submits_stops_with_its_lease_and_the_queued_ones_nev
     with pytest.raises(lockstead.LeaseLost):
         asyncio.run(publish()) if is_async else publish()
     taker.join()
-    for one in futures:
-        with suppress(asyncio.CancelledError):
-            one.wait()
+    ends = [end_of(one) for one in futures]
     diary.assert_nobody_wrote_later()
     assert sorted(diary.begun) == [0, 1, 2, 3]
-    # of an async flow that ends, Prefect may cancel what is queued before it is refused
-    begun, queued = futures[:4], futures[4:]
-    assert all("LeaseLost" in one.state.message for one in begun), [one.state.message for one in begun]
-    assert all(one.state.is_failed() or one.state.is_crashed() for one in queued)
+    # a flow that ends closes its pool, and that may cancel what is queued before it is refused
+    assert set(ends[:4]) == {"LeaseLost"}
+    assert set(ends[4:]) <= {"LeaseLost", "cancelled"}
 
 
 def test_a_flow_that_lets_the_loss_pass_ends_without_waiting_for_the_queue(diary: Diary):
@@ -258,7 +264,7 @@ def test_async_children_stop_with_the_lease_after_their_cleanup(diary: Diary, wa
     diary.assert_nobody_wrote_later()
     assert sorted(cleaned) == list(range(begun))
     if way == "submit":
-        assert all("LeaseLost" in one.state.message for one in states)
+        assert {end_of(one) for one in states} == {"LeaseLost"}
 
 
 def test_a_blocking_task_of_an_async_flow_is_interrupted(diary: Diary):
