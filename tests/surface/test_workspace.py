@@ -169,6 +169,24 @@ def test_scripts_are_executable_and_stop_at_the_first_failure(name: str) -> None
     assert "set -euo pipefail" in path.read_text()
 
 
+@pytest.mark.parametrize("failing", ["", "check", "prefect VERSION=3.1", "test"])
+def test_what_a_change_has_to_pass_is_told_whole_and_one_failure_is_one_too_many(tmp_path: Path, failing: str) -> None:
+    """Without the checks nothing else is worth its time; of the suites each is heard."""
+    called = tmp_path / "called"
+    fake = tmp_path / "make"
+    fake.write_text(f'#!/bin/sh\necho "$*" >> {called}\ntest "$*" != "{failing}"\n')
+    fake.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [ROOT / ".ci/run"], env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
+    )
+    calls = called.read_text().splitlines()
+    assert (done.returncode != 0) is bool(failing)
+    assert calls[:2] == ["debian", "check"]
+    assert ("cassandra" in calls) is (failing != "check")
+    assert (f"== failed: {failing}" in done.stdout.replace("make ", "")) is bool(failing)
+
+
 def test_debian_packages_are_only_named_unless_they_are_asked_for(tmp_path: Path) -> None:
     """Without CI and INSTALL nothing is installed, not even as root: the command to type is printed."""
     called = tmp_path / "called"
