@@ -276,7 +276,7 @@ def test_who_asks_while_the_store_is_closed_leaves_no_connection_open(server: Gc
     assert isinstance(other, GcsStore)
 
     async def ask() -> None:
-        awaiting = await other._awaiting()
+        awaiting = await other._awaiting.get()
         await asyncio.to_thread(other.close)
         await other._asend(awaiting, request, 10.0, 10.0)
         assert awaiting._pool.connections == []

@@ -25,6 +25,10 @@ class PerLoop(Generic[T]):
         self._lock = threading.Lock()
         self._kept: dict[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[None, None]]] = {}
 
+    def __bool__(self) -> bool:
+        """Tell whether anything is kept."""
+        return bool(self._kept)
+
     async def get(self) -> T:
         """Give what belongs to the running loop."""
         loop = asyncio.get_running_loop()

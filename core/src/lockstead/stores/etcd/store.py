@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
@@ -28,6 +27,7 @@ from lockstead.stores.etcd.talk import Talker
 from lockstead.stores.etcd.transport import MISTAKE_LIMIT, Members, looks_mistaken, mistake, translated
 from lockstead.stores.etcd.waits import Waiting
 from lockstead.stores.etcd.wire import Request, Response
+from lockstead.stores.loops import PerLoop
 
 if TYPE_CHECKING:
     import httpx
@@ -47,18 +47,10 @@ TRAITS: Final = Traits(
 )
 
 CLEANUP_LIMIT: Final = 1.0
-"""Seconds that `close` waits for the servers, and for an event loop, to end what is idle."""
+"""Seconds that `close` waits for the servers to end what is idle."""
 
 BEHIND_US: Final = (b"no leader", b"leader changed", b"request timed out", b"server stopped", b"not capable")
 """What a member says that cannot serve just now, so that another one is asked next time."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Looped:
-    """An awaiting transport and the generator that closes it when its event loop ends."""
-
-    transport: httpx.AsyncHTTPTransport
-    life: AsyncGenerator[None, None]
 
 
 class EtcdStore:
@@ -78,7 +70,7 @@ class EtcdStore:
         self._signing_in = threading.Lock()
         self._members = Members(self._settings)
         self._sockets: Sockets | None = None
-        self._looped: dict[asyncio.AbstractEventLoop, _Looped] = {}
+        self._awaiting = PerLoop(self._members.awaiting, lambda transport: transport.aclose())
         self._token: str | None = None
         self._talker = Talker(self._settings.root, Leases(), Line(self._settings.root))
         self._waiting = Waiting(self._talker.line, self._members, self._carried, lambda: self._token)
@@ -246,7 +238,8 @@ class EtcdStore:
 
     async def _asent(self, request: Request, left: float, limit: float) -> Response:
         ends_at = time.monotonic() + left
-        transport, token = await self._awaiting(), self._token
+        self._check_open()
+        transport, token = await self._awaiting.get(), self._token
         if self._settings.user is not None and token is None:
             token = await self._asigned_in(transport, left, limit)
         response = await self._asend(transport, request, token, ends_at - time.monotonic(), limit)
@@ -291,31 +284,6 @@ class EtcdStore:
         request = self._sign_in()
         return self._accepted(request, await self._asend(transport, request, None, left, limit))
 
-    async def _awaiting(self) -> httpx.AsyncHTTPTransport:
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            self._check_open()
-            looped = self._looped.get(loop)
-            if looped is not None:
-                return looped.transport
-            transport = self._members.awaiting()
-            looped = _Looped(transport, self._until_closed(loop, transport))
-            self._looped = {old: kept for old, kept in self._looped.items() if not old.is_closed()}
-            self._looped[loop] = looped
-        # a loop that ends closes its asynchronous generators: so the connections end with the loop they belong to
-        await anext(looped.life)
-        return transport
-
-    async def _until_closed(
-        self, loop: asyncio.AbstractEventLoop, transport: httpx.AsyncHTTPTransport
-    ) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._looped.pop(loop, None)
-            await transport.aclose()
-
     # --- both ----------------------------------------------------------------------------------------------------
 
     def _rest(self, ends_at: float, request: Request, limit: float) -> float:
@@ -359,7 +327,7 @@ class EtcdStore:
 
     def after_fork(self) -> None:
         """Forget every inherited connection, without closing it, and every lease: they belong to the parent."""
-        self._inherited += [self._sockets, *self._looped.values(), self._members, self._waiting, self._talker]
+        self._inherited += [self._sockets, self._awaiting, self._members, self._waiting, self._talker]
         self._start()
 
     def close(self) -> None:
@@ -368,32 +336,13 @@ class EtcdStore:
             return
         self._waiting.close()
         ends_at = time.monotonic() + CLEANUP_LIMIT
-        if self._sockets is not None or self._looped:
+        if self._sockets is not None or self._awaiting:
             for lease in [*self._talker.line.forget(), *self._talker.leases.empty()]:
                 with suppress(StoreError):
                     self._carried(end(lease), max(0.05, ends_at - time.monotonic()))
         with self._lock:
             self._is_open = False
             sockets, self._sockets = self._sockets, None
-            awaiting = list(self._looped.items())
-            self._looped.clear()
         if sockets is not None:
             sockets.close()
-        for loop, looped in awaiting:
-            _close_in(loop, looped)
-
-
-def _close_in(loop: asyncio.AbstractEventLoop, looped: _Looped) -> None:
-    """Close an awaiting transport in the loop that its connections belong to, if that still runs."""
-    if not loop.is_running():
-        return
-    closing = asyncio.run_coroutine_threadsafe(looped.life.aclose(), loop)
-    try:
-        here = asyncio.get_running_loop()
-    except RuntimeError:
-        here = None
-    if here is not loop:
-        try:
-            closing.result(timeout=CLEANUP_LIMIT)
-        except TimeoutError:
-            closing.cancel()
+        self._awaiting.close()

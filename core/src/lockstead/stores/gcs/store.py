@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from lockstead.errors import StoreUnavailable
@@ -18,6 +17,7 @@ from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
 from lockstead.stores.gcs.access import Access
 from lockstead.stores.gcs.transport import Transports, translated
 from lockstead.stores.gcs.wire import Place, Request, Response, exchange
+from lockstead.stores.loops import PerLoop
 
 if TYPE_CHECKING:
     import httpx
@@ -39,17 +39,6 @@ TRAITS: Final = Traits(
     pace=1.0,
 )
 
-CLEANUP_LIMIT: Final = 1.0
-"""Seconds that `close` waits for an event loop to close its connections."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Looped:
-    """An awaiting transport and the generator that closes it when its event loop ends."""
-
-    transport: httpx.AsyncHTTPTransport
-    life: AsyncGenerator[None, None]
-
 
 class GcsStore:
     """Records as objects in a bucket. Promises no speed: a request takes tens to hundreds of milliseconds.
@@ -62,8 +51,8 @@ class GcsStore:
         self._access = access
         self._lock = threading.Lock()
         self._transport: httpx.HTTPTransport | None = None
-        self._looped: dict[asyncio.AbstractEventLoop, _Looped] = {}
         self._transports = Transports(access)
+        self._awaiting = self._per_loop()
         self._inherited: list[object] = []
         self._is_open = True
 
@@ -141,7 +130,8 @@ class GcsStore:
     async def aperform(self, command: Command[Any], limit: float) -> Any:
         """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
         ends_at = time.monotonic() + limit
-        transport = await self._awaiting()
+        self._check_open()
+        transport = await self._awaiting.get()
         steps = exchange(command, self._place)
         request = next(steps)
         while True:
@@ -170,30 +160,8 @@ class GcsStore:
                 await transport.aclose()
         return self._received(answer, body)
 
-    async def _awaiting(self) -> httpx.AsyncHTTPTransport:
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            self._check_open()
-            looped = self._looped.get(loop)
-            if looped is not None:
-                return looped.transport
-            transport = self._transports.awaiting()
-            looped = _Looped(transport, self._until_closed(loop, transport))
-            self._looped = {old: kept for old, kept in self._looped.items() if not old.is_closed()}
-            self._looped[loop] = looped
-        # a loop that ends closes its asynchronous generators: so the connections end with the loop they belong to
-        await anext(looped.life)
-        return transport
-
-    async def _until_closed(
-        self, loop: asyncio.AbstractEventLoop, transport: httpx.AsyncHTTPTransport
-    ) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._looped.pop(loop, None)
-            await transport.aclose()
+    def _per_loop(self) -> PerLoop[httpx.AsyncHTTPTransport]:
+        return PerLoop(self._transports.awaiting, lambda transport: transport.aclose())
 
     # --- both ----------------------------------------------------------------------------------------------------
 
@@ -212,11 +180,11 @@ class GcsStore:
 
     def after_fork(self) -> None:
         """Forget every inherited connection, without closing it: its bytes belong to the parent."""
-        self._inherited += [self._transport, *self._looped.values(), self._transports]
+        self._inherited += [self._transport, self._awaiting, self._transports]
         self._lock = threading.Lock()
         self._transport = None
-        self._looped = {}
         self._transports = Transports(self._access)
+        self._awaiting = self._per_loop()
         self._access.forget()
 
     def close(self) -> None:
@@ -224,25 +192,6 @@ class GcsStore:
         with self._lock:
             self._is_open = False
             transport, self._transport = self._transport, None
-            awaiting = list(self._looped.items())
-            self._looped.clear()
         if transport is not None:
             transport.close()
-        for loop, looped in awaiting:
-            _close_in(loop, looped)
-
-
-def _close_in(loop: asyncio.AbstractEventLoop, looped: _Looped) -> None:
-    """Close an awaiting transport in the loop that its connections belong to, if that still runs."""
-    if not loop.is_running():
-        return
-    closing = asyncio.run_coroutine_threadsafe(looped.life.aclose(), loop)
-    try:
-        here = asyncio.get_running_loop()
-    except RuntimeError:
-        here = None
-    if here is not loop:
-        try:
-            closing.result(timeout=CLEANUP_LIMIT)
-        except TimeoutError:
-            closing.cancel()
+        self._awaiting.close()
