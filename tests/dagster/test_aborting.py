@@ -111,6 +111,107 @@ def test_a_body_around_that_has_to_end_as_well_cannot_stop_what_comes_out_of_the
     assert place.is_free("inner")
 
 
+@pytest.mark.parametrize("is_outer_first", [True, False], ids=["outer first", "inner first"])
+def test_who_was_interrupted_cleans_up_though_another_section_has_to_end_meanwhile(is_outer_first: bool) -> None:
+    did: list[str] = []
+    outer, inner = aborting.Abort(), aborting.Abort()
+    first, second = (outer, inner) if is_outer_first else (inner, outer)
+    with capture_interrupts(), pytest.raises(aborting.LeaseLostInterrupt), outer, inner, compat.interruptible():
+        try:
+            first.now("the test")
+            time.sleep(LIMIT)
+        finally:
+            second.now("the test")
+            deep(0)
+            did.append("all of it")
+    assert did == ["all of it"]
+
+
+def test_who_was_cancelled_cleans_up_though_another_section_has_to_end_meanwhile() -> None:
+    did: list[str] = []
+    outer, inner = aborting.Abort(), aborting.Abort()
+
+    async def body() -> None:
+        try:
+            outer.now("the test")
+            await asyncio.sleep(LIMIT)
+        finally:
+            inner.now("the test")
+            await asyncio.sleep(15 * aborting.AGAIN)
+            did.append("all of it")
+
+    loop = asyncio.new_event_loop()
+    try:
+        with capture_interrupts(), pytest.raises(aborting.LeaseLostInterrupt), outer, inner, compat.interruptible():
+            driving._awaited(loop, body(), inner)
+    finally:
+        loop.close()
+    assert did == ["all of it"]
+
+
+def test_what_is_begun_in_a_clean_up_is_interrupted_by_itself() -> None:
+    outer, inner = aborting.Abort(), aborting.Abort()
+    came: list[str] = []
+    with capture_interrupts(), pytest.raises(aborting.LeaseLostInterrupt), outer, compat.interruptible():
+        try:
+            outer.now("the test")
+            time.sleep(LIMIT)
+        finally:
+            with pytest.raises(aborting.LeaseLostInterrupt), inner:
+                inner.now("the test")
+                time.sleep(LIMIT)
+            came.append("to its end")
+    assert came == ["to its end"]
+
+
+def test_who_takes_no_notice_is_interrupted_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aborting, "LEAVES", 0.2)
+    outer, inner = aborting.Abort(), aborting.Abort()
+    heard_first: list[str] = []
+    with capture_interrupts(), pytest.raises(aborting.LeaseLostInterrupt), outer, inner, compat.interruptible():
+        try:
+            inner.now("the test")
+            time.sleep(LIMIT)
+        except aborting.LeaseLostInterrupt:
+            heard_first.append("and went on")
+        outer.now("the test")
+        time.sleep(LIMIT)
+        heard_first.append("to the end")
+    assert heard_first == ["and went on"]
+
+
+def test_a_body_around_that_has_to_end_as_well_cleans_up_after_the_inner_one(
+    place: Place, instance: dg.DagsterInstance
+) -> None:
+    @dg.op
+    @locked("k")
+    def nests(context: dg.OpExecutionContext, lock: LockResource) -> None:
+        try:
+            with lock.hold(context, "inner"):
+                try:
+                    bodies.note("in")
+                    time.sleep(LIMIT)
+                finally:
+                    deep(0)
+                    bodies.note("inner finally")
+        finally:
+            deep(0)
+            bodies.note("finally")
+
+    def finish() -> None:
+        until(lambda: place.has("in"), "the body runs")
+        (run,) = instance.get_runs()
+        instance.report_run_canceled(run)
+
+    with Beside(finish):
+        result = in_process(job_with(nests, {"lock": LockResource(store=place.url)}), instance=instance)
+    assert not result.success
+    assert place.has("inner finally")
+    assert place.has("finally")
+    assert place.is_free()
+    assert place.is_free("inner")
+
+
 def test_what_an_event_loop_hears_when_its_task_is_done_is_said_by_the_signal_then() -> None:
     abort = aborting.Abort()
 

@@ -6,6 +6,9 @@ that is what Pipes hands on to its processes, and no `except Exception` stops it
 its events the code that runs is an I/O manager's, whose frames are not the body's: there it raises a Failure, for of an
 interrupt Dagster would make a cancelled run, or a retry.
 
+Who was interrupted is let out: what lies around it, or in it, and has to end a moment later raises nothing amid its
+clean-up, for the exception that is on its way ends them all.
+
 A body in another thread is not interrupted: it finds out at its next event, or at its end. Nobody's handler is left
 behind, and nothing that was sent for a body is heard once that is over.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
@@ -30,6 +34,9 @@ AGAIN: Final = 0.02
 
 DEAF: Final = 1.0
 """Seconds that an event loop has to hear that its task is cancelled."""
+
+LEAVES: Final = 10.0
+"""Seconds for which who was interrupted is taken to be on its way out, and is not interrupted for anything else."""
 
 
 class LeaseLostInterrupt(dagster.DagsterExecutionInterruptedError):
@@ -51,6 +58,7 @@ class Abort:
         self._failure = failure
         self._way: Callable[[], object] | None = None
         self._is_accepted = False
+        self._interrupted_at: float | None = None
         self._is_armed = False
         self._over = threading.Event()
         self._told = threading.Lock()
@@ -92,9 +100,17 @@ class Abort:
     def accepted(self) -> None:
         """Note that the body was interrupted."""
         self._is_accepted = True
+        self._interrupted_at = time.monotonic()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether an interrupt is on its way out of the body, be it for this one or for one around it."""
+        at = self._interrupted_at
+        return at is not None and time.monotonic() < at + LEAVES
 
     def __enter__(self) -> Self:
         self._is_accepted = False
+        self._interrupted_at = None
         self._over = threading.Event()
         if threading.current_thread() is threading.main_thread():
             _STACK.push(self)
@@ -160,6 +176,12 @@ class _Stack:
         """Tell whether a step's body that runs here has to end, and what is raised must come to it."""
         return any(one.why is not None and one._failure is not None for one in self._armed)
 
+    def passes(self) -> None:
+        """Note that an interrupt is on its way out of those that have to end."""
+        for one in self._armed:
+            if one.why is not None:
+                one.accepted()
+
     def send(self, thread: int) -> bool:
         """Send the signal; False if nobody would hear it."""
         with self._lock:
@@ -169,17 +191,22 @@ class _Stack:
             return True
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
-        pending = [one for one in self._armed if one.why is not None and not one._is_accepted]
+        armed = list(self._armed)
+        pending = [one for one in armed if one.why is not None and not one._is_accepted]
         if not pending:
-            if callable(self._previous) and not any(one.why is not None for one in self._armed):
+            if callable(self._previous) and not any(one.why is not None for one in armed):
                 self._previous(signum, frame)
             return
+        outermost = pending[0]
+        within = armed[armed.index(outermost) :]
         # elsewhere an exception would leave something half done; it is sent again
-        if not compat.accepts_interrupts() or not frames.may_raise_in(frame):
+        if any(one.is_leaving for one in within) or not compat.accepts_interrupts() or not frames.may_raise_in(frame):
             return
+        now = time.monotonic()
+        for one in within:
+            one._interrupted_at = now
         for one in pending:
             one._is_accepted = True
-        outermost = pending[0]
         if outermost._failure is not None and not compat.is_of_body(frame):
             raise outermost._failure()
         raise LeaseLostInterrupt
@@ -188,6 +215,12 @@ class _Stack:
 _STACK: Final = _Stack()
 
 
-def has_to_end_around() -> bool:
-    """Tell whether a step's body that runs in the main thread, around where this is asked, has to end."""
-    return threading.current_thread() is threading.main_thread() and _STACK.has_to_end()
+def goes_on_outwards() -> bool:
+    """Tell whether an interrupt is to be raised to the body around, in the main thread, which has to end as well.
+
+    If so that body is not interrupted by itself.
+    """
+    if threading.current_thread() is not threading.main_thread() or not _STACK.has_to_end():
+        return False
+    _STACK.passes()
+    return True

@@ -79,6 +79,9 @@ def _awaited(loop: asyncio.AbstractEventLoop, awaitable: Any, abort: Abort | Non
 
     def heard() -> None:
         if abort is not None and not task.done():
+            if abort.is_leaving:
+                # it is cancelled already, for what lies around it: once more would end its clean-up
+                return
             abort.accepted()
         task.cancel()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster
 
 from dagster_lockstead import acquiring, compat, errors, holding_here, names
-from dagster_lockstead.aborting import Abort, LeaseLostInterrupt, has_to_end_around
+from dagster_lockstead.aborting import Abort, LeaseLostInterrupt, goes_on_outwards
 from dagster_lockstead.descendants import Offspring
 from dagster_lockstead.ending import ended
 from dagster_lockstead.frames import bears_interrupts
@@ -157,7 +157,7 @@ class Section:
             if not self._has_failed(lease, error):
                 raise
             self._say_lost(lease)
-            if isinstance(error, LeaseLostInterrupt) and has_to_end_around():
+            if isinstance(error, LeaseLostInterrupt) and goes_on_outwards():
                 # the body around has to end as well, and an `except Exception` in it would stop a Failure
                 raise
             raise self._failure_now() from error
