@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from cassandra.cluster import Cluster
+from cassandra import DriverException
+from cassandra.cluster import Cluster, DefaultEndPoint, ExecutionProfile, NoHostAvailable
+from cassandra.policies import WhiteListRoundRobinPolicy
 
 from lockstead.stores import url
 from lockstead.stores.port import Store
@@ -113,5 +115,26 @@ def session(port: int, **options: Any) -> Iterator[Any]:
     )
     try:
         yield cluster.connect()
+    finally:
+        cluster.shutdown()
+
+
+def knows(node: CassandraServer) -> set[str]:
+    """Ask one node, and no other, whom it knows to have a part of the ring, but for itself; nobody if it fails."""
+    profile = ExecutionProfile(load_balancing_policy=WhiteListRoundRobinPolicy([node.host]))
+    cluster = Cluster(
+        [DefaultEndPoint(node.host, node.port)],
+        port=node.port,
+        protocol_version=4,
+        schema_metadata_enabled=False,
+        token_metadata_enabled=False,
+        compression=False,
+        execution_profiles={"default": profile},
+    )
+    try:
+        found = cluster.connect().execute("SELECT peer, tokens FROM system.peers", execution_profile="default")
+        return {str(one.peer) for one in found if one.tokens}
+    except (DriverException, NoHostAvailable):
+        return set()
     finally:
         cluster.shutdown()

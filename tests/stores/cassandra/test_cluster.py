@@ -21,6 +21,7 @@ from lockstead.stores import url
 from lockstead.stores.port import Store
 from lockstead.values import Name
 from tests.servers.cassandra import CassandraServer
+from tests.servers.cassandra.place import knows
 
 APT = Name("apt")
 LIMIT = 5.0
@@ -43,6 +44,11 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[CassandraSe
             beside = running[-1] if running else None
             running.append(CassandraServer(tmp_path_factory.mktemp(f"node-{number}"), beside=beside))
             running[-1].start()
+        everybody = {node.host for node in running}
+        # a node that does not know of the others yet is a majority by itself; Cassandra waits for gossip to settle
+        # before it serves, and these were told not to
+        for node in running:
+            until(lambda: knows(node) == everybody - {node.host})  # noqa: B023 - called at once
         yield running
     finally:
         for node in running:
