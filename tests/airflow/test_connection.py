@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_lockstead import connection
-from airflow_lockstead.connection import Places, is_true, place_of, url_of
+from airflow_lockstead import connection, naming
+from airflow_lockstead.connection import Places, place_of
 from airflow_lockstead.fields import behaviour
+from airflow_lockstead.naming import is_true, url_of
 from airflow_lockstead.spec import LockSpec
 
 
@@ -46,7 +47,7 @@ def test_no_hint_of_the_form_is_longer_than_its_field():
         ({"host": " sqlite:////locks.db "}, "sqlite:////locks.db"),
         ({"host": "redis://h/0", "login": "u", "password": "p@/"}, "redis://u:p%40%2F@h/0"),
         ({"host": "redis://h/0", "password": "p"}, "redis://:p@h/0"),
-        ({"host": "redis://me@h/0", "password": "p"}, "redis://me@h/0"),
+        ({"host": "redis://h", "port": 7000, "schema": "3"}, "redis://h:7000/3"),
         ({"host": "", "extra": {"url": "etcd://h:2379/l"}}, "etcd://h:2379/l"),
     ],
 )
@@ -62,10 +63,24 @@ def test_the_store_stands_in_the_host_with_login_and_password(said: dict[str, An
         ({"host": None}, "names no store"),
         ({"extra": {"redis_conn_id": "a", "postgres_conn_id": "b"}}, "redis_conn_id and postgres_conn_id: leave one"),
         ({"extra": {"google_conn_id": "a"}}, "names no bucket"),
+        ({"host": "redis://me@h/0", "password": "p"}, "its URL names a user, too: leave one"),
+        ({"host": "redis://h/0", "schema": "3"}, "says port, path or user twice"),
+        ({"host": "redis://h:1", "port": 2}, "says port, path or user twice"),
+        ({"host": "redis://h/0", "extra": {"url": "redis://h/1"}}, "names a store twice"),
+        ({"schema": "/tmp/locks.db"}, "has no scheme, .*, or Airflow has lost it; write the connection as JSON"),
+        ({"host": "etcd://::1", "port": 2379}, "of several hosts Airflow keeps the one in brackets alone"),
+        ({"host": "h", "conn_type": "redis"}, "is of the type 'redis', not 'lockstead'"),
+        ({"host": "gs://b", "login": "u", "password": "p"}, "'lockstead_default': a store at gs: takes neither user"),
+        ({"login": "u", "extra": {"redis_conn_id": "a"}}, "takes credentials from another connection: leave one"),
+        ({"host": "redis://h/0", "extra": {"perfix": "a"}}, "does not name a store: unknown setting 'perfix'"),
+        ({"host": "redis://h/0", "extra": {"prefix": "a b"}}, "has a space in it, or a '\\+' that Airflow lost"),
+        ({"host": "redis://h/0", "extra": {"prefix": {}}}, "the extra 'prefix' .* is not a plain value"),
+        ({"host": "redis://h/0", "extra": ["prefix"]}, "the extra of the connection .* is not a JSON object"),
+        ({"host": "memory:"}, "names a memory: store, which lives in one process"),
     ],
 )
 def test_what_a_connection_cannot_mean_is_one_clear_line(said: dict[str, Any], line: str):
-    with pytest.raises(ValueError, match=line) as raised:
+    with pytest.raises((ValueError, TypeError), match=line) as raised:
         place_of(conn(**said), conn)
     assert "\n" not in str(raised.value)
 
@@ -89,6 +104,41 @@ def test_a_postgres_connection_gives_the_whole_url_or_only_who():
     assert place_of(conn(extra={"postgres_conn_id": "p"}), find).url == "postgresql://u:s@h:5433/d?sslmode=require"
     ours = conn(host="postgresql://other/locks", extra={"postgres_conn_id": "p"})
     assert place_of(ours, find).url == "postgresql://u:s@other/locks"
+
+
+@pytest.mark.parametrize(
+    ("said", "url"),
+    [
+        ({"host": "h1,h2", "port": 6000, "schema": "d"}, "postgresql://h1:6000,h2:6000/d"),
+        ({"host": "::1", "port": 5433, "schema": "d"}, "postgresql://[::1]:5433/d"),
+        (
+            {"host": "h", "schema": "d", "extra": {"hostaddr": "10.0.0.1", "cursor": "x"}},
+            "postgresql://h/d?hostaddr=10.0.0.1",
+        ),
+    ],
+)
+def test_a_postgres_connection_names_every_server_that_it_would_reach_in_airflow(said: dict[str, Any], url: str):
+    assert naming.postgres_url(conn("p", **said)) == url
+
+
+@pytest.mark.parametrize(
+    ("said", "url"),
+    [
+        ({"host": "::1", "port": 7000}, "redis://[::1]:7000/0"),
+        ({"host": "h", "schema": "3"}, "redis://h:6379/3"),
+        ({"host": "h", "extra": {"ssl_ca_certs": "/ca"}}, "rediss://h:6379/0"),
+        ({"host": "h", "extra": {"ssl": False, "ssl_ca_certs": "/ca"}}, "redis://h:6379/0"),
+    ],
+)
+def test_a_redis_connection_with_a_word_on_tls_is_one_by_tls(said: dict[str, Any], url: str):
+    assert naming.redis_url(conn("r", **said)) == url
+
+
+def test_what_a_connection_says_beside_a_reference_is_part_of_the_store():
+    other = conn("p", host="h", schema="d", login="u", password="s", extra={"sslmode": "require"})
+    ours = conn(extra={"postgres_conn_id": "p", "schema": "locks", "listen": "no"})
+    place = place_of(ours, lambda _: other)
+    assert place.url == "postgresql://u:s@h/d?sslmode=require&schema=locks&listen=no"
 
 
 @pytest.mark.parametrize(("text", "is_so"), [("true", True), ("1", True), ("False", False), ("0", False), ("", False)])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from lockstead.stores.url import opener
+from lockstead.stores.url import opener, printable
 
 
 def lock_url(store: str, key: str) -> str:
@@ -22,6 +22,13 @@ def check_store(url: str) -> None:
     if "#" in url:
         raise ValueError("the URL names a lock, and a store is wanted: leave out what is behind '#'")
     Lock(lock_url(url, "key"))
+    # many stores read more of it to show it
+    printable(url)
+
+
+def options(scheme: str) -> frozenset[str]:
+    """Give the options of a store behind `?`, without the settings of locks. ValueError if no store has the scheme."""
+    return opener(scheme).options
 
 
 def parts(url: str) -> tuple[str, str, str]:

@@ -1,8 +1,8 @@
 """Decides which store and client object a connection means, and keeps both for all tasks and waiters of a process.
 
 Waiters share one line, and so one poller, if they share the store's URL and the client object: therefore an object is
-made once and kept while the connection says the same. Must not know tasks. What a connection says is turned into a URL
-by pure functions, which take whatever has the attributes of Airflow's `Connection`.
+made once and kept while the connection says the same. Must not know tasks. Which URL the fields of a connection mean is
+`naming`'s.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlencode
 
-from airflow_lockstead.fields import FIELDS
+from airflow_lockstead import naming
 from airflow_lockstead.spec import LockSpec
 
 if TYPE_CHECKING:
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
 
 FRESH: Final = 60.0
 """Seconds for which what a connection said is not asked again: a thousand waiters begin at once."""
-
-REFERENCES: Final = tuple(FIELDS)
-LIBPQ: Final = frozenset({"sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "options", "application_name"})
-REDIS_TLS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
-FALSE: Final = frozenset({"", "0", "false", "no", "off", "none"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,83 +48,7 @@ class _Known:
     place: Place
 
 
-# --- what a connection means (pure) -----------------------------------------------------------------------------------
-
-
-def extras_of(connection: Any) -> dict[str, str]:
-    """Give a connection's extras as text: from a URI all of them are."""
-    extras = connection.extra_dejson or {}
-    return {name: str(value).strip() for name, value in extras.items() if value is not None}
-
-
-def is_true(text: str) -> bool:
-    """Read a yes or no that is text; `bool("false")` would be true."""
-    return text.lower() not in FALSE
-
-
-def reference_of(connection: Any) -> tuple[str, str] | None:
-    """Give which extra names another connection, and which; ValueError if several do."""
-    extras = extras_of(connection)
-    found = [(name, extras[name]) for name in REFERENCES if extras.get(name)]
-    if len(found) > 1:
-        raise ValueError(
-            f"the connection {connection.conn_id!r} names {' and '.join(name for name, _ in found)}: leave one"
-        )
-    return found[0] if found else None
-
-
-def url_of(connection: Any) -> str:
-    """Give the store's URL that stands in a connection's host; empty if none does. Login and password go into it."""
-    extras = extras_of(connection)
-    url = extras.get("url") or (connection.host or "").strip()
-    # Airflow takes the scheme of `lockstead://redis://host` off, and leaves a URL in the host whole
-    if url and ":" not in url.partition("/")[0]:
-        raise ValueError(
-            f"the host of the connection {connection.conn_id!r} is no store URL: it has no scheme, as in "
-            "'gs://bucket/locks' or 'redis://host/0'"
-        )
-    if "#" in url:
-        raise ValueError(
-            f"the host of the connection {connection.conn_id!r} names a lock: leave out what is behind '#'"
-        )
-    return _with_user(url, connection.login, connection.password)
-
-
-def _with_user(url: str, login: str | None, password: str | None) -> str:
-    scheme, has_host, rest = url.partition("://")
-    if not (login or password) or not has_host or "@" in rest.partition("/")[0]:
-        return url
-    return f"{scheme}://{_user(login, password)}{rest}"
-
-
-def _user(login: str | None, password: str | None) -> str:
-    if not (login or password):
-        return ""
-    secret = "" if not password else f":{quote(password, safe='')}"
-    return f"{quote(login or '', safe='')}{secret}@"
-
-
-def redis_url(connection: Any) -> str:
-    """Give the URL of the Redis that one of Airflow's own connections names, without credentials."""
-    extras = extras_of(connection)
-    scheme = "rediss" if is_true(extras.get("ssl", "")) or connection.conn_type == "rediss" else "redis"
-    database = extras.get("db") or connection.schema or "0"
-    return f"{scheme}://{connection.host or 'localhost'}:{connection.port or 6379}/{database}"
-
-
-def postgres_url(connection: Any, base: str = "") -> str:
-    """Give the URL of the database that one of Airflow's own connections names, credentials included.
-
-    base: the store's URL, if the connection of ours has one; only user and password are taken then.
-    """
-    if base:
-        return _with_user(base, connection.login, connection.password)
-    options = {name: value for name, value in extras_of(connection).items() if name in LIBPQ}
-    port = f":{connection.port}" if connection.port else ""
-    where = f"{_user(connection.login, connection.password)}{connection.host or 'localhost'}{port}"
-    return f"postgresql://{where}/{connection.schema or ''}" + (
-        f"?{urlencode(options, quote_via=quote)}" if options else ""
-    )
+# --- what a connection means -----------------------------------------------------------------------------------------
 
 
 def redis_client(connection: Any) -> object:
@@ -146,11 +64,11 @@ def redis_client(connection: Any) -> object:
             "pip install 'airflow-provider-lockstead[redis]'"
         ) from error
 
-    extras = extras_of(connection)
-    ways: dict[str, Any] = {name: extras[name] for name in REDIS_TLS if extras.get(name)}
+    extras = naming.extras_of(connection)
+    ways: dict[str, Any] = {name: extras[name] for name in naming.REDIS_TLS if extras.get(name)}
     if "ssl_check_hostname" in ways:
-        ways["ssl_check_hostname"] = is_true(ways["ssl_check_hostname"])
-    if redis_url(connection).startswith("rediss:"):
+        ways["ssl_check_hostname"] = naming.is_true(ways["ssl_check_hostname"])
+    if naming.redis_url(connection).startswith("rediss:"):
         ways["ssl"] = True
     return redis.Redis(
         host=connection.host or "localhost",
@@ -187,25 +105,31 @@ def google_client(connection: Any) -> object:
 
 
 def place_of(connection: Any, find: Callable[[str], Any]) -> Place:
-    """Give the store and client object that a connection means. find gives another connection by its id."""
-    url, reference = url_of(connection), reference_of(connection)
-    if reference is None:
-        if not url:
-            raise ValueError(f"the connection {connection.conn_id!r} names no store: put its URL into the host")
-        return Place(url)
-    name, conn_id = reference
-    other = find(conn_id)
-    match name:
-        case "redis_conn_id":
-            return Place(url or redis_url(other), redis_client(other))
-        case "postgres_conn_id":
-            return Place(postgres_url(other, url))
-        case _:
-            if not url:
+    """Give the store and client object that a connection means. find gives another connection by its id.
+
+    ValueError, with one line, for fields that do not name one store.
+    """
+    url, reference = naming.url_of(connection), naming.reference_of(connection)
+    client: object | None = None
+    if reference is not None:
+        name, conn_id = reference
+        other = find(conn_id)
+        match name:
+            case "redis_conn_id":
+                url, client = url or naming.redis_url(other), redis_client(other)
+            case "postgres_conn_id":
+                url = naming.postgres_url(other, url)
+            case _ if url:
+                client = google_client(other)
+            case _:
                 raise ValueError(
                     f"the connection {connection.conn_id!r} names no bucket: put 'gs://bucket/prefix' into the host"
                 )
-            return Place(url, google_client(other))
+    if not url:
+        raise ValueError(f"the connection {connection.conn_id!r} names no store: put its URL into the host")
+    url = naming.with_options(connection, url)
+    naming.check(connection, url)
+    return Place(url, client)
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------------
@@ -231,7 +155,7 @@ class Places:
             if (fresh := self.known(conn_id)) is not None:
                 return fresh
             connection = self._find(conn_id)
-            reference = reference_of(connection)
+            reference = naming.reference_of(connection)
             other = None if reference is None else self._referenced(connection, *reference)
             said = (_said(connection), None if other is None else _said(other))
             before = self._known.get(conn_id)
@@ -276,7 +200,8 @@ def find_connection(conn_id: str) -> Any:
         return compat.BaseHook.get_connection(conn_id)
     except compat.AirflowNotFoundException as error:
         raise ValueError(
-            f"there is no connection {conn_id!r}: make one of the type lockstead, or name the store by its URL"
+            f"there is no connection {conn_id!r}: make one of the type lockstead, or name the store by its URL; if "
+            "there is one, Airflow's log says why it could not be read"
         ) from error
 
 
