@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
-from lockstead.values import Duration, seconds
+from lockstead.values import RENEWALS_PER_TTL, Duration, seconds
 
 TTL_MIN: Final = 1.0
 LOCK_DELAY_MAX: Final = 60.0
@@ -71,7 +71,7 @@ class Settings:
         lives = seconds(ttl, "ttl")
         made = cls(
             ttl=lives,
-            renew_every=lives / 8 if renew_every is None else seconds(renew_every, "renew_every"),
+            renew_every=lives / RENEWALS_PER_TTL if renew_every is None else seconds(renew_every, "renew_every"),
             max_failures=_whole(max_failures, "max_failures"),
             request_timeout=min(lives / 10, 30.0)
             if request_timeout is None
@@ -130,7 +130,7 @@ class Settings:
     @property
     def renews_late(self) -> bool:
         """Whether renewals are rarer than an eighth of the ttl, which deserves a warning."""
-        return self.renew_every > self.ttl / 8 * (1 + 1e-9)
+        return self.renew_every > self.ttl / RENEWALS_PER_TTL * (1 + 1e-9)
 
     def for_ttl(self, ttl: float) -> Self:
         """Give the same settings for a lease that was granted with another ttl (by attach), scaled with it."""

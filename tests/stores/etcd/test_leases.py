@@ -20,12 +20,12 @@ from lockstead.events import LockEvent, Renewed
 from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Removed, Snapshot
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd.extend import Extension
-from lockstead.stores.etcd.leases import OVERDUE, Hold, Lease, Leases
+from lockstead.stores.etcd.leases import PATIENCE, Hold, Lease, Leases
 from lockstead.stores.etcd.steps import Beat, lives
 from lockstead.stores.etcd.wire import Request, Response, Root, value_of
 from lockstead.stores.port import Batches, Store
 from lockstead.testing.conformance.base import is_a, shows
-from lockstead.values import Name
+from lockstead.values import RENEWALS_PER_TTL, Name
 from tests.servers.etcd import EtcdPlace, ask, keys_below, leases
 from tests.servers.proxy import Fault, Proxy
 
@@ -292,7 +292,7 @@ def test_rule_15_how_long_a_record_is_kept_beyond_its_last_renewal() -> None:
     known.granted(Lease("7", 100, 100, 0.0))
     known.hangs(APT, "7", "5", 0.0)
     known.hangs(YUM, "7", "6", 0.0)
-    due = OVERDUE * 100
+    due = PATIENCE * 100 / RENEWALS_PER_TTL
     assert known.wanted([(YUM, "6")], due) == [Hold("7", 100, is_alone=False, is_good=True)]
     # from here on the lease is renewed no more: what hangs on it ends `stands` later at the latest
     assert known.wanted([(YUM, "6")], due + 0.1) == [Hold("7", 100, is_alone=False, is_good=False)]
@@ -308,6 +308,28 @@ def test_a_record_that_is_renewed_less_often_has_its_own_interval_to_be_late() -
     known.hangs(YUM, "7", "6", 60.0)
     assert known.current(100, 30.0 + 1.25 * 30.0) is not None
     assert known.current(100, 30.0 + 1.25 * 30.0 + 0.1) is None
+
+
+@pytest.mark.parametrize("renew_every", [5.0, 20.0, 45.0])
+def test_a_record_is_given_up_after_the_renewal_interval_that_its_owner_announced(renew_every: float) -> None:
+    known = Leases()
+    known.granted(Lease("7", 100, 100, 0.0))
+    known.hangs(APT, "7", "5", 0.0, renew_every)
+    assert known.current(100, PATIENCE * renew_every) is not None
+    # what is renewed in time keeps its interval
+    known.hangs(APT, "7", "5", renew_every)
+    assert known.current(100, renew_every * (1 + PATIENCE)) is not None
+    assert known.current(100, renew_every * (1 + PATIENCE) + 0.1) is None
+
+
+def test_a_lock_that_is_renewed_less_often_than_by_default_stays_on_its_lease(etcd: EtcdPlace, space: str) -> None:
+    events: list[LockEvent] = []
+    client = lockstead.connect(etcd.url(space), listener=events.append)
+    rarely = {"ttl": 4, "renew_every": 1.5, "abort_margin": 0.5, "max_failures": 1}
+    with client, client.lock(APT.key, **rarely).hold(timeout=10):
+        before = lease_of(etcd, space, APT)
+        until(lambda: sum(isinstance(event, Renewed) for event in events) >= 2, "it is not renewed")
+        assert lease_of(etcd, space, APT) == before
 
 
 def test_records_that_are_wanted_together_do_not_count_as_left_by_one_another() -> None:

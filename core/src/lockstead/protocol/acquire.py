@@ -204,10 +204,10 @@ def _keep_pace(want: Acquisition, doubts: int, terms: Terms) -> Script[int]:
 def _create(want: Acquisition, terms: Terms) -> Script[Grant | Contended | None]:
     was_unsettled = want.unsettled
     want.unsettled = True
-    ttl = terms.settings.ttl
+    ttl, every = terms.settings.ttl, terms.settings.renew_every
     try:
         stands = terms.stands(ttl, terms.settings.lock_delay)
-        reply = yield from ask(Create(want.name, want.fields, ttl, want.holder, stands))
+        reply = yield from ask(Create(want.name, want.fields, ttl, want.holder, stands, every))
     except StoreUnavailable:
         want.unsettled = was_unsettled
         raise
@@ -242,10 +242,10 @@ def _take_over(
 ) -> Script[Grant | Contended | None]:
     was_unsettled = want.unsettled
     want.unsettled = True
-    ttl = terms.settings.ttl
+    ttl, every = terms.settings.ttl, terms.settings.renew_every
     stands = terms.stands(ttl, terms.settings.lock_delay)
     asker = want.holder if queues else ""
-    command = Replace(want.name, want.fields, seen.incarnation, seen.revision, ttl, asker, stands)
+    command = Replace(want.name, want.fields, seen.incarnation, seen.revision, ttl, asker, stands, every)
     try:
         reply = yield from ask(command)
     except StoreUnavailable:

@@ -110,6 +110,7 @@ class Create(Command["Snapshot | Conflict"]):
     nobody overtake, and what is granted leaves the queue in the same step. Empty for what is no lock.
     stands: seconds after its last write for which a server that drops records must leave this one alone; each `Extend`
     renews that; 0 for ever.
+    renew_every: seconds between two renewals while the store answers; 0 if it is not known.
     """
 
     name: Name
@@ -117,6 +118,7 @@ class Create(Command["Snapshot | Conflict"]):
     lives: float = 0.0
     asker: str = ""
     stands: float = 0.0
+    renew_every: float = 0.0
 
 
 @frozen
@@ -130,7 +132,7 @@ class Read(Command["Snapshot | Absent"]):
 class Replace(Command["Snapshot | Conflict | Absent"]):
     """Write a new record, of a new incarnation, if the one there has exactly this incarnation and revision.
 
-    asker, stands: as for `Create`.
+    asker, stands, renew_every: as for `Create`.
     """
 
     name: Name
@@ -140,6 +142,7 @@ class Replace(Command["Snapshot | Conflict | Absent"]):
     lives: float = 0.0
     asker: str = ""
     stands: float = 0.0
+    renew_every: float = 0.0
 
 
 @frozen

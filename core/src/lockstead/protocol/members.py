@@ -104,7 +104,8 @@ def _register(
     turn = 0
     while True:
         try:
-            reply = yield from ask(Create(name, fields, lives=ttl, stands=terms.stands(ttl)))
+            every = terms.settings.renew_every
+            reply = yield from ask(Create(name, fields, lives=ttl, stands=terms.stands(ttl), renew_every=every))
             if isinstance(reply.answer, Snapshot):
                 terms.book.wrote(terms, reply)
                 return LeaseId(name, nonce, reply.answer.incarnation, ttl), reply

@@ -239,11 +239,11 @@ def stamped(command: Command[Any], wall_now: float, clock: StoreClock = StoreClo
             return command
         case Create() if command.lives:
             fields = _granted(command.fields, command.lives, wall_now, clock)
-            return Create(command.name, fields, command.lives, command.asker, command.stands)
+            return Create(command.name, fields, command.lives, command.asker, command.stands, command.renew_every)
         case Replace() if command.lives:
             fields = _granted(command.fields, command.lives, wall_now, clock)
             expected, lives = (command.incarnation, command.revision), command.lives
-            return Replace(command.name, fields, *expected, lives, command.asker, command.stands)
+            return Replace(command.name, fields, *expected, lives, command.asker, command.stands, command.renew_every)
         case Extend() if command.lives and clock is not StoreClock.ENFORCED:
             fields = {**command.fields, "expires_at": number(wall_now + command.lives)}
             return Extend(command.name, fields, command.incarnation, command.revision, command.lives)

@@ -14,38 +14,38 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lockstead.frozen import frozen
-from lockstead.values import Name
+from lockstead.values import RENEWALS_PER_TTL, Name
 
 FRESH: Final = 1 / 16
 """The part of its life after which a lease is renewed before another record is hung on it."""
 
-OVERDUE: Final = 0.16
-"""The part of its life after which a record that was not renewed is given up: a renewal is due every eighth."""
-
 PATIENCE: Final = 1.25
-"""How many of its own longest intervals a record that is renewed less often gets."""
+"""A record that was not renewed for this many of its renewal intervals is given up."""
 
 ALONE_MAX: Final = 10_000
 
 
 @dataclass(slots=True)
 class Member:
-    """A record on a lease of ours: its incarnation, when it was last wanted (boot clock), its longest interval."""
+    """A record on a lease of ours: its incarnation, when it was last wanted (boot clock), its renewal interval.
+
+    interval is seconds: what the record's owner announced, or the longest that was seen since.
+    """
 
     incarnation: str
     wanted_at: float
-    longest: float = 0.0
+    interval: float
 
-    def is_overdue(self, life: float, now: float) -> bool:
-        """Tell whether nobody seems to renew it any more."""
-        return now - self.wanted_at > max(OVERDUE * life, PATIENCE * self.longest)
+    def is_overdue(self, now: float) -> bool:
+        """Return whether nobody seems to renew it any more."""
+        return now - self.wanted_at > PATIENCE * self.interval
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
     """A lease of the server. asked and granted are seconds; renewed_at is the send that last certainly renewed it.
 
-    members stand in the order in which they were last wanted.
+    members are in the order in which they were last wanted; shortest is the shortest of their renewal intervals.
     """
 
     id: str
@@ -54,6 +54,7 @@ class Lease:
     renewed_at: float
     is_retired: bool = False
     members: dict[Name, Member] = field(default_factory=dict)
+    shortest: float = float("inf")
 
     def is_fresh(self, now: float) -> bool:
         """Tell whether another record may be hung on it without renewing it first."""
@@ -141,16 +142,16 @@ class Leases:
 
     def _want(self, lease: Lease, name: Name, now: float) -> None:
         member = lease.members.pop(name)
-        member.longest, member.wanted_at = max(member.longest, now - member.wanted_at), now
+        member.interval, member.wanted_at = max(member.interval, now - member.wanted_at), now
         lease.members[name] = member
 
     def _may_renew(self, lease: Lease, now: float) -> bool:
         if lease.is_retired:
             return False
         for member in lease.members.values():
-            if now - member.wanted_at <= OVERDUE * lease.asked:
-                break  # and so is whoever stands behind it
-            if member.is_overdue(lease.asked, now):
+            if now - member.wanted_at <= PATIENCE * lease.shortest:
+                break  # the members behind it were wanted later
+            if member.is_overdue(now):
                 self._retire(lease)
                 return False
         return True
@@ -176,24 +177,29 @@ class Leases:
         if self._current.get(lease.asked) is lease:
             del self._current[lease.asked]
 
-    def hangs(self, name: Name, lease_id: str, incarnation: str, now: float) -> None:
-        """Note that a record hangs, or may hang from now on, on this lease, and that somebody wants it to live."""
+    def hangs(self, name: Name, lease_id: str, incarnation: str, now: float, renew_every: float = 0.0) -> None:
+        """Note that a record hangs, or may hang from now on, on this lease, and that somebody wants it to live.
+
+        renew_every is the renewal interval that its owner announced (seconds); 0 if it is not known: then the interval
+        is what was seen of this record, and at least the default for a ttl of the lease's length.
+        """
         with self._lock:
             lease, before = self._by_id.get(lease_id), self._where.get(name)
             if lease is None:
                 return
-            longest = 0.0
+            interval = renew_every or lease.asked / RENEWALS_PER_TTL
             if before is not None:
                 member = before.members[name]
                 # an answer that comes late must not put an older record in the place of one that we have to watch
                 if int(member.incarnation) > int(incarnation):
                     return
                 if member.incarnation == incarnation:
-                    longest = max(member.longest, now - member.wanted_at)
+                    interval = max(renew_every or member.interval, now - member.wanted_at)
                 del before.members[name]
                 if before is not lease:
                     self._prune(before)
-            lease.members[name] = Member(incarnation, now, longest)
+            lease.members[name] = Member(incarnation, now, interval)
+            lease.shortest = min(lease.shortest, interval)
             self._where[name] = lease
             self._alone.pop(name, None)
 

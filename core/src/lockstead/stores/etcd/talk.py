@@ -224,7 +224,7 @@ class _Taking:
         lease = NO_LEASE if beat is None else beat.lease
         kv = Kv(self._key, created, created, lease, command.fields, command.stands, is_alone=False)
         if beat is not None:
-            talker.leases.hangs(command.name, lease, created, boot_now())
+            talker.leases.hangs(command.name, lease, created, boot_now(), command.renew_every)
         try:
             answer = yield from self._counted(kv, beat, term_of(body))
         except StoreUnavailable as error:
