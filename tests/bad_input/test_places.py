@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockstead.errors import StoreRefused
+from lockstead.stores.mounts import mounts_in
 from lockstead.stores.sqlite.file import check_file_system, file_system_of
 from tests.bad_input.lines import SHARED, pattern
 from tests.bad_input.world import World
@@ -65,7 +66,7 @@ CONTAINER = """\
     ],
 )
 def test_a_network_disk_is_refused_by_name(folder: str, kind: str) -> None:
-    assert file_system_of(Path(folder), MOUNTINFO) == kind
+    assert file_system_of(Path(folder), mounts_in(MOUNTINFO)) == kind
     with pytest.raises(StoreRefused) as refused:
         check_file_system(Path(folder, "locks.db"), kind)
     assert pattern(SHARED).fullmatch(str(refused.value))
@@ -91,13 +92,13 @@ def test_a_network_disk_is_refused_by_name(folder: str, kind: str) -> None:
     ],
 )
 def test_a_local_disk_is_taken(mountinfo: str, folder: str, kind: str | None) -> None:
-    assert file_system_of(Path(folder), mountinfo) == kind
+    assert file_system_of(Path(folder), mounts_in(mountinfo)) == kind
     check_file_system(Path(folder, "locks.db"), kind)
 
 
 def test_a_volume_that_a_container_shares_with_other_machines_is_refused() -> None:
     with pytest.raises(StoreRefused):
-        check_file_system(Path("/shared/locks.db"), file_system_of(Path("/shared/team"), CONTAINER))
+        check_file_system(Path("/shared/locks.db"), file_system_of(Path("/shared/team"), mounts_in(CONTAINER)))
 
 
 # --- with mounts of our own ----------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from lockstead.protocol.commands import (
 from lockstead.protocol.record import decode, is_ours
 from lockstead.stores import url
 from lockstead.stores.bootclock import Place
+from lockstead.stores.mounts import mounts_in
 from lockstead.stores.sqlite.file import SCHEMA_VERSION, check_file_system, failure, file_system_of
 from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.values import Name, Space
@@ -342,7 +343,7 @@ broken line
     ],
 )
 def test_a_file_system_that_other_kernels_see_is_refused(folder: str, kind: str, is_local: bool) -> None:
-    found = file_system_of(Path(folder), MOUNTS)
+    found = file_system_of(Path(folder), mounts_in(MOUNTS))
     assert found == kind
     if is_local:
         check_file_system(Path(folder, "locks.db"), found)

@@ -1,6 +1,8 @@
 """Decides what a store on this very machine calls its time: the boot clock, and which boot and namespace it belongs to.
 
-Must not know any store. Readings of two processes compare only within one boot and one time namespace.
+Must not know any store. Readings of two processes compare only within one boot and one time namespace. Containers may
+show an identifier of their own in the place of the kernel's (LXC and systemd-nspawn mount one over it, sysbox emulates
+the folder): such a one says nothing of the boot, for the kernel and all others on it live on. It counts as not known.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from lockstead.stores.mounts import Mount, mount_of, mounts
+
 # Linux's monotonic clock stops in suspend, while the lease runs out: only the boot clock sees that time go by.
 _BOOT: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -20,12 +24,24 @@ def boot_now() -> float:
     return time.clock_gettime(_BOOT)
 
 
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
 def boot_id() -> str | None:
-    """Give a name for this boot of this kernel; None where the system has none or hides it."""
+    """Return the identifier of this boot of this kernel; None where the system has none, or shows another one."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip() or None
+        text = _BOOT_ID.read_text("ascii").strip()
+        return text if text and is_of_the_kernel(mounts()) else None
     except (OSError, UnicodeDecodeError):
         return None
+
+
+def is_of_the_kernel(mounted: list[Mount]) -> bool:
+    """Return whether the file of the boot's identifier is the kernel's own, and not one that is mounted over it."""
+    mount = mount_of(_BOOT_ID, mounted)
+    if mount is None or mount.kind != "proc":
+        return False
+    return Path(mount.root) / _BOOT_ID.relative_to(mount.point) == Path("/sys/kernel/random/boot_id")
 
 
 def time_namespace() -> str | None:

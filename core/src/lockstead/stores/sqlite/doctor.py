@@ -181,4 +181,5 @@ def _known(what: str | None, check: str, name: str, price: str) -> Finding:
     if what is not None:
         return Finding(Severity.OK, check, f"{name} is known")
     text = f"{name} cannot be told: {price} is taken over only after it was watched for its whole ttl"
-    return Finding(Severity.WARNING, check, text, "make /proc readable to this process")
+    remedy = "show this process the kernel's own /proc; a container may mount a boot id of its own over it"
+    return Finding(Severity.WARNING, check, text, remedy)

@@ -9,10 +9,12 @@ import os
 import sqlite3
 import stat
 import time
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.mounts import Mount, mount_of, mounts
 
 APPLICATION_ID: Final = 0x4C6F636B
 SCHEMA_VERSION: Final = 1
@@ -59,12 +61,16 @@ def connect(path: Path, limit: float) -> sqlite3.Connection:
     limit is seconds. Raises StoreRefused or StoreUnavailable: nothing was asked of the store yet.
     """
     check_place(path)
+    ends_at = time.monotonic() + limit
+    _make(path)
+    _check_journal(path, limit, ends_at)
     try:
         connection = sqlite3.connect(path, timeout=limit, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise failure(error, path, limit, may_be_applied=False) from error
     try:
-        _prepare(connection, path, time.monotonic() + limit)
+        connection.set_authorizer(_without_triggers)
+        _prepare(connection, path, ends_at)
     except sqlite3.Error as error:
         connection.close()
         raise failure(error, path, limit, may_be_applied=False) from error
@@ -75,12 +81,67 @@ def connect(path: Path, limit: float) -> sqlite3.Connection:
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """Tell which file stands under a path; None if there is none."""
+    """Return which file is at a path; None if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - part of every command, at half the price of Path.stat
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def journals(path: str) -> tuple[str, str]:
+    """Return the paths of the write-ahead log and of its index. SQLite names them after the file that a link leads to.
+
+    Whoever has the file open has them open, and nobody removes them before the last connection is closed.
+    """
+    real = os.path.realpath(path)
+    return f"{real}-wal", f"{real}-shm"
+
+
+def _make(path: Path) -> None:
+    """Make a new file that only its owner can read. SQLite gives its journals the same mode."""
+    with suppress(OSError):  # it is there, or SQLite says why it cannot be made
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _check_journal(path: Path, limit: float, ends_at: float) -> None:
+    """Raise StoreUnavailable if others have the file open while its write-ahead log is gone from the folder.
+
+    Somebody removed it: they go on with the log that has no name any more, and whoever opens the file anew would begin
+    another one. Where nobody has the file open the log is missing as a rule. Then an exclusive lock can be had.
+    """
+    log, _index = journals(str(path))
+    while identity(log) is None:
+        try:
+            if path.stat().st_size == 0:
+                return
+            _lock_whole(path)
+        except sqlite3.OperationalError as error:
+            if not _is(error, sqlite3.SQLITE_BUSY):
+                return  # opening it for good says what is wrong
+            if time.monotonic() >= ends_at:
+                raise StoreUnavailable(
+                    f"{path} was busy for {limit:.3g} s, and {log} is missing; if somebody removed it while processes "
+                    "had the file open, stop them: then the file can be used again"
+                ) from error
+            time.sleep(0.005)
+        except (OSError, sqlite3.Error):
+            return
+        else:
+            return
+
+
+def _lock_whole(path: Path) -> None:
+    """Lock the whole file for an instant. Raises OperationalError with SQLITE_BUSY if somebody else has it open."""
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
+        connection.set_authorizer(_without_triggers)
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+
+
+def _without_triggers(action: int, one: str | None, two: str | None, base: str | None, inside: str | None) -> int:  # noqa: ARG001
+    """Deny whatever a trigger or a view does. The schema has none, so another program added it."""
+    return sqlite3.SQLITE_OK if inside is None else sqlite3.SQLITE_DENY
 
 
 def check_place(path: Path) -> None:
@@ -104,7 +165,9 @@ def check_place(path: Path) -> None:
     # SQLite names the journal after the file: through two names there would be two journals, and two truths
     if found is not None and found.st_nlink > 1:
         raise StoreRefused(f"cannot keep locks in {path}: the file has {found.st_nlink} hard links; leave one")
-    check_file_system(path, file_system(folder))
+    mounted = _mounts()
+    check_mounted(path.resolve(), mounted)
+    check_file_system(path, file_system_of(folder.resolve(), mounted))
 
 
 def check_file_system(path: Path, kind: str | None) -> None:
@@ -117,31 +180,32 @@ def check_file_system(path: Path, kind: str | None) -> None:
 
 
 def file_system(folder: Path) -> str | None:
+    """Return the type of the file system that a folder is on; None where it is not known."""
+    return file_system_of(folder.resolve(), _mounts())
+
+
+def file_system_of(folder: Path, mounted: list[Mount]) -> str | None:
+    """Return the type of the file system that an absolute folder without links is on; None where it is not known."""
+    mount = mount_of(folder, mounted)
+    return None if mount is None else mount.kind
+
+
+def check_mounted(path: Path, mounted: list[Mount]) -> None:
+    """Refuse an absolute path without links that is itself mounted, or one of whose journals is."""
+    points = {mount.point for mount in mounted}
+    for name in (str(path), *journals(str(path))):
+        if Path(name) in points:
+            raise StoreRefused(
+                f"cannot keep locks in {path}: {name} is mounted by itself, so the journals beside the file are not "
+                "those of the processes outside; mount the whole folder"
+            )
+
+
+def _mounts() -> list[Mount]:
     try:
-        text = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
+        return mounts()
     except OSError:
-        return None
-    return file_system_of(folder.resolve(), text)
-
-
-def file_system_of(folder: Path, mountinfo: str) -> str | None:
-    """Give the type of the file system that an absolute folder is on. Source: proc(5), mountinfo."""
-    best, kind = -1, None
-    for line in mountinfo.splitlines():
-        place, _, source = line.partition(" - ")
-        columns = place.split(" ")
-        if len(columns) < 5 or not source:
-            continue
-        point = Path(_plain(columns[4]))
-        if (point == folder or point in folder.parents) and len(point.parts) >= best:
-            best, kind = len(point.parts), source.split(" ")[0]
-    return kind
-
-
-def _plain(escaped: str) -> str:
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        escaped = escaped.replace(code, character)
-    return escaped
+        return []
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, ends_at: float) -> None:
@@ -227,7 +291,12 @@ def failure(error: sqlite3.Error, path: Path, limit: float, *, may_be_applied: b
             return StoreRefused(f"cannot keep locks in {path}: it is not a database; name another file")
         case sqlite3.SQLITE_CORRUPT:
             return StoreRefused(f"the locks in {path} are damaged ({error}); stop all who use the file and remove it")
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_AUTH:
+        case sqlite3.SQLITE_AUTH:
+            return StoreRefused(
+                f"cannot keep locks in {path}: another program added a trigger or a view to it; stop all who use the "
+                "file and remove it"
+            )
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
             return StoreRefused(
                 f"cannot keep locks in {path}: {error}; this process must be able to write the file and its folder"
             )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from lockstead.errors import StoreError, StoreUnavailable
-from lockstead.stores.sqlite.file import check_place, connect, failure, identity
+from lockstead.stores.sqlite.file import check_place, connect, failure, identity, journals
 
 WATCH_LIMIT: Final = 1.0
 """Seconds that a look at the change counter may wait for the file."""
@@ -24,10 +24,13 @@ WATCH_LIMIT: Final = 1.0
 
 @dataclass(eq=False, slots=True)
 class _Link:
-    """One connection, used by one thread at a time. file tells which file it was opened on."""
+    """One connection, used by one thread at a time.
+
+    opened: the paths of the file, its log and its index, and which files these were.
+    """
 
     connection: sqlite3.Connection
-    file: tuple[int, int]
+    opened: tuple[tuple[str, tuple[int, int] | None], ...]
     busy_ms: int
 
 
@@ -102,8 +105,9 @@ class Pool:
 
     def _is_current(self, link: _Link) -> bool:
         # A file that was removed or moved lives on in its connections: who wrote there would hold a lock that nobody
-        # else can see.
-        return link.file == identity(self._path_text)
+        # else can see. So do its journals: until the last of their connections is closed, which brings home what they
+        # hold.
+        return all(identity(name) == was for name, was in link.opened)
 
     def _open(self, limit: float) -> _Link:
         if not self._is_open:
@@ -115,7 +119,8 @@ class Pool:
         failed: _Link | None = None
         with self._lock:
             if self._is_open and after is not None and before in (None, after):
-                link = _Link(connection, after, _milliseconds(limit))
+                beside = [(name, identity(name)) for name in journals(self._path_text)]
+                link = _Link(connection, ((self._path_text, after), *beside), _milliseconds(limit))
                 self._every.add(link)
                 failed, self._failed = self._failed, None
         if failed is not None:

@@ -55,6 +55,9 @@ POLL_MIN: Final = 0.002
 POLL_MAX: Final = 0.005
 """Seconds between two looks at the file's change counter while waiting."""
 
+TOKEN_MAX: Final = 1 << 53
+"""Above it a number may lose its last digits in JSON. Milliseconds since the epoch reach it in the year 287,396."""
+
 LOOK_AGAIN: Final = 0.02
 """Seconds until a wait on an absent record ends: it may have gone between the caller's read and the wait."""
 
@@ -71,8 +74,8 @@ _DELETE: Final = (
 )
 _UPDATE: Final = f"UPDATE record SET granted = ?, revision = ?, updated = ?, boot = ?, namespace = ?, fields = ? {_AT}"  # noqa: S608
 _LIST: Final = (
-    f"SELECT key, part, {_COLUMNS} FROM record WHERE space = ?1 AND (?2 IS NULL OR key = ?2) "  # noqa: S608
-    "AND substr(part, 1, length(?3)) = ?3"
+    f"SELECT key, part, {_COLUMNS} FROM record WHERE space = :space AND (:key IS NULL OR key = :key) "  # noqa: S608
+    "AND substr(part, 1, length(:part)) = :part"
 )
 
 UNREADABLE: Final = {"v": "1"}
@@ -164,7 +167,8 @@ class SqliteStore:
         return Absent(self._now()) if row is None else self._shown(row)
 
     def _list(self, connection: sqlite3.Connection, command: List) -> Listing:
-        rows = connection.execute(_LIST, (command.space.value, command.key, command.part_prefix)).fetchall()
+        wanted = {"space": command.space.value, "key": command.key, "part": command.part_prefix}
+        rows = connection.execute(_LIST, wanted).fetchall()
         named = ((Name(key, command.space, part), _Row(*row)) for key, part, *row in rows)
         return Listing(tuple((name, self._shown(row)) for name, row in named))
 
@@ -254,7 +258,13 @@ class SqliteStore:
         return Removed(self._now())
 
     def _count(self, connection: sqlite3.Connection) -> int:
-        counted = int(connection.execute(_COUNTED).fetchone()[0])
+        row = connection.execute(_COUNTED).fetchone()
+        counted = row[0] if row is not None else None
+        if not isinstance(counted, int) or not 0 <= counted < TOKEN_MAX:
+            raise StoreRefused(
+                f"the counter of grants in {self._path} was changed by another program: it is {str(counted)[:40]!r}; "
+                "stop all who use the file and remove it"
+            )
         granted = max(counted + 1, int(self._wall() * 1000))
         connection.execute(_COUNT, (granted,))
         return granted

@@ -1,0 +1,246 @@
+"""Which file is opened: mounts, journals that were removed, triggers of other programs, and who may read it."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+import subprocess
+import sys
+import textwrap
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from lockstead.errors import StoreRefused, StoreUnavailable
+from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Removed, Snapshot
+from lockstead.stores.bootclock import is_of_the_kernel
+from lockstead.stores.mounts import mounts_in
+from lockstead.stores.sqlite.store import SqliteStore
+from lockstead.testing.conformance.base import is_a
+from lockstead.values import Name
+from tests.bad_input.test_places import in_mounts_of_its_own
+
+APT = Name("apt")
+LIMIT = 10.0
+
+PROC = "24 1 0:22 / /proc rw,nosuid,nodev,noexec,relatime shared:13 - proc proc rw\n"
+DOCKER = PROC + "31 24 0:22 /sys /proc/sys ro,nosuid,nodev,noexec,relatime - proc proc rw\n"
+LXC = PROC + "40 24 0:60 /.lxc-boot-id /proc/sys/kernel/random/boot_id ro,nosuid,nodev - tmpfs none rw,mode=755\n"
+NSPAWN = DOCKER + "41 31 0:61 /proc-sys-kernel-random-boot-id /proc/sys/kernel/random/boot_id ro - tmpfs tmpfs rw\n"
+SYSBOX = PROC + "42 24 0:62 /proc/sys /proc/sys rw,nosuid,nodev,noexec - fuse sysboxfs rw,user_id=0,allow_other\n"
+UUID = PROC + "43 24 0:22 /sys/kernel/random/uuid /proc/sys/kernel/random/boot_id ro - proc proc rw\n"
+
+
+@pytest.mark.parametrize(
+    ("mountinfo", "is_known"),
+    [(PROC, True), (DOCKER, True), (LXC, False), (NSPAWN, False), (SYSBOX, False), (UUID, False), ("", False)],
+    ids=["host", "docker", "lxc", "nspawn", "sysbox", "another file of proc", "no mounts"],
+)
+def test_h06_a_boot_id_that_is_not_the_kernels_own_says_nothing(mountinfo: str, is_known: bool) -> None:
+    assert is_of_the_kernel(mounts_in(mountinfo)) is is_known
+
+
+TRY = """
+import sys, lockstead
+lock = lockstead.Lock(sys.argv[1], owner="container", ttl=30)
+try:
+    print("acquired", lock.try_acquire() is not None)
+except lockstead.LocksteadError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_h06_a_container_with_a_boot_id_of_its_own_does_not_take_a_live_record_for_dead(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "locks.db")
+    fields = {"v": "1", "identity": "host/1", "owner": "host", "ttl": "30"}
+    is_a(Snapshot, store.perform(Create(APT, fields), LIMIT))
+    (tmp_path / "boot-id").write_text("7b2e4c1c-9f43-4d0e-8a35-0c8d2f1b6a11\n")
+    over = f"mount --bind {tmp_path}/boot-id /proc/sys/kernel/random/boot_id"
+    code, out, err = in_mounts_of_its_own(over, sys.executable, "-c", TRY, f"sqlite:///{tmp_path}/locks.db#apt")
+    assert (code, out, err) == (0, "acquired False\n", "")
+    store.close()
+
+
+@pytest.mark.parametrize("is_journal", [False, True], ids=["file", "journal"])
+def test_a_file_that_is_mounted_by_itself_is_refused(tmp_path: Path, is_journal: bool) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    outside.mkdir()
+    inside.mkdir()
+    store = SqliteStore(outside / "locks.db")
+    is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
+    name = "locks.db-wal" if is_journal else "locks.db"
+    over = f"touch {inside}/{name} && mount --bind {outside}/{name} {inside}/{name}"
+    code, out, err = in_mounts_of_its_own(over, sys.executable, "-c", TRY, f"sqlite:///{inside}/locks.db#apt")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"StoreRefused cannot keep locks in {inside}/locks.db: {inside}/{name} is mounted by itself")
+    store.close()
+
+
+# --- journals that somebody removed ----------------------------------------------------------------------------------
+
+
+def journal(path: Path, *ends: str) -> list[Path]:
+    return [path.with_name(path.name + end) for end in ends]
+
+
+def in_another_process(path: Path, code: str) -> str:
+    """Run a few lines with a `store` on the file, in a process of its own; return what they print."""
+    begin = f"""
+        from lockstead.errors import StoreError
+        from lockstead.protocol.commands import *
+        from lockstead.stores.sqlite.store import SqliteStore
+        from lockstead.values import Name
+        store, APT = SqliteStore({str(path)!r}), Name("apt")
+    """
+    program = textwrap.dedent(begin) + textwrap.dedent(code)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+ASK = """
+try:
+    print(type(store.perform(Create(APT, {"v": "1"}), 0.3)).__name__)
+except StoreError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("ends", [("-wal",), ("-shm",), ("-wal", "-shm")], ids=["wal", "shm", "both"])
+def test_who_opens_a_file_whose_journal_was_removed_does_not_get_a_lock_that_is_held(
+    tmp_path: Path, ends: tuple[str, ...]
+) -> None:
+    path = tmp_path / "locks.db"
+    store = SqliteStore(path)
+    held = is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
+    for one in journal(path, *ends):
+        one.unlink()
+    said = in_another_process(path, ASK)
+    if "-wal" in ends:
+        assert said.startswith("StoreUnavailable")
+        assert f"{path}-wal is missing" in said
+    else:
+        assert said in ("Conflict",) or said.startswith("StoreUnavailable")
+    # who holds it notices, brings home what the old journal holds, and loses nothing
+    renewed = is_a(Snapshot, store.perform(Extend(APT, {"n": "2"}, held.incarnation), LIMIT))
+    assert renewed.fields["n"] == "2"
+    assert in_another_process(path, ASK) == "Conflict"
+    is_a(Removed, store.perform(Remove(APT, held.incarnation), LIMIT))
+    store.close()
+    assert in_another_process(path, ASK) == "Snapshot"
+
+
+def test_a_journal_that_was_replaced_is_noticed_by_the_next_command(tmp_path: Path) -> None:
+    path = tmp_path / "locks.db"
+    store = SqliteStore(path)
+    is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
+    for one in journal(path, "-wal", "-shm"):
+        one.rename(tmp_path / f"kept{one.suffix}")
+    # a program that does not look begins a new one: the record is in the old one
+    program = (
+        "import sqlite3, sys; other = sqlite3.connect(sys.argv[1]); "
+        "print(other.execute('SELECT count(*) FROM sqlite_master').fetchone(), flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        assert all(one.exists() for one in journal(path, "-wal", "-shm"))
+        is_a(Absent, store.perform(Read(APT), LIMIT))
+        other.communicate()
+    store.close()
+
+
+def test_a_file_that_everybody_has_closed_is_opened_without_its_journal(tmp_path: Path) -> None:
+    path = tmp_path / "locks.db"
+    for turn in range(3):
+        store = SqliteStore(path)
+        made = is_a(Snapshot, store.perform(Create(APT, {"n": str(turn)}), LIMIT))
+        is_a(Removed, store.perform(Remove(APT, made.incarnation), LIMIT))
+        store.close()
+        assert not any(one.exists() for one in journal(path, "-wal", "-shm"))
+
+
+# --- other programs, other users -------------------------------------------------------------------------------------
+
+ENDLESS = "SELECT (WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c)"
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["while it is open", "before it is opened"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"CREATE TRIGGER t BEFORE INSERT ON record BEGIN {ENDLESS}; END",
+        "CREATE TRIGGER t AFTER INSERT ON record BEGIN UPDATE meta SET granted = 0; END",
+        "CREATE TRIGGER t AFTER INSERT ON record BEGIN DELETE FROM record WHERE key = 'other'; END",
+    ],
+)
+def test_a_trigger_of_another_program_never_runs(tmp_path: Path, statement: str, is_open: bool) -> None:
+    path = tmp_path / "locks.db"
+    store = SqliteStore(path)
+    is_a(Snapshot, store.perform(Create(Name("other"), {"v": "1"}), LIMIT))
+    if not is_open:
+        store.close()
+        store = SqliteStore(path)
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute(statement)
+    with pytest.raises(StoreRefused, match="another program added a trigger or a view"):
+        store.perform(Create(APT, {"v": "1"}), LIMIT)
+    is_a(Snapshot, store.perform(Read(Name("other")), LIMIT))
+    store.close()
+
+
+def test_a_view_in_the_place_of_a_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "locks.db"
+    store = SqliteStore(path)
+    is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("ALTER TABLE record RENAME TO hidden")
+        other.execute(f"CREATE VIEW record AS SELECT *, ({ENDLESS}) FROM hidden")
+    with pytest.raises(StoreRefused, match="another program added a trigger or a view"):
+        store.perform(Read(APT), LIMIT)
+    store.close()
+
+
+@pytest.mark.parametrize("counter", [2**63 - 1, 2**53, -5, "x"])
+def test_a_counter_that_another_program_set_is_refused(tmp_path: Path, counter: object) -> None:
+    path = tmp_path / "locks.db"
+    store = SqliteStore(path)
+    held = is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("UPDATE meta SET granted = ?", (counter,))
+    with pytest.raises(StoreRefused, match=r"the counter of grants in .* was changed by another program"):
+        store.perform(Create(Name("yum"), {"v": "1"}), LIMIT)
+    # what is held can still be renewed and given back
+    is_a(Snapshot, store.perform(Extend(APT, {}, held.incarnation), LIMIT))
+    is_a(Removed, store.perform(Remove(APT, held.incarnation), LIMIT))
+    store.close()
+
+
+def test_a_new_file_and_its_journals_are_for_its_owner_only(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "locks.db")
+    is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
+    modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()}
+    assert modes == {"locks.db": 0o600, "locks.db-wal": 0o600, "locks.db-shm": 0o600}
+    store.close()
+
+
+def test_a_file_that_was_made_for_a_group_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "locks.db"
+    path.touch()
+    path.chmod(0o660)
+    store = SqliteStore(path)
+    is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
+    assert {stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()} == {0o660}
+    store.close()
+
+
+def test_a_busy_file_without_a_journal_is_waited_for_and_then_told(tmp_path: Path) -> None:
+    path = tmp_path / "locks.db"
+    SqliteStore(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TABLE t (x)")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreUnavailable, match=r"was busy for 0\.2 s"):
+            SqliteStore(path).perform(Create(APT, {"v": "1"}), 0.2)
