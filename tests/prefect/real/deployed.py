@@ -55,3 +55,14 @@ def comes_back() -> None:
 @flow(name="passes_by")
 def passes_by() -> None:
     """Need no lock."""
+
+
+@locked(LOCK)
+@flow(name="works_above")
+def works_above() -> None:
+    """Hold the lock for a moment, which is named above the flow."""
+    noted("above")
+
+
+works_named = locked(LOCK)(passes_by)
+"""A lock that was put on later: it has a name of its own, by which it can be deployed."""

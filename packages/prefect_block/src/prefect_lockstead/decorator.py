@@ -9,12 +9,13 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, Final, TypeVar
 
 from lockstead.values import Duration
-from prefect_lockstead import section
+from prefect_lockstead import deploying, section
 from prefect_lockstead.spec import LockSpec, OnUnclean, Waiting
 from prefect_lockstead.stepping import stepped
 
@@ -68,11 +69,13 @@ def _with_lock(target: Any, spec: LockSpec) -> Any:
     """Put the lock around whatever one may call a piece of work."""
     if isinstance(target, staticmethod | classmethod):
         return type(target)(_with_lock(target.__func__, spec))
+    if "prefect.flows" in sys.modules:
+        deploying.hook()
     if isinstance(target, FunctionType):
-        return _around(target, spec)
+        return _around(target, spec, target)
     function = getattr(target, "fn", None)
     if isinstance(function, FunctionType) and hasattr(target, "with_options"):
-        return _copied(target, _around(function, spec))
+        return _copied(target, _around(function, spec, target))
     named = target.__name__ if isinstance(target, type) else type(target).__name__
     raise TypeError(f"@locked is for a function, a flow or a task, not {named}")
 
@@ -90,8 +93,8 @@ def _copied(target: Any, function: Callable[..., Any]) -> Any:
     return made
 
 
-def _around(function: FunctionType, spec: LockSpec) -> Callable[..., Any]:
-    """Give a function of the same kind that holds the lock while it runs."""
+def _around(function: FunctionType, spec: LockSpec, target: Any) -> Callable[..., Any]:
+    """Give a function of the same kind that holds the lock while it runs. target: the function, or what runs it."""
     signature = inspect.signature(function)
     known = frozenset(signature.parameters)
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
@@ -105,6 +108,7 @@ def _around(function: FunctionType, spec: LockSpec) -> Callable[..., Any]:
     else:
         made = _plain(function, spec)
     _place(made, function)
+    setattr(made, deploying.PLACED, deploying.placed(target, function, spec))
     return made
 
 
