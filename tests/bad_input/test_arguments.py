@@ -140,6 +140,14 @@ NONE_AT_ALL = [
     text_of(["memory:", "apt", "me/1", "1", 0]),
     text_of(["memory:", "apt", "me/1", "1", "60"]),
     text_of({"store": "memory:"}),
+    text_of(["memory:", "apt", "me/1", "1", 10**400]),
+    text_of(["memory:", "apt", "me/1", "1", True]),
+    text_of(["memory:", "apt", "me/1", "1", 1e300]),
+    text_of(["memory:", "apt", "me/1\x1b[2J", "1", 60]),
+    text_of(["memory:", "apt", "me/1", "1\n2", 60]),
+    text_of(["memory:", "apt\ud800", "me/1", "1", 60]),
+    text_of(["memory:", "k" * 600, "me/1", "1", 60]),
+    text_of(["memory:", "apt", "m" * 70_000, "1", 60]),
 ]
 
 USES: list[Callable[[Any, Any], Any]] = [

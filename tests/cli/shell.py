@@ -60,7 +60,7 @@ class Shell:
         process = subprocess.Popen(
             [str(PROGRAM), *words],
             cwd=self.where,
-            env={**os.environ, **self.environment},
+            env={**os.environ, "LOCKSTEAD_STORE": self.store, **self.environment},
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import textwrap
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
+import yaml
 
 from lockstead.cli.main import COMMANDS
 from lockstead.cli.showing import FACTS
@@ -18,25 +19,38 @@ from tests.cli.shell import PROGRAM
 PAGE = (Path(__file__).parents[2] / "docs/command-line.md").read_text()
 
 
-def job(heading: str) -> str:
-    """Give the job that is shown below a heading."""
+def job(heading: str) -> dict[str, Any]:
+    """Give the job `publish` that is shown below a heading."""
     found = re.search(rf"^### {heading}\n.*?^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert found is not None
-    return found[1]
+    shown = yaml.safe_load(found[1])
+    shown = shown.get("jobs", shown)["publish"]
+    assert isinstance(shown, dict)
+    return shown
+
+
+GITHUB, GITLAB = job("In GitHub Actions"), job("In GitLab CI")
+
+
+FETCHES: Final = ("git", "pip", "pipx")
+"""What asks other machines: it only writes down what it was asked for."""
 
 
 class Runner:
-    """Runs the steps of a job, each in a shell of its own, as a CI machine does."""
+    """Runs the steps of a job, each in a shell of its own, with what the page sets and what a CI machine does."""
 
-    def __init__(self, where: Path) -> None:
+    def __init__(self, where: Path, set_by_the_page: dict[str, str]) -> None:
         self.where = where
+        self.set = set_by_the_page
         self.given = where / "environment"
         self.given.touch()
         (where / "publish.sh").write_text(
             "#!/bin/sh\nlockstead inspect --exit-code gs://my-bucket/locks/apt; test $? = 75\n"
         )
         (where / "make").write_text("#!/bin/sh\ntest $1 = packages\n")
-        for name in ("publish.sh", "make"):
+        for name in FETCHES:
+            (where / name).write_text(f"#!/bin/sh\necho {name} $* >> fetched\n")
+        for name in ("publish.sh", "make", *FETCHES):
             (where / name).chmod(0o755)
 
     def step(self, script: str) -> int:
@@ -44,28 +58,35 @@ class Runner:
         given = dict(line.split("=", 1) for line in self.given.read_text().splitlines())
         environment = {
             **os.environ,
+            **self.set,
             **given,
             "PATH": f"{self.where}:{PROGRAM.parent}:{os.environ['PATH']}",
-            "LOCK": "gs://my-bucket/locks/apt",
             "GITHUB_ENV": str(self.given),
             "GITHUB_REPOSITORY": "team/packages",
             "GITHUB_RUN_ID": "7",
             "CI_PROJECT_PATH": "team/packages",
             "CI_JOB_ID": "7",
+            "CI_JOB_TOKEN": "s3cret",
+            "CI_SERVER_HOST": "gitlab.example",
         }
         command = ["bash", "-e", "-o", "pipefail", "-c", script]
         return subprocess.run(command, cwd=self.where, env=environment, timeout=100, check=False).returncode
 
 
+def on_github(where: Path) -> Runner:
+    return Runner(where, GITHUB["env"])
+
+
+def on_gitlab(where: Path) -> Runner:
+    return Runner(where, GITLAB["variables"])
+
+
 def steps_on_github() -> list[str]:
-    blocks = re.findall(r"^ +(?:- )?run: (?:\|\n((?: {10}.*\n)+)|(.*)\n)", job("In GitHub Actions"), re.MULTILINE)
-    return [textwrap.dedent(block) or line for block, line in blocks]
+    return [step["run"] for step in GITHUB["steps"] if "run" in step]
 
 
 def steps_on_gitlab(name: str) -> str:
-    found = re.search(rf"^  {name}:\n((?:    - .*\n)+)", job("In GitLab CI"), re.MULTILINE)
-    assert found is not None
-    return found[1].replace("    - ", "")
+    return "\n".join(GITLAB[name])
 
 
 def is_held(server: GcsServer) -> bool:
@@ -73,8 +94,10 @@ def is_held(server: GcsServer) -> bool:
 
 
 def test_the_job_for_github_holds_the_lock_through_its_steps(server: GcsServer, tmp_path: Path) -> None:
-    runner, (take, *work, give_back) = Runner(tmp_path), steps_on_github()
+    runner, (install, take, *work, give_back) = on_github(tmp_path), steps_on_github()
     assert (len(work), give_back) == (3, "lockstead release")
+    assert runner.step(install) == 0
+    assert (tmp_path / "fetched").read_text() == "pipx install ./lockstead/core[gcs]\n"
     assert runner.step(take) == 0
     assert is_held(server)
     assert [runner.step(script) for script in work] == [0, 0, 0]
@@ -86,7 +109,9 @@ def test_the_job_for_github_holds_the_lock_through_its_steps(server: GcsServer, 
 
 
 def test_the_job_for_gitlab_gives_the_lock_back_whether_it_fails_or_not(server: GcsServer, tmp_path: Path) -> None:
-    runner, script, after = Runner(tmp_path), steps_on_gitlab("script"), steps_on_gitlab("after_script")
+    runner, script, after = on_gitlab(tmp_path), steps_on_gitlab("script"), steps_on_gitlab("after_script")
+    assert runner.step(steps_on_gitlab("before_script")) == 0
+    assert (tmp_path / "fetched").read_text().endswith("/OWNER/lockstead.git\npip install ./lockstead/core[gcs]\n")
     assert runner.step(script) == 0
     assert is_held(server)
     assert runner.step(after) == 0
@@ -98,13 +123,19 @@ def test_the_job_for_gitlab_gives_the_lock_back_whether_it_fails_or_not(server: 
 
 
 def test_a_job_that_does_not_get_the_lock_gives_nothing_back(server: GcsServer, tmp_path: Path) -> None:
-    first, second = Runner(tmp_path), tmp_path / "second"
+    first, second = on_github(tmp_path), tmp_path / "second"
     second.mkdir()
-    assert first.step(steps_on_github()[0]) == 0
-    other = Runner(second)
+    assert first.step(steps_on_github()[1]) == 0
+    other = on_gitlab(second)
     assert other.step(steps_on_gitlab("script").replace("--timeout 1h", "--timeout 0")) == 75
     assert other.step(steps_on_gitlab("after_script")) == 0
     assert is_held(server)
+
+
+def test_the_job_for_github_says_where_all_of_it_comes_from() -> None:
+    used = [step["uses"] for step in GITHUB["steps"] if "uses" in step]
+    assert [name.partition("@")[0] for name in used] == ["actions/checkout"] * 2 + ["google-github-actions/auth"]
+    assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", name) for name in used)
 
 
 @pytest.mark.parametrize("word", [*COMMANDS, *FACTS])

@@ -169,6 +169,15 @@ def test_list_shows_what_is_overdue_first_and_then_by_name(files: Shell) -> None
     assert re.search(r"^  overdue .* \(for .*\)$", overdue.out, re.MULTILINE)
 
 
+def test_a_key_and_settings_may_stand_in_the_url_of_every_command_that_asks_a_store(files: Shell) -> None:
+    files.hold("apt")
+    files.hold("yum")
+    files.run("break", files.url("yum"), "--reason", "stuck", "--yes")
+    for command, keys in (("list", ["apt"]), ("history", [])):
+        said = files.run(command, "--json", f"{files.store}?ttl=5m#apt").said
+        assert [one["key"] for one in said] == keys
+
+
 def test_a_damaged_record_is_shown_as_such_and_hides_no_other(files: Shell) -> None:
     files.hold("good")
     files.hold("bad")

@@ -19,6 +19,7 @@ from tests.cli.conftest import until
 from tests.cli.shell import PROGRAM, Shell
 from tests.cli.test_looking import INSTANT
 
+FORGED = str(lockstead.LeaseTicket("redis://elsewhere.example/0", "apt", "a/1", "1", 60.0))
 GIVEN = ("ticket", "key", "store", "holder", "ttl", "time_left", "renew_before", "token", "sequencer", "incarnation")
 
 
@@ -291,6 +292,38 @@ def test_h27_75_release_waits_for_who_works_under_the_lease_and_leaves_it_to_exp
         assert client.list() == []
 
 
+# --- a ticket is somebody else's text -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["renew", "release"])
+def test_a_ticket_does_not_choose_the_server_that_is_asked(files: Shell, command: str) -> None:
+    """Whoever forges one would be sent the credentials of this environment: its store is compared, never opened."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        stranger.setblocking(False)
+        port = stranger.getsockname()[1]
+        files.environment = {"REDIS_PASSWORD": "s3cret", "ETCDCTL_USER": "root:s3cret", "PGPASSWORD": "s3cret"}
+        for store in ("redis", "etcd", "postgresql", "zk"):
+            forged = str(lockstead.LeaseTicket(f"{store}://127.0.0.1:{port}/x", "apt", "a/1", "1", 60.0))
+            files.run(command, forged).fails(64, f"127.0.0.1:{port}/x, this store is {files.store}")
+            files.run(command, "--store", "", forged).fails(64, "it is not taken from the ticket")
+        with pytest.raises(BlockingIOError):
+            stranger.accept()
+
+
+@pytest.mark.parametrize("command", ["renew", "release"])
+def test_a_ticket_makes_no_file(files: Shell, tmp_path: Path, command: str) -> None:
+    forged = str(lockstead.LeaseTicket(f"sqlite:///{tmp_path}/made.db", "apt", "a/1", "1", 60.0))
+    files.run(command, forged).fails(64, "this store is")
+    assert not (tmp_path / "made.db").exists()
+
+
+def test_the_url_of_the_lock_names_the_store_too(files: Shell) -> None:
+    ticket = files.hold()
+    files.environment = {"LOCKSTEAD_STORE": "sqlite:///another.db"}
+    assert files.run("renew", "--store", f"{files.url()}?ttl=5m", ticket).code == 0
+    assert files.run("release", ticket, "--store", files.url()).code == 0
+
+
 # --- what can go wrong ----------------------------------------------------------------------------------------------
 
 
@@ -302,10 +335,14 @@ def test_h27_75_release_waits_for_who_works_under_the_lease_and_leaves_it_to_exp
         ([""], "no ticket"),
         (["  "], "no ticket"),
         (["lockstead1.x"], "not a lease ticket"),
-        ([str(lockstead.LeaseTicket("memory:", "apt", "a/1", "1", 60.0))], "a memory: store lives in one process"),
-        ([str(lockstead.LeaseTicket("nowhere://x", "apt", "a/1", "1", 60.0))], "no store has the scheme 'nowhere'"),
+        (["lockstead1." + "x" * 100_000], "not a lease ticket: 'lockstead1.xxx"),
+        ([FORGED, "--store", ""], "name the one that the ticket is for with --store URL, or in LOCKSTEAD_STORE"),
+        ([FORGED, "--store", "memory:"], "a memory: store lives in one process"),
+        ([FORGED, "--store", "nowhere://x"], "no store has the scheme 'nowhere'"),
+        ([FORGED, "--store", "sqlite:///locks.db?ttl=soon"], "ttl 'soon' is no duration"),
+        ([FORGED, "--store", "sqlite:///locks.db#yum"], "the ticket is for 'apt', --store names 'yum'"),
     ],
-    ids=["none", "empty", "blank", "damaged", "memory", "unknown store"],
+    ids=["none", "empty", "blank", "damaged", "giant", "no store", "memory", "unknown store", "setting", "other key"],
 )
 def test_64_what_is_no_ticket(
     command: str, ticket: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -313,6 +350,7 @@ def test_64_what_is_no_ticket(
     from lockstead.cli.main import call
 
     monkeypatch.delenv("LOCKSTEAD_TICKET", raising=False)
+    monkeypatch.delenv("LOCKSTEAD_STORE", raising=False)
     assert call([command, *ticket]) == 64
     said = capsys.readouterr()
     assert said.out == ""
@@ -334,7 +372,8 @@ def test_a_ticket_is_good_in_another_folder(files: Shell, tmp_path: Path) -> Non
     ticket = files.acquire()
     files.where = tmp_path / "elsewhere"
     files.where.mkdir()
-    assert files.run("release", ticket).code == 0
+    files.run("release", ticket).fails(64, "this store is")
+    assert files.run("release", ticket, "--store", f"sqlite:///{tmp_path}/locks.db").code == 0
 
 
 def test_no_process_is_left_to_keep_the_lease(files: Shell) -> None:

@@ -57,10 +57,15 @@ class Target:
 def target(url: str) -> Target:
     """Parse a lock's URL; ValueError with one clear line if it cannot be one."""
     parsed = urls.parse_lock(url)
-    unknown = sorted(set(parsed.options) - SETTING_NAMES)
+    return Target(parsed, checked_key(parsed.key or ""), known_settings(parsed.options))
+
+
+def known_settings(options: Mapping[str, str]) -> dict[str, Any]:
+    """Give the settings that stood in a URL; ValueError, naming those there are, for one that is none."""
+    unknown = sorted(set(options) - SETTING_NAMES)
     if unknown:
         raise ValueError(f"unknown setting {unknown[0]!r} in the URL; known are {', '.join(sorted(SETTING_NAMES))}")
-    return Target(parsed, checked_key(parsed.key or ""), parsed.options)
+    return dict(options)
 
 
 def open_store(url: str, client: object | None) -> Store:
@@ -180,5 +185,7 @@ def checked_ticket(ticket: LeaseTicket | str, key: str, store: str) -> LeaseTick
     if said.key != key:
         raise ValueError(f"the ticket is for {said.key!r}, this lock is {key!r}")
     if said.store != store:
-        raise ValueError(f"the ticket is for a lock in {said.store}, this store is {store}")
+        # a ticket is somebody else's text
+        shown = "".join(character if character.isprintable() else " " for character in said.store[:200])
+        raise ValueError(f"the ticket is for a lock in {shown}, this store is {store}")
     return said

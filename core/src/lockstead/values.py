@@ -76,6 +76,9 @@ _SEQUENCER: Final = re.compile(r"(?P<token>[0-9]{1,40}):(?P<mode>[a-z]+):(?P<key
 
 TICKET_VERSION: Final = 1
 TICKET_PREFIX: Final = f"lockstead{TICKET_VERSION}."
+TICKET_CHARACTERS_MAX: Final = 65536
+"""What is longer is not read: a ticket may come from anybody, and has a few hundred."""
+
 _TICKET: Final = re.compile(r"lockstead(\d{1,9})\.")
 
 
@@ -125,7 +128,7 @@ def _ticket_fields(text: str) -> tuple[str, str, str, str, float] | None:
     import base64
     import json
 
-    if not text.startswith(TICKET_PREFIX):
+    if not text.startswith(TICKET_PREFIX) or len(text) > TICKET_CHARACTERS_MAX:
         return None
     encoded = text.removeprefix(TICKET_PREFIX)
     try:
@@ -138,9 +141,11 @@ def _ticket_fields(text: str) -> tuple[str, str, str, str, float] | None:
     except (ValueError, RecursionError):
         return None
     match fields:
-        case [str(store), str(key), str(holder), str(incarnation), int() | float() as ttl, *_later]:
+        case [str(store), str(key), str(holder), str(incarnation), int() | float() as ttl, *_later] if ttl is not True:
             # an empty expectation would be none at all, and whatever stands there would be removed
-            if store and key and holder and incarnation and math.isfinite(ttl) and ttl > 0:
+            whole = store and key and holder and incarnation and len(key.encode(errors="replace")) <= KEY_BYTES_MAX
+            # these words reach logs and terminals, and a number beyond every float is one of JSON's
+            if whole and (key + holder + incarnation).isprintable() and 0 < ttl <= DURATION_MAX:
                 return store, key, holder, incarnation, float(ttl)
     return None
 

@@ -29,13 +29,12 @@ Exit codes: 0 shown, or
 def list_locks(url: str, json: bool) -> int:
     """Show every lock of the store at URL, overdue ones first.
 
-    A record that cannot be read (damaged, not ours, of a newer version) is shown as such.
+    URL is a store's; with '#key' behind it, only that lock is shown. A record that cannot be read (damaged, not ours,
+    of a newer version) is shown as such.
     """
     place = store_at(url)
-    if place.key is not None:
-        raise click.UsageError("the URL names one lock; leave out what is behind '#', or take 'lockstead inspect'")
     with opened(place.store) as client:
-        found = client.list()
+        found = [held for held in client.list() if place.key in (None, held.key)]
         tell_unmade(client)
     from lockstead.cli.showing import LOCK_HEADS, URGENT, facts, lock_row, state_of
     from lockstead.cli.table import out_table

@@ -8,23 +8,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from lockstead import opening
 from lockstead.cli.exits import say
 from lockstead.opening import Target, target
+from lockstead.settings import Settings
 from lockstead.stores import url as urls
-from lockstead.values import LeaseTicket
+from lockstead.values import TICKET_CHARACTERS_MAX, LeaseTicket
 
 if TYPE_CHECKING:
     from lockstead.lock import Client
     from lockstead.stores.port import StoreUrl
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-TICKET_CHARACTERS_MAX: Final = 65536
-"""What is read of standard input: a ticket is far shorter."""
 
 
 def as_json(what: str = "one JSON object") -> Callable[[F], F]:
@@ -43,8 +42,14 @@ def shown_to_waiters(function: F) -> F:
     return function
 
 
-def ticket_argument(function: F) -> F:
-    """Add the ticket: an argument, `-` for standard input, or else LOCKSTEAD_TICKET."""
+def ticket_and_store(function: F) -> F:
+    """Add the ticket (an argument, `-` for standard input, or else LOCKSTEAD_TICKET), and the URL of its store."""
+    function = click.option(
+        "--store",
+        metavar="URL",
+        envvar="LOCKSTEAD_STORE",
+        help="The store, or the lock, that the ticket is for. Default: LOCKSTEAD_STORE.",
+    )(function)
     return click.argument("ticket", envvar="LOCKSTEAD_TICKET", required=False)(function)
 
 
@@ -64,12 +69,18 @@ class Place:
 
 
 def store_at(url: str) -> Place:
-    """Read a store's URL; `#key` may follow, settings may not."""
+    """Read a store's URL; a key and settings may follow: whoever has a lock's URL names its store by it."""
     parsed = urls.parse_store(url)
     _refuse_memory(parsed)
-    if parsed.options:
-        raise click.UsageError(f"settings belong to a lock: leave {sorted(parsed.options)[0]!r} out of the URL")
+    settings_in(parsed)
     return Place(parsed, parsed.key)
+
+
+def settings_in(parsed: StoreUrl) -> dict[str, Any]:
+    """Give the settings that a URL asks for; ValueError if they are none, or do not go together."""
+    options: dict[str, Any] = opening.known_settings(parsed.options)
+    Settings.make(**options)
+    return options
 
 
 def _refuse_memory(store: StoreUrl) -> None:
@@ -113,12 +124,23 @@ def labelled(labels: Sequence[str]) -> dict[str, str]:
     return named
 
 
-def ticket_of(text: str | None) -> LeaseTicket:
-    """Read a ticket as it was given; `-` is the first line of standard input."""
+def ticket_at(text: str | None, store: str | None) -> tuple[LeaseTicket, StoreUrl]:
+    """Read a ticket and the URL of its store as they were given; `-` is the first line of standard input.
+
+    The store is never taken from the ticket: whoever wrote the ticket would choose which server gets the credentials
+    of this environment. A client refuses a ticket of another store than its own.
+    """
     if text == "-":
-        text = sys.stdin.readline(TICKET_CHARACTERS_MAX)
+        text = sys.stdin.readline(TICKET_CHARACTERS_MAX + 1)
     if not text or not text.strip():
         raise click.UsageError("no ticket: give it as an argument, on standard input ('-'), or in LOCKSTEAD_TICKET")
     said = LeaseTicket.parse(text.strip())
-    _refuse_memory(urls.parse_store(said.store))
-    return said
+    if not store:
+        raise click.UsageError(
+            "no store: name the one that the ticket is for with --store URL, or in LOCKSTEAD_STORE; it is not taken "
+            "from the ticket"
+        )
+    place = store_at(store)
+    if place.key not in (None, said.key):
+        raise click.UsageError(f"the ticket is for {said.key!r}, --store names {place.key!r}")
+    return said, place.store

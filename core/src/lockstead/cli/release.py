@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lockstead.cli.exits import Exit, Failed
-from lockstead.cli.options import as_json, opened, ticket_argument, ticket_of
+from lockstead.cli.options import as_json, opened, ticket_and_store, ticket_at
 from lockstead.cli.output import out, out_json
 from lockstead.errors import LeaseLost, LossReason
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 EPILOG: Final = """\b
 Examples:
-  lockstead release "$ticket"
-  lockstead release --drain 5m - < ticket
-  LOCKSTEAD_TICKET=$ticket lockstead release || test $? = 76
+  lockstead release --store gs://my-bucket/locks#apt "$ticket"
+  lockstead release --store gs://my-bucket/locks#apt --drain 5m - < ticket
+  LOCKSTEAD_TICKET=$ticket lockstead release --store gs://my-bucket/locks#apt || test $? = 76
 
 \b
 Exit codes: 0 given back by this very call, or
@@ -30,17 +30,17 @@ Exit codes: 0 given back by this very call, or
 
 
 @click.command(epilog=EPILOG)
-@ticket_argument
+@ticket_and_store
 @click.option("--drain", metavar="TIME", help="Wait so long for who works under the lease. Default: about its ttl.")
 @as_json()
-def release(ticket: str | None, drain: str | None, json: bool) -> int:
+def release(ticket: str | None, store: str | None, drain: str | None, json: bool) -> int:
     """Give back the lease that a ticket names.
 
     TICKET is what 'lockstead acquire' printed; '-' reads it from standard input; without one, LOCKSTEAD_TICKET counts.
     Waits for processes that have attached to the lease.
     """
-    said = ticket_of(ticket)
-    with opened(said.store) as client:
+    said, named = ticket_at(ticket, store)
+    with opened(named) as client:
         if not client.release(said, drain=drain):
             _say_why_not(client, said)
     if json:

@@ -8,14 +8,14 @@ from typing import Final
 import click
 
 from lockstead.cli.exits import Exit
-from lockstead.cli.options import as_json, opened, ticket_argument, ticket_of
+from lockstead.cli.options import as_json, opened, ticket_and_store, ticket_at
 from lockstead.cli.output import instant, out, out_json
 
 EPILOG: Final = """\b
 Examples:
-  lockstead renew "$ticket"
-  lockstead renew --progress "3 of 5" - < ticket
-  LOCKSTEAD_TICKET=$ticket lockstead renew --json
+  lockstead renew --store gs://my-bucket/locks#apt "$ticket"
+  lockstead renew --store gs://my-bucket/locks#apt --progress "3 of 5" - < ticket
+  LOCKSTEAD_TICKET=$ticket lockstead renew --store gs://my-bucket/locks#apt --json
 
 \b
 Exit codes: 0 renewed, or
@@ -25,17 +25,17 @@ Exit codes: 0 renewed, or
 
 
 @click.command(epilog=EPILOG)
-@ticket_argument
+@ticket_and_store
 @click.option("--progress", metavar="TEXT", help="How far the work is, for everyone who looks.")
 @as_json()
-def renew(ticket: str | None, progress: str | None, json: bool) -> int:
+def renew(ticket: str | None, store: str | None, progress: str | None, json: bool) -> int:
     """Extend the lease that a ticket names by its ttl.
 
     TICKET is what 'lockstead acquire' printed; '-' reads it from standard input; without one, LOCKSTEAD_TICKET counts.
     A lease whose time is up is extended if nobody has taken the lock since.
     """
-    said = ticket_of(ticket)
-    with opened(said.store) as client:
+    said, named = ticket_at(ticket, store)
+    with opened(named) as client:
         time_left = client.renew(said, progress=progress)
     renew_before = instant(time.time() + time_left)
     if json:

@@ -14,10 +14,9 @@ from lockstead.cli.bench.keys import Keys
 from lockstead.cli.bench.measures import Bench, Measure
 from lockstead.cli.bench.peer import Peer, ProcessPeer, ThreadPeer
 from lockstead.cli.doctor.asking import Asker
-from lockstead.cli.doctor.command import settings_in
 from lockstead.cli.doctor.figures import in_short, percentile
 from lockstead.cli.exits import Exit, say
-from lockstead.cli.options import as_json, opened
+from lockstead.cli.options import as_json, opened, settings_in
 from lockstead.cli.output import out, out_json
 from lockstead.cli.signals import Interrupted, Signals
 from lockstead.cli.table import out_table

@@ -16,13 +16,13 @@ from lockstead.cli.doctor.asking import KEY, PAUSES, Asker
 from lockstead.cli.doctor.promises import tried
 from lockstead.cli.doctor.report import document, is_usable, line, summary
 from lockstead.cli.exits import Exit, say
-from lockstead.cli.options import as_json
+from lockstead.cli.options import as_json, settings_in
 from lockstead.cli.output import out, out_json, wants_colours
 from lockstead.cli.signals import Interrupted, Signals
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, Create, Read, Remove, Snapshot
 from lockstead.runtime.clock import SYSTEM_CLOCK
-from lockstead.settings import SETTING_NAMES, Settings
+from lockstead.settings import Settings
 from lockstead.stores import url as urls
 from lockstead.stores.examination import Finding, Promise, Severity
 from lockstead.stores.port import Examines, Store, StoreUrl
@@ -86,16 +86,6 @@ def doctor(url: str, json: bool, quiet: bool, limit: str) -> int:
     else:
         out(summary(findings, guarantee))
     return Exit.OK if is_usable(findings) else Exit.STORE
-
-
-def settings_in(parsed: StoreUrl) -> dict[str, Any]:
-    """Give the settings that a URL asks for; ValueError if they are none, or do not go together."""
-    unknown = sorted(set(parsed.options) - SETTING_NAMES)
-    if unknown:
-        raise ValueError(f"unknown setting {unknown[0]!r} in the URL; known are {', '.join(sorted(SETTING_NAMES))}")
-    options: dict[str, Any] = dict(parsed.options)
-    Settings.make(**options)
-    return options
 
 
 def examined(parsed: StoreUrl, limit: float, ttl: float | None) -> Generator[Finding, None, None]:
