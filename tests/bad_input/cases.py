@@ -93,6 +93,12 @@ NAMING = [
         of_file("#a%00b"),
     ),
     Case(
+        "key in another spelling",
+        ValueError,
+        "the key … is not in Unicode's form NFC; pass unicodedata.normalize('NFC', key)",
+        of_file("#u%CC%88"),
+    ),
+    Case(
         "key too long",
         ValueError,
         "the key … is longer than 512 bytes; take a shorter one, or a digest",

@@ -132,7 +132,7 @@ def test_no_text_of_a_record_reaches_the_terminal_unwritten(files: Shell) -> Non
         assert done.code == 0
         assert all(character.isprintable() or character == "\n" for character in done.out), done.out
         assert words[0] == "list" or "[red]" in done.out
-    assert files.run("inspect", "--json", files.url()).said["labels"] == {"x": nasty}
+    assert files.run("inspect", "--json", files.url()).said["labels"] == {"x": "ok\ufffd[2J\ufffd31m [red]\ufffd"}
 
 
 # --- list -----------------------------------------------------------------------------------------------------------

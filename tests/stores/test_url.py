@@ -6,6 +6,7 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+from unicodedata import is_normalized
 
 import pytest
 from hypothesis import given
@@ -96,7 +97,7 @@ def test_a_url_is_text() -> None:
         url.parse_lock(Path("locks.db"))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("key", ODD_KEYS)
+@pytest.mark.parametrize("key", [key for key in ODD_KEYS if is_normalized("NFC", key)])
 def test_h23_every_key_can_be_written_in_a_url(key: str) -> None:
     written = lock_url("sqlite:////var/locks.db", key)
     assert written.isascii()

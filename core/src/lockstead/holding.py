@@ -5,7 +5,6 @@ Instants are of the *writer's* wall clock, for reading only; nothing here decide
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +13,9 @@ from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Snapshot
 from lockstead.protocol.release import Broken, Sight, sight
 from lockstead.protocol.terms import Terms, token_of
-from lockstead.values import Name
+from lockstead.reading import DAMAGE, clean, on_calendar, whole
+from lockstead.reading import instant as epoch_of
+from lockstead.values import Name, checked_key
 
 if TYPE_CHECKING:
     import pendulum
@@ -98,8 +99,9 @@ class Breaking:
 class AuditEntry:
     """One lease that was broken: who did it, when, why, whose lease it was, and its token if it had drawn one.
 
-    what: "revoked" (its holder found out at its next renewal) or "removed" (at once). at is a `pendulum` datetime in
-    UTC, by the wall clock of who broke it. Text that a damaged entry does not say is empty.
+    what: "revoked" (its holder found out at its next renewal), "removed" (at once), or "unreadable", where reason says
+    what is wrong with the entry itself. at is a `pendulum` datetime in UTC, by the wall clock of who broke it. Text
+    that a damaged entry does not say is empty.
     """
 
     key: str
@@ -119,7 +121,8 @@ class AuditEntry:
 
 
 def instant(epoch: float | None) -> pendulum.DateTime | None:
-    """Give seconds since the epoch as a datetime in UTC."""
+    """Give seconds since the epoch as a datetime in UTC; None for none, or one that no calendar has."""
+    epoch = on_calendar(epoch)
     if epoch is None:
         return None
     import pendulum
@@ -159,18 +162,20 @@ def holding(key: str, sight: Sight, terms: Terms) -> Holding:
 def listing(name: Name, seen: Snapshot, terms: Terms) -> Holding | None:
     """Show one entry of a listing: a record that cannot be read hides no other. None for one that nobody holds."""
     try:
+        checked_key(name.key)
         seen_now = sight(name, seen, terms)
-    except StoreRefused as refused:
-        return _unreadable(name.key, seen, str(refused))
+    except (StoreRefused, ValueError) as refused:
+        # a name that is no key is nobody's lock: nothing of ours asks for it
+        return _unreadable(clean(name.key), seen, str(refused))
     return None if seen_now.record.ended else holding(name.key, seen_now, terms)
 
 
 def _unreadable(key: str, seen: Snapshot, problem: str) -> Holding:
-    identity = seen.fields.get("identity", "")
+    identity = clean(seen.fields.get("identity", ""))
     return Holding(
         key=key,
         holder=identity,
-        owner=seen.fields.get("owner", identity),
+        owner=clean(seen.fields.get("owner", identity)),
         purpose=None,
         ttl=None,
         token=None,
@@ -196,29 +201,21 @@ def _unreadable(key: str, seen: Snapshot, problem: str) -> Holding:
 
 def audited(name: Name, seen: Snapshot) -> AuditEntry:
     """Show an audit entry; whatever it says is shown, and what it does not say is left out."""
-    said = seen.fields
-    token = said.get("token", "")
+    said = {field: clean(text) for field, text in seen.fields.items()}
+    damage = said.get(DAMAGE)
+    stamp = whole(name.part.partition("-")[0])  # the name begins with milliseconds
+    at = epoch_of(said.get("at", ""))
     return AuditEntry(
-        key=name.key,
-        at_epoch=_epoch(said.get("at", ""), name.part),
+        key=clean(name.key),
+        at_epoch=on_calendar(stamp / 1000 if at is None and stamp is not None else at),
         by=said.get("by", ""),
-        reason=said.get("reason", ""),
-        what=said.get("what", ""),
+        reason=said.get("reason", "") if damage is None else f"this entry cannot be read: {damage}",
+        what=said.get("what", "") if damage is None else "unreadable",
         holder=said.get("holder", ""),
         owner=said.get("owner", ""),
         incarnation=said.get("incarnation", ""),
-        token=int(token) if token.isdigit() else None,
+        token=whole(said.get("token", "")),
     )
-
-
-def _epoch(text: str, part: str) -> float | None:
-    """Read the instant of an audit entry: its field, or else its name, which begins with milliseconds."""
-    try:
-        at = float(text)
-    except ValueError:
-        stamp = part.partition("-")[0]
-        return int(stamp) / 1000 if stamp.isdigit() else None
-    return at if math.isfinite(at) else None
 
 
 def breaking(key: str, broken: Broken, terms: Terms, wall_now: float) -> Breaking:

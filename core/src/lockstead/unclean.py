@@ -6,7 +6,6 @@ entry that this leaves says, in the words of here, who it was that did not end c
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -77,14 +76,10 @@ def origin(last: Unclean, before: Predecessor, broken: Iterable[AuditEntry]) -> 
 
 
 def _said(key: str, reason: str) -> Unclean | None:
-    """Read what `str` wrote; None if it is anything else."""
-    found = re.fullmatch(f"the lease of (.+) on {re.escape(repr(key))} ended ([A-Z]+)", reason)
-    if found is None or found[2] not in Ending.__members__:
+    """Read what `str` wrote; None if it is anything else. Nothing is evaluated: it is what it is if written again."""
+    found = re.fullmatch(f"the lease of (['\"])(.+)\\1 on {re.escape(repr(key))} ended ([A-Z]+)", reason)
+    if found is None or found[3] not in Ending.__members__:
         return None
-    try:
-        owner = ast.literal_eval(found[1])
-    except (SyntaxError, ValueError):
-        return None
-    if not isinstance(owner, str):
-        return None
-    return Unclean(key, "" if owner == UNKNOWN else owner, Ending[found[2]])
+    owner = found[2].replace("\\'", "'").replace("\\\\", "\\")
+    said = Unclean(key, "" if owner == UNKNOWN else owner, Ending[found[3]])
+    return said if str(said) == reason else None

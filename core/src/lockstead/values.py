@@ -251,6 +251,12 @@ def checked_key(key: str) -> str:
         raise ValueError("the key is empty; name the lock, as in 'gs://bucket/prefix#apt'")
     if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
         raise ValueError(f"the key {key[:24]!r}… is longer than {KEY_BYTES_MAX} bytes; take a shorter one, or a digest")
-    if not all(character.isprintable() for character in key):
+    if not key.isprintable():
         raise ValueError(f"the key {key!r} has control or unprintable characters; leave them out")
+    if not key.isascii():
+        import unicodedata
+
+        # one word in two spellings would be two locks, and nobody could see that they are
+        if not unicodedata.is_normalized("NFC", key):
+            raise ValueError(f"the key {key!r} is not in Unicode's form NFC; pass unicodedata.normalize('NFC', key)")
     return key

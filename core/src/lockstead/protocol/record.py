@@ -7,7 +7,6 @@ is never treated as free.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -25,10 +24,23 @@ from lockstead.protocol.commands import (
     Replace,
     StoreClock,
 )
-from lockstead.values import Name
+from lockstead.reading import (
+    DAMAGE,
+    RECORD_BYTES_MAX,
+    TOO_LARGE,
+    clean,
+    clean_lines,
+    decimal,
+    on_calendar,
+    whole,
+)
+from lockstead.settings import LOCK_DELAY_MAX
+from lockstead.values import DURATION_MAX, Name
 
 VERSION: Final = 1
-WHOLE_DIGITS_MAX: Final = 40
+PID_MAX: Final = 2**31 - 1
+REASON_MAX: Final = 2000
+"""Characters of why a lease was broken, and of who broke it."""
 _CUT: Final = "…"
 
 
@@ -47,7 +59,9 @@ class Record:
     holder is the identity that ownership is compared by (owner and nonce). ttl is seconds, fixed at the grant; None
     in the records of other implementations. ended: nobody holds it any more, whatever its age; the record only tells
     the next holder how the lease went. acquired_at, expires_at, alert_at, auto_unlock_at are seconds since the
-    epoch by the writer's wall clock: for people and foreign readers only, never for a decision of ours.
+    epoch by the writer's wall clock: for people and foreign readers only, never for a decision of ours. What is for
+    people alone and is beyond a calendar (or a lifetime, or the numbers of processes) is left out. Text is in one line
+    and clean, but for the lines of a backtrace.
     """
 
     holder: str
@@ -86,7 +100,8 @@ class Record:
 
 _TEXTS: Final = ("owner", "purpose", "progress", "host", "where", "backtrace")
 _FLAGS: Final = ("closing", "tombstone", "ended")
-_NUMBERS: Final = ("acquired_at", "expires_at", "expected", "alert_at", "auto_unlock_at")
+_INSTANTS: Final = ("acquired_at", "expires_at", "alert_at", "auto_unlock_at")
+_NUMBERS: Final = (*_INSTANTS, "expected")
 
 
 def encode(record: Record) -> dict[str, str]:
@@ -104,7 +119,7 @@ def drafted(record: Record) -> dict[str, str]:
     for name in _TEXTS:
         text = getattr(record, name)
         if text:
-            fields[name] = text
+            fields[name] = clean_lines(text)
     for name in _NUMBERS:
         value = getattr(record, name)
         if value is not None:
@@ -121,14 +136,16 @@ def drafted(record: Record) -> dict[str, str]:
     if record.pid is not None:
         fields["pid"] = str(record.pid)
     if record.labels:
-        fields["labels"] = json.dumps(dict(record.labels), ensure_ascii=False, separators=(",", ":"))
+        labels = {clean(key): clean(text) for key, text in record.labels.items()}
+        fields["labels"] = json.dumps(labels, ensure_ascii=False, separators=(",", ":"))
     return fields
 
 
 def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> Record:
     """Read a record; StoreRefused, naming the key, if it is damaged, not ours, or of a newer major version.
 
-    foreign: records without our version are other implementations' locks and respected as such.
+    foreign: records without our version are other implementations' locks and respected as such. Text is cleaned here,
+    once, and numbers are bounded: whoever may write to the store wrote them.
     """
     version = fields.get("v")
     if version is None:
@@ -143,7 +160,8 @@ def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> R
         )
     if major > VERSION:
         raise StoreRefused(
-            f"the record of {name.key!r} has version {version}, this lockstead reads {VERSION}: upgrade this process"
+            f"the record of {name.key!r} has version {clean(version[:40])}, this lockstead reads {VERSION}: "
+            "upgrade this process"
         )
     # a waiter decodes with every poll, so only what is there is looked at
     values: dict[str, Any] = {}
@@ -152,21 +170,23 @@ def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> R
         known = _READERS.get(key)
         if known is not None:
             attribute, reader = known
-            values[attribute] = text if reader is None else reader(name, key, text)
+            values[attribute] = reader(name, key, text)
         elif key != "v":
             unknown[key] = text
     if values.get("ttl") is None or not values.get("holder"):
         missing = "ttl" if values.get("ttl") is None else "identity"
-        raise StoreRefused(
-            f"the record of {name.key!r} is damaged: it has no {missing}; break it with now=True (--now)"
-        )
+        raise _unreadable(name, clean(fields.get(DAMAGE, f"it has no {missing}")[:200]))
+    if sum(map(len, fields)) + sum(map(len, fields.values())) > RECORD_BYTES_MAX:
+        raise _unreadable(name, TOO_LARGE)
     return Record(**values, unknown=unknown)
 
 
 def _decode_foreign(name: Name, fields: Mapping[str, str]) -> Record:
     """Read another implementation's record: what it says beyond the two fields we share is kept for people to see."""
-    identity = fields.get("identity", "")
-    others = {key: text for key, text in fields.items() if key not in ("identity", "expires_at", "revoked")}
+    identity = clean(fields.get("identity", ""))
+    others = {
+        clean(key): clean(text) for key, text in fields.items() if key not in ("identity", "expires_at", "revoked")
+    }
     return Record(
         holder=identity,
         ttl=None,
@@ -217,7 +237,8 @@ def _major(version: str) -> int | None:
 
 def revocation_text(revoked: Revocation) -> str:
     """Write who broke a lease and why as one field."""
-    return json.dumps({"by": revoked.by, "reason": revoked.reason}, ensure_ascii=False, separators=(",", ":"))
+    said = {"by": clean(revoked.by[:REASON_MAX]), "reason": clean(revoked.reason[:REASON_MAX])}
+    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
 
 
 def number(value: float) -> str:
@@ -288,9 +309,19 @@ def _size(fields: Mapping[str, str]) -> int:
 
 
 def _damaged(name: Name, what: str, text: str) -> StoreRefused:
-    return StoreRefused(
-        f"the record of {name.key!r} is damaged: {what} is {text[:40]!r}; break it with now=True (--now)"
-    )
+    return _unreadable(name, f"{what} is {text[:40]!r}")
+
+
+def _unreadable(name: Name, why: str) -> StoreRefused:
+    return StoreRefused(f"the record of {name.key!r} is damaged: {why}; break it with now=True (--now)")
+
+
+def _text(_: Name, __: str, text: str) -> str:
+    return clean(text)
+
+
+def _lines(_: Name, __: str, text: str) -> str:
+    return clean_lines(text)
 
 
 def _flag(_: Name, __: str, text: str) -> bool:
@@ -298,33 +329,45 @@ def _flag(_: Name, __: str, text: str) -> bool:
 
 
 def _number(name: Name, what: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise _damaged(name, what, text) from None
-    # Python reads the digits of every script, and underscores between them
-    if not math.isfinite(value) or not text.isascii() or "_" in text:
+    value = decimal(text)
+    if value is None:
         raise _damaged(name, what, text)
     return value
 
 
-def _positive(name: Name, what: str, text: str) -> float:
+def _instant(name: Name, what: str, text: str) -> float | None:
+    return on_calendar(_number(name, what, text))
+
+
+def _lifetime(name: Name, what: str, text: str) -> float | None:
     value = _number(name, what, text)
-    if value < 0:
+    return value if 0 <= value <= DURATION_MAX else None
+
+
+def _life(name: Name, what: str, text: str) -> float:
+    """Read how long others must leave a record alone: longer than we write it is damage, for it blocks for ever."""
+    value = _number(name, what, text)
+    if not 0 <= value <= (DURATION_MAX if what == "ttl" else LOCK_DELAY_MAX):
         raise _damaged(name, what, text)
     return value
 
 
 def _whole(name: Name, what: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= WHOLE_DIGITS_MAX):
+    value = whole(text)
+    if value is None:
         raise _damaged(name, what, text)
-    return int(text)
+    return value
+
+
+def _process(name: Name, what: str, text: str) -> int | None:
+    value = _whole(name, what, text)
+    return value if value <= PID_MAX else None
 
 
 def _revocation(name: Name, what: str, text: str) -> Revocation:
     try:
         said = json.loads(text)
-        return Revocation(by=str(said["by"]), reason=str(said["reason"]))
+        return Revocation(by=clean(str(said["by"])), reason=clean(str(said["reason"])))
     except (ValueError, KeyError, TypeError, RecursionError):
         raise _damaged(name, what, text) from None
 
@@ -332,21 +375,24 @@ def _revocation(name: Name, what: str, text: str) -> Revocation:
 def _labels(name: Name, what: str, text: str) -> Mapping[str, str]:
     try:
         said = json.loads(text)
+        if isinstance(said, dict):
+            return {clean(str(key)): clean(str(value)) for key, value in said.items()}
     except (ValueError, RecursionError):
-        raise _damaged(name, what, text) from None
-    if not isinstance(said, dict):
-        raise _damaged(name, what, text)
-    return {str(key): str(value) for key, value in said.items()}
+        pass
+    raise _damaged(name, what, text)
 
 
-_READERS: Final[dict[str, tuple[str, Callable[[Name, str, str], Any] | None]]] = {
-    "identity": ("holder", None),
-    **{name: (name, None) for name in _TEXTS},
-    **{name: (name, _number) for name in _NUMBERS},
-    **{name: (name, _positive) for name in ("ttl", "lock_delay")},
-    **{name: (name, _whole) for name in ("token", "pid")},
+_READERS: Final[dict[str, tuple[str, Callable[[Name, str, str], Any]]]] = {
+    "identity": ("holder", _text),
+    **{name: (name, _text) for name in _TEXTS},
+    "backtrace": ("backtrace", _lines),
+    **{name: (name, _instant) for name in _INSTANTS},
+    "expected": ("expected", _lifetime),
+    **{name: (name, _life) for name in ("ttl", "lock_delay")},
+    "token": ("token", _whole),
+    "pid": ("pid", _process),
     **{name: (name, _flag) for name in _FLAGS},
     "revoked": ("revoked", _revocation),
     "labels": ("labels", _labels),
 }
-"""What a field is called in a `Record`, and how it is read where it is more than text."""
+"""What a field is called in a `Record`, and how it is read."""
