@@ -16,12 +16,5 @@ pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200), pytest.mark.xdist_
 def test_the_first_minute_runs_as_printed(request: pytest.FixtureRequest, tmp_path: Path) -> None:
     if NEWEST not in chosen(request.config):
         pytest.skip(f"the page shows what is for Airflow {NEWEST}")
-    told = {
-        "AIRFLOW_HOME": str(tmp_path / "home"),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    said = lived_through("airflow.md", tmp_path, Version(NEWEST).python.parent, told)
+    said = lived_through("airflow.md", tmp_path, Version(NEWEST).python.parent)
     assert "who holds 'apt'" in said

@@ -13,10 +13,14 @@ import yaml
 
 from lockstead.cli.main import COMMANDS
 from lockstead.cli.showing import FACTS
+from lockstead.stores.redis.wire import FOR_EVER as KEPT_BY_REDIS_MS
+from lockstead.stores.redlock.scripts import FOREVER_MS as KEPT_BY_REDLOCK_MS
 from lockstead.testing.gcs_server import GcsServer
 from tests.cli.shell import PROGRAM
 
-PAGE = (Path(__file__).parents[2] / "docs/command-line.md").read_text()
+DOCS: Final = Path(__file__).parents[2] / "docs"
+PAGE: Final = (DOCS / "command-line.md").read_text()
+DAY_MS: Final = 86_400_000
 
 
 def job(heading: str) -> dict[str, Any]:
@@ -136,6 +140,14 @@ def test_the_job_for_github_says_where_all_of_it_comes_from() -> None:
     used = [step["uses"] for step in GITHUB["steps"] if "uses" in step]
     assert [name.partition("@")[0] for name in used] == ["actions/checkout"] * 2 + ["google-github-actions/auth"]
     assert all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", name) for name in used)
+
+
+def test_the_pages_say_for_how_long_it_is_kept_who_broke_what() -> None:
+    """Every other store keeps it for ever; on these two no key stands without a ttl."""
+    redis, redlock = KEPT_BY_REDIS_MS // DAY_MS, KEPT_BY_REDLOCK_MS // DAY_MS
+    assert f"for {redis} days on Redis, for {redlock} on Redlock, for ever on the others" in PAGE
+    assert f"| an audit entry | {redis} days |" in (DOCS / "stores/redis.md").read_text()
+    assert f"what should stand for ever (the audit) stands {redlock} days" in (DOCS / "stores/redlock.md").read_text()
 
 
 @pytest.mark.parametrize("word", [*COMMANDS, *FACTS])

@@ -12,5 +12,5 @@ from tests.first_minute import LIMIT, lived_through
 pytestmark = pytest.mark.timeout(4 * LIMIT)
 
 
-def test_the_first_minute_runs_as_printed(tmp_path: Path, home: Path) -> None:
-    lived_through("dagster.md", tmp_path, Path(sys.executable).parent, {"DAGSTER_HOME": str(home)})
+def test_the_first_minute_runs_as_printed(tmp_path: Path) -> None:
+    lived_through("dagster.md", tmp_path, Path(sys.executable).parent)

@@ -46,7 +46,7 @@ class AsyncClient:
         return await aio_batch.acquire_all(self._engine, Settings.make(**settings), keys, timeout)
 
     async def history(self, key: str | None = None) -> list[AuditEntry]:
-        """Show the leases that were broken, of one key or of all, the oldest first. Entries are never removed."""
+        """Show the leases that were broken, of one key or of all, the oldest first; kept as the store's page says."""
         return await converse(self._engine, conversations.PLAIN, conversations.history(self._engine, key))
 
     async def list(self) -> list[Holding]:
@@ -197,7 +197,7 @@ class AsyncLock(opening.NamedLock):
         return await converse(engine, self._settings, conversations.inspected(engine, self._key, self._settings))
 
     async def history(self) -> list[AuditEntry]:
-        """Show the leases of this lock that were broken, the oldest first. Entries are never removed."""
+        """Show the leases of this lock that were broken, the oldest first; kept as the store's page says."""
         engine = await self._ready()
         return await converse(engine, self._settings, conversations.history(engine, self._key))
 

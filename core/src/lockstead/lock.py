@@ -71,7 +71,7 @@ class Client:
         return batch.acquire_all(self._engine, Settings.make(**settings), keys, timeout)
 
     def history(self, key: str | None = None) -> list[AuditEntry]:
-        """Show the leases that were broken, of one key or of all, the oldest first. Entries are never removed."""
+        """Show the leases that were broken, of one key or of all, the oldest first; kept as the store's page says."""
         from lockstead import conversations
         from lockstead.lease import converse
 
@@ -280,7 +280,7 @@ class Lock(opening.NamedLock):
         return converse(engine, self._settings, conversations.inspected(engine, self._key, self._settings))
 
     def history(self) -> list[AuditEntry]:
-        """Show the leases of this lock that were broken, the oldest first. Entries are never removed."""
+        """Show the leases of this lock that were broken, the oldest first; kept as the store's page says."""
         from lockstead import conversations
         from lockstead.lease import converse
 
