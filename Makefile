@@ -67,6 +67,13 @@ format: $(STAMP) ## let ruff sort the imports and lay out the code
 test: $(STAMP) debian ## all tests but those of Cassandra and the orchestrators; ARGS="-k renew" for some, WORKERS=4 for more at once
 	scripts/with-borrowed $(RUN)/pytest -m 'not cassandra and not airflow and not prefect and not dagster and not four' -n $(WORKERS) --dist loadgroup $(ARGS)
 
+# What depends on the interpreter: interrupts, threads, its sqlite3. The other promised Pythons; PYTHON= has run all of it.
+.PHONY: pythons
+pythons: $(STAMP) ## the core's tests on the other Pythons that are promised, each in an environment in build/python; VERSION=3.13, ARGS=
+	@set -e; ready="$$(scripts/pythons $(or $(VERSION),3.12 3.13))"; for version in $$ready; do echo "== Python $$version"; \
+	  PYTHONPYCACHEPREFIX=$(CACHE)/pycache-$$version $(BUILD)/python/$$version/bin/python -m pytest -n $(WORKERS) --dist loadgroup \
+	  $(or $(TESTS),tests/protocol tests/runtime tests/stores/sqlite tests/stores/test_memory.py tests/stores/test_loops.py) $(ARGS); done
+
 .PHONY: cassandra
 cassandra: $(STAMP) debian ## the tests of the Cassandra store, on a server that Maven fetches; ARGS= as for test
 	$(RUN)/pytest -m cassandra -n $(WORKERS) --dist loadgroup $(ARGS)
