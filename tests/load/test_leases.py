@@ -81,9 +81,9 @@ def test_h08_ten_thousand_leases_are_renewed_in_time_by_one_keeper_and_given_bac
 
 
 def pass_by(keeper: Any, clock: SetClock, seconds: float) -> None:
-    with keeper._changed:
+    with keeper._lock:
         clock.at += seconds
-        keeper._changed.notify_all()
+        keeper._changed.ring()
 
 
 def test_h08_leases_that_are_due_at_once_on_a_slow_store_are_all_renewed_before_their_deadline() -> None:

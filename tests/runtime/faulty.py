@@ -109,8 +109,8 @@ class Ticking:
         """Let time go by."""
         self.clock.at += seconds
         keeper = self.client._engine.keeper
-        with keeper._changed:
-            keeper._changed.notify_all()
+        with keeper._lock:
+            keeper._changed.ring()
 
 
 def client_with(store: Any, clock: Any, told: Listener | None = None) -> Client:

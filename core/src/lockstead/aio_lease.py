@@ -43,6 +43,7 @@ async def ask(asking: conversations.Asking) -> AsyncLease | None:
         asking.failed(error)
         raise
     finally:
+        bell.is_over = True  # before any call, which an interrupt could end at its first line
         asking.leave(bell)
 
 

@@ -175,7 +175,7 @@ class _Round:
                 self._ask(self._left.popleft())
                 if clock.now() - began_at > SLOW and not self._helpers:
                     self._call_helpers()
-            with self._changed:
+            with self._lock:
                 while self._helpers:
                     self._changed.wait(60)
         except BaseException as error:
@@ -224,6 +224,6 @@ class _Round:
             return one
 
     def _helped(self) -> None:
-        with self._changed:
+        with self._lock:
             self._helpers -= 1
             self._changed.notify_all()

@@ -44,6 +44,7 @@ def ask(asking: conversations.Asking) -> Lease | None:
         asking.failed(error)
         raise
     finally:
+        bell.is_over = True  # before any call, which an interrupt could end at its first line
         asking.leave(bell)
 
 

@@ -17,6 +17,7 @@ from lockstead.errors import LocksteadError, OutcomeUnknown, StoreError, StoreUn
 from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
 from lockstead.protocol.record import stamped
 from lockstead.runtime.engine import Engine
+from lockstead.runtime.line import LOOK_AGAIN
 from lockstead.runtime.run import Limits, paused, unknown, watching
 from lockstead.runtime.workers import Workers
 from lockstead.stores.port import Awaits, Store
@@ -30,10 +31,11 @@ LATE: Final = 0.05
 class LoopBell:
     """An awaiting waiter's bell; belongs to the event loop it was made in."""
 
-    __slots__ = ("_async", "_loop", "_thread", "is_deserted")
+    __slots__ = ("_async", "_loop", "_thread", "is_deserted", "is_over")
 
     def __init__(self) -> None:
         self.is_deserted = False
+        self.is_over = False
         self._loop = asyncio.get_running_loop()
         self._async = asyncio.Event()
         self._thread = threading.Event()
@@ -176,11 +178,11 @@ async def aside(job: Callable[[], T]) -> T:
 async def wait_in_line(engine: Engine, key: str, bell: LoopBell, gives_up_at: float | None) -> bool:
     """Await this waiter's turn to ask the store; False if the time ran out before."""
     while not engine.is_closed:
-        left = 60.0 if gives_up_at is None else gives_up_at - engine.clock.now()
+        left = LOOK_AGAIN if gives_up_at is None else gives_up_at - engine.clock.now()
         if left <= 0:
             return False
         if engine.lines.is_first(key, bell):
             return True
-        await bell.awaited(min(left, 60.0))
+        await bell.awaited(min(left, LOOK_AGAIN))
         bell.take()
     return True

@@ -27,7 +27,7 @@ from lockstead.protocol.terms import Book, Terms
 from lockstead.runtime import callers, fork
 from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
 from lockstead.runtime.keeper import Keeper, Kept
-from lockstead.runtime.line import NO_BELL, Lines, ThreadBell
+from lockstead.runtime.line import LOOK_AGAIN, NO_BELL, Lines, ThreadBell
 from lockstead.runtime.run import Limits, run
 from lockstead.runtime.workers import Workers
 from lockstead.settings import Settings
@@ -387,11 +387,11 @@ def in_words(duration: float) -> str:
 def wait_in_line(engine: Engine, key: str, bell: ThreadBell, gives_up_at: float | None) -> bool:
     """Block until it is this waiter's turn to ask the store; False if the time ran out before."""
     while not engine.is_closed:
-        left = 60.0 if gives_up_at is None else gives_up_at - engine.clock.now()
+        left = LOOK_AGAIN if gives_up_at is None else gives_up_at - engine.clock.now()
         if left <= 0:
             return False
         if engine.lines.is_first(key, bell):
             return True
-        bell.wait(min(left, 60.0))
+        bell.wait(min(left, LOOK_AGAIN))
         bell.take()
     return True

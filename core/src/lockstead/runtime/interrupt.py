@@ -229,7 +229,9 @@ class ThreadInterrupter:
         self._ident = threading.get_ident()
         self._outer: ThreadInterrupter | None = None
         # a class of its own: CPython sets classes only, and the exit must know its own
-        self._thrown = type("LeaseLostInterrupt", (LeaseLostInterrupt,), {"__module__": __name__})
+        self._thrown: type[LeaseLostInterrupt] = type(
+            "LeaseLostInterrupt", (LeaseLostInterrupt,), {"__module__": __name__}
+        )
 
     def arm(self) -> None:
         """Note the thread, and the guard around this one."""
@@ -330,7 +332,14 @@ class ThreadInterrupter:
         return isinstance(error, self._thrown)
 
     def _take_back(self, error: BaseException | None) -> None:
-        _set_async(self._ident, None)
+        # raised and caught here: if it were taken back instead, Python 3.11 and 3.12 would look for it at every
+        # call for ever after, and a debugger, a profiler or coverage would stand still at the first call, on 3.11
+        try:
+            _set_async(self._ident, self._thrown)
+            while True:
+                pass
+        except self._thrown:
+            pass
         # what was thrown for a guard around this one may have been pushed out by ours, or be taken back with it
         around = self._lost_around()
         if around is not None and not around.threw(error):

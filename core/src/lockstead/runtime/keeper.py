@@ -9,9 +9,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -26,7 +28,7 @@ from lockstead.protocol.renew import Over, Renewed, renew
 from lockstead.protocol.rota import Rota
 from lockstead.protocol.terms import Terms
 from lockstead.runtime.clock import Clock
-from lockstead.runtime.line import NO_BELL
+from lockstead.runtime.line import NO_BELL, ThreadBell
 from lockstead.runtime.run import Limits, run, run_many
 from lockstead.runtime.workers import Workers
 from lockstead.stores.port import Batches, Store
@@ -36,7 +38,7 @@ TELLERS_MAX: Final = 128
 """Callbacks that may hang before another one has to wait for them."""
 
 LONGEST_SLEEP: Final = 1.0
-"""Seconds. A condition's timer stands still in suspend, so the timing thread never trusts it for long."""
+"""Seconds. A timer stands still in suspend, so the timing thread never trusts it for long."""
 
 BATCH_MAX: Final = 1000
 """Renewals that a store which batches is given at once."""
@@ -76,7 +78,7 @@ class Keeper:
         self._chores: list[tuple[float, int, Callable[[], None]]] = []
         self._chores_under_way = 0
         self._count = itertools.count()
-        self._make_conditions()
+        self._make_lock()
         self._thread: threading.Thread | None = None
         self._workers = Workers("lockstead-renewal", WORKERS_MAX)
         self._tellers = Workers("lockstead-teller", TELLERS_MAX)
@@ -84,13 +86,14 @@ class Keeper:
         self._sleeps_until = float("inf")
         self._closed = False
 
-    def _make_conditions(self) -> None:
+    def _make_lock(self) -> None:
         self._lock = threading.RLock()
-        """Of everything here, and of both conditions. A condition takes twice as long to enter as its lock."""
-        self._changed = threading.Condition(self._lock)
+        """Of everything here. Callers may be interrupted at any line of Python, so it is entered and left by C alone:
+        a `threading.Condition` does both in Python, and an exception within them leaves its lock held for ever."""
+        self._changed = ThreadBell()
         """Only the timing thread waits for it: something is due before it would wake up."""
-        self._done = threading.Condition(self._lock)
-        """A renewal or a chore has come back."""
+        self._waiting: list[ThreadBell] = []
+        """Callers who wait for a renewal or a chore to come back."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -115,7 +118,7 @@ class Keeper:
 
     def register(self, kept: Kept, joined: Attached) -> None:
         """An owner that goes on working beside others became a member too: believe the earlier deadline."""
-        with self._changed:
+        with self._lock:
             kept.tenure.registration = joined.registration
             kept.tenure.registered(joined.registration_deadline, self._clock.now())
             if id(kept.tenure) in self._kept:
@@ -136,10 +139,8 @@ class Keeper:
 
     def settle(self, kept: Kept, seconds: float) -> None:
         """Wait for the renewal that is in flight, at most so long. Called once nothing new is sent any more."""
-        if not kept.tenure.in_flight:
-            return
-        with self._done:
-            self._done.wait_for(lambda: not kept.tenure.in_flight, seconds)
+        if kept.tenure.in_flight:
+            self._wait_until(lambda: not kept.tenure.in_flight, seconds)
 
     def left(self, kept: Kept) -> None:
         """The giving back has ended, however."""
@@ -148,7 +149,7 @@ class Keeper:
 
     def lose(self, kept: Kept, reason: LossReason, detail: str = "") -> None:
         """Note a loss that somebody else found, and tell it."""
-        with self._changed:
+        with self._lock:
             lost = kept.tenure.lose(reason, detail)
             if lost:
                 self._drop(kept)
@@ -157,7 +158,7 @@ class Keeper:
 
     def on_lost(self, kept: Kept, callback: OnLost, *, at_once: bool = False) -> None:
         """Tell this callback of the loss, exactly once; at once if it is already lost. at_once: it never blocks."""
-        with self._changed:
+        with self._lock:
             if not kept.told:
                 (kept.tell_now if at_once else kept.tell).append(callback)
                 return
@@ -168,7 +169,7 @@ class Keeper:
 
     def not_on_lost(self, kept: Kept, callback: OnLost) -> None:
         """Take a callback back that was to be told at once."""
-        with self._changed:
+        with self._lock:
             if callback in kept.tell_now:
                 kept.tell_now.remove(callback)
 
@@ -183,12 +184,12 @@ class Keeper:
 
     def chore(self, delay: float, work: Callable[[], None]) -> None:
         """Do some bounded piece of work after a while, once, in the crew."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
             heapq.heappush(self._chores, (self._clock.now() + delay, next(self._count), work))
             self._start()
-            self._changed.notify_all()
+            self._changed.ring()
 
     def emit(self, event: LockEvent) -> None:
         """Tell the listener; its failure is its own."""
@@ -199,7 +200,7 @@ class Keeper:
 
     def close(self, patience: float = 1.0) -> None:
         """Stop: leases still held are left to expire; chores are done now, waited for at most `patience` seconds."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
             self._closed = True
@@ -211,12 +212,11 @@ class Keeper:
             chores = [work for _at, _number, work in self._chores]
             self._chores.clear()
             self._chores_under_way += len(chores)
-            self._changed.notify_all()
+            self._changed.ring()
         for work in chores:
             if not self._workers.submit(partial(self._do, work)):
                 self._chores_under_way -= 1
-        with self._done:
-            self._done.wait_for(lambda: self._chores_under_way == 0, patience)
+        self._wait_until(lambda: self._chores_under_way == 0, patience)
         self._workers.close()
         self._tellers.close()
         for kept in held:
@@ -224,12 +224,30 @@ class Keeper:
 
     def forked(self) -> None:
         """Mark, in a child just forked, every copy of the parent's leases as lost. No other thread exists here."""
-        # another thread may have held them at the fork
-        self._make_conditions()
+        # another thread may have held it at the fork
+        self._make_lock()
         self._closed = True
         for kept in list(self._kept.values()):
             kept.tenure.lose(LossReason.FORKED)
             kept.told = True
+
+    def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait until something that came back makes it true, at most so long."""
+        ends_at = time.monotonic() + seconds
+        while True:
+            bell = ThreadBell()
+            with self._lock:
+                if condition():
+                    return
+                self._waiting.append(bell)
+            if not bell.wait(ends_at - time.monotonic()):
+                return
+
+    def _came_back(self) -> None:
+        """Wake all who wait for something to come back. Called with the lock held."""
+        waiting, self._waiting = self._waiting, []
+        for bell in waiting:
+            bell.ring()
 
     # --- the timing thread ---------------------------------------------------------------------------------------
 
@@ -237,7 +255,10 @@ class Keeper:
         if self._thread is None and not self._closed:
             # the thread must not keep a client alive that nobody uses any more
             thread = threading.Thread(
-                target=_keep_time, args=(weakref.ref(self), self._changed), name="lockstead-keeper", daemon=True
+                target=_keep_time,
+                args=(weakref.ref(self), self._lock, self._changed),
+                name="lockstead-keeper",
+                daemon=True,
             )
             thread.start()
             self._thread = thread
@@ -308,7 +329,7 @@ class Keeper:
     def _plan(self, tenure: Tenure) -> None:
         """Plan what is due next, and wake the timing thread if it would sleep longer. Called with the lock held."""
         if self._rota.plan(tenure) < self._sleeps_until:
-            self._changed.notify_all()
+            self._changed.ring()
 
     def _recover(self, error: Exception) -> None:
         """After a fault of our own in a round: tell it, and forget no lease over it. Called with the lock held."""
@@ -338,7 +359,7 @@ class Keeper:
 
     def _renewed(self, kept: Kept, progress: str | None, outcome: Outcome) -> None:
         tenure = kept.tenure
-        with self._changed:
+        with self._lock:
             now = self._clock.now()
             was_held = tenure.state is State.HELD
             if isinstance(outcome, StoreError):
@@ -350,7 +371,7 @@ class Keeper:
                 self._plan(tenure)
             else:
                 self._drop(kept)
-            self._done.notify_all()
+            self._came_back()
         if lost:
             self._tell(kept)
         elif isinstance(outcome, StoreError) and was_held:
@@ -368,7 +389,7 @@ class Keeper:
             return _failure(error)
 
     def _fields(self, kept: Kept) -> tuple[dict[str, str], str | None]:
-        with self._changed:
+        with self._lock:
             progress, kept.progress = kept.progress, None
         if progress is None:
             return {}, None
@@ -385,15 +406,15 @@ class Keeper:
         except Exception:  # noqa: BLE001, S110 - a chore tries once; what it leaves, the ttl frees
             pass
         finally:
-            with self._done:
+            with self._lock:
                 self._chores_under_way -= 1
-                self._done.notify_all()
+                self._came_back()
 
     # --- telling -------------------------------------------------------------------------------------------------
 
     def _tell(self, kept: Kept, *, aside: bool = False) -> None:
         """Tell a loss, once. aside: even the listener is told in another thread, since this one must not block."""
-        with self._changed:
+        with self._lock:
             if kept.told:
                 return
             kept.told = True
@@ -450,26 +471,25 @@ def _apply(tenure: Tenure, outcome: Outcome, now: float) -> None:
             tenure.renewed(outcome.sent_at, outcome.deadline, now)
 
 
-def _keep_time(keeper_ref: weakref.ref[Keeper], changed: threading.Condition) -> None:
+def _keep_time(keeper_ref: weakref.ref[Keeper], lock: AbstractContextManager[object], changed: ThreadBell) -> None:
     while True:
         keeper = keeper_ref()
         if keeper is None:
             return
+        # silenced before the look: what changes after it rings again
+        changed.take()
         lost: list[Kept] = []
-        with changed:
+        with lock:
             try:
                 sleep = keeper._round(lost)
             except Exception as error:  # noqa: BLE001 - a keeper that dies takes every lease with it
                 keeper._recover(error)
                 sleep = LONGEST_SLEEP
-            if not lost:
-                del keeper
-                if sleep is None:
-                    return
-                if sleep > 0:
-                    changed.wait(sleep)
-                continue
         # outside the lock: whoever is told may come back to the keeper
         for kept in lost:
             keeper._tell(kept, aside=True)
         del keeper
+        if sleep is None:
+            return
+        if sleep > 0 and not lost:
+            changed.wait(sleep)

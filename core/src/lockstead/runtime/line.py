@@ -1,6 +1,9 @@
 """Decides who of the waiters of one process asks the store: one a key, in the order they came.
 
 A thousand waiters in one process thus poll like one. Must not know what they wait for.
+
+A waiter may be interrupted at any line of Python, so also on the first of the call that takes it out of its line. That
+it waits no longer is therefore noted by a plain assignment (`is_over`), which cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -8,16 +11,21 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 from typing import Final, Protocol
 
 
 class Waiter(Protocol):
-    """Somebody in a line."""
+    """Somebody in a line. is_over: it was interrupted, or has what it came for, so it is no longer waiting."""
+
+    is_over: bool
 
     def ring(self) -> None:
         """Wake it up, from any thread."""
         ...
+
+
+LOOK_AGAIN: Final = 5.0
+"""Seconds until who stands in line looks by itself whether it is first: who was before it may not have rung."""
 
 
 class ThreadBell:
@@ -26,16 +34,19 @@ class ThreadBell:
     Safe to ring from any thread; waited for by one.
     """
 
-    __slots__ = ("_silence",)
+    __slots__ = ("_silence", "is_over")
 
     def __init__(self) -> None:
+        self.is_over = False
         self._silence = threading.Lock()
         self._silence.acquire()
 
     def ring(self) -> None:
         """Wake the waiter."""
-        with suppress(RuntimeError):  # it was rung already
+        try:  # noqa: SIM105 - a context manager takes longer, and everybody's renewals ring
             self._silence.release()
+        except RuntimeError:  # it was rung already
+            pass
 
     def wait(self, seconds: float) -> bool:
         """Sleep up to `seconds`; True as soon as it was rung."""
@@ -81,18 +92,17 @@ class Lines:
     def enter(self, key: str, waiter: Waiter) -> bool:
         """Stand in line; True if first. Who is first asks the store, the others wait until they are rung."""
         with self._lock:
-            line = self._lines.setdefault(key, deque())
-            line.append(waiter)
-            return line[0] is waiter
+            self._lines.setdefault(key, deque()).append(waiter)
+            return self._first(key) is waiter
 
     def is_first(self, key: str, waiter: Waiter) -> bool:
         """Tell whether it is this one's turn to ask the store."""
         with self._lock:
-            line = self._lines.get(key)
-            return bool(line) and line is not None and line[0] is waiter
+            return self._first(key) is waiter
 
     def leave(self, key: str, waiter: Waiter) -> None:
-        """Leave the line; if first, the next one is rung."""
+        """Leave the line; if first, the next one is rung. Whose waiter is over is passed over, even if not called."""
+        waiter.is_over = True
         following: Waiter | None = None
         with self._lock:
             line = self._lines.get(key)
@@ -100,13 +110,22 @@ class Lines:
                 return
             was_first = line[0] is waiter
             line.remove(waiter)
-            if not line:
-                del self._lines[key]
-                self._noted.pop(key, None)
-            elif was_first:
-                following = line[0]
+            first = self._first(key)
+            following = first if was_first else None
         if following is not None:
             following.ring()
+
+    def _first(self, key: str) -> Waiter | None:
+        """Give the first in line who still waits, and forget those before. Called with the lock held."""
+        line = self._lines.get(key)
+        while line and line[0].is_over:
+            line.popleft()
+        if line:
+            return line[0]
+        if line is not None:
+            del self._lines[key]
+            self._noted.pop(key, None)
+        return None
 
     def note(self, key: str, seen: object) -> None:
         """Keep what the first in line saw of the key, for those behind it, until the line ends or the key moves."""
@@ -126,8 +145,7 @@ class Lines:
         """Wake the first in line: the key may just have become free."""
         with self._lock:
             self._noted.pop(key, None)
-            line = self._lines.get(key)
-            first = line[0] if line else None
+            first = self._first(key)
         if first is not None:
             first.ring()
 

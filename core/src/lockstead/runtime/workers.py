@@ -19,7 +19,10 @@ class Workers:
         self._most = most
         self._idle = idle
         self._jobs: deque[Callable[[], None]] = deque()
-        self._changed = threading.Condition()
+        # callers may be interrupted at any line of Python, so the lock is entered and left by C alone: a condition does
+        # both in Python, and an exception within them leaves its lock held for ever
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._threads = 0
         self._free = 0
         self._closed = False
@@ -29,26 +32,34 @@ class Workers:
 
         queue: whether it may wait for a thread that is busy.
         """
-        with self._changed:
-            is_free = self._free > len(self._jobs)
-            is_full = self._threads >= self._most
-            if self._closed or (is_full and not is_free and not queue):
-                return False
-            self._jobs.append(job)
-            if is_free:
-                self._changed.notify()
-            if is_free or is_full:
-                return True
-            self._threads += 1
+        thread: threading.Thread | None = None
         try:
-            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            with self._lock:
+                is_free = self._free > len(self._jobs)
+                is_full = self._threads >= self._most
+                if self._closed or (is_full and not is_free and not queue):
+                    return False
+                self._jobs.append(job)
+                if is_free:
+                    self._changed.notify()
+                if is_free or is_full:
+                    return True
+                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                self._threads += 1
+            thread.start()
         except RuntimeError:
             return self._goes_without(job)
+        except BaseException:
+            # the caller was interrupted: a thread that does not exist must not take the place of one
+            if thread is not None and thread.ident is None:
+                with self._lock:
+                    self._threads -= 1
+            raise
         return True
 
     def _goes_without(self, job: Callable[[], None]) -> bool:
         """The system gives no more threads, or the interpreter is ending: those that run must do, if there are any."""
-        with self._changed:
+        with self._lock:
             self._threads -= 1
             if self._threads == 0 and job in self._jobs:
                 self._jobs.remove(job)
@@ -57,7 +68,7 @@ class Workers:
 
     def close(self) -> None:
         """Let the threads end when they have nothing left to do; jobs not yet begun are still done."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
 
@@ -72,7 +83,7 @@ class Workers:
 
     def _next(self) -> Callable[[], None] | None:
         """Wait for a job; None once this thread may end."""
-        with self._changed:
+        with self._lock:
             self._free += 1
             try:
                 while not self._jobs:

@@ -109,7 +109,9 @@ class _Dialling:
     """Connecting to several masters at once, each in a thread: who waits no longer leaves the rest to the pool."""
 
     def __init__(self, places: list[int], masters: list[Master]) -> None:
-        self._changed = threading.Condition()
+        # entered and left by C: what interrupts who waits must not leave it locked
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._under_way = set(places)
         self._ready: dict[int, Line] = {}
         self._is_over = False
@@ -120,7 +122,7 @@ class _Dialling:
 
     def _dial(self, place: int, master: Master) -> None:
         line = master.dial()
-        with self._changed:
+        with self._lock:
             is_late = self._is_over
             if line is not None and not is_late:
                 self._ready[place] = line
@@ -132,7 +134,7 @@ class _Dialling:
     def wait(self, limit: float) -> dict[int, Line]:
         """Give what is connected within `limit` seconds."""
         ends_at = time.monotonic() + limit
-        with self._changed:
+        with self._lock:
             while self._under_way and (left := ends_at - time.monotonic()) > 0:
                 self._changed.wait(left)
             self._is_over = True
