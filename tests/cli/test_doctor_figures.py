@@ -73,10 +73,23 @@ def test_the_skew_of_the_wall_clock_is_a_note_above_two_seconds(wall: float, sev
     assert severities([sight(0.5, 0.0, wall=wall)])["clock.wall"] is severity
 
 
-def test_a_shared_clock_must_not_be_behind_its_own_records() -> None:
-    assert severities([sight(1.0, 1.0), sight(1.0, 2.0)], SHARED) == {"clock": Severity.OK}
-    assert severities([sight(1.0, 2.0), sight(3.0, 2.0)], SHARED) == {"clock": Severity.FAILURE}
-    assert severities([sight(1.0, 2.0), sight(1.0, None)], SHARED) == {"clock": Severity.WARNING}
+def test_h31_a_shared_clock_that_is_behind_its_own_records_was_put_back() -> None:
+    assert severities([sight(1.0, 1.0), sight(1.0, 1.5)], SHARED)["clock"] is Severity.OK
+    assert severities([sight(1.0, 1.5), sight(3.0, 1.5)], SHARED)["clock"] is Severity.WARNING
+    assert severities([sight(1.0, 1.5), sight(1.0, None)], SHARED)["clock"] is Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    ("wall", "severity"),
+    [(0.0, Severity.OK), (1.9, Severity.OK), (2.1, Severity.WARNING), (-2.2, Severity.WARNING)],
+)
+def test_h31_a_store_whose_wall_clock_is_not_ours_is_going_to_be_set(wall: float, severity: Severity) -> None:
+    assert severities([sight(0.0, 0.0, wall=wall)], SHARED)["clock.wall"] is severity
+
+
+def test_h31_a_boot_clock_is_nobodys_wall_clock() -> None:
+    boot = Sight("Create", Snapshot({}, "1", "1", 5.0, 5.1), 5.0, 5.1, EPOCH, EPOCH + 0.1)
+    assert severities([boot], SHARED) == {"clock": Severity.OK}
 
 
 def test_a_store_without_time_says_so() -> None:

@@ -6,11 +6,12 @@ from typing import Any, TypeVar
 
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
 from lockstead.protocol.acquire import Acquisition, Grant, acquire
+from lockstead.protocol.book import Book
 from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script, StoreClock, Traits
 from lockstead.protocol.lifecycle import Tenure
 from lockstead.protocol.members import Attached, attach
 from lockstead.protocol.record import Record, encode
-from lockstead.protocol.terms import Book, LeaseId, Terms
+from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.settings import Settings
 from lockstead.testing.simulation.enforcing import EnforcedStore
 from lockstead.testing.simulation.store import SHARED, Entry, SimulatedStore

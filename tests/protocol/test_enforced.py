@@ -13,10 +13,10 @@ import pytest
 
 from lockstead.errors import LossReason
 from lockstead.protocol.acquire import Contended, Grant
+from lockstead.protocol.book import Book
 from lockstead.protocol.commands import Conflict, Create, Extend, Pause, Read, Replace, Snapshot
 from lockstead.protocol.members import renew_member
 from lockstead.protocol.renew import renew
-from lockstead.protocol.terms import Book
 from lockstead.testing.simulation.enforcing import ENFORCED
 from lockstead.testing.simulation.store import SHARED
 from lockstead.values import Ending

@@ -66,9 +66,32 @@ def test_a_members_deadline_by_a_read_takes_the_age_as_large_as_it_can_be() -> N
     assert by_read == pytest.approx(50.0 - 13.0 * 1.01 + 99.0)
 
 
-def test_a_members_deadline_by_a_read_is_never_later_than_that_of_a_renewal_at_the_read() -> None:
-    by_read = expiry.deadline_by_read(50.0, 900.0, 1000.0, TTL, DRIFT, 2.0, 1.0)
+def test_h31_a_record_that_seems_to_come_from_the_future_has_no_age_and_gives_a_member_no_deadline() -> None:
+    assert expiry.deadline_by_read(50.0, 996.9, 1000.0, TTL, DRIFT, 2.0, 1.0) is None
+    by_read = expiry.deadline_by_read(50.0, 997.0, 1000.0, TTL, DRIFT, 2.0, 1.0)
     assert by_read == pytest.approx(expiry.holder_deadline(50.0, TTL, DRIFT))
+
+
+@pytest.mark.parametrize("store_elapsed", [-3600.0, 88.0, 114.0, 3600.0])
+def test_h31_a_clock_that_ran_by_more_or_less_than_ours_allows_was_set(store_elapsed: float) -> None:
+    assert not expiry.ran_steadily(store_elapsed, 90.0, 110.0, DRIFT)
+
+
+@given(
+    mine=st.floats(-1, 1),
+    stores=st.floats(-1, 1),
+    drift=st.floats(0, 0.1),
+    lasts=st.floats(0, 1e6),
+    trip=st.floats(0, 9),
+)
+def test_h31_a_clock_that_only_drifts_is_never_said_to_have_been_set(
+    mine: float, stores: float, drift: float, lasts: float, trip: float
+) -> None:
+    """Read at true 0 and `lasts`, by requests that took up to `trip` on either side; or the other way round."""
+    rate, store_rate = 1 + drift * mine, 1 + drift * stores
+    for sign in (1, -1):
+        elapsed = sign * lasts * store_rate
+        assert expiry.ran_steadily(elapsed, sign * lasts * rate - trip, sign * lasts * rate + trip, drift)
 
 
 def test_a_removed_holder_may_believe_for_its_ttl_a_drift_and_the_granularity() -> None:
@@ -107,6 +130,7 @@ def test_no_member_believes_a_read_for_longer_than_the_record_lives(
     date = float(int(1000 + into + read_at * store_rate + skew))
     by_read = expiry.deadline_by_read(read_at * rate, date, 1000 + into, ttl, drift, 2.0, 1.0)
     over_at = (ttl * (1 + drift)) / store_rate
+    assert by_read is not None
     assert by_read / rate <= over_at + 1e-9
 
 

@@ -614,13 +614,14 @@ def test_h27_a_member_whose_registration_was_removed_is_lost() -> None:
 def test_h27_a_member_extends_the_lease_only_if_nobody_has_lately() -> None:
     bench = Bench(ttl=100)
     lease = bench.granted("a").lease
-    joined = bench.joined(lease, "m")
+    terms = bench.terms()
+    joined = bench.joined(lease, "m", terms)
     revision = bench.store.perform(Read(APT)).revision
     bench.now += 12
-    bench.session(renew_member(lease, joined.registration, {}, bench.terms())).run()
+    bench.session(renew_member(lease, joined.registration, {}, terms)).run()
     assert bench.store.perform(Read(APT)).revision == revision
     bench.now += 12
-    bench.session(renew_member(lease, joined.registration, {}, bench.terms())).run()
+    bench.session(renew_member(lease, joined.registration, {}, terms)).run()
     assert bench.store.perform(Read(APT)).revision != revision
 
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from lockstead.errors import LossReason
-from lockstead.protocol import acquire, expiry, lifecycle, renew, terms
+from lockstead.protocol import acquire, book, expiry, lifecycle, renew, terms
 from lockstead.protocol.commands import Absent, Create, Read, Reply, StoreClock, ask
 from lockstead.protocol.lifecycle import Event, State, Tenure
 from lockstead.protocol.record import number
 from lockstead.values import Ending, Predecessor
-from tests.protocol import test_expiry, test_hazards, test_lifecycle, test_rules
+from tests.protocol import test_expiry, test_hazards, test_lifecycle, test_rules, test_set_clock
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
 
@@ -222,14 +222,12 @@ def observation_from_the_send() -> list[Patch]:
     test_rules.test_rule_09_a_renewal_starts_the_observation_anew,
 )
 def observation_ignores_the_revision() -> list[Patch]:
-    def see(self: Any, name: Any, seen: Any, received_at: float) -> Any:
-        known = self.first_seen.get(name)
-        if known is not None and known[0] == seen.incarnation:
-            return known[2]
-        self.first_seen[name] = (seen.incarnation, "", received_at)
-        return received_at
+    true = book.Book.see
 
-    return [(terms.Book, "see", see)]
+    def see(self: Any, name: Any, seen: Any, reply: Any) -> Any:
+        return true(self, name, replace(seen, revision=""), reply)
+
+    return [(book.Book, "see", see)]
 
 
 @mutant(
@@ -263,3 +261,13 @@ def members_trust_any_date() -> list[Patch]:
 )
 def foreign_lock_without_allowance() -> list[Patch]:
     return [(expiry, "foreign_expired", lambda store_now, expires_at: store_now > expires_at)]
+
+
+@mutant(
+    "a contender believes the age that a clock shows which was set",
+    "a Redis that was an hour behind gets its time; every lock that somebody waits for is taken from its holder",
+    test_set_clock.test_h31_who_waits_takes_no_live_lease_when_the_clock_is_set_forward,
+    seconds=3600.0,
+)
+def contenders_trust_a_clock_that_was_set() -> list[Patch]:
+    return [(book.Book, "read_clock", lambda *_: None)]

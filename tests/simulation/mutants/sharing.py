@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
-from lockstead.protocol import acquire, expiry, members, release, renew, terms
+from lockstead.protocol import acquire, book, expiry, members, release, renew, terms
 from lockstead.protocol.commands import Extend, Read, Remove, Snapshot, ask
 from lockstead.protocol.lifecycle import Tenure
-from tests.protocol import test_expiry, test_hazards, test_rules
+from tests.protocol import test_expiry, test_hazards, test_rules, test_set_clock
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
 
@@ -157,6 +157,39 @@ def members_read_without_age() -> list[Patch]:
         return sent_at + ttl * (1 - drift)
 
     return [(expiry, "deadline_by_read", by_read)]
+
+
+@mutant(
+    "members count from the age that the server's clock shows",
+    "the clock of a Redis is put back by an hour: everybody believes that somebody has just extended, and nobody does",
+    test_set_clock.test_h31_a_member_keeps_a_lease_alive_whatever_the_servers_clock_does,
+    seconds=-3600.0,
+)
+def members_trust_a_clock_that_was_set() -> list[Patch]:
+    def by_look(self: Any, look: Any, reply: Any, seen: Any, ttl: float) -> float | None:
+        if seen.updated_at is None or seen.store_now is None:
+            return None
+        age = max(0.0, seen.store_now - seen.updated_at)
+        return float(self.deadline(reply.sent_at - age, ttl))
+
+    return [(terms.Terms, "deadline_by_look", by_look)]
+
+
+@mutant(
+    "of two looks that overlap, what differs counts as a change",
+    "the slow answer of another thread shows the older state: a member counts from a renewal that came before",
+    test_set_clock.test_h31_of_looks_that_overlap_nobody_says_which_came_first,
+)
+def looks_that_overlap_count() -> list[Patch]:
+    true = book.Book.see
+
+    def see(self: Any, name: Any, seen: Any, reply: Any) -> Any:
+        known = self.looks.get(name)
+        if known is not None:
+            self.looks[name] = known._replace(received_at=min(known.received_at, reply.sent_at))
+        return true(self, name, seen, reply)
+
+    return [(book.Book, "see", see)]
 
 
 @mutant(

@@ -156,7 +156,7 @@ def test_h13_a_stalled_statement_does_not_turn_the_time_of_a_record_back(
         assert isinstance(later, Snapshot)
         assert later.updated_at == ahead.updated_at
         assert later.store_now is not None
-        assert later.store_now >= (later.updated_at or 0.0)
+        assert later.store_now < (later.updated_at or 0.0), "the clock is shown as it is"
     (batched, _) = batches(store).perform_many([Extend(APT, {}, None), Extend(Name("no"), {}, None)], LIMIT)
     assert batched.updated_at == ahead.updated_at
     now = seen(store)

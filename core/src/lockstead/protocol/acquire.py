@@ -337,7 +337,7 @@ def _with_token(grant: Grant, token: int) -> Grant:
 
 
 def _granted(want: Acquisition, reply: Reply[Any], seen: Snapshot, predecessor: Predecessor, terms: Terms) -> Grant:
-    terms.book.wrote(terms, reply)
+    terms.wrote(want.name, reply, seen)
     terms.book.forget(want.name)
     ttl = terms.settings.ttl
     return Grant(

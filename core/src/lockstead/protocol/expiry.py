@@ -11,6 +11,9 @@ from typing import Final
 FOREIGN_ALLOWANCE: Final = 60.0
 """Seconds by which the wall clock of a foreign writer may be ahead of the store's before we overtake it."""
 
+CLOCK_SLACK: Final = 0.01
+"""Seconds by which two readings of a store's clock may differ from what ours says without its having been set."""
+
 
 def holder_deadline(sent_at: float, ttl: float, drift: float) -> float:
     """Give the instant from which the holder must treat the lease as lost.
@@ -88,6 +91,17 @@ def calibrated(
     return behind <= granularity and ahead <= granularity
 
 
+def ran_steadily(store_elapsed: float, at_least: float, at_most: float, drift: float) -> bool:
+    """Tell whether a store's clock can have run by store_elapsed without being set, between two of its readings.
+
+    at_least and at_most bound, on our boot clock, the time between the two: from the receipt of the first to the send
+    of the second, and from the send of the first to the receipt of the second. Negative where the two overlap.
+    """
+    fast = (1 + drift) / (1 - drift)
+    lowest, highest = min(at_least / fast, at_least * fast), max(at_most / fast, at_most * fast)
+    return lowest - CLOCK_SLACK <= store_elapsed <= highest + CLOCK_SLACK
+
+
 def deadline_by_read(
     read_sent_at: float,
     store_now: float,
@@ -96,13 +110,14 @@ def deadline_by_read(
     drift: float,
     granularity: float,
     date_step: float,
-) -> float:
+) -> float | None:
     """Give a member's deadline from a read that shows when somebody last renewed the record.
 
-    The record's age by the store's clock is taken as large as it can be, and counted backwards from the send.
+    The record's age by the store's clock is taken as large as it can be, and counted backwards from the send. None if
+    even so it is negative: that clock was set, or is not the one that stamped the record.
     """
-    age = max(0.0, store_now + date_step + granularity - updated_at)
-    return read_sent_at - age * (1 + drift) + ttl * (1 - drift)
+    age = store_now + date_step + granularity - updated_at
+    return None if age < 0 else read_sent_at - age * (1 + drift) + ttl * (1 - drift)
 
 
 def believed_until(store_now: float, ttl: float, drift: float, granularity: float) -> float:

@@ -10,7 +10,7 @@ from typing import Final
 
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol import expiry
-from lockstead.protocol.commands import Absent, Extend, Read, Script, Snapshot, StoreClock, TokenSource, ask
+from lockstead.protocol.commands import Absent, Extend, Read, Script, Snapshot, TokenSource, ask
 from lockstead.protocol.terms import LeaseId, Terms, draw, loss, token_of
 from lockstead.values import Name, Sequencer
 
@@ -65,7 +65,7 @@ def verify(sequencer: Sequencer, terms: Terms) -> Script[bool]:
     record = terms.decode(name, seen)
     if record.ended or record.ttl is None or token_of(record, seen, terms) != sequencer.token:
         return False
-    if seen.updated_at is None or seen.store_now is None or terms.traits.clock is StoreClock.NONE:
+    if seen.updated_at is None or seen.store_now is None or not terms.shows_age(name, seen):
         return True
     return not expiry.expired_by_store_clock(
         seen.store_now,

@@ -27,7 +27,6 @@ from lockstead.protocol.commands import (
     Reply,
     Script,
     Snapshot,
-    StoreClock,
     ask,
 )
 from lockstead.protocol.renew import BEING_RELEASED, Over, believable_ttl, over, renew
@@ -107,7 +106,7 @@ def _register(
             every = terms.settings.renew_every
             reply = yield from ask(Create(name, fields, lives=ttl, stands=terms.stands(ttl), renew_every=every))
             if isinstance(reply.answer, Snapshot):
-                terms.book.wrote(terms, reply)
+                terms.wrote(name, reply, reply.answer)
                 return LeaseId(name, nonce, reply.answer.incarnation, ttl), reply
         except OutcomeUnknown:
             # a store that reads and does not write would otherwise be asked for ever, without a pause
@@ -121,12 +120,11 @@ def _register(
             continue
         renewed = yield from ask(Extend(name, {}, seen.answer.incarnation, lives=ttl))
         if isinstance(renewed.answer, Snapshot):
-            terms.book.wrote(terms, renewed)
+            terms.wrote(name, renewed, renewed.answer)
             return LeaseId(name, nonce, renewed.answer.incarnation, ttl), renewed
 
 
 def _join(lease: LeaseId, terms: Terms) -> Script[float | Over]:
-    first: tuple[str, float] | None = None
     turn = 0
     while True:
         reply = yield from ask(Read(lease.name))
@@ -139,16 +137,10 @@ def _join(lease: LeaseId, terms: Terms) -> Script[float | Over]:
         record = terms.decode(lease.name, seen)
         if record.closing:
             return Over(LossReason.GONE, BEING_RELEASED)
-        ttl = believable_ttl(lease, record)
-        by_read = terms.deadline_by_read(reply, seen, ttl)
-        is_enforced = terms.traits.clock is StoreClock.ENFORCED
-        if first is not None and first[0] != seen.revision and not is_enforced:
-            # whatever changed it came after the first read was sent, and renewed its life; but where its life hangs
-            # on something else, that may have been renewed before
-            by_read = max(by_read or 0.0, terms.deadline(first[1], ttl))
-        if by_read is not None and _is_ample(by_read - reply.received_at, terms):
-            return by_read
-        first = first or (seen.revision, reply.sent_at)
+        look = terms.look(lease.name, reply, seen)
+        by_look = terms.deadline_by_look(look, reply, seen, believable_ttl(lease, record))
+        if by_look is not None and _is_ample(by_look - reply.received_at, terms):
+            return by_look
         try:
             renewed = yield from renew(lease, {}, terms)
         except OutcomeUnknown:
@@ -173,7 +165,7 @@ def _is_ample(left: float, terms: Terms) -> bool:
 def renew_member(
     lease: LeaseId, registration: LeaseId, fields: Mapping[str, str], terms: Terms
 ) -> Script[MemberRenewed | Over]:
-    """Renew a registration; extend the lease itself only if nobody has for `renew_every`, or little is left."""
+    """Renew a registration; extend the lease itself if nobody has since our last look at it, or little is left."""
     own = yield from renew(registration, {}, terms)
     if isinstance(own, Over):
         return own
@@ -189,11 +181,13 @@ def renew_member(
     if record.closing:
         return MemberRenewed(own.deadline, None, own.sent_at, closing=True)
     ttl = believable_ttl(lease, record)
-    by_read = terms.deadline_by_read(reply, reply.answer, ttl)
-    if by_read is not None and not fields and _is_ample(by_read - reply.received_at, terms):
-        believed_since = by_read - terms.deadline(0.0, ttl)
-        if reply.sent_at - believed_since < terms.settings.renew_every:
-            return MemberRenewed(own.deadline, by_read, own.sent_at)
+    look = terms.look(lease.name, reply, reply.answer)
+    by_look = terms.deadline_by_look(look, reply, reply.answer, ttl)
+    if by_look is not None and not fields and _is_ample(by_look - reply.received_at, terms):
+        believed_since = by_look - terms.deadline(0.0, ttl)
+        is_young = reply.sent_at - believed_since < terms.settings.renew_every
+        if is_young or look.is_change(reply):
+            return MemberRenewed(own.deadline, by_look, own.sent_at)
     extended = yield from renew(lease, fields, terms)
     if isinstance(extended, Over):
         return extended

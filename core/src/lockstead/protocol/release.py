@@ -246,9 +246,9 @@ def look(name: Name, terms: Terms) -> Script[Sight | None]:
 def sight(name: Name, seen: Snapshot, terms: Terms) -> Sight:
     """Put a snapshot into words."""
     record = terms.decode(name, seen)
-    if seen.store_now is None or seen.updated_at is None:
+    if seen.store_now is None or seen.updated_at is None or not terms.shows_age(name, seen):
         return Sight(record, seen, None, seen.dead)
-    age = max(0.0, seen.store_now - seen.updated_at)
+    age = max(0.0, seen.store_now - seen.updated_at)  # two clocks of one store may err by their granularity
     return Sight(record, seen, age, seen.dead or _looks_expired(record, seen.updated_at, seen.store_now, terms))
 
 

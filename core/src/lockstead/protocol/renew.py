@@ -49,7 +49,7 @@ def renew(lease: LeaseId, fields: Mapping[str, str], terms: Terms) -> Script[Ren
     lost = over(lease, answer, terms)
     if lost is not None:
         return lost
-    terms.book.wrote(terms, reply)
+    terms.wrote(lease.name, reply, answer)
     return Renewed(_deadline(lease, reply, terms), terms.renewed_at(reply), answer.revision)
 
 

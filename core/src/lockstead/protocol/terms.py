@@ -1,26 +1,21 @@
-"""Decides what every conversation is held under: which lease is meant, what its store is like, what was seen so far.
-
-The `Book` is the one thing here that changes: a client's memory of what it observed, which outlives an acquisition.
-"""
+"""Decides what every conversation is held under: which lease is meant, what its store is like, what was seen so far."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
-from typing import Any, Final
+from typing import Any
 
 from lockstead.errors import LossReason
 from lockstead.frozen import frozen
 from lockstead.protocol import expiry
+from lockstead.protocol.book import Book, Look
 from lockstead.protocol.commands import Absent, Pause, Reply, Script, Snapshot, StoreClock, TokenSource, Traits, ask
 from lockstead.protocol.commands import Create as _Create
 from lockstead.protocol.commands import Extend as _Extend
 from lockstead.protocol.record import Record, decode
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
-
-BOOK_ENTRIES_MAX: Final = 10_000
 
 
 @frozen
@@ -34,50 +29,6 @@ class LeaseId:
     holder: str
     incarnation: str
     ttl: float
-
-
-@dataclass(slots=True)
-class Book:
-    """What one client has seen: since when each record stands still, and whether the store's two clocks agree.
-
-    Safe to share between threads: a state is named by incarnation and revision, so any first sight of it is true.
-    last_read: the fields that were decoded last, whether as another implementation's, and the record they say.
-    """
-
-    first_seen: dict[Name, tuple[str, str, float]] = field(default_factory=dict)
-    is_calibrated: bool = False
-    last_read: tuple[Mapping[str, str], bool, Record] | None = None
-
-    def see(self, name: Name, seen: Snapshot, received_at: float) -> float:
-        """Note a sight of a record; give the receipt of the first sight of this very state."""
-        known = self.first_seen.get(name)
-        if known is not None and known[1] == seen.revision and known[0] == seen.incarnation:
-            return known[2]
-        if len(self.first_seen) >= BOOK_ENTRIES_MAX:
-            self.first_seen.pop(next(iter(self.first_seen)), None)
-        self.first_seen[name] = (seen.incarnation, seen.revision, received_at)
-        return received_at
-
-    def forget(self, name: Name) -> None:
-        """Drop what was seen of a record that is gone."""
-        self.first_seen.pop(name, None)
-
-    def wrote(self, terms: Terms, reply: Reply[Any]) -> None:
-        """Calibrate by the answer to a write of our own."""
-        answer = reply.answer
-        if terms.traits.clock is not StoreClock.DATED or not isinstance(answer, Snapshot):
-            return
-        if answer.updated_at is None or answer.store_now is None:
-            self.is_calibrated = False
-            return
-        self.is_calibrated = expiry.calibrated(
-            answer.updated_at,
-            answer.store_now,
-            reply.sent_at,
-            reply.received_at,
-            terms.traits.granularity,
-            terms.traits.date_step,
-        )
 
 
 @frozen
@@ -152,22 +103,53 @@ class Terms:
         book.last_read = (fields, foreign, record)
         return record
 
-    def deadline_by_read(self, reply: Reply[Any], seen: Snapshot, ttl: float) -> float | None:
-        """Give a deadline from what a read shows of somebody's renewal; None where the store's clock cannot tell."""
-        if seen.updated_at is None or seen.store_now is None:
-            return None
+    def look(self, name: Name, reply: Reply[Any], seen: Snapshot) -> Look:
+        """Note what an answer shows of a record and of the store's clock; give what is known of its state."""
+        self._read_clock(name, reply, seen)
+        return self.book.see(name, seen, reply)
+
+    def wrote(self, name: Name, reply: Reply[Any], seen: Snapshot) -> None:
+        """Note what the answer to a write of ours shows of a record and of the store's clocks."""
+        self._read_clock(name, reply, seen)
+        self.book.wrote(self.traits, reply)
+        self.book.changed(name, seen, reply)
+
+    def _read_clock(self, name: Name, reply: Reply[Any], seen: Snapshot) -> None:
+        if self.traits.clock is StoreClock.SHARED and seen.store_now is not None:
+            self.book.read_clock(name.key, seen.store_now, reply, self.settings.drift)
+
+    def shows_age(self, name: Name, seen: Snapshot) -> bool:
+        """Tell whether what an answer says of a record's age by the store's clock means anything.
+
+        It does not if the record is younger than nothing, nor if it was stamped before that clock was set, as far as
+        this client saw.
+        """
         traits = self.traits
-        if traits.clock is StoreClock.NONE or (traits.clock is StoreClock.DATED and not self.book.is_calibrated):
+        if seen.updated_at is None or seen.store_now is None or traits.clock is StoreClock.NONE:
+            return False
+        reading = self.book.readings.get(name.key)
+        if reading is not None and seen.updated_at < reading.set_at:
+            return False
+        return seen.updated_at <= seen.store_now + traits.granularity + traits.date_step
+
+    def deadline_by_look(self, look: Look, reply: Reply[Any], seen: Snapshot, ttl: float) -> float | None:
+        """Give a deadline from what reads show of somebody's renewal; None where they cannot tell.
+
+        Whatever moved the revision came after the look before was sent, and renewed the record's life; but where that
+        hangs on something else, that may have been renewed before. The store's clock is asked only where a write of our
+        own has proved it: others can be set at any time.
+        """
+        traits = self.traits
+        if traits.clock is StoreClock.ENFORCED:
             return None
-        return expiry.deadline_by_read(
-            reply.sent_at,
-            seen.store_now,
-            seen.updated_at,
-            ttl,
-            self.settings.drift,
-            traits.granularity,
-            traits.date_step,
-        )
+        by_look = None if look.changed_after is None else self.deadline(look.changed_after, ttl)
+        if traits.clock is not StoreClock.DATED or not self.book.is_calibrated:
+            return by_look
+        if seen.updated_at is None or seen.store_now is None:
+            return by_look
+        times = (reply.sent_at, seen.store_now, seen.updated_at)
+        by_clock = expiry.deadline_by_read(*times, ttl, self.settings.drift, traits.granularity, traits.date_step)
+        return max((known for known in (by_look, by_clock) if known is not None), default=None)
 
 
 def loss(lease: LeaseId, answer: Snapshot | Absent, terms: Terms) -> LossReason | None:
@@ -195,9 +177,9 @@ def draw(key: str, salt: str, terms: Terms) -> Script[Snapshot]:
             created = yield from ask(_Create(name, fields))
             if not isinstance(created.answer, Snapshot):
                 continue  # somebody else created it meanwhile
-            terms.book.wrote(terms, created)
+            terms.book.wrote(terms.traits, created)
             return created.answer
-        terms.book.wrote(terms, reply)
+        terms.book.wrote(terms.traits, reply)
         return reply.answer
 
 
@@ -221,7 +203,7 @@ def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, te
         return True
     if terms.traits.clock is StoreClock.ENFORCED:
         return False  # a renewal there need not change the record, so standing still proves nothing
-    first_received_at = terms.book.see(name, seen, reply.received_at)
+    first_received_at = terms.look(name, reply, seen).first_received_at
     ttl = record.ttl
     if ttl is None:
         if record.expires_at is not None:
@@ -231,7 +213,7 @@ def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, te
             return False
     if expiry.expired_by_observation(first_received_at, reply.sent_at, ttl, record.lock_delay, terms.settings.drift):
         return True
-    if terms.traits.clock is StoreClock.NONE or seen.store_now is None:
+    if seen.store_now is None or not terms.shows_age(name, seen):
         return False
     if not _is_over_by(seen.store_now, record, seen, terms):
         return False
@@ -251,9 +233,9 @@ def over_in(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, terms
         return inf if seen.store_now is None else expiry.foreign_left(seen.store_now, record.expires_at)
     if ttl is None:
         return inf
-    first_received_at = terms.book.see(name, seen, reply.received_at)
+    first_received_at = terms.look(name, reply, seen).first_received_at
     by_sight = expiry.left_by_observation(first_received_at, reply.received_at, ttl, record.lock_delay, drift)
-    if traits.clock is StoreClock.NONE or seen.store_now is None or seen.updated_at is None:
+    if seen.store_now is None or seen.updated_at is None or not terms.shows_age(name, seen):
         return by_sight
     by_clock = expiry.left_by_store_clock(
         seen.store_now, seen.updated_at, ttl, record.lock_delay, drift, traits.granularity

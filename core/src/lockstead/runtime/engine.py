@@ -18,12 +18,13 @@ from typing import Any, Final
 from lockstead.errors import LocksteadError, NotAcquired, StoreRefused
 from lockstead.events import Acquired, Listener, LockEvent, Waiting, Warned, log
 from lockstead.protocol.acquire import Acquisition, Contended, Grant
+from lockstead.protocol.book import Book
 from lockstead.protocol.commands import Traits
 from lockstead.protocol.lifecycle import State, Tenure
 from lockstead.protocol.members import Attached
 from lockstead.protocol.record import Record, drafted, encode, fitted
 from lockstead.protocol.release import sweep
-from lockstead.protocol.terms import Book, Terms
+from lockstead.protocol.terms import Terms
 from lockstead.runtime import callers, fork
 from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
 from lockstead.runtime.keeper import Keeper, Kept

@@ -18,6 +18,9 @@ from lockstead.stores.examination import Finding, Severity
 SKEW_MAX: Final = 2.0
 """Seconds by which this machine's wall clock may differ before it is worth a note; nothing rests on it."""
 
+WALL_CLOCKS_SINCE: Final = 1e9
+"""Seconds that a wall clock has been beyond since 2001, and a boot clock never is."""
+
 REQUESTS_IN_A_TTL: Final = 100
 """A ttl has room for so many slow requests: one may take a tenth of the ttl, and ten times the slowest seen is room."""
 
@@ -41,6 +44,7 @@ def of_time(sights: Sequence[Sight], traits: Traits) -> Iterator[Finding]:
             yield Finding(Severity.OK, "clock", "the server itself drops what is not renewed")
         case StoreClock.SHARED:
             yield _shared(sights)
+            yield from _set_apart(sights)
         case StoreClock.DATED:
             yield from _dated(sights, traits)
 
@@ -51,9 +55,29 @@ def _shared(sights: Sequence[Sight]) -> Finding:
         text = "answers do not say the store's time: a dead holder's lock is taken over only after a whole ttl"
         return Finding(Severity.WARNING, "clock", text, "see the findings on the clock above")
     if any(updated > now for updated, now in timed if updated is not None and now is not None):
-        text = "a record changed later than the store's own now: a lock may be taken from a living holder, or never"
-        return Finding(Severity.FAILURE, "clock", text, "no lock is safe here: mend the store's clock")
+        text = (
+            "a record changed later than the store's own now: its clock was put back. Until it has caught up, a dead "
+        )
+        text += "holder's lock is taken over only after a whole ttl"
+        return Finding(Severity.WARNING, "clock", text, "let the time service slew the store's clock, never set it")
     return Finding(Severity.OK, "clock", "the time of a change and the time of an answer are of one clock")
+
+
+def _set_apart(sights: Sequence[Sight]) -> Iterator[Finding]:
+    """Tell how far a wall clock of the store's is from ours: it is going to be set, and that ends leases early."""
+    told = [one for one in sights if one.seen.store_now is not None and one.seen.store_now > WALL_CLOCKS_SINCE]
+    if not told:
+        return
+    skew, figures = _ahead(told, 0.0)
+    if abs(skew) <= SKEW_MAX:
+        yield Finding(Severity.OK, "clock.wall", "the store's clock agrees with this machine's", figures=figures)
+        return
+    text = (
+        f"the store's clock is {abs(skew):.0f} s {'behind' if skew > 0 else 'ahead of'} this machine's: one of them is "
+    )
+    text += "wrong, and if the store's is set forward, a lease that is held can be taken over early"
+    remedy = "find out which is wrong; let the time service slew the store's clock, or set it while nobody holds a lock"
+    yield Finding(Severity.WARNING, "clock.wall", text, remedy, figures)
 
 
 def _dated(sights: Sequence[Sight], traits: Traits) -> Iterator[Finding]:
@@ -115,15 +139,7 @@ def _step_of(instants: Sequence[float]) -> float:
 
 
 def _skew(dated: Sequence[Sight], traits: Traits) -> Finding:
-    """Bound how far this machine's wall clock is ahead of the store's, by the answers that tell most."""
-    ahead = [
-        (one.wall_sent_at - one.seen.store_now - traits.date_step, one.wall_received_at - one.seen.store_now)
-        for one in dated
-        if one.seen.store_now is not None
-    ]
-    least, most = max(low for low, _ in ahead), min(high for _, high in ahead)
-    skew = min(max(0.0, least), most) if least <= most else (least + most) / 2
-    figures = {"wall_clock_ahead_min_s": least, "wall_clock_ahead_max_s": most}
+    skew, figures = _ahead(dated, traits.date_step)
     if abs(skew) <= SKEW_MAX:
         return Finding(Severity.OK, "clock.wall", "this machine's wall clock agrees with the store's", figures=figures)
     text = f"this machine's wall clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the store's"
@@ -164,3 +180,15 @@ def recommended_ttl(took: Sequence[float], traits: Traits) -> float:
 def in_short(seconds: float) -> str:
     """Say a short duration to three figures: "12.3 ms", "1.2 s"."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+
+
+def _ahead(timed: Sequence[Sight], step: float) -> tuple[float, dict[str, float]]:
+    """Bound how far this machine's wall clock is ahead of the store's, by the answers that tell most."""
+    ahead = [
+        (one.wall_sent_at - one.seen.store_now - step, one.wall_received_at - one.seen.store_now)
+        for one in timed
+        if one.seen.store_now is not None
+    ]
+    least, most = max(low for low, _ in ahead), min(high for _, high in ahead)
+    skew = min(max(0.0, least), most) if least <= most else (least + most) / 2
+    return skew, {"wall_clock_ahead_min_s": least, "wall_clock_ahead_max_s": most}

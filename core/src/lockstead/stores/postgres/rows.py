@@ -60,14 +60,11 @@ def snapshot(row: Row) -> Snapshot:
 
 
 def written(row: Row, fields: Mapping[str, str] | None = None) -> Snapshot:
-    """Give what a statement has just stamped from granted, revision, when, and the fields unless they are known.
-
-    The stamp is the time of the answer: a moment ago, by the clock that is read with every other look.
-    """
-    if fields is None and (fields := _fields(row[3])) is None:
+    """Give what a statement has just stamped: granted, revision, when, the time now, and the fields unless known."""
+    if fields is None and (fields := _fields(row[4])) is None:
         return Snapshot(UNREADABLE, str(row[0]), str(row[1]))
-    granted, stamped = str(row[0]), seconds(row[2])
-    return Snapshot(fields, granted, str(row[1]), stamped, stamped, int(granted))
+    granted, stamped, now = str(row[0]), seconds(row[2]), seconds(row[3])
+    return Snapshot(fields, granted, str(row[1]), stamped, now, int(granted))
 
 
 def seconds(microseconds: str | None) -> float:

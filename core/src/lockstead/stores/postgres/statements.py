@@ -48,9 +48,9 @@ _STAMPED: Final = (
 )
 
 _UPDATED: Final = _US.format("r.updated")
-_NOW: Final = _US.format("greatest(r.updated, clock_timestamp())")
-_WRITTEN: Final = f"r.granted, r.revision, {_UPDATED} AS updated"
-"""What is shown of a row that the statement itself has stamped: that is the time of its answer, too."""
+_NOW: Final = _US.format("clock_timestamp()")
+_WRITTEN: Final = f"r.granted, r.revision, {_UPDATED} AS updated, {_NOW} AS now"
+"""What is shown of a row that the statement itself has stamped."""
 
 _SHOWN: Final = (
     f"r.granted, r.revision, CASE WHEN r.clock = {_HERE} THEN {_UPDATED} END AS updated, "
@@ -111,7 +111,7 @@ def statements(schema: str) -> Statements:
             "revision = r.revision + 1, fields = r.fields || $6::jsonb",
             f"{_WRITTEN}, r.fields, {ring('$7::int')}",
         ),
-        "remove": _change(record, at, "revision = r.revision + 1, fields = NULL", f"{_UPDATED}, {ring('$6::int')}"),
+        "remove": _change(record, at, "revision = r.revision + 1, fields = NULL", f"{_NOW}, {ring('$6::int')}"),
         "list": f"SELECT key, part, {_SHOWN} FROM {record} AS r WHERE space = $1::text AND fields IS NOT NULL "
         "AND ($2::text IS NULL OR key = $2::text) AND left(part, length($3::text)) = $3::text",
         "extend_many": _extend_many(record, _ring(schema, "w.space", "w.key", "w.bucket")),
@@ -166,7 +166,7 @@ def _extend_many(record: str, ring: str) -> str:
         "AND (t.granted IS NULL OR r.granted::text = t.granted) "
         "AND (t.revision IS NULL OR r.revision::text = t.revision) "
         f"RETURNING t.n, t.bucket, r.space, r.key, r.fields, {_WRITTEN}) "
-        f"SELECT there.n, w.granted, w.revision, w.updated, w.fields, {ring} "
+        f"SELECT there.n, w.granted, w.revision, w.updated, w.now, w.fields, {ring} "
         "FROM there LEFT JOIN w ON w.n = there.n"
     )
 

@@ -33,8 +33,12 @@ class LuaScript:
 _NOW: Final = """
 local clock = redis.call('TIME')
 local now = clock[1] .. string.format('%06d', clock[2])
+local stamp = now
 """
-"""The server's time in microseconds, as text. Numbers in Lua are exact up to 2^53, which comes in the year 2255."""
+"""The server's time in microseconds, as text, and what a write is stamped with.
+
+Numbers in Lua are exact up to 2^53, which comes in the year 2255.
+"""
 
 _FOUND: Final = """
 local value = redis.call('GET', KEYS[1])
@@ -52,9 +56,9 @@ local inc, rev, updated = string.match(value, '^(%x+) (%d+) (%d+) %d+ %d+\\n')
 _EXPECTED: Final = """
 if not inc then return 'foreign ' .. now end
 if (ARGV[1] ~= '' and inc ~= ARGV[1]) or (ARGV[2] ~= '' and rev ~= ARGV[2]) then return 'conflict ' .. now end
-if tonumber(updated) > tonumber(now) then now = updated end
+if tonumber(updated) > tonumber(now) then stamp = updated end
 """
-"""The end of the script unless the record is in the state expected."""
+"""The end of the script unless the record is in the state expected. A stamp never goes back, even if the clock did."""
 
 _STANDING: Final = _FOUND + _WHOLE + _EXPECTED
 """The record as it stands."""
@@ -91,7 +95,7 @@ end
 
 _HEADED: Final = """
 token = string.format('%.0f', token)
-local head = ARGV[3] .. ' 1 ' .. now .. ' ' .. ARGV[4] .. ' ' .. token
+local head = ARGV[3] .. ' 1 ' .. stamp .. ' ' .. ARGV[4] .. ' ' .. token
 """
 
 _CREATED: Final = """
@@ -152,7 +156,7 @@ if ARGV[3] ~= '{}' then
   for name, text in pairs(cjson.decode(ARGV[3])) do merged[name] = text end
   fields = cjson.encode(merged)
 end
-local record = string.format('%s %.0f %s %s %s', inc, rev + 1, now, life, token) .. '\\n' .. fields
+local record = string.format('%s %.0f %s %s %s', inc, rev + 1, stamp, life, token) .. '\\n' .. fields
 redis.call('SET', KEYS[1], record, 'PX', life)
 """
 _SHOWN: Final = """

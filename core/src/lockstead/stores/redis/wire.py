@@ -64,8 +64,10 @@ def wire(commands: Sequence[Words]) -> bytes:
 HOUR: Final = 3_600_000
 DAY: Final = 24 * HOUR
 
-GRACE: Final = {Space.LOCK: 7 * DAY, Space.MEMBER: HOUR, Space.COMPANION: 7 * DAY, Space.AUDIT: 7 * DAY}
-"""Milliseconds for which a record stays after its time is up, so that the next holder learns how the last one ended."""
+GRACE: Final = {Space.LOCK: 7 * DAY, Space.MEMBER: DAY, Space.COMPANION: 7 * DAY, Space.AUDIT: 7 * DAY}
+"""Milliseconds for which a record stays after its time is up, so that the next holder learns how the last one ended.
+
+And so that none is dropped with its holder at work when the server's clock is set forward by hours."""
 
 FOR_EVER: Final = 366 * DAY
 """Milliseconds after its last write for which a record stays that says no time: an audit entry."""
@@ -318,8 +320,7 @@ def _snapshot(name: Name, head: bytes, fields: dict[str, str]) -> Snapshot:
     try:
         now, incarnation, revision, updated, _life, token = head.decode().split(" ")
         updated_at = int(updated) / 1e6
-        # a clock that was put back must not make a record younger than its last change
-        store_now = max(int(now) / 1e6, updated_at)
+        store_now = int(now) / 1e6
         counted = int(token)
     except ValueError:
         raise not_ours(name) from None

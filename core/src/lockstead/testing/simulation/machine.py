@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lockstead.protocol.commands import Script
-from lockstead.protocol.terms import Book, Terms
+from lockstead.protocol.book import Book
+from lockstead.protocol.commands import Reply, Script
+from lockstead.protocol.terms import Terms
 from lockstead.settings import Settings
 from lockstead.testing.simulation.network import Network
 from lockstead.testing.simulation.properties import Watch
 from lockstead.testing.simulation.talk import Talk, Then
 from lockstead.testing.simulation.world import Actor, BootClock, World
+from lockstead.values import Name
 
 
 class Machine(Actor):
@@ -58,6 +60,11 @@ class Machine(Actor):
         talk = Talk(self, script, self.settings.request_timeout, then, gives_up_at)
         talk.start()
         return talk
+
+    def looks_at_clock(self, name: Name, store_now: float) -> None:
+        """See what the store's clock says."""
+        now = self.now()
+        self.terms.book.read_clock(name.key, store_now, Reply(None, now, now), self.settings.drift)
 
     def nonce(self) -> str:
         """Give a name that nobody else has."""

@@ -49,6 +49,7 @@ ACCIDENTS: Final = {
     "forget": "an administrator deletes the companion",
     "damage": "the record is damaged",
     "stranger": "another implementation takes the lock",
+    "set": "the store's clock is set",
 }
 """What may befall a process, the store or the record: a short name, and what it says in the table of faults."""
 

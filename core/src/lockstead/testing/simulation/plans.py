@@ -45,6 +45,7 @@ class Plan:
     ends earlier once `delivers` requests are delivered (0: only by time). within: seconds in which all accidents begin.
     accidents: how many of each of `network.ACCIDENTS`. watches: the store can wake who waits.
     grants_at_most: the longest life that a server grants which drops records by itself (0: any).
+    sets_clock: by how many seconds the store's clock is set during the rough part, one for each time.
     """
 
     scenario: Scenario
@@ -60,6 +61,7 @@ class Plan:
     accidents: tuple[int, ...]
     watches: bool
     grants_at_most: float = 0.0
+    sets_clock: tuple[float, ...] = ()
 
 
 def scenario_of(seed: int) -> Scenario:
@@ -67,16 +69,41 @@ def scenario_of(seed: int) -> Scenario:
     return Scenario.LONG if seed % LONG_EVERY == 0 else Scenario.SHORT
 
 
-def plan_of(seed: int, scenario: Scenario | None = None, traits: Traits | None = None) -> Plan:
-    """Give the plan of a seed. traits: of the only kind of store to play, instead of one of the four."""
+def plan_of(
+    seed: int, scenario: Scenario | None = None, traits: Traits | None = None, *, may_set_clock: bool = True
+) -> Plan:
+    """Give the plan of a seed. traits: of the only kind of store to play, instead of one of the four.
+
+    may_set_clock: not where the store is a real one that is given the boot clock, which nobody sets.
+    """
     dice = Random(seed ^ 0x5EED)
     plan = _long(dice) if (scenario or scenario_of(seed)) is Scenario.LONG else _short(dice)
     if traits is None and seed % _ENFORCED_OF in _ENFORCED_AT:
         traits = ENFORCED
     if traits is None or traits.clock is not StoreClock.ENFORCED:
-        return plan if traits is None else replace(plan, traits=traits)
+        plan = plan if traits is None else replace(plan, traits=traits)
+        can_be_set = may_set_clock and plan.traits.clock is StoreClock.SHARED
+        return _set_at_times(plan, Random(seed ^ 0xC10C)) if can_be_set else plan
     shortest = min(settings.ttl for settings in plan.settings)
     return replace(plan, traits=traits, grants_at_most=Random(seed ^ 0xE7CD).choice((0.0, 0.0, 0.9 * shortest)))
+
+
+def _set_at_times(plan: Plan, dice: Random) -> Plan:
+    """Let the one clock that stamps and judges be set in two plans of five: back only, or forward as well.
+
+    Back by any time, and whatever else happens. Forward by hours, which nobody takes for a drift; and nobody dies then,
+    since whoever comes anew cannot know that the clock was set.
+    """
+    if dice.random() >= 0.4:
+        return plan
+    longest = max(settings.ttl for settings in plan.settings)
+    sets = [-longest * dice.choice((0.2, 0.7, 2.0, 300.0)) for _ in range(dice.choice((1, 2)))]
+    if dice.random() < 0.5:
+        return replace(plan, sets_clock=tuple(sets))
+    sets.insert(dice.randrange(len(sets) + 1), longest * dice.choice((300.0, 3000.0)))
+    accidents = tuple(0 if kind == "kill" else times for kind, times in zip(ACCIDENTS, plan.accidents, strict=True))
+    faults = replace(plan.faults, odds=(*plan.faults.odds[:-1], 0.0))
+    return replace(plan, sets_clock=tuple(sets), accidents=accidents, faults=faults)
 
 
 @lru_cache(maxsize=1024)
@@ -131,7 +158,7 @@ def _long(dice: Random) -> Plan:
         lasts=lasts,
         delivers=0,
         within=lasts,
-        accidents=tuple(accidents[kind] for kind in ACCIDENTS),
+        accidents=tuple(accidents.get(kind, 0) for kind in ACCIDENTS),
         watches=dice.random() < 0.3,
     )
 
@@ -214,6 +241,6 @@ def _short(dice: Random) -> Plan:
         lasts=40 * longest,
         delivers=ROUGH_DELIVERED,
         within=2 * longest,
-        accidents=tuple(choice(_SHORT_ACCIDENTS[kind]) for kind in ACCIDENTS),
+        accidents=tuple(choice(_SHORT_ACCIDENTS[kind]) if kind in _SHORT_ACCIDENTS else 0 for kind in ACCIDENTS),
         watches=dice.random() < 0.3,
     )

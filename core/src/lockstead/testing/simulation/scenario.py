@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from lockstead.protocol.acquire import Grant, acquire
+from lockstead.protocol.book import Book
 from lockstead.protocol.commands import StoreClock, Traits
-from lockstead.protocol.terms import Book, Terms
+from lockstead.protocol.terms import Terms
 from lockstead.settings import Settings
 from lockstead.testing.simulation.enforcing import EnforcedStore
 from lockstead.testing.simulation.hosted import Hosted, Opened
@@ -63,7 +64,8 @@ def play(
     store: opens a real one, to take part in the run. traits: of the only kind of simulated store to play. Without
     either, the seed chooses among four kinds. is_told: keep the event log.
     """
-    stage = Stage(seed, plan_of(seed, scenario, traits), store, is_told=is_told)
+    plan = plan_of(seed, scenario, traits, may_set_clock=store is None)
+    stage = Stage(seed, plan, store, is_told=is_told)
     violation = None
     try:
         stage.play()
@@ -133,6 +135,8 @@ class Stage:
         for accident, times in zip(ACCIDENTS, plan.accidents, strict=True):
             for _ in range(times):
                 world.at(plan.within * random(), None, self._befall, accident)
+        for seconds in plan.sets_clock:
+            world.at(plan.within * random(), None, self._set_clock, seconds)
         self.network.halts_at = plan.delivers
         world.run(plan.lasts)
         self._calm()
@@ -166,6 +170,17 @@ class Stage:
                 operator.damages(None)
             case "stranger":
                 self.stranger.visits(longest * random())
+
+    def _set_clock(self, seconds: float) -> None:
+        """Set the store's clock, of which everybody here has just seen what it says."""
+        if self.calm_at is not None:
+            return
+        self.network.befell("set")
+        for worker in self.workers:
+            worker.looks_at_clock(KEY, self.store.time())
+        self.store.set_clock(seconds)
+        if self.world.is_told:
+            self.world.tell("store", f"its clock is set by {seconds:.1f} s")
 
     def _granted(self, name: Name, entry: Entry, was: Entry | None) -> None:
         self.watch.granted(name, entry, was)
@@ -227,7 +242,7 @@ class Stage:
         patience += settings.backoff_max + 2 * settings.request_timeout
         if traits.clock is StoreClock.DATED:
             patience += 2.0
-        if traits.clock not in (StoreClock.SHARED, StoreClock.ENFORCED):
+        if traits.clock not in (StoreClock.SHARED, StoreClock.ENFORCED) or self.plan.sets_clock:
             # by observation it counts from the first sight of the last state, and that may come a pause later
             patience += settings.backoff_max + 2 * settings.request_timeout
         return patience / (1 - drift)

@@ -120,6 +120,10 @@ class SimulatedStore:
     def close(self) -> None:
         """End with the run: there is nothing to close."""
 
+    def set_clock(self, seconds: float) -> None:
+        """Set the clock forward, or back, as an administrator or a time service does."""
+        self._clock.offset += seconds
+
     def time(self) -> float:
         """Give the time by which `updated` is stamped."""
         return self._clock.at(self._world.now)
@@ -147,7 +151,8 @@ class SimulatedStore:
     def _grant(self, name: Name, fields: Mapping[str, str], now: float, was: Entry | None) -> Snapshot:
         self._grants += 1
         incarnation = str(self._grants * _SCATTER % 2**32)
-        entry = Entry(fields, incarnation, 1, now, int(now * 1000), self._world.now, self._grants)
+        stamp = now if was is None else max(was.updated_at, now)
+        entry = Entry(fields, incarnation, 1, stamp, int(now * 1000), self._world.now, self._grants)
         self.entries[name] = entry
         self.touched_at[name] = self._world.now
         self.order[incarnation] = self._grants
@@ -183,7 +188,7 @@ class SimulatedStore:
         if command.fields:
             entry.fields = {**entry.fields, **command.fields}
         entry.revision += 1
-        entry.updated_at = now
+        entry.updated_at = max(entry.updated_at, now)
         entry.committed_at = self.touched_at[command.name] = self._world.now
         return self._show(entry, now, command.name)
 

@@ -1,0 +1,126 @@
+"""Decides what a client remembers of what it saw: since when each record stands still, and which clocks ran steadily.
+
+The one thing in the protocol that changes in place; it outlives an acquisition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Final, NamedTuple, TypeVar
+
+from lockstead.protocol import expiry
+from lockstead.protocol.commands import Reply, Snapshot, StoreClock, Traits
+from lockstead.protocol.record import Record
+from lockstead.values import Name
+
+BOOK_ENTRIES_MAX: Final = 10_000
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Look(NamedTuple):
+    """What a client knows of a record that it has seen. All instants are of its own boot clock.
+
+    first_received_at: the receipt of the first look that showed this state. sent_at, received_at: of the last one.
+    changed_after: an instant after which this state was written; None if it is not known.
+    """
+
+    incarnation: str
+    revision: str
+    first_received_at: float
+    sent_at: float
+    received_at: float
+    changed_after: float | None = None
+
+    def is_change(self, reply: Reply[Any]) -> bool:
+        """Tell whether the look that this reply gave is the first of a state that came after one seen before."""
+        return self.changed_after is not None and self.first_received_at == reply.received_at
+
+
+class Reading(NamedTuple):
+    """What a store's clock last said for a key, and when (boot clock). set_at: what it said when it was seen to be set.
+
+    What was stamped before that says nothing of its age.
+    """
+
+    store_now: float
+    sent_at: float
+    received_at: float
+    set_at: float = -inf
+
+
+@dataclass(slots=True)
+class Book:
+    """What one client has seen: since when each record stands still, and whether the store's clocks can be trusted.
+
+    Safe to share between threads: a state is named by incarnation and revision, so any first sight of it is true.
+    last_read: the fields that were decoded last, whether as another implementation's, and the record they say.
+    """
+
+    looks: dict[Name, Look] = field(default_factory=dict)
+    readings: dict[str, Reading] = field(default_factory=dict)
+    is_calibrated: bool = False
+    last_read: tuple[Mapping[str, str], bool, Record] | None = None
+
+    def see(self, name: Name, seen: Snapshot, reply: Reply[Any]) -> Look:
+        """Note a look at a record, and give what is known of its state.
+
+        Of two looks that overlap nobody knows which came first: then what differs is not said to be a change.
+        """
+        known = self.looks.get(name)
+        sent_at, received_at = reply.sent_at, reply.received_at
+        if known is None or known.incarnation != seen.incarnation:
+            look = Look(seen.incarnation, seen.revision, received_at, sent_at, received_at)
+        elif known.revision == seen.revision:
+            if sent_at <= known.sent_at:
+                return known
+            look = Look(*known[:3], sent_at, received_at, known.changed_after)
+        elif sent_at < known.received_at:
+            return Look(seen.incarnation, seen.revision, received_at, sent_at, received_at)
+        else:
+            look = Look(seen.incarnation, seen.revision, received_at, sent_at, received_at, known.sent_at)
+        _enter(self.looks, name, look)
+        return look
+
+    def forget(self, name: Name) -> None:
+        """Drop what was seen of a record that is gone."""
+        self.looks.pop(name, None)
+
+    def changed(self, name: Name, seen: Snapshot, reply: Reply[Any]) -> None:
+        """Note a change of our own, if we look at that record: the state that its answer shows came after its send."""
+        if name in self.looks:
+            at = reply.received_at
+            self.looks[name] = Look(seen.incarnation, seen.revision, at, reply.sent_at, at, reply.sent_at)
+
+    def read_clock(self, key: str, store_now: float, reply: Reply[Any], drift: float) -> None:
+        """Note what the store's clock says for a key, and whether it was set since its last reading.
+
+        Another server's clock, after a fail-over, is such a one too.
+        """
+        known = self.readings.get(key)
+        set_at = -inf
+        if known is not None:
+            at_least, at_most = reply.sent_at - known.received_at, reply.received_at - known.sent_at
+            is_steady = expiry.ran_steadily(store_now - known.store_now, at_least, at_most, drift)
+            set_at = known.set_at if is_steady else store_now
+        _enter(self.readings, key, Reading(store_now, reply.sent_at, reply.received_at, set_at))
+
+    def wrote(self, traits: Traits, reply: Reply[Any]) -> None:
+        """Calibrate by the answer to a write of our own."""
+        answer = reply.answer
+        if traits.clock is not StoreClock.DATED or not isinstance(answer, Snapshot):
+            return
+        if answer.updated_at is None or answer.store_now is None:
+            self.is_calibrated = False
+            return
+        times = (answer.updated_at, answer.store_now, reply.sent_at, reply.received_at)
+        self.is_calibrated = expiry.calibrated(*times, traits.granularity, traits.date_step)
+
+
+def _enter(entries: dict[K, V], key: K, value: V) -> None:
+    if key not in entries and len(entries) >= BOOK_ENTRIES_MAX:
+        entries.pop(next(iter(entries)), None)
+    entries[key] = value

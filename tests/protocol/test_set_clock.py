@@ -1,0 +1,190 @@
+"""H31: a store's clock is set, forward or back, while locks are held and members work under them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockstead.protocol.acquire import Contended, Grant
+from lockstead.protocol.book import Book
+from lockstead.protocol.commands import Extend, List, Listing, Pause, Read, Reply, Snapshot
+from lockstead.protocol.members import MemberRenewed, renew_member
+from lockstead.protocol.release import look, release
+from lockstead.protocol.renew import renew
+from lockstead.protocol.terms import Terms
+from lockstead.protocol.waiting import until_free
+from lockstead.testing.simulation.store import NONE, SHARED
+from lockstead.values import Name
+from tests.protocol.bench import APT, Bench
+
+TTL, ROUND = 100.0, 12.5
+
+
+def asks_once(bench: Bench, terms: Terms, holder: str = "b") -> Grant | Contended:
+    outcome = bench.asking(holder, terms, tries_once=True).run()
+    assert isinstance(outcome, Grant | Contended)
+    return outcome
+
+
+@pytest.mark.parametrize("seconds", [-3600.0, -50.0, -5.0, 5.0, 50.0, 3600.0])
+def test_h31_a_member_keeps_a_lease_alive_whatever_the_servers_clock_does(seconds: float) -> None:
+    bench = Bench(ttl=TTL)
+    lease = bench.granted("a").lease
+    member, contender = bench.terms(), bench.terms()
+    joined = bench.joined(lease, "m", member)
+    assert isinstance(asks_once(bench, contender), Contended)
+    bench.store.set_clock(seconds)
+    deadline = min(joined.record_deadline, joined.registration_deadline)
+    for _ in range(24):
+        bench.now += ROUND
+        assert bench.now < deadline
+        renewed = bench.session(renew_member(lease, joined.registration, {}, member)).run()
+        assert isinstance(renewed, MemberRenewed)
+        assert renewed.record_deadline is not None
+        deadline = min(renewed.record_deadline, renewed.registration_deadline)
+        assert isinstance(asks_once(bench, contender), Contended)
+
+
+@pytest.mark.parametrize("seconds", [-60.0, -30.0, 0.0])
+def test_h31_a_member_that_attaches_believes_no_age_that_a_clock_says(seconds: float) -> None:
+    bench = Bench(ttl=TTL)
+    lease = bench.granted("a").lease
+    bench.now += 60
+    bench.store.set_clock(seconds)  # the record now seems to be younger than it is
+    session = bench.attaching(lease, "m").commit().commit()
+    session.expect(Extend)
+
+
+def test_h31_of_two_members_the_one_extends_and_the_other_counts_from_its_own_look_before() -> None:
+    bench = Bench(ttl=TTL)
+    lease = bench.granted("a").lease
+    one, other = bench.terms(), bench.terms()
+    first, second = bench.joined(lease, "m1", one), bench.joined(lease, "m2", other)
+    bench.session(renew_member(lease, second.registration, {}, other)).run()
+    looked_at = bench.now
+    bench.store.set_clock(-3600)
+    bench.now += ROUND / 2
+    bench.session(renew_member(lease, first.registration, {"progress": "half"}, one)).run()
+    revision = bench.store.perform(Read(APT)).revision
+    bench.now += ROUND / 2
+    renewed = bench.session(renew_member(lease, second.registration, {}, other)).run()
+    assert isinstance(renewed, MemberRenewed)
+    assert bench.store.perform(Read(APT)).revision == revision
+    assert renewed.record_deadline == pytest.approx(looked_at + TTL * 0.99)
+
+
+def test_h31_of_looks_that_overlap_nobody_says_which_came_first() -> None:
+    book = Book()
+
+    def seen(revision: str) -> Snapshot:
+        return Snapshot({}, "7", revision)
+
+    def looked(snapshot: Snapshot, sent_at: float, received_at: float) -> Any:
+        return book.see(APT, snapshot, Reply(snapshot, sent_at, received_at))
+
+    assert looked(seen("1"), 0.0, 1.0).changed_after is None
+    assert looked(seen("2"), 5.0, 6.0).changed_after == 0.0
+    assert looked(seen("1"), 4.0, 7.0).changed_after is None  # an older state, whose answer was slow
+    assert looked(seen("2"), 8.0, 9.0).changed_after == 0.0  # and no news
+    assert looked(seen("3"), 8.5, 9.5).changed_after is None  # sent before the last answer had come
+    assert looked(seen("3"), 10.0, 11.0).changed_after == 8.0
+    assert looked(Snapshot({}, "8", "1"), 12.0, 13.0).changed_after is None  # another lease
+
+
+@pytest.mark.parametrize("seconds", [60.0, 200.0, 86400.0])
+def test_h31_who_waits_takes_no_live_lease_when_the_clock_is_set_forward(seconds: float) -> None:
+    bench = Bench(ttl=TTL)
+    lease = bench.granted("a").lease
+    holder, contender = bench.terms(), bench.terms()
+    assert isinstance(asks_once(bench, contender), Contended)
+    bench.now += 55
+    bench.store.set_clock(seconds)
+    assert isinstance(asks_once(bench, contender), Contended)
+    bench.now += 35
+    bench.session(renew(lease, {}, holder)).run()
+    assert isinstance(asks_once(bench, contender), Contended)
+
+
+def test_h31_a_lease_renewed_unseen_just_before_the_clock_was_set_is_not_taken_either() -> None:
+    bench = Bench(ttl=TTL)
+    lease = bench.granted("a").lease
+    contender = bench.terms()
+    assert isinstance(asks_once(bench, contender), Contended)
+    bench.now += 5
+    bench.session(renew(lease, {}, bench.terms())).run()
+    bench.store.set_clock(3600)
+    bench.now += 5
+    assert isinstance(asks_once(bench, contender), Contended)
+
+
+@pytest.mark.parametrize("seconds", [-3600.0, 3600.0])
+def test_h31_a_dead_holders_lock_is_had_by_watching_and_the_next_ones_by_the_clock_again(seconds: float) -> None:
+    bench = Bench(ttl=TTL)
+    bench.granted("a")
+    contender = bench.terms()
+    assert isinstance(asks_once(bench, contender), Contended)
+    bench.store.set_clock(seconds)
+    bench.now += TTL * 0.9
+    assert isinstance(asks_once(bench, contender), Contended)
+    bench.now += TTL * 0.12
+    grant = asks_once(bench, contender)
+    assert isinstance(grant, Grant)
+    if seconds > 0:  # a stamp never goes back: after a step back the clock tells again once it has caught up
+        bench.now += TTL * 1.02
+        assert isinstance(asks_once(bench, bench.terms(), "c"), Grant)
+
+
+def test_h31_a_wait_whose_clock_was_set_forward_neither_ends_nor_spins() -> None:
+    bench = Bench(ttl=TTL)
+    bench.granted("a")
+    session = bench.session(
+        until_free(APT, bench.terms(), gives_up_at=None, tries_once=False, on_wait=lambda _: None)
+    ).commit()
+    bench.store.set_clock(3600)
+    session.wait().commit()
+    assert session.expect(Pause).over_in == pytest.approx(TTL * 1.01, abs=1.0)
+
+
+def test_h31_a_live_registration_is_not_judged_dead_when_the_clock_is_set_forward() -> None:
+    bench = Bench(ttl=TTL)
+    owner = bench.terms()
+    lease = bench.granted("a", owner).lease
+    bench.joined(lease, "m")
+    bench.now += 5
+    bench.store.set_clock(3600)
+    session = bench.session(release(lease, owner, shared=True, bound_at=bench.now + 30, salt="a"))
+    session.commit().expect(List)
+    session.commit().expect(Pause)
+
+
+@pytest.mark.parametrize(("seconds", "age"), [(0.0, 5.0), (-3600.0, None)])
+def test_h31_what_seems_to_come_from_the_future_is_shown_without_an_age(seconds: float, age: float | None) -> None:
+    bench = Bench(ttl=TTL)
+    bench.granted("a")
+    bench.now += 5
+    bench.store.set_clock(seconds)
+    sight = bench.session(look(APT, bench.terms())).run()
+    assert sight.age == age
+    assert not sight.is_expired
+
+
+def test_h31_a_store_without_a_clock_is_asked_for_none() -> None:
+    bench = Bench(replace(NONE, scheme="mute"), ttl=TTL)
+    terms = bench.terms()
+    bench.granted("a", terms)
+    assert isinstance(asks_once(bench, terms), Contended)
+    assert terms.book.readings == {}
+
+
+def test_h31_the_clock_is_noted_for_each_key_since_each_may_have_a_server_of_its_own() -> None:
+    bench = Bench(SHARED, ttl=TTL)
+    terms = bench.terms()
+    bench.granted("a", terms)
+    bench.now += 1
+    other = Name("other")
+    reply: Reply[Any] = Reply(Listing(()), bench.now, bench.now)
+    terms.look(other, reply, Snapshot({}, "1", "1", updated_at=5.0, store_now=6.0))
+    assert terms.book.readings["other"].store_now == 6.0
+    assert terms.book.readings["apt"].set_at == float("-inf")
