@@ -26,7 +26,7 @@ from lockstead.protocol.commands import (
     Traits,
 )
 from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.lifecycle import Duty, State
+from lockstead.protocol.lifecycle import Duty, State, Tenure
 from lockstead.protocol.members import renew_member
 from lockstead.protocol.record import Revocation, stamped
 from lockstead.protocol.release import (
@@ -35,6 +35,7 @@ from lockstead.protocol.release import (
     Outcome,
     break_lease,
     end,
+    give_back,
     may_remove_after_loss,
     release,
     remove,
@@ -174,6 +175,47 @@ def test_h05_a_release_that_comes_too_late_touches_no_other_holders_lock() -> No
     bench.granted("b")
     assert session.run() is Outcome.NOT_OURS
     assert bench.holder == "b"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_h05_an_absent_record_is_what_we_removed_only_while_nobody_else_can_have_had_it(
+    shared: bool, is_late: bool
+) -> None:
+    bench = Bench(ttl=10)
+    terms = bench.terms()
+    grant = bench.granted("a", terms)
+    tenure = bench.tenure(grant, shared=shared)
+    tenure.leave()
+    session = bench.session(give_back(tenure, terms, bound_at=bench.now + 30))
+    if shared:
+        session.commit().commit()
+    session.expect(Remove)
+    session.late()  # never arrives
+    if is_late:
+        overdue(bench)
+    entry = bench.standing()
+    assert entry is not None
+    # somebody else takes it and gives it back; or, while the lease lasts, our own request arrives after all
+    bench.store.perform(Remove(APT, entry.incarnation))
+    session.wait()
+    assert session.run() is (Outcome.NOT_OURS if is_late else Outcome.REMOVED)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_h05_a_members_absent_registration_is_what_it_removed_only_until_its_deadline(is_late: bool) -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    joined = bench.joined(lease, "m")
+    tenure = Tenure(lease, bench.settings, joined.record_deadline, joined.sent_at, is_owner=False)
+    tenure.registration = joined.registration
+    tenure.registered(joined.registration_deadline, bench.now)
+    tenure.leave()
+    session = bench.session(give_back(tenure, bench.terms(), bound_at=bench.now + 30)).lose()
+    if is_late:
+        overdue(bench)
+    session.wait()
+    assert session.commit().outcome is (Outcome.NOT_OURS if is_late else Outcome.REMOVED)
 
 
 def test_h05_a_release_that_gets_no_answer_ends() -> None:

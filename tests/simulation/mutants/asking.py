@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstead import Client
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused
-from lockstead.protocol import acquire, release, renew, terms
+from lockstead.protocol import acquire, members, release, renew, terms
 from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Snapshot, ask
 from lockstead.protocol.lifecycle import Duty, State, Tenure
 from lockstead.protocol.record import Record, encode
@@ -220,7 +220,7 @@ def renewal_brings_back_what_is_gone() -> list[Patch]:
     test_hazards.test_h05_a_release_that_comes_too_late_touches_no_other_holders_lock,
 )
 def release_removes_whatever_is_there() -> list[Patch]:
-    def remove(lease: Any, terms: Any) -> Any:
+    def remove(lease: Any, terms: Any, *, ours_until: float = 0.0) -> Any:
         was_unknown = False
         for _ in range(4):
             reply = yield from ask(Read(lease.name))
@@ -235,6 +235,22 @@ def release_removes_whatever_is_there() -> list[Patch]:
         return release.Outcome.NOT_OURS
 
     return everywhere(release.remove, remove)
+
+
+@mutant(
+    "an absent record is what we removed, however late the answer",
+    "a holder that was cut off in its release is told that it gave back what two others have held since",
+    test_hazards.test_h05_an_absent_record_is_what_we_removed_only_while_nobody_else_can_have_had_it,
+    shared=False,
+    is_late=True,
+)
+def absent_is_always_what_we_removed() -> list[Patch]:
+    true = members.take_back
+
+    def take_back(lease: Any, terms: Any, revision: str | None = None, **_: Any) -> Any:
+        return (yield from true(lease, terms, revision))
+
+    return everywhere(true, take_back)
 
 
 @mutant(

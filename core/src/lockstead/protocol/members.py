@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
+from math import inf
 from typing import Any, Final
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
@@ -194,16 +195,20 @@ def renew_member(
     return MemberRenewed(own.deadline, extended.deadline, own.sent_at, closing=extended.deadline is None)
 
 
-def withdraw(registration: LeaseId, terms: Terms) -> Script[bool]:
+def withdraw(registration: LeaseId, terms: Terms, *, ours_until: float = inf) -> Script[bool]:
     """Take a registration back; True if we removed it. The member's belief must have ended before this is sent.
 
     Raises StoreUnavailable or OutcomeUnknown if the store stays silent: it expires, and whoever drains waits for that.
     """
-    return (yield from take_back(registration, terms))
+    return (yield from take_back(registration, terms, ours_until=ours_until))
 
 
-def take_back(lease: LeaseId, terms: Terms, revision: str | None = None) -> Script[bool]:
-    """Remove exactly this incarnation, at this revision if given; asked again after an unknown outcome, some times."""
+def take_back(lease: LeaseId, terms: Terms, revision: str | None = None, *, ours_until: float = inf) -> Script[bool]:
+    """Remove exactly this incarnation, at this revision if given; asked again after an unknown outcome, some times.
+
+    True if we removed it. An absent record after an unknown outcome is our work only while nobody else could have taken
+    it over and removed it: until the deadline (boot clock).
+    """
     was_unknown, turn = False, 0
     while True:
         try:
@@ -215,7 +220,8 @@ def take_back(lease: LeaseId, terms: Terms, revision: str | None = None) -> Scri
             yield from ask(terms.again(lease.name, turn))
             turn += 1
         else:
-            return isinstance(reply.answer, Removed) or (was_unknown and isinstance(reply.answer, Absent))
+            is_ours = was_unknown and reply.received_at < ours_until
+            return isinstance(reply.answer, Removed) or (is_ours and isinstance(reply.answer, Absent))
 
 
 def drain(

@@ -7,6 +7,7 @@ delete must never hit the next holder.
 from __future__ import annotations
 
 from enum import Enum
+from math import inf
 from typing import Any, Final
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
@@ -29,6 +30,7 @@ from lockstead.protocol.commands import (
 from lockstead.protocol.lifecycle import Tenure
 from lockstead.protocol.members import REMOVALS_MAX, drain, take_back
 from lockstead.protocol.record import Record, Revocation, encode, is_ours, number, revocation_text
+from lockstead.protocol.renew import believable_ttl
 from lockstead.protocol.terms import LeaseId, Terms, loss
 from lockstead.values import Name, Space
 
@@ -60,16 +62,18 @@ def release(
     salt: str,
     by_ticket: bool = False,
     is_clean: bool = True,
+    deadline: float = inf,
 ) -> Script[Outcome]:
     """Give a lease back as its owner. bound_at (boot clock) bounds the wait for members.
 
     shared: a ticket was ever made, so others may work under it: close first, and wait until none is live. by_ticket:
     the lease is only known from a ticket, so the record is read before anything is written. A lease that was lost is
     not clean, nor one that was shared and revoked: its record stays, free for the next holder, who finds there what it
-    has to repair. Raises StoreUnavailable or OutcomeUnknown if the store stays silent; the record then expires.
+    has to repair. deadline: until when nobody else can have had it (boot clock). Raises StoreUnavailable or
+    OutcomeUnknown if the store stays silent; the record then expires.
     """
     if not shared:
-        return remove(lease, terms) if is_clean else end(lease, terms)
+        return remove(lease, terms, ours_until=deadline) if is_clean else end(lease, terms)
     return _after_members(lease, terms, bound_at=bound_at, salt=salt, by_ticket=by_ticket, is_clean=is_clean)
 
 
@@ -87,20 +91,22 @@ def _after_members(
     return (yield from (_remove_closed(lease, closed, terms) if is_clean else end(lease, terms)))
 
 
-def _remove_closed(lease: LeaseId, closed: Snapshot, terms: Terms) -> Script[Outcome]:
+def _remove_closed(lease: LeaseId, closed: Reply[Any], terms: Terms) -> Script[Outcome]:
     """Remove the record as it was closed, after its members have left; end it if it was revoked until then.
 
     An owner that has not noticed its revocation worked to its end; whether a member stopped in the middle it cannot
     know. Nobody is cut off by what comes later.
     """
-    if terms.decode(lease.name, closed).revoked is not None:
+    record = terms.decode(lease.name, closed.answer)
+    if record.revoked is not None:
         return (yield from end(lease, terms))
-    if (yield from take_back(lease, terms, closed.revision)):
+    ours_until = terms.deadline_by(closed, believable_ttl(lease, record), record.lock_delay)
+    if (yield from take_back(lease, terms, closed.answer.revision, ours_until=ours_until)):
         return Outcome.REMOVED
     latest = yield from ask(Read(lease.name))
     match loss(lease, latest.answer, terms):
         case None:
-            return (yield from remove(lease, terms))
+            return (yield from remove(lease, terms, ours_until=ours_until))
         case LossReason.REVOKED:
             return (yield from end(lease, terms))
         case _:
@@ -114,16 +120,27 @@ def give_back(tenure: Tenure, terms: Terms, *, bound_at: float) -> Script[Outcom
     was revoked or out of reach, without a lock-delay to cut short, and only before its own deadline.
     """
     lease, is_clean = tenure.lease, tenure.reason is None
-    leaving = release(lease, terms, shared=tenure.shared, bound_at=bound_at, salt=lease.holder, is_clean=is_clean)
+    leaving = release(
+        lease,
+        terms,
+        shared=tenure.shared,
+        bound_at=bound_at,
+        salt=lease.holder,
+        is_clean=is_clean,
+        deadline=tenure.deadline,
+    )
     if tenure.registration is None:
         return leaving
-    return _withdrawn(tenure.registration, leaving if tenure.is_owner else None, terms)
+    own, until = tenure.registration, tenure.registration_deadline
+    return _withdrawn(own, leaving if tenure.is_owner else None, terms, ours_until=until)
 
 
-def _withdrawn(registration: LeaseId, leaving: Script[Outcome] | None, terms: Terms) -> Script[Outcome]:
+def _withdrawn(
+    registration: LeaseId, leaving: Script[Outcome] | None, terms: Terms, *, ours_until: float
+) -> Script[Outcome]:
     """Take a registration back, and then do what an owner still has to do."""
     try:
-        withdrawn = (yield from remove(registration, terms)) is Outcome.REMOVED
+        withdrawn = yield from take_back(registration, terms, ours_until=ours_until)
     except (StoreUnavailable, OutcomeUnknown):
         withdrawn = False  # it expires, and whoever drains waits for that
     if leaving is not None:
@@ -164,7 +181,7 @@ def _look_first(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome
             return None if loss(lease, seen, terms) in (None, LossReason.REVOKED) else Outcome.NOT_OURS
 
 
-def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | Snapshot]:
+def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | Reply[Any]]:
     """Get an answer that shows `closing`, and give it. Only such an answer lets the members be listed."""
     longest = terms.settings.backoff_min
     while True:
@@ -176,7 +193,7 @@ def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | Sn
             if record.holder != lease.holder:
                 return Outcome.NOT_OURS
             if record.closing:
-                return reply.answer
+                return reply
         except (StoreUnavailable, OutcomeUnknown):
             pass
         pause = yield from ask(Pause(lease.name, terms.settings.backoff_min, longest, heeds=False))
@@ -185,9 +202,9 @@ def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | Sn
         longest = min(terms.settings.backoff_max, longest * 2)
 
 
-def remove(lease: LeaseId, terms: Terms) -> Script[Outcome]:
+def remove(lease: LeaseId, terms: Terms, *, ours_until: float = inf) -> Script[Outcome]:
     """Remove exactly this incarnation, asking again after an unknown outcome, a bounded number of times."""
-    return Outcome.REMOVED if (yield from take_back(lease, terms)) else Outcome.NOT_OURS
+    return Outcome.REMOVED if (yield from take_back(lease, terms, ours_until=ours_until)) else Outcome.NOT_OURS
 
 
 def end(lease: LeaseId, terms: Terms) -> Script[Outcome]:

@@ -255,7 +255,12 @@ class Process(Machine):
         def ended(outcome: Any, error: StoreError | None) -> None:
             self.tell(f"gave {tenure.lease.incarnation} back: {outcome.name if outcome else error!r}")
             if outcome is not None and tenure.is_owner:
-                self.watch.given_back(tenure, is_ours=outcome.is_free, is_removed=outcome is not Outcome.LEFT)
+                self.watch.given_back(
+                    tenure,
+                    is_ours=outcome.is_free,
+                    is_removed=outcome is not Outcome.LEFT,
+                    is_gone_by_us=outcome is Outcome.REMOVED,
+                )
             tenure.left()
             if tenure.unsettled or (error is not None and is_alone):
                 lease, is_clean = tenure.lease, tenure.reason is None

@@ -30,6 +30,7 @@ class Watch:
         "_forsaken",
         "_latest",
         "_lost",
+        "_overtaken",
         "_store",
         "_tokens",
         "_world",
@@ -47,6 +48,7 @@ class Watch:
         self._latest: dict[Name, str] = {}
         self._forsaken: dict[str, float] = {}
         self._lost: dict[int, Tenure] = {}
+        self._overtaken: set[str] = set()
         self._tokens: dict[int, int] = {}
         self.grants = 0
         self.losses = 0
@@ -134,6 +136,8 @@ class Watch:
     def granted(self, name: Name, entry: Entry, was: Entry | None) -> None:
         """The store wrote a record of a new incarnation. was: the one that it replaced."""
         self._check_told(name, entry, was)
+        if was is not None:
+            self._overtaken.add(was.incarnation)
         if name.space is not Space.LOCK or was is None or "ttl" in was.fields or "tombstone" in entry.fields:
             return  # an operator, who meant that very incarnation, may bury what nobody can read
         if not self._store.traits.foreign or "v" in was.fields:
@@ -189,8 +193,12 @@ class Watch:
         if silent < tolerated - HAIR:
             self.violated(f"{process.name} was told UNREACHABLE after {silent:.3f} s; {tolerated:.3f} s are tolerated")
 
-    def given_back(self, tenure: Tenure, *, is_ours: bool, is_removed: bool) -> None:
-        """An owner's release ended, and said whether the lease is gone, and whether it was removed by this release."""
+    def given_back(self, tenure: Tenure, *, is_ours: bool, is_removed: bool, is_gone_by_us: bool) -> None:
+        """An owner's release ended: whether the key is free by it, whether the lease is gone, whether we removed it."""
+        if is_gone_by_us and tenure.lease.incarnation in self._overtaken:
+            self.violated(
+                f"{tenure.lease.holder} was told that it removed its lease, but somebody else had taken it over"
+            )
         if is_ours and tenure.state is State.LOST and tenure.settings.lock_delay:
             self.violated(f"{tenure.lease.holder} lost its lease and cut its lock-delay")
         entry = self._store.entries.get(tenure.lease.name)
