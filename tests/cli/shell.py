@@ -31,11 +31,15 @@ class Done:
         assert self.out.count("\n") == 1, self
         return json.loads(self.out)
 
-    def fails(self, code: int, words: str) -> None:
-        """Check that it failed with this code and one line on standard error, and printed nothing else."""
-        assert (self.code, self.out, self.err.count("\n")) == (code, "", 1), self
+    def fails(self, code: int, words: str, *, json: bool = False) -> None:
+        """Check that it failed with this code and one line on standard error; JSON, where asked for, repeats it."""
+        assert (self.code, self.err.count("\n")) == (code, 1), self
         assert self.err.startswith("lockstead: ")
         assert words in self.err
+        if json:
+            assert self.said == {"error": {"code": code, "message": self.err[len("lockstead: ") : -1]}}
+        else:
+            assert self.out == ""
 
 
 class Shell:
@@ -79,7 +83,7 @@ class Shell:
     def ended(self, process: subprocess.Popen[str], given: str | None = None) -> Done:
         """Wait for the end of a command."""
         out, err = process.communicate(given, timeout=PATIENCE * 3)
-        assert "Traceback" not in err, err
+        assert "Traceback" not in err or "--debug" in process.args, err
         return Done(process.returncode, out, err)
 
     def hold(self, key: str = "apt", **settings: Any) -> str:

@@ -80,6 +80,13 @@ def test_the_example_in_the_help_works(name: str, line: str, tmp_path: Path) -> 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_the_help_fits_a_terminal_of_80_columns(name: str) -> None:
+    command = loaded(name) if name else cli
+    context = click.Context(command, info_name=f"lockstead {name}".strip(), terminal_width=80, max_content_width=100)
+    assert [line for line in command.get_help(context).splitlines() if len(line) > 80] == []
+
+
 def test_lockstead_alone_shows_the_whole_help(files: Shell) -> None:
     alone, asked = files.run(), files.run("--help")
     assert (alone.code, alone.err) == (0, "")
@@ -203,6 +210,10 @@ TICKET = str(LeaseTicket("sqlite:////tmp/absent.db", "apt", "ci/7/0", "1", 60.0)
         (["acquire", "--timeout", "-1", "sqlite:///x.db#apt"], "at least 0"),
         (["release", "--drain", "soon", "--store", "sqlite:////tmp/absent.db", TICKET], "drain 'soon' is no duration"),
         (["completion", "tcsh"], "'tcsh' is not one of"),
+        (["run", "sqlite:///x.db#apt", "ls", "-l"], "the command begins behind '--'"),
+        (["run", "sqlite:///x.db#apt", "sleep", "-v", "1"], "the command begins behind '--'"),
+        (["run", "--timeot", "0", "sqlite:///x.db#apt", "--", "ls", "-l"], "No such option '--timeot'"),
+        (["run", "-E", "256", "sqlite:///x.db#apt", "--", "true"], "256 is not in the range 0<=x<=255"),
     ],
 )
 def test_64_wrong_words(

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import socket
 import sqlite3
+import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
+from lockstead.cli.main import COMMANDS, call
 from lockstead.cli.showing import FACTS
 from lockstead.testing.gcs_server import GcsServer
 from lockstead.testing.gcs_server.objects import draft_of
 from tests.cli.conftest import until
-from tests.cli.shell import Shell
+from tests.cli.screen import Screen
+from tests.cli.shell import PROGRAM, Shell
 
+FREE = "apt is free: the store has no record of it\n"
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
@@ -37,7 +45,7 @@ def test_who_only_looks_makes_no_file_and_is_told_that_there_is_none(files: Shel
     path = files.where / "locks.db"
     none = f"lockstead: there is no file {path} yet\n"
     for words, out in (
-        (("inspect", files.url()), "apt is free\n"),
+        (("inspect", files.url()), FREE),
         (("wait", files.url()), ""),
         (("list", "--json", files.store), "[]\n"),
         (("history", "--json", files.store), "[]\n"),
@@ -56,9 +64,9 @@ def test_who_only_looks_makes_no_file_and_is_told_that_there_is_none(files: Shel
 def test_inspect_says_that_a_lock_is_free(files: Shell) -> None:
     used(files)
     done = files.run("inspect", files.url())
-    assert (done.code, done.out, done.err) == (0, "apt is free\n", "")
+    assert (done.code, done.out, done.err) == (0, FREE, "")
     said = files.run("inspect", "--json", files.url()).said
-    assert said == {**dict.fromkeys(FACTS), "key": "apt", "state": "free", "labels": {}}
+    assert said == {**dict.fromkeys(FACTS), "key": "apt", "state": "free"}
     assert files.run("inspect", "--exit-code", files.url()).code == 0
 
 
@@ -75,6 +83,7 @@ def test_inspect_tells_who_holds_it_since_when_why_and_until_when(shell: Shell) 
     assert told["progress"] == "3 of 5"
     assert told["labels"] == "team=deb"
     assert " left unless it is renewed)" in told["until"]
+    assert re.fullmatch(r"30 minutes, renewed (less than a second|\d+ seconds?) ago", told["ttl"])
     assert told["since"].endswith(" ago)")
     said = shell.run("inspect", "--json", shell.url()).said
     assert tuple(said) == FACTS
@@ -176,6 +185,78 @@ def test_a_key_and_settings_may_stand_in_the_url_of_every_command_that_asks_a_st
     for command, keys in (("list", ["apt"]), ("history", [])):
         said = files.run(command, "--json", f"{files.store}?ttl=5m#apt").said
         assert [one["key"] for one in said] == keys
+
+
+OWNER, PURPOSE = "prefect:publish-under-lock/prefect-apt/69e5cc2d", "publish the packages of everybody to the mirror"
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_narrow_terminal_breaks_no_token_and_no_owner(files: Shell, columns: int) -> None:
+    files.hold("apt", owner=OWNER, purpose=PURPOSE)
+    token = files.run("inspect", "--json", files.url()).said["token"]
+    script = f"unset COLUMNS; stty cols {columns}; NO_COLOR=1 {PROGRAM} list {files.store}; echo end"
+    with Screen(files.where, script) as screen:
+        screen.shows("end")
+        lines = screen.seen.splitlines()
+    assert max(map(len, lines)) <= columns
+    row = next(line for line in lines if line.startswith("apt "))
+    assert str(token) in row
+    if columns == 80:
+        assert lines[lines.index(row) + 1 :][:2] == [f"    owner: {OWNER}", f"    purpose: {PURPOSE}"]
+    else:
+        assert OWNER in row
+        assert row.endswith(PURPOSE)
+
+
+def test_json_is_one_line_at_a_terminal_too(files: Shell) -> None:
+    files.hold()
+    with Screen(files.where, f"{PROGRAM} inspect --json '{files.url()}'; echo end") as screen:
+        screen.shows("end")
+        first, *_ = screen.seen.splitlines()
+    assert json.loads(first)["state"] == "held"
+
+
+def test_69_a_server_that_hangs_up_is_one_line_whatever_its_client_logs(files: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=hang_up, args=(server,), daemon=True).start()
+        port = server.getsockname()[1]
+        url = f"zk://127.0.0.1:{port}/x?request_timeout=2#apt"
+        files.run("inspect", url).fails(69, "")
+        debugged = files.run("--debug", "inspect", url)
+        server.shutdown(socket.SHUT_RDWR)
+    assert debugged.code == 69
+    assert debugged.err.count("\n") > 1
+
+
+def hang_up(server: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            server.accept()[0].close()
+
+
+JSON_COMMANDS = sorted(set(COMMANDS) - {"run", "completion"})
+ABSENT = "sqlite:///absent/locks.db#apt"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        *((["--debug", name, "--json", "--nonsense"], 64) for name in JSON_COMMANDS),
+        (["break", "--json", "--yes", "--reason", "stuck", ABSENT], 69),
+        *(([name, "--json", ABSENT], 69) for name in ("acquire", "bench", "history", "inspect", "list", "wait")),
+    ],
+)
+def test_a_command_that_fails_says_so_in_json_if_that_is_asked_for(
+    words: list[str], code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(words) == code
+    said = capsys.readouterr()
+    (error,) = json.loads(said.out).values()
+    assert said.out.count("\n") == 1
+    assert error["code"] == code
+    assert said.err.splitlines()[-1] == f"lockstead: {error['message']}"
+    assert ("Traceback" in said.err) is ("--debug" in words)
 
 
 def test_a_damaged_record_is_shown_as_such_and_hides_no_other(files: Shell) -> None:

@@ -31,6 +31,17 @@ def test_the_command_is_told_key_store_token_sequencer_and_ticket(runs: Runs) ->
     assert (ticket.key, ticket.incarnation) == ("apt", told["LOCKSTEAD_TOKEN"])
 
 
+def test_a_busy_lock_is_told_from_a_command_that_ends_with_75(runs: Runs) -> None:
+    assert runs.start("-E", "11", "--", "sh", "-c", "exit 75").code() == 75
+    holder = runs.script(PATIENT)
+    holder.ready()
+    code, _, err = runs.start("--timeout", "0", "--conflict-exit-code", "11", "--", "false").outcome()
+    assert code == 11
+    assert err.startswith("lockstead: 'apt' is held by")
+    assert runs.start("--timeout", "0", "--", "false").code() == 75
+    holder.send(signal.SIGTERM)
+
+
 def test_a_stale_name_of_an_outer_lock_does_not_reach_the_command(runs: Runs) -> None:
     runs.environment = {"LOCKSTEAD_TICKET": "of an outer lock"}
     code, out, _ = runs.start("--no-ticket", "--", "env").outcome()

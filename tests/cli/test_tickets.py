@@ -73,7 +73,7 @@ def test_75_acquire_tells_who_holds_it_and_prints_no_ticket(files: Shell) -> Non
     for timeout in ("0", "200ms"):
         done = files.run("acquire", files.url(), "--timeout", timeout)
         done.fails(75, "'apt' is held by 'ci/7' since")
-    files.run("acquire", files.url(), "--timeout", "0", "--json").fails(75, "(purpose: publish)")
+    files.run("acquire", files.url(), "--timeout", "0", "--json").fails(75, "(purpose: publish)", json=True)
 
 
 def test_acquire_waits_for_its_turn(files: Shell) -> None:

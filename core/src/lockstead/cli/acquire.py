@@ -29,16 +29,17 @@ TTL: Final = "30m"
 EPILOG: Final = """\b
 Examples:
   ticket=$(lockstead acquire gs://my-bucket/locks/apt --ttl 30m --timeout 1h)
-  lockstead acquire sqlite:///locks.db#nightly --owner "ci:$USER" --label run=7 > ticket
+  lockstead acquire sqlite:///locks.db#nightly --owner "ci:$USER" > ticket
   lockstead acquire --json --timeout 0 sqlite:///locks.db#nightly
 
 \b
-Nobody renews the lease: 'lockstead renew' does so once, within the ttl; 'lockstead release' gives it back.
+Nobody renews the lease: 'lockstead renew' does so once, within the ttl;
+'lockstead release' gives it back.
 
 \b
 Exit codes: 0 the lock is held and its ticket was printed, or
-  64 wrong usage      69 the store failed         74 the ticket could not be printed
-  75 not acquired     76 the lease was lost       128 + n signal n ended the wait
+  64 wrong usage      69 the store failed     74 the ticket was not printed
+  75 not acquired     76 the lease was lost   128 + n signal n ended the wait
 """
 
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 EPILOG: Final = """\b
 Examples:
   lockstead break gs://my-bucket/locks/apt --reason "stuck since noon" --yes
-  lockstead break sqlite:///locks.db#nightly --reason "its host is gone" --by anna --now --yes
+  lockstead break sqlite:///locks.db#apt --reason "host is gone" --now --yes
   lockstead break sqlite:///locks.db#nightly --reason "stuck" --yes --json
 
 \b
 Exit codes: 0 broken, or free already, or
-  64 wrong usage      69 the store failed, or refuses to break what is not ours
+  64 wrong usage   69 the store failed, or refuses to break what is not ours
   75 still held: the answer was no, or somebody else has taken it meanwhile
 """
 

@@ -34,7 +34,7 @@ def history(url: str, json: bool) -> int:
     with opened(place.store) as client:
         entries = client.history(place.key)
         tell_unmade(client)
-    from lockstead.cli.showing import ENTRY_HEADS, entry_facts, entry_row
+    from lockstead.cli.showing import ENTRY_HEADS, ENTRY_WORDS, entry_facts, entry_row
     from lockstead.cli.table import out_table
 
     if json:
@@ -42,5 +42,5 @@ def history(url: str, json: bool) -> int:
         return Exit.OK
     if not entries:
         say("nothing was ever broken there")
-    out_table(ENTRY_HEADS, [entry_row(entry) for entry in entries])
+    out_table(ENTRY_HEADS, [entry_row(entry) for entry in entries], ENTRY_WORDS)
     return Exit.OK

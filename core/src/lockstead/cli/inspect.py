@@ -19,7 +19,7 @@ EPILOG: Final = """\b
 Examples:
   lockstead inspect gs://my-bucket/locks/apt
   lockstead inspect --json sqlite:///locks.db#nightly
-  lockstead inspect --exit-code sqlite:///locks.db#nightly || echo "somebody is at it"
+  lockstead inspect --exit-code sqlite:///locks.db#apt || echo "it is held"
 
 \b
 Exit codes: 0 shown, whether it is held or free, or

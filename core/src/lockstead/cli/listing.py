@@ -36,7 +36,7 @@ def list_locks(url: str, json: bool) -> int:
     with opened(place.store) as client:
         found = [held for held in client.list() if place.key in (None, held.key)]
         tell_unmade(client)
-    from lockstead.cli.showing import LOCK_HEADS, URGENT, facts, lock_row, state_of
+    from lockstead.cli.showing import LOCK_HEADS, LOCK_WORDS, URGENT, facts, lock_row, state_of
     from lockstead.cli.table import out_table
 
     now = time.time()
@@ -47,5 +47,5 @@ def list_locks(url: str, json: bool) -> int:
         return Exit.OK
     if not found:
         say("no lock is held there")
-    out_table(LOCK_HEADS, [lock_row(held, now) for held in found])
+    out_table(LOCK_HEADS, [lock_row(held, now) for held in found], LOCK_WORDS)
     return Exit.OK

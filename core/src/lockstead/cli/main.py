@@ -6,16 +6,21 @@ called: what `lockstead --help` says of it stands here.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
+from itertools import dropwhile, takewhile
 from typing import Final
 
 import click
 
 import lockstead
-from lockstead.cli.exits import Exit, judged, say
+from lockstead.cli.exits import Exit, Failed, judged, say
+from lockstead.cli.output import out_json
 
 COMMANDS: Final = {
     "acquire": ("acquire:acquire", "Take a lock for several steps; print its ticket."),
@@ -49,6 +54,10 @@ Examples:
 """
 
 
+NOT_TOLD: Final = (Exit.OUTPUT, Exit.SIGNALLED + 13)
+"""Ends of which standard output is told nothing: nobody reads it."""
+
+
 class Later(click.Command):
     """Stands for a subcommand that is not imported yet."""
 
@@ -57,7 +66,9 @@ class Later(click.Command):
         self.place = place
 
     def load(self) -> click.Command:
-        """Import the command itself."""
+        """Import the command itself. What client libraries log is shown with --debug only: a failure is one line."""
+        if not logging.root.handlers:
+            logging.root.addHandler(logging.NullHandler())
         module, _, name = self.place.partition(":")
         command: click.Command = getattr(import_module(f"lockstead.cli.{module}"), name)
         return command
@@ -78,6 +89,14 @@ class Commands(click.Group):
     cls=Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(lockstead.__version__, prog_name="lockstead")
+@click.option(
+    "--debug",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda _context, _option, is_asked: logging.basicConfig(level=logging.DEBUG) if is_asked else None,
+    help="Show what client libraries log, and where it failed; secrets may be among it.",
+)
 def cli() -> None:
     """Distributed locks for work that runs in many places at once."""
 
@@ -87,17 +106,33 @@ for _name, (_place, _line) in COMMANDS.items():
 
 
 def call(arguments: Sequence[str]) -> int:
-    """Carry out one command line; give its exit code. No failure leaves as a traceback."""
+    """Carry out one command line; give its exit code. No failure leaves as a traceback, but with --debug."""
+    words = list(arguments) or ["--help"]
     try:
         # click's own way, which the oldest supported one lacks, is an error whose text would be put into one line
-        code = cli.main(list(arguments) or ["--help"], prog_name="lockstead", standalone_mode=False)
+        code = cli.main(words, prog_name="lockstead", standalone_mode=False)
     except SystemExit as ended:  # of the words that a shell's completion asks for
         code = ended.code
     except BaseException as error:  # noqa: BLE001 - the last place that can put a failure into one line
         code, line = judged(error)
+        if "--debug" in takewhile(_is_option, words):
+            traceback.print_exception(error)
         if line:
             say(line)
+        if _wants_json(words) and code not in NOT_TOLD:
+            with suppress(Failed):
+                out_json({"error": {"code": code, "message": line}})
     return code if isinstance(code, int) else Exit.OK
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-")
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    """Whether JSON is asked of a command that has it: the words behind `run` are another program's, too."""
+    command = next(dropwhile(_is_option, words), "")
+    return command in COMMANDS and command not in ("run", "completion") and "--json" in words
 
 
 def main() -> None:

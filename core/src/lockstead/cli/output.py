@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TextIO
@@ -34,8 +35,19 @@ def out(text: str) -> None:
 
 
 def out_json(value: object) -> None:
-    """Write a value as JSON in ASCII, so that no text of a record can speak to a terminal."""
-    out(json.dumps(value, indent=2 if is_terminal(getattr(sys, "stdout", None)) else None))
+    """Write a value as JSON, on one line and in ASCII, so that no text of a record can speak to a terminal.
+
+    What is empty is null, whatever the record had in its place: there is one word for nothing.
+    """
+    out(json.dumps(_null_for_nothing(value)))
+
+
+def _null_for_nothing(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _null_for_nothing(inner) for name, inner in value.items()} or None
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_null_for_nothing(inner) for inner in value]
+    return None if value == "" else value
 
 
 def is_terminal(stream: TextIO | None) -> bool:

@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 EPILOG: Final = """\b
 Examples:
-  lockstead release --store gs://my-bucket/locks#apt "$ticket"
-  lockstead release --store gs://my-bucket/locks#apt --drain 5m - < ticket
-  LOCKSTEAD_TICKET=$ticket lockstead release --store gs://my-bucket/locks#apt || test $? = 76
+  lockstead release --store sqlite:///locks.db#apt "$ticket"
+  lockstead release --store sqlite:///locks.db#apt --drain 5m - < ticket
+  LOCKSTEAD_TICKET=$ticket lockstead release --store sqlite:///locks.db#apt
 
 \b
 Exit codes: 0 given back by this very call, or
-  64 wrong usage      69 the store failed; it may be asked again, and the ttl frees the lock
-  75 still held: somebody works under the lease; nobody can renew it any more, so it ends with its ttl
-  76 the lease was over before: what was done under it may have overlapped with others
+  64 wrong usage
+  69 the store failed; it may be asked again, and the ttl frees the lock
+  75 still held by who works under the lease; it ends with its ttl
+  76 the lease was over before: what was done under it may have overlapped
 """
 
 

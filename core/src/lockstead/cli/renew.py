@@ -14,8 +14,8 @@ from lockstead.cli.output import instant, out, out_json
 EPILOG: Final = """\b
 Examples:
   lockstead renew --store gs://my-bucket/locks#apt "$ticket"
-  lockstead renew --store gs://my-bucket/locks#apt --progress "3 of 5" - < ticket
-  LOCKSTEAD_TICKET=$ticket lockstead renew --store gs://my-bucket/locks#apt --json
+  lockstead renew --store sqlite:///locks.db#apt --progress half - < ticket
+  LOCKSTEAD_TICKET=$ticket lockstead renew --store sqlite:///locks.db#apt
 
 \b
 Exit codes: 0 renewed, or

@@ -25,7 +25,7 @@ from lockstead.cli.terminal import Terminal
 from lockstead.cli.watchdog.words import now
 from lockstead.errors import NotAcquired, StoreError
 from lockstead.lease import Lease
-from lockstead.lock import Client
+from lockstead.lock import Client, Lock
 from lockstead.protocol.commands import TokenSource
 from lockstead.settings import Settings
 from lockstead.stores import url as urls
@@ -41,17 +41,39 @@ EXPORTED: Final = ("LOCKSTEAD_KEY", "LOCKSTEAD_STORE", "LOCKSTEAD_TOKEN", "LOCKS
 EPILOG: Final = """\b
 Examples:
   lockstead run --timeout 10m gs://my-bucket/locks/apt -- ./publish.sh
-  lockstead run --timeout 0 sqlite:///locks.db#nightly -- make nightly
-  lockstead run --ttl 1m --purpose "reindex" gs://my-bucket/locks/index -- sh -c './reindex "$LOCKSTEAD_TOKEN"'
+  lockstead run --timeout 0 -E 0 sqlite:///locks.db#nightly -- make nightly
+  lockstead run sqlite:///locks.db#x -- sh -c './reindex "$LOCKSTEAD_TOKEN"'
 
 \b
 Exit codes: the command's own (128 + n if signal n ended it), or
-  64 wrong usage      69 the store failed         70 the command could not be guarded to its end
-  75 not acquired     76 the lease was lost       126, 127 the command cannot be executed, is not found
+  64 wrong usage    69 the store failed      70 not guarded to its end
+  75 not acquired   76 the lease was lost    126, 127 cannot be run, not found
 """
 
 
-@click.command(epilog=EPILOG)
+class Run(click.Command):
+    """Says that `--` is missing where an option of the command would be taken for one of ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the words apart."""
+        given = list(args)
+        failure: click.UsageError | None = None
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            failure = error
+        command = ctx.params.get("command") or ()
+        behind = given[given.index(command[0]) :] if command and command[0] in given else ()
+        if "--" not in given and (failure or any(word.startswith("-") for word in behind)):
+            raise click.UsageError(
+                "the command begins behind '--', or its options are taken for ours: lockstead run URL -- CMD", ctx
+            ) from None
+        if failure is not None:
+            raise failure
+        return rest
+
+
+@click.command(cls=Run, epilog=EPILOG)
 @click.argument("url")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARGS]...")
 @click.option("--timeout", metavar="TIME", help="Wait at most so long for the lock (0: one try). Default: for ever.")
@@ -64,6 +86,15 @@ Exit codes: the command's own (128 + n if signal n ended it), or
 @click.option(
     "--grace", metavar="TIME", help="From SIGTERM to SIGKILL when the command is stopped. Default: 10s or less."
 )
+@click.option(
+    "-E",
+    "--conflict-exit-code",
+    "conflict",
+    type=click.IntRange(0, 255),
+    default=int(Exit.NOT_ACQUIRED),
+    show_default=True,
+    help="Exit with this if the lock was not acquired.",
+)
 @click.option("--no-ticket", is_flag=True, help="Export no LOCKSTEAD_TICKET; saves the store some requests.")
 @click.option("-v", "--verbose", is_flag=True, help="Tell of progress where standard error is no terminal, too.")
 def run(
@@ -75,6 +106,7 @@ def run(
     owner: str | None,
     labels: Sequence[str],
     grace: str | None,
+    conflict: int,
     no_ticket: bool,
     verbose: bool,
 ) -> int:
@@ -98,13 +130,20 @@ def run(
             teller = Teller(verbose=verbose, on_granted=signals.granted, on_renewed=section.renewed)
             with Client(urls.open_store(target.store), listener=teller) as client:
                 client._engine.warn_once(target.key, settings)
-                lease = client.lock(target.key, **wanted).acquire(limit)
+                lease = _acquired(client.lock(target.key, **wanted), limit, conflict)
                 return _hold(lease, section, limits, ticket=not no_ticket)
         finally:
             section.close()
     except Interrupted as interrupted:
         say(f"{signal.Signals(interrupted.number).name} ended the wait for {target.key!r}")
         return Exit.SIGNALLED + interrupted.number
+
+
+def _acquired(lock: Lock, limit: float | None, conflict: int) -> Lease:
+    try:
+        return lock.acquire(limit)
+    except NotAcquired as error:
+        raise Failed(conflict, str(error)) from error
 
 
 def _hold(lease: Lease, section: Section, limits: Limits, *, ticket: bool) -> int:

@@ -67,7 +67,7 @@ def overdue_for(held: Holding, now: float) -> float | None:
 
 def facts(key: str, held: Holding | None, now: float) -> dict[str, Any]:
     """Give a lock for JSON: always the same keys, null for what is not known or does not apply. Durations: seconds."""
-    said: dict[str, Any] = {**dict.fromkeys(FACTS), "key": key, "state": state_of(held, now), "labels": {}}
+    said: dict[str, Any] = {**dict.fromkeys(FACTS), "key": key, "state": state_of(held, now)}
     if held is None:
         return said
     return said | {
@@ -126,7 +126,7 @@ def headline(key: str, held: Holding | None, now: float) -> str:
     owner = "" if held is None else plain(held.owner or held.holder) or "somebody unknown"
     match state_of(held, now):
         case "free":
-            return f"{plain(key)} is free"
+            return f"{plain(key)} is free: the store has no record of it"
         case "unreadable":
             return f"{plain(key)} has a record that cannot be read; nobody gets it"
         case "expired":
@@ -153,6 +153,7 @@ def details(held: Holding, now: float) -> Iterator[tuple[str, str]]:
         "progress": held.progress,
         "since": _with(held.acquired_epoch, _ago(held_for(held, now))),
         "until": until,
+        "ttl": _with_renewal(held),
         "expected": None if held.expected is None else f"to take {in_words(held.expected)}",
         "overdue": None if overdue is None else _with(held.alert_epoch, f"for {in_words(overdue)}"),
         "revoked": revoked,
@@ -167,6 +168,14 @@ def details(held: Holding, now: float) -> Iterator[tuple[str, str]]:
             yield name, plain(text)
     for line in (held.backtrace or "").splitlines():
         yield "backtrace", plain(line)
+
+
+def _with_renewal(held: Holding) -> str | None:
+    """Say how long a lease lives and when it was renewed: by a holder that lives after an eighth of that."""
+    if held.ttl is None:
+        return None
+    renewed = "" if held.age is None or held.age < 0 else f", renewed {_short(held.age)} ago"
+    return f"{_short(held.ttl)}{renewed}"
 
 
 def _ago(duration: float | None) -> str | None:
@@ -205,6 +214,8 @@ def lock_row(held: Holding, now: float) -> list[str]:
 
 
 LOCK_HEADS: Final = ("KEY", "STATE", "OWNER", "HELD FOR", "LEFT", "TOKEN", "PURPOSE")
+LOCK_WORDS: Final = ("OWNER", "PURPOSE")
+"""What people wrote, which may be long."""
 
 
 def entry_row(entry: AuditEntry) -> list[str]:
@@ -214,3 +225,4 @@ def entry_row(entry: AuditEntry) -> list[str]:
 
 
 ENTRY_HEADS: Final = ("AT", "KEY", "WHAT", "BY", "REASON", "OWNER", "TOKEN")
+ENTRY_WORDS: Final = ("BY", "REASON", "OWNER")

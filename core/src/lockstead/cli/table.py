@@ -1,53 +1,73 @@
-"""Decides how rows are laid out: as a table on a terminal, elsewhere as aligned columns that nothing is cut from.
+"""Decides how rows are laid out: as aligned columns that nothing is cut from, with colours on a terminal.
 
-Must not know what the rows are about. rich is imported for a terminal only: it takes longer than a lock to look at.
+Where a terminal is too narrow, the columns that hold somebody's words stand below each row instead. Must not know what
+the rows are about. rich is imported for a terminal only: it takes longer than a lock to look at.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
-from lockstead.cli.output import is_terminal, out
+import click
 
-STYLES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("overdue", "unreadable"), "bold red"),
-    **dict.fromkeys(("revoked", "removed"), "yellow"),
-    **dict.fromkeys(("expired", "closing"), "dim"),
+from lockstead.cli.output import is_terminal, out, wants_colours
+
+STYLES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "overdue": {"bold": True, "fg": "red"},
+    "unreadable": {"bold": True, "fg": "red"},
+    "revoked": {"fg": "yellow"},
+    "removed": {"fg": "yellow"},
+    "expired": {"dim": True},
+    "closing": {"dim": True},
 }
 """How a cell with just this word is shown."""
 
 
-def out_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Write rows below their heads; nothing if there are none."""
+def out_table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[str] = ()) -> None:
+    """Write rows below their heads; nothing if there are none. words: the heads of what may stand below a row."""
     if not rows:
         return
     if is_terminal(sys.stdout):
-        out(_for_eyes(heads, rows))
+        out(_for_eyes(heads, rows, words))
     else:
         out("\n".join(aligned([heads, *rows])))
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], width_of: Callable[[str], int] = len) -> list[str]:
     """Give rows as lines whose columns stand below each other."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell + " " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
-def _for_eyes(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _for_eyes(heads: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[str]) -> str:
+    from rich.cells import cell_len
 
-    console = Console(file=sys.stdout)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for head in heads:
-        table.add_column(head, overflow="fold")
-    for row in rows:
-        # as Text: a bracket in somebody's purpose is no markup
-        table.add_row(*(Text(cell, STYLES.get(cell, "")) for cell in row))
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get().rstrip("\n")
+    lines = aligned([heads, *rows], cell_len)
+    below = [""] * len(rows)
+    if max(map(cell_len, lines)) > shutil.get_terminal_size().columns:
+        kept = [place for place, head in enumerate(heads) if head not in words]
+        lines = aligned([[row[place] for place in kept] for row in (heads, *rows)], cell_len)
+        below = [_words(heads, row, words) for row in rows]
+    if not wants_colours(sys.stdout):
+        styled = lines
+    else:
+        styled = [click.style(lines[0], bold=True), *map(_styled, lines[1:], rows)]
+    return "\n".join([styled[0], *(line + under for line, under in zip(styled[1:], below, strict=True))])
+
+
+def _words(heads: Sequence[str], row: Sequence[str], words: Sequence[str]) -> str:
+    """Give the cells of these heads, each on a line of its own; none for an empty one."""
+    named = dict(zip(heads, row, strict=True))
+    return "".join(f"\n    {head.lower()}: {named[head]}" for head in words if named[head])
+
+
+def _styled(line: str, row: Sequence[str]) -> str:
+    """Show the word of a row that has a style in it; it is the first such word of its line."""
+    word = next((cell for cell in row if cell in STYLES), None)
+    return line if word is None else line.replace(word, click.style(word, **STYLES[word]), 1)

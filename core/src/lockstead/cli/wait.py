@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 EPILOG: Final = """\b
 Examples:
   lockstead wait --timeout 10m gs://my-bucket/locks/apt
-  lockstead wait --timeout 0 sqlite:///locks.db#nightly && echo "free, for now"
+  lockstead wait --timeout 0 sqlite:///locks.db#nightly && echo "it is free"
 
 \b
 Exit codes: 0 it is free, or was a moment ago, or
-  64 wrong usage      69 the store failed         75 still held when the time was up
+  64 wrong usage      69 the store failed   75 still held when the time was up
   128 + n signal n ended the wait
 """
 

@@ -15,7 +15,7 @@ from lockstead.cli.bench.measures import Bench, Measure
 from lockstead.cli.bench.peer import Peer, ProcessPeer, ThreadPeer
 from lockstead.cli.doctor.asking import Asker
 from lockstead.cli.doctor.figures import in_short, percentile
-from lockstead.cli.exits import Exit, say
+from lockstead.cli.exits import Exit, Failed
 from lockstead.cli.options import as_json, opened, settings_in
 from lockstead.cli.output import out, out_json
 from lockstead.cli.signals import Interrupted, Signals
@@ -43,9 +43,10 @@ Examples:
   lockstead bench --json sqlite:///locks.db
 
 \b
-cycle: take a free lock and give it back. renewal: of a lease that is held. hand-over: from the
-release of one process until the next one, which waits, has the lock. FLOOR: the fewest requests that
-could do it, by the same client; TIMES: p50 over the floor's.
+cycle: take a free lock and give it back. renewal: of a lease that is held.
+hand-over: from the release of one process until the next one, which waits,
+has the lock. FLOOR: the fewest requests that could do it, by the same client.
+TIMES: p50 over the floor's.
 
 \b
 Exit codes: 0 measured, or
@@ -74,8 +75,8 @@ def bench(url: str, count: int, limit: str, json: bool) -> int:
     try:
         found, counts = measured(parsed, settings, count, bound)
     except Interrupted as interrupted:
-        say(f"{signal.Signals(interrupted.number).name} ended the measurement")
-        return Exit.SIGNALLED + interrupted.number
+        line = f"{signal.Signals(interrupted.number).name} ended the measurement"
+        raise Failed(Exit.SIGNALLED + interrupted.number, line) from None
     if json:
         out_json(document(urls.printable(parsed), found, counts))
     else:

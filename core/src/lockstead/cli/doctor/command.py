@@ -15,7 +15,7 @@ from lockstead.cli.doctor import figures
 from lockstead.cli.doctor.asking import KEY, PAUSES, Asker
 from lockstead.cli.doctor.promises import tried
 from lockstead.cli.doctor.report import document, is_usable, line, summary
-from lockstead.cli.exits import Exit, say
+from lockstead.cli.exits import Exit, Failed
 from lockstead.cli.options import as_json, settings_in
 from lockstead.cli.output import out, out_json, wants_colours
 from lockstead.cli.signals import Interrupted, Signals
@@ -42,7 +42,8 @@ Examples:
   lockstead doctor --json sqlite:///locks.db
 
 \b
-Severities: ok; note: worth knowing; warning: will hurt some day; failure: locks do not work here.
+Severities: ok; note: worth knowing; warning: will hurt some day;
+failure: locks do not work here.
 
 \b
 Exit codes: 0 usable, with warnings or without, or
@@ -79,8 +80,8 @@ def doctor(url: str, json: bool, quiet: bool, limit: str) -> int:
                 if not json and not (quiet and finding.severity is Severity.OK):
                     out(line(finding, colour=wants_colours(sys.stdout)))
     except Interrupted as interrupted:
-        say(f"{signal.Signals(interrupted.number).name} ended the examination")
-        return Exit.SIGNALLED + interrupted.number
+        ended = f"{signal.Signals(interrupted.number).name} ended the examination"
+        raise Failed(Exit.SIGNALLED + interrupted.number, ended) from None
     if json:
         out_json(document(urls.printable(parsed), guarantee, findings))
     else:
