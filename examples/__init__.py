@@ -1,1 +1,1 @@
-"""Programs that show the library at work; each runs by itself."""
+"""Programs that show the library at work; each runs by itself. Those at the top are to copy."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,9 @@ LIMIT: Final = 400.0
 
 OURS: Final = "the lock is ours"
 """What the body of each page says."""
+
+EXAMPLE_LINES_MAX: Final = 40
+"""What is there to be copied is to be read at a glance."""
 
 HOLDERS: Final = "purpose: run sleep"
 """What each page's program says of the holder that it waits for."""
@@ -64,6 +68,25 @@ def lived_through(page: str, folder: Path, programs: Path, environment: Mapping[
     assert OURS in log.read_text().partition(HOLDERS)[2]
     assert lock.inspect() is None
     return log.read_text()
+
+
+def copied(name: str, command: str, folder: Path, programs: Path, environment: Mapping[str, str] | None = None) -> None:
+    """Copy an example into a folder where nothing else is, run it twice there, and look at what it has written."""
+    folder.mkdir()
+    text = (DOCS.parent / "examples" / name).read_text("utf-8")
+    assert text.count("\n") <= EXAMPLE_LINES_MAX
+    (folder / name).write_text(text)
+    home = folder / "home"
+    home.mkdir()
+    env = {**os.environ, "HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}", **(environment or {})}
+    for _ in range(2):
+        with started(command, folder, "log", env) as process:
+            assert process.wait(LIMIT) == 0, (folder / "log").read_text()[-4000:]
+    with closing(sqlite3.connect(folder / "report.db")) as data:
+        tokens = [token for (token,) in data.execute("SELECT token FROM report ORDER BY rowid")]
+    assert len(tokens) == 2
+    assert tokens[0] < tokens[1]
+    assert lockstead.Lock(f"sqlite:///{folder}/locks.db#report").inspect() is None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The first minute that the page on Airflow shows, by `dag.test()`."""
+"""The first minute that the page on Airflow shows, and the example to copy, by `dag.test()`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.airflow.conftest import NEWEST, chosen
-from tests.first_minute import lived_through
+from tests.first_minute import copied, lived_through
 from tests.servers.airflow_parts import Version
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200), pytest.mark.xdist_group(f"airflow {NEWEST}")]
@@ -18,3 +18,6 @@ def test_the_first_minute_runs_as_printed(request: pytest.FixtureRequest, tmp_pa
         pytest.skip(f"the page shows what is for Airflow {NEWEST}")
     said = lived_through("airflow.md", tmp_path, Version(NEWEST).python.parent)
     assert "who holds 'apt'" in said
+    copy = tmp_path / "copy"
+    told = {"AIRFLOW__CORE__DAGS_FOLDER": str(copy), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+    copied("airflow_dag.py", "airflow db migrate; python airflow_dag.py", copy, Version(NEWEST).python.parent, told)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.first_minute import LIMIT, lived_through
+from tests.first_minute import LIMIT, copied, lived_through
 
 pytestmark = pytest.mark.timeout(4 * LIMIT)
 
@@ -22,3 +22,7 @@ QUIET = {
 def test_the_first_minute_runs_as_printed(tmp_path: Path) -> None:
     said = lived_through("prefect.md", tmp_path, Path(sys.executable).parent, QUIET)
     assert "waiting for 'apt', held by" in said
+
+
+def test_the_example_to_copy_runs(tmp_path: Path) -> None:
+    copied("prefect_flow.py", "python prefect_flow.py", tmp_path / "copy", Path(sys.executable).parent, QUIET)
