@@ -51,6 +51,16 @@ def test_every_member_has_the_version_of_the_core(built: Built) -> None:
     assert built.said["Version"] == lockstead.__version__
 
 
+def test_each_says_where_it_comes_from(built: Built) -> None:
+    """By the placeholder that CONTRIBUTING names, until the owner has given an address."""
+    urls = dict(line.split(", ", 1) for line in built.said.get_all("Project-URL", []))
+    assert list(urls) == ["Homepage", "Documentation", "Changelog", "Issues"]
+    assert f"`{urls['Homepage']}` stands for it" in (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    assert all(url.startswith(urls["Homepage"]) for url in urls.values())
+    page = urls["Documentation"].partition("/blob/main/")[2]
+    assert (ROOT / page).is_file()
+
+
 def test_a_wrapper_takes_the_core_of_its_own_minor_version_and_no_other(built: Built) -> None:
     needs, version = built.needs("lockstead"), Version(lockstead.__version__)
     assert bool(needs) is (built.said["Name"] != "lockstead")

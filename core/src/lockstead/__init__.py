@@ -7,7 +7,7 @@ aborted cleanly when the lease can no longer be trusted. A fencing token stops w
     with lock.hold(timeout=600) as lease:
         build()
         lease.check()
-        publish(token=lease.sequencer())
+        publish(token=lease.sequencer().token)
 """
 
 from importlib import import_module

@@ -283,4 +283,4 @@ def test_without_kazoo_the_line_says_what_to_type() -> None:
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     shown, refused = run.stdout.splitlines()
     assert shown == "zk://host:2181/lockstead apt"
-    assert refused == 'StoreRefused ZooKeeper stores need kazoo: pip install "lockstead[zookeeper]"'
+    assert refused == "StoreRefused ZooKeeper stores need kazoo: pip install kazoo"

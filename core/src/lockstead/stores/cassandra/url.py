@@ -118,7 +118,7 @@ class _Opener:
             from lockstead.stores.cassandra.store import CassandraStore
         except ImportError as error:
             raise StoreRefused(
-                'Cassandra stores need cassandra-driver or scylla-driver: pip install "lockstead[cassandra]"'
+                "Cassandra stores need cassandra-driver or scylla-driver: pip install cassandra-driver"
             ) from error
         return CassandraStore(where, client)
 

@@ -20,7 +20,7 @@ from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 
 ENDPOINT: Final = "https://storage.googleapis.com"
 SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
-MISSING: Final = "the gs: store needs its client libraries: pip install 'lockstead[gcs]'"
+MISSING: Final = "the gs: store needs its client libraries: pip install google-cloud-storage httpx"
 
 REFRESH_LIMIT: Final = 30.0
 """Seconds that one request for a token may take; google-auth would wait two minutes."""

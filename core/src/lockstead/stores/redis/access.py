@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Address: TypeAlias = "tuple[str, int]"
 """Host and port."""
 
-MISSING: Final = 'the store on Redis needs its client library; install it: pip install "lockstead[redis]"'
+MISSING: Final = "the store on Redis needs its client library; install it: pip install redis"
 
 
 class Connection(Protocol):

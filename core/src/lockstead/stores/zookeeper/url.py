@@ -103,7 +103,7 @@ class _Opener:
         try:
             from lockstead.stores.zookeeper.store import ZookeeperStore
         except ImportError as error:
-            raise StoreRefused('ZooKeeper stores need kazoo: pip install "lockstead[zookeeper]"') from error
+            raise StoreRefused("ZooKeeper stores need kazoo: pip install kazoo") from error
         return ZookeeperStore(where, client)
 
 
