@@ -12,6 +12,7 @@ import pytest
 import lockstead
 from dagster_lockstead import LockResource, acquiring, compat, holding_here, locked, working
 from dagster_lockstead.aborting import Abort
+from lockstead import nesting
 from tests.dagster import bodies
 from tests.dagster.runs import apart, failure_of, in_process, job_with, metadata_of
 from tests.dagster.taking import LIMIT, Beside, Place, held_by_another, taken_away
@@ -337,7 +338,7 @@ def test_a_lock_in_an_asset_check_is_held_as_in_a_step(place: Place) -> None:
 def test_who_holds_one_lock_waits_a_bounded_time_for_another_and_is_warned_of_both(
     place: Place, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working, "WHILE_HOLDING", 0.5)
+    monkeypatch.setattr(nesting, "LIMIT", 0.5)
 
     @dg.op
     @locked("k")

@@ -12,7 +12,8 @@ import dagster as dg
 import pytest
 
 import lockstead
-from dagster_lockstead import LockResource, holding_here, locked, watching, working
+from dagster_lockstead import LockResource, holding_here, locked, watching
+from lockstead import nesting
 from tests.dagster import bodies
 from tests.dagster.runs import in_leased_run, in_process, job_with
 from tests.dagster.taking import LIMIT, Beside, Place, held_by_another, taken_away, until
@@ -210,7 +211,7 @@ def test_a_step_that_waits_in_a_run_that_is_over_never_gets_the_lock(
 def test_a_step_waits_a_bounded_time_for_another_key_within_a_run_that_holds_a_lease(
     place: Place, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working, "WHILE_HOLDING", 0.5)
+    monkeypatch.setattr(nesting, "LIMIT", 0.5)
     with held_by_another(place, "other"):
         result = in_leased_run(instance, "wants_another")
     assert not result.success

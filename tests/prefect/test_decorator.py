@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import lockstead
-from lockstead import Lease, LeaseLost, Lock, current_lease
+from lockstead import Lease, LeaseLost, Lock, current_lease, nesting
 from prefect_lockstead import AlreadyHeld, UncleanPredecessor, locked
 
 PAUSE = 60.0
@@ -476,3 +476,52 @@ def test_who_names_a_lock_imports_neither_prefect_nor_a_client_library():
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert said.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_two_that_nest_two_locks_in_opposite_order_are_warned_and_give_up(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_async: bool
+):
+    monkeypatch.setattr(nesting, "LIMIT", 1.0)
+    meet = threading.Barrier(2)
+
+    def nested(outer: str, inner: str) -> None:
+        @locked(url.format(dist=outer))
+        def both() -> None:
+            meet.wait(60)
+            locked(url.format(dist=inner))(lambda: None)()
+
+        both()
+
+    async def anested(outer: str, inner: str) -> None:
+        @locked(url.format(dist=inner))
+        async def within() -> None: ...
+
+        @locked(url.format(dist=outer))
+        async def both() -> None:
+            await asyncio.to_thread(meet.wait, 60)
+            await within()
+
+        await both()
+
+    def run(*keys: str) -> BaseException | None:
+        try:
+            asyncio.run(anested(*keys)) if is_async else nested(*keys)
+        except lockstead.NotAcquired as error:
+            return error
+        return None
+
+    with caplog.at_level("WARNING", "prefect_lockstead"), ThreadPoolExecutor(2) as pool:
+        ended = list(pool.map(run, ("apt", "yum"), ("yum", "apt")))
+    assert any(isinstance(one, lockstead.NotAcquired) for one in ended)
+    assert "waiting for 'yum' while 'apt' is held here: two that do so in opposite order wait" in caplog.text
+    assert "this one gives up after 1 s" in caplog.text
+
+
+def test_who_holds_another_lock_and_does_not_wait_is_not_warned(url: str, caplog: pytest.LogCaptureFixture):
+    @locked(url.format(dist="apt"))
+    def both() -> None:
+        locked(url.format(dist="yum"))(lambda: None)()
+
+    both()
+    assert caplog.text == ""

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from prefect import flow
+from prefect import flow, task
 
 import lockstead
 from prefect_lockstead import locked
@@ -41,6 +41,33 @@ async def works_awaiting() -> None:
     noted("began")
     try:
         await asyncio.Event().wait()
+    finally:
+        noted("ended")
+
+
+@flow(name="works_soon_awaiting", retries=0)
+@locked(LOCK)
+async def works_soon_awaiting() -> None:
+    """Hold the lock for a moment."""
+    noted("began")
+    await asyncio.sleep(0)
+    noted("ended")
+
+
+@task
+def part() -> None:
+    """Do nothing."""
+
+
+@flow(name="works_with_task", retries=0)
+@locked(LOCK)
+def works_with_task() -> None:
+    """Hold the lock until somebody says that it is enough, then run a task."""
+    noted("began")
+    try:
+        while not (NOTES / "enough").exists():
+            time.sleep(0.05)
+        part()
     finally:
         noted("ended")
 

@@ -18,7 +18,9 @@ from prefect.exceptions import Abort
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 import lockstead
+from lockstead import nesting
 from prefect_lockstead import locked
+from prefect_lockstead import states as states_of
 from prefect_lockstead.spec import LockSpec
 from prefect_lockstead.waiting import aacquire, acquire, due
 from tests.prefect.real.seen import events, held, put, run_of, runs, states, until
@@ -137,7 +139,7 @@ class Silent:
             asker, _ = self._socket.accept()
             self._askers.append(asker)
             asker.settimeout(60.0)
-            if asker.recv(100, socket.MSG_PEEK).startswith(b"GET /api/flow_runs/"):
+            if asker.recv(100, socket.MSG_PEEK).startswith(b"GET /api/flow_run_states/"):
                 return asker
 
     def close(self) -> None:
@@ -233,6 +235,59 @@ def test_who_is_cancelled_while_it_waits_holds_nothing_and_does_not_run_again(
     assert seen == []
     assert states(server, runs(server, name)[0]["id"])[-2:] == ["AwaitingLock", "Cancelling"]
     assert lockstead.Lock(url).inspect() is None
+
+
+@pytest.mark.parametrize("kind", ["flow", "async flow"])
+def test_who_is_paused_while_it_waits_leaves_the_line_and_asks_again_when_it_is_resumed(
+    server: PrefectServer, url: str, kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(states_of, "LOOK_EVERY", 0.2)
+    seen: list[Any] = []
+    name = f"paused-{kind.replace(' ', '-')}"
+    run = working(kind, url, seen, name)
+    free: list[bool] = []
+    with held(url) as lease:
+
+        def pause() -> None:
+            try:
+                until(lambda: [one for one in runs(server, name) if one["state_name"] == "AwaitingLock"], "no wait")
+                run_id = runs(server, name)[0]["id"]
+                put(server, run_id, "PAUSED")
+            finally:
+                lease.release()
+            # would it have stayed in the line, it would have had the lock by now
+            time.sleep(2.0)
+            free.append(lockstead.Lock(url).inspect() is None and not seen)
+            put(server, run_id, "RUNNING")
+
+        pausing = threading.Thread(target=pause)
+        pausing.start()
+        try:
+            run()
+        finally:
+            pausing.join()
+    assert free == [True]
+    assert len(seen) == 2
+    assert states(server, runs(server, name)[0]["id"])[-1] == "Completed"
+
+
+def test_a_run_that_waits_while_it_holds_another_lock_is_warned_and_gives_up(
+    server: PrefectServer, url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(nesting, "LIMIT", 1.0)
+
+    @task
+    @locked(url)
+    def inner() -> None: ...
+
+    @flow(name="nested")
+    @locked(url.replace("#apt", "#yum"))
+    def outer() -> None:
+        inner()
+
+    with held(url), pytest.raises(lockstead.NotAcquired, match="'apt' is held by 'somebody'"):
+        outer()
+    assert "waiting for 'apt' while 'yum' is held by this run: two that do so in opposite order" in caplog.text
 
 
 class EndsAtTheGrant(lockstead.Lock):

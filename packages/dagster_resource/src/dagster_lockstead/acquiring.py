@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dagster_lockstead import holding_here, names
 from dagster_lockstead.errors import UncleanPredecessor
 from dagster_lockstead.frames import bears_interrupts
-from lockstead import LeaseTicket, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable, unclean
+from lockstead import LeaseTicket, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable, nesting, unclean
 
 if TYPE_CHECKING:
     from dagster_lockstead.spec import LockSpec
@@ -36,10 +36,7 @@ def acquire(lock: Lock, timeout: float | None, step: Any, teller: Teller, *, bes
         return lock.attach(_ticket(lock, seen))
     teller.waiting(lock.key, seen)
     if beside is not None:
-        teller.warn(
-            f"waiting for {lock.key!r} while {beside}: two that do so in opposite order wait for each other; "
-            f"this one gives up after {timeout:g} s"
-        )
+        teller.warn(nesting.warning(lock.key, beside, timeout))
     return lock.acquire(timeout)
 
 

@@ -15,14 +15,11 @@ from dagster_lockstead.descendants import Offspring
 from dagster_lockstead.ending import ended
 from dagster_lockstead.frames import bears_interrupts
 from dagster_lockstead.watching import Watch, is_ending
-from lockstead import Lease, LeaseLost, Lock, StoreError
+from lockstead import Lease, LeaseLost, Lock, StoreError, nesting
 
 if TYPE_CHECKING:
     from dagster_lockstead.spec import LockSpec
     from dagster_lockstead.telling import Teller
-
-WHILE_HOLDING: Final = 600.0
-"""Seconds for which who holds a lock, or whose run does, waits for another key, if nobody said for how long."""
 
 OTHERS: Final = 600.0
 """Seconds for which the end of a section waits for other threads that work under its lease."""
@@ -67,7 +64,7 @@ class Section:
         """Wait for the lock, or find the run's lease."""
         began_at = time.monotonic()
         beside = self._beside(place) if timeout is None else None
-        within = timeout if beside is None else WHILE_HOLDING
+        within = timeout if beside is None else nesting.LIMIT
         try:
             with self._abort:
                 # noted at once: what is raised from here on finds it

@@ -11,7 +11,8 @@ import sys
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from typing import Any
 
-from lockstead import AsyncLease, AsyncLock, Lease, LeaseLost, Lock
+from lockstead import AsyncLease, AsyncLock, Lease, LeaseLost, Lock, nesting
+from lockstead.values import seconds
 from prefect_lockstead.spec import LockSpec
 
 
@@ -20,24 +21,28 @@ def is_there() -> bool:
     return "prefect" in sys.modules
 
 
-def acquire(lock: Lock, spec: LockSpec) -> Lease:
+def acquire(lock: Lock, spec: LockSpec, beside: str | None) -> Lease:
     """Wait for the lock; as `waiting.acquire` in a run."""
     if not is_there():
         _check_waiting(spec)
+        if beside is not None and spec.timeout != 0 and lock.inspect() is not None:
+            _warn_beside(lock, spec, beside)
         return lock.acquire(spec.timeout)
     from prefect_lockstead import waiting
 
-    return waiting.acquire(lock, spec)
+    return waiting.acquire(lock, spec, beside)
 
 
-async def aacquire(lock: AsyncLock, spec: LockSpec) -> AsyncLease:
+async def aacquire(lock: AsyncLock, spec: LockSpec, beside: str | None) -> AsyncLease:
     """Wait for the lock, awaiting; as `waiting.aacquire` in a run."""
     if not is_there():
         _check_waiting(spec)
+        if beside is not None and spec.timeout != 0 and await lock.inspect() is not None:
+            _warn_beside(lock, spec, beside)
         return await lock.acquire(spec.timeout)
     from prefect_lockstead import waiting
 
-    return await waiting.aacquire(lock, spec)
+    return await waiting.aacquire(lock, spec, beside)
 
 
 def inherited(lease: Lease) -> AbstractContextManager[object]:
@@ -136,6 +141,11 @@ def owner() -> str | None:
     if not words:
         return None
     return "".join(one if one.isprintable() else "?" for one in "prefect:" + "/".join(words))
+
+
+def _warn_beside(lock: Lock | AsyncLock, spec: LockSpec, beside: str) -> None:
+    limit = None if spec.timeout is None else seconds(spec.timeout, "timeout")
+    logger().warning("%s", nesting.warning(lock.key, f"{beside!r} is held here", limit))
 
 
 def _check_waiting(spec: LockSpec) -> None:

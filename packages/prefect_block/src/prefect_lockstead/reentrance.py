@@ -40,6 +40,16 @@ def refuse_held(place: tuple[str, str]) -> None:
         one = one.outer
 
 
+def beside(place: tuple[str, str]) -> str | None:
+    """Give the key of another lock under which this work runs; None if there is none."""
+    one = _HELD.get()
+    while one is not None:
+        if one.place != place and one.lease.is_held:
+            return one.place[1]
+        one = one.outer
+    return None
+
+
 @contextmanager
 def noted(place: tuple[str, str], lease: Lease | AsyncLease) -> Iterator[None]:
     """Note that what runs in the block runs under that lock."""

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from lockstead import AsyncLease, AsyncLock, Lease, LeaseLost, Lock, unclean
+from lockstead import AsyncLease, AsyncLock, Lease, LeaseLost, Lock, nesting, unclean
 from lockstead.unclean import Unclean
 from prefect_lockstead import hosting, reentrance
 from prefect_lockstead.errors import UncleanPredecessor
@@ -44,7 +44,8 @@ def held(spec: LockSpec, parameters: Mapping[str, Any]) -> Iterator[Lease]:
     spec, lock, place = _named(Lock, spec, _found(spec))
     reentrance.refuse_held(place)
     began_at = time.monotonic()
-    lease = hosting.acquire(lock, spec)
+    spec, beside = _limited(spec, place)
+    lease = hosting.acquire(lock, spec, beside)
     found = unclean.who(lock, lease)
     if found is not None and spec.on_unclean == "fail":
         with hosting.settled():
@@ -79,7 +80,8 @@ async def aheld(spec: LockSpec, parameters: Mapping[str, Any]) -> AsyncIterator[
     spec, lock, place = _named(AsyncLock, spec, await _afound(spec))
     reentrance.refuse_held(place)
     began_at = time.monotonic()
-    lease = await hosting.aacquire(lock, spec)
+    spec, beside = _limited(spec, place)
+    lease = await hosting.aacquire(lock, spec, beside)
     found = await unclean.awho(lock, lease)
     if found is not None and spec.on_unclean == "fail":
         async with hosting.asettled():
@@ -138,6 +140,15 @@ def _named(kind: type[L], spec: LockSpec, found: _Found) -> tuple[LockSpec, L, t
     if spec.on_unclean == "fail":
         lock.must_tell_unclean()
     return spec, lock, place_of(found.url)
+
+
+def _limited(spec: LockSpec, place: tuple[str, str]) -> tuple[LockSpec, str | None]:
+    """Give the spec with a limit, and the key of the other lock, if one is held: two may wait for each other."""
+    beside = reentrance.beside(place)
+    # who leaves its process to wait gives back what it holds
+    if beside is not None and spec.timeout is None and spec.waiting == "in_process":
+        spec = replace(spec, timeout=nesting.LIMIT)
+    return spec, beside
 
 
 def _refusal(found: Unclean) -> UncleanPredecessor:

@@ -7,9 +7,11 @@ not answer, that is a log line. The states of task runs are events of the client
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +19,7 @@ from uuid import UUID
 
 from prefect.client.orchestration import get_client
 from prefect.context import FlowRunContext, TaskRunContext
-from prefect.exceptions import Pause
+from prefect.exceptions import Abort, Pause
 from prefect.states import Failed, Running, Scheduled
 
 import lockstead
@@ -35,6 +37,9 @@ LOST: Final = "LeaseLost"
 
 ANSWER: Final = 5.0
 """Seconds that Prefect's API has for each request that is made for the sake of a state."""
+
+LOOK_EVERY: Final = 5.0
+"""Seconds between two looks whether a run that waits, or that is paused, is to go on."""
 
 _HOOKS: Final = threading.Lock()
 
@@ -58,23 +63,84 @@ def here() -> Run | None:
 
 def show_waiting(client: SyncPrefectClient, message: str) -> None:
     """Show that the run waits for a lock; message says for whom."""
-    wanted, now = look(client)
-    if wanted:
-        _show(client, now, Running(name=AWAITING, message=message))
+    _show(client, Running(name=AWAITING, message=message))
 
 
-def show_working(client: SyncPrefectClient, now: FlowRun | None) -> None:
-    """Show that the run goes on; now: what the look just before gave."""
-    _show(client, now, Running())
+def show_working(client: SyncPrefectClient) -> None:
+    """Show that the run goes on."""
+    _show(client, Running())
 
 
-def look(client: SyncPrefectClient) -> tuple[bool, FlowRun | None]:
-    """Tell whether the run was not cancelled, and give its flow run as it is now, if it has one."""
+# --- who has stopped it -----------------------------------------------------------------------------------------------
+
+
+class Stopped(Exception):  # noqa: N818 - what happened to the run
+    """The run must not go on: it was cancelled, suspended, paused, or is over. state: which of these."""
+
+    def __init__(self, state: State[Any]) -> None:
+        super().__init__(state)
+        self.state = state
+
+
+def history(client: SyncPrefectClient) -> list[list[State[Any]]]:
+    """Give the states of the flow run of this context, the last one last, and of the one that this process is for."""
     run = here()
-    if run is None or run.flow_run_id is None:
-        return True, None
-    now = client.read_flow_run(run.flow_run_id)
-    return now.state is None or not _is_cancelled(now.state), now
+    # a flow that a worker started can be suspended, and what it calls is then called again after the resumption
+    entry = os.environ.get("PREFECT__FLOW_RUN_ID")
+    runs = {None if run is None or run.flow_run_id is None else str(run.flow_run_id), None if run is None else entry}
+    return [
+        sorted(client.read_flow_run_states(UUID(one)), key=lambda state: state.timestamp)
+        for one in runs
+        if one is not None
+    ]
+
+
+def stop(histories: Iterable[Sequence[State[Any]]], known: Container[UUID]) -> State[Any] | None:
+    """Give the state by which a run was stopped; None if it goes on. known: the ids of those from before the wait.
+
+    Who was suspended meanwhile does not go on even if it was resumed: another process does.
+    """
+    for states in histories:
+        for one in states:
+            is_last = one is states[-1]
+            if (_ends(one) and (is_last or one.id not in known)) or (is_last and one.is_paused()):
+                return one
+    return None
+
+
+def _ends(state: State[Any]) -> bool:
+    """Tell whether the process of a run is not to go on after this state."""
+    is_suspended = state.is_paused() and state.state_details.pause_reschedule
+    return bool(state.is_cancelling() or state.is_final() or is_suspended)
+
+
+def leave(stopped: Stopped, key: str) -> None:
+    """Raise what ends a run that was stopped while it waited; return where it was only paused and goes on again."""
+    state = stopped.state
+    said = f"while it waited for {key!r}; the lock was not taken, or given back"
+    if not _ends(state):
+        logger().info("the run was paused %s: it asks again when it is resumed", said)
+        _sit_out(state)
+    elif state.is_paused():
+        raise Pause(f"the run was suspended {said}", state=state)
+    else:
+        verb = "cancelled" if _is_cancelled(state) else f"ended as {state.name}"
+        raise Abort(f"the run was {verb} {said}")
+
+
+def _sit_out(paused: State[Any]) -> None:
+    """Wait until a run is not paused any more; Stopped if it is not to go on. Prefect does not limit it either."""
+    known: set[UUID] | None = None
+    while True:
+        with suppress(Exception), client() as opened:
+            states = history(opened)
+            known = {one.id for of_run in states for one in of_run} if known is None else known
+            now = stop(states, known - {paused.id})
+            if now is None:
+                return
+            if _ends(now):
+                raise Stopped(now)
+        time.sleep(LOOK_EVERY)
 
 
 def check_can_come_back() -> None:
@@ -123,8 +189,8 @@ def coming_back(message: str, after: float) -> Pause:
     state: State[Any] = Scheduled(name=AWAITING, message=message, scheduled_time=at)
     with client() as opened:
         now = opened.read_flow_run(run.flow_run_id)
-        if now.state is not None and _is_cancelled(now.state):
-            return Pause(f"the run was cancelled: {now.state.message or now.state.name}", state=now.state)
+        if now.state is not None and (_ends(now.state) or now.state.is_paused()):
+            return Pause(f"the run does not go on: {now.state.message or now.state.name}", state=now.state)
         _spare_its_retries(opened, now)
         answer = opened.set_flow_run_state(run.flow_run_id, state)
     if answer.state is None or answer.state.name != AWAITING:
@@ -192,11 +258,13 @@ def _is_of_a_loss(state: State[Any]) -> bool:
 # --- showing ----------------------------------------------------------------------------------------------------------
 
 
-def _show(client: SyncPrefectClient, now: FlowRun | None, state: State[Any]) -> None:
+def _show(client: SyncPrefectClient, state: State[Any]) -> None:
     run = here()
     if run is not None and run.task_run is not None:
         _tell(run.task_run, state)
-    elif now is not None and now.state is not None and now.state.is_running():
+        return
+    now = None if run is None or run.flow_run_id is None else client.read_flow_run(run.flow_run_id)
+    if now is not None and now.state is not None and now.state.is_running():
         _spare_its_retries(client, now)
         client.set_flow_run_state(now.id, state)
 

@@ -9,19 +9,17 @@ cancelled or terminated while it asks leaves nothing behind: a grant that came a
 from __future__ import annotations
 
 import asyncio
-import copy
-import dataclasses
-import os
 import random
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol
 
 import lockstead
-from lockstead import LeaseTicket, NotAcquired
+from lockstead import NotAcquired, nesting
 from lockstead.errors import StoreError
 from lockstead.values import Duration, seconds
 from prefect_lockstead import states, telling
+from prefect_lockstead.calling_off import TaskWait, ThreadWait, agive_back, awithdraw, give_back, marked, withdraw
 from prefect_lockstead.showing import Showing
 from prefect_lockstead.words import logger, waiting_for
 
@@ -39,12 +37,6 @@ SPREAD: Final = 0.2
 """So much later, at random, does a run come back: those that left together do not ask together."""
 
 
-WISH: Final = "prefect-wish"
-"""The label of a lock that says which wish was granted."""
-
-L = TypeVar("L", "Lock", "AsyncLock")
-
-
 class Wish(Protocol):
     """What is asked of `LockSpec` here. timeout is a duration, None for ever; over all of a run's comings back."""
 
@@ -59,27 +51,34 @@ class Wish(Protocol):
         ...
 
 
-def acquire(lock: Lock, spec: Wish) -> Lease:
-    """Give the lease, after waiting as the spec says.
+def acquire(lock: Lock, spec: Wish, beside: str | None = None) -> Lease:
+    """Give the lease, after waiting as the spec says. beside: the key of a lock that is held already.
 
-    NotAcquired after its timeout; Prefect's Pause where the run has to leave its process; Prefect's Abort, and nothing
-    is held, if the run was cancelled meanwhile.
+    NotAcquired after its timeout; Prefect's Pause where the run has to leave its process, or was suspended meanwhile;
+    Prefect's Abort, and nothing is held, if the run was cancelled or ended.
     """
     began_at = time.monotonic()
     limit = _limit(spec)
-    lock = _marked(lock)
     if spec.waiting == RESCHEDULE:
         states.check_can_come_back()
+    while True:
+        try:
+            return _acquired(marked(lock), spec, limit, began_at, beside)
+        except states.Stopped as stopped:
+            states.leave(stopped, lock.key)
+
+
+def _acquired(lock: Lock, spec: Wish, limit: float | None, began_at: float, beside: str | None) -> Lease:
     lease: Lease | None = None
     shown: Showing | None = None
+    wait = ThreadWait()
     try:
         lease = _at_once(lock) if limit != 0 else lock.acquire(0)
         if lease is not None:
             _draw(lease)
             return lease
         held = _look(lock)
-        message = waiting_for(lock.key, held)
-        telling.waiting(lock, held)
+        message = _tell_waiting(lock, held, beside, limit)
         if spec.waiting == RESCHEDULE:
             left = _left_of_all(limit)
             if left is None or left > 0:
@@ -87,40 +86,51 @@ def acquire(lock: Lock, spec: Wish) -> Lease:
             lease = lock.acquire(0)
             _draw(lease)
             return lease
-        shown = Showing(message)
-        lease = lock.acquire(_left(limit, began_at))
+        with wait:
+            shown = Showing(message, wait.call_off)
+            lease = lock.acquire(_left(limit, began_at))
         shown.ask()
         _draw(lease)
-        if not shown.is_wanted():
-            raise _cancelled(lock.key)
+        shown.raise_stopped()
     except BaseException as error:
         if lease is not None:
-            _give_back(lease)
+            give_back(lease)
         elif not isinstance(error, Exception):
-            _withdraw(lock)
+            withdraw(lock)
         if shown is not None:
             shown.give_up()
+            if wait.is_called_off and isinstance(error, KeyboardInterrupt):
+                shown.raise_stopped()
         raise
     return lease
 
 
-async def aacquire(lock: AsyncLock, spec: Wish) -> AsyncLease:
+async def aacquire(lock: AsyncLock, spec: Wish, beside: str | None = None) -> AsyncLease:
     """Give the lease, as `acquire` does, awaiting."""
     began_at = time.monotonic()
     limit = _limit(spec)
-    lock = _marked(lock)
     if spec.waiting == RESCHEDULE:
         states.check_can_come_back()
+    while True:
+        try:
+            return await _aacquired(marked(lock), spec, limit, began_at, beside)
+        except states.Stopped as stopped:
+            await asyncio.to_thread(states.leave, stopped, lock.key)
+
+
+async def _aacquired(
+    lock: AsyncLock, spec: Wish, limit: float | None, began_at: float, beside: str | None
+) -> AsyncLease:
     lease: AsyncLease | None = None
     shown: Showing | None = None
+    wait = TaskWait()
     try:
         lease = await _aat_once(lock) if limit != 0 else await lock.acquire(0)
         if lease is not None:
             await _adraw(lease)
             return lease
         held = await _alook(lock)
-        message = waiting_for(lock.key, held)
-        telling.waiting(lock, held)
+        message = _tell_waiting(lock, held, beside, limit)
         if spec.waiting == RESCHEDULE:
             left = await asyncio.to_thread(_left_of_all, limit)
             if left is None or left > 0:
@@ -128,21 +138,31 @@ async def aacquire(lock: AsyncLock, spec: Wish) -> AsyncLease:
             lease = await lock.acquire(0)
             await _adraw(lease)
             return lease
-        shown = Showing(message)
-        lease = await lock.acquire(_left(limit, began_at))
+        async with wait:
+            shown = Showing(message, wait.call_off)
+            lease = await lock.acquire(_left(limit, began_at))
         shown.ask()
         await _adraw(lease)
-        if not await asyncio.to_thread(shown.is_wanted):
-            raise _cancelled(lock.key)
+        await asyncio.to_thread(shown.raise_stopped)
     except BaseException as error:
         if lease is not None:
-            await _agive_back(lease)
+            await agive_back(lease)
         elif not isinstance(error, Exception):
-            await _awithdraw(lock)
+            await awithdraw(lock)
         if shown is not None:
             await asyncio.to_thread(shown.give_up)
+            if wait.is_called_off and isinstance(error, asyncio.CancelledError):
+                shown.raise_stopped()
         raise
     return lease
+
+
+def _tell_waiting(lock: Lock | AsyncLock, held: Holding | None, beside: str | None, limit: float | None) -> str:
+    """Tell that a wait begins; give it in words, for the run's state."""
+    telling.waiting(lock, held)
+    if beside is not None:
+        logger().warning("%s", nesting.warning(lock.key, f"{beside!r} is held by this run", limit))
+    return waiting_for(lock.key, held)
 
 
 def due(held: Holding | None, now: float, left: float | None = None) -> float:
@@ -176,13 +196,6 @@ def _left_of_all(limit: float | None) -> float | None:
     if limit is None or since is None:
         return limit
     return limit - (datetime.now(UTC) - since).total_seconds()
-
-
-def _cancelled(key: str) -> BaseException:
-    from prefect.exceptions import Abort
-
-    abort: BaseException = Abort(f"the run was cancelled while it waited for {key!r}; the lock was given back")
-    return abort
 
 
 # --- asking the store -------------------------------------------------------------------------------------------------
@@ -235,59 +248,6 @@ async def _alook(lock: AsyncLock) -> Holding | None:
         return await lock.inspect()
     except StoreError:
         return None
-
-
-# --- leaving nothing behind -------------------------------------------------------------------------------------------
-
-# The core takes back, in the background, what an interrupted acquisition may have written. A process that was told to
-# end may be gone before, and an interrupt may fall after the core gave the lease away and before anybody here had it.
-
-
-def _give_back(lease: Lease) -> None:
-    try:
-        lease.release()
-    except StoreError as error:
-        logger().warning("%r was not given back, its ttl will free it: %s", lease.key, error)
-
-
-async def _agive_back(lease: AsyncLease) -> None:
-    try:
-        await lease.release()
-    except StoreError as error:
-        logger().warning("%r was not given back, its ttl will free it: %s", lease.key, error)
-
-
-def _withdraw(lock: Lock) -> None:
-    try:
-        orphan = _orphan(lock, lock.inspect())
-        if orphan is not None:
-            lock.release(orphan)
-    except StoreError as error:
-        logger().warning("%r: if it was granted as the run was ended, its ttl will free it: %s", lock.key, error)
-
-
-async def _awithdraw(lock: AsyncLock) -> None:
-    try:
-        orphan = _orphan(lock, await lock.inspect())
-        if orphan is not None:
-            await lock.release(orphan)
-    except StoreError as error:
-        logger().warning("%r: if it was granted as the run was ended, its ttl will free it: %s", lock.key, error)
-
-
-def _orphan(lock: Lock | AsyncLock, held: Holding | None) -> LeaseTicket | None:
-    """Give the ticket of what this very wish was granted; None if it was granted nothing."""
-    if held is None or held.ttl is None or held.labels.get(WISH) != lock.settings.labels[WISH]:
-        return None
-    return LeaseTicket(lock._open_now().store.url, held.key, held.holder, held.incarnation, held.ttl)
-
-
-def _marked(lock: L) -> L:
-    """Give the lock with a label by which this wish is known from all others, also of this process."""
-    labels = {**lock.settings.labels, WISH: os.urandom(8).hex()}
-    marked = copy.copy(lock)
-    marked._settings = dataclasses.replace(lock.settings, labels=labels)
-    return marked
 
 
 __all__ = ["NotAcquired", "Wish", "aacquire", "acquire", "due"]

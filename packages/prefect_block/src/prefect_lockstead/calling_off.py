@@ -1,0 +1,166 @@
+"""Decides how who waits for a lock is told to wait no longer, and how a grant that nobody wants any more is given back.
+
+A thread that waits is in the core's hands, and the core knows no cancellation of a blocking wait from elsewhere. The
+main thread, in which a deployed flow runs, is interrupted by SIGINT as by a terminal; any other finds out when it is
+granted the lock. Nobody's handler is replaced: where SIGINT means anything but KeyboardInterrupt it is not sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from lockstead import LeaseTicket
+from lockstead.errors import StoreError
+from prefect_lockstead.words import logger
+
+if TYPE_CHECKING:
+    from lockstead import AsyncLease, AsyncLock, Holding, Lease, Lock
+
+L = TypeVar("L", "Lock", "AsyncLock")
+
+WISH: Final = "prefect-wish"
+"""The label of a lock that says which wish was granted."""
+
+ARRIVES: Final = 1.0
+"""Seconds for an interrupt that was sent to be heard; it takes microseconds."""
+
+
+class ThreadWait:
+    """A `with` block in which this thread waits, until `call_off`."""
+
+    def __init__(self) -> None:
+        self._thread = threading.current_thread()
+        self._lock = threading.Lock()
+        self._is_armed = False
+        self.is_called_off = False
+
+    def __enter__(self) -> Self:
+        self._is_armed = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._is_armed = False
+        if self.is_called_off and not isinstance(error, KeyboardInterrupt):
+            # it was sent as the wait ended: it must be heard here, and not by what follows
+            try:
+                time.sleep(ARRIVES)
+            except KeyboardInterrupt:
+                return
+
+    def call_off(self) -> None:
+        """Interrupt the wait by KeyboardInterrupt, if that is possible. From any thread; once."""
+        with self._lock:
+            is_main = self._thread is threading.main_thread()
+            if self._is_armed and is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                self._is_armed = False
+                self.is_called_off = True
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+class TaskWait:
+    """An `async with` block in which this asyncio task waits, until `call_off`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._is_armed = False
+        self.is_called_off = False
+
+    async def __aenter__(self) -> Self:
+        self._is_armed = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_armed = False
+        if not self.is_called_off or self._task is None:
+            return
+        self._task.uncancel()
+        if not isinstance(error, asyncio.CancelledError):
+            # as above: heard here, unless it is somebody else's, too
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                if self._task.cancelling():
+                    raise
+
+    def call_off(self) -> None:
+        """Cancel the wait. From any thread; once."""
+        with suppress(RuntimeError):  # of a loop that is closed, and the task with it
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._is_armed and self._task is not None and not self._task.cancelling():
+            self._is_armed = False
+            self.is_called_off = True
+            self._task.cancel("the run was stopped")
+
+
+# --- leaving nothing behind -------------------------------------------------------------------------------------------
+
+# The core takes back, in the background, what an interrupted acquisition may have written. A process that was told to
+# end may be gone before, and an interrupt may fall after the core gave the lease away and before anybody here had it.
+
+
+def give_back(lease: Lease) -> None:
+    """Give back a lease that is not wanted any more."""
+    try:
+        lease.release()
+    except StoreError as error:
+        logger().warning("%r was not given back, its ttl will free it: %s", lease.key, error)
+
+
+async def agive_back(lease: AsyncLease) -> None:
+    """Give back a lease that is not wanted any more, awaiting."""
+    try:
+        await lease.release()
+    except StoreError as error:
+        logger().warning("%r was not given back, its ttl will free it: %s", lease.key, error)
+
+
+def withdraw(lock: Lock) -> None:
+    """Give back what this very wish was granted as its asker was interrupted."""
+    try:
+        orphan = _orphan(lock, lock.inspect())
+        if orphan is not None:
+            lock.release(orphan)
+    except StoreError as error:
+        logger().warning("%r: if it was granted as the run was ended, its ttl will free it: %s", lock.key, error)
+
+
+async def awithdraw(lock: AsyncLock) -> None:
+    """Give back what this very wish was granted, awaiting."""
+    try:
+        orphan = _orphan(lock, await lock.inspect())
+        if orphan is not None:
+            await lock.release(orphan)
+    except StoreError as error:
+        logger().warning("%r: if it was granted as the run was ended, its ttl will free it: %s", lock.key, error)
+
+
+def _orphan(lock: Lock | AsyncLock, held: Holding | None) -> LeaseTicket | None:
+    """Give the ticket of what this very wish was granted; None if it was granted nothing."""
+    if held is None or held.ttl is None or held.labels.get(WISH) != lock.settings.labels[WISH]:
+        return None
+    return LeaseTicket(lock._open_now().store.url, held.key, held.holder, held.incarnation, held.ttl)
+
+
+def marked(lock: L) -> L:
+    """Give the lock with a label by which this wish is known from all others, also of this process."""
+    labels = {**lock.settings.labels, WISH: os.urandom(8).hex()}
+    marked = copy.copy(lock)
+    marked._settings = dataclasses.replace(lock.settings, labels=labels)
+    return marked
