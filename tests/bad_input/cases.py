@@ -230,7 +230,7 @@ FILE_OF_CREDENTIALS = (
 )
 
 BUCKETS = [
-    Case("httpx is missing", StoreRefused, EXTRA, missing("httpx"), STORE),
+    Case("httpcore is missing", StoreRefused, EXTRA, missing("httpcore"), STORE),
     Case("google-auth is missing", StoreRefused, EXTRA, missing("google.auth"), STORE),
     Case(
         "bucket is missing",

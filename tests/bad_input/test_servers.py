@@ -223,7 +223,7 @@ def test_h22_what_is_printed_of_a_url_has_no_credentials_and_is_printed_the_same
 LIBRARIES: Final = {
     "redis": ("redis", "redis"),
     "redlock": ("redis", "redis"),
-    "etcd": ("httpx", "etcd"),
+    "etcd": ("httpcore", "etcd"),
     "postgresql": ("psycopg", "postgres"),
     "zk": ("kazoo", "zookeeper"),
     "cassandra": ("cassandra", "cassandra"),

@@ -169,7 +169,7 @@ def imported(*words: str) -> set[str]:
     return set(done.stderr.splitlines()[-1].split())
 
 
-HEAVY = {"pendulum", "rich", "httpx", "asyncio", "google", "ssl", "subprocess", "email"}
+HEAVY = {"pendulum", "rich", "httpcore", "asyncio", "google", "ssl", "subprocess", "email"}
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["inspect", "--help"], ["completion", "zsh"]])

@@ -210,12 +210,12 @@ def test_naming_a_lock_imports_no_client_library() -> None:
         "from lockstead.stores import url\n"
         "for text in ('gs://b/locks#apt', 'memory:#apt'):\n"
         "    url.parse_lock(text), url.printable(url.parse_lock(text))\n"
-        "print(sorted({'httpx', 'google.auth', 'google.cloud.storage', 'pendulum', 'sqlite3'} & set(sys.modules)))\n"
+        "print(sorted({'httpcore', 'google.auth', 'google.cloud.storage', 'pendulum', 'sqlite3'} & set(sys.modules)))\n"
     )
     assert said == ["[]"]
 
 
-@pytest.mark.parametrize("missing", ["httpx", "google.auth"])
+@pytest.mark.parametrize("missing", ["httpcore", "google.auth"])
 def test_a_missing_client_library_is_named_with_what_to_type(missing: str) -> None:
     said = run_apart(
         f"import sys; sys.modules[{missing!r}] = None\n"

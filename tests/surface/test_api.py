@@ -44,7 +44,7 @@ def test_everything_that_is_exported_is_there() -> None:
 
 
 HEAVY = (
-    *("pendulum", "httpx", "sqlite3", "google", "asyncio", "ssl", "socket", "ctypes", "subprocess", "email"),
+    *("pendulum", "httpcore", "sqlite3", "google", "asyncio", "ssl", "socket", "ctypes", "subprocess", "email"),
     *("redis", "psycopg", "kazoo", "cassandra", "json"),
 )
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from lockstead.stores.bounds import BoundedSocket, Bounds
 from lockstead.stores.etcd import sockets as etcd_sockets
 from lockstead.stores.etcd.sockets import Connection, Sockets, Unanswered, Unsent
 from lockstead.stores.etcd.wire import Request
@@ -89,7 +90,7 @@ def scripted(*answers: bytes | None, piece: int = 65536) -> Iterator[tuple[Scrip
 
 
 def exchange(server: Scripted, sockets: Sockets, limit: float = LIMIT) -> tuple[int, bytes]:
-    return sockets.exchange(server.address, ASKED, None, limit, limit)
+    return sockets.exchange(server.address, ASKED, None, Bounds(limit))
 
 
 # --- the shapes of answers --------------------------------------------------------------------------------------------
@@ -188,7 +189,7 @@ def test_head_and_body_leave_in_one_write() -> None:
     with ours, theirs:
         theirs.send(USUAL)
         head = etcd_sockets.head_of("host:2379", ASKED.path, "token", len(ASKED.content))
-        assert Connection(ours).exchanged(head, ASKED.content, time.monotonic() + LIMIT) == (200, b"hello")
+        assert Connection(BoundedSocket(ours)).exchanged(head, ASKED.content, Bounds(LIMIT)) == (200, b"hello")
         sent = theirs.recv(65536)
     assert sent.startswith(b"POST /v3/kv/txn HTTP/1.1\r\nHost: host:2379\r\n")
     assert b"\r\nAuthorization: token\r\n" in sent
@@ -224,9 +225,9 @@ def test_an_answer_that_trickles_in_takes_no_longer_than_the_limit() -> None:
     with ours, theirs:
         thread.start()
         head = etcd_sockets.head_of("host:2379", ASKED.path, None, len(ASKED.content))
-        connection = Connection(ours)
+        connection = Connection(BoundedSocket(ours))
         with pytest.raises(TimeoutError):
-            connection.exchanged(head, ASKED.content, time.monotonic() + 0.3)
+            connection.exchanged(head, ASKED.content, Bounds(0.3))
         has_ended.set()
         thread.join()
     assert connection.is_over
@@ -234,7 +235,7 @@ def test_an_answer_that_trickles_in_takes_no_longer_than_the_limit() -> None:
 
 def test_where_nobody_listens_nothing_was_sent() -> None:
     with pytest.raises(Unsent, match="ConnectionRefused"):
-        Sockets(None).exchange(f"127.0.0.1:{free_port()}", ASKED, None, LIMIT, LIMIT)
+        Sockets(None).exchange(f"127.0.0.1:{free_port()}", ASKED, None, Bounds(LIMIT))
 
 
 def test_what_is_closed_keeps_no_connection() -> None:

@@ -20,6 +20,7 @@ from google.cloud import storage
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Read
 from lockstead.stores import url
+from lockstead.stores.bounds import Bounds
 from lockstead.stores.gcs.access import ENDPOINT, Access, access_of, default_access
 from lockstead.stores.gcs.store import GcsStore
 from lockstead.stores.gcs.wire import Place
@@ -87,8 +88,8 @@ def test_a_token_is_fetched_once_and_used_until_it_is_due() -> None:
     credentials = Tokens()
     access = Access(ENDPOINT, credentials)
     for _ in range(3):
-        assert bearer(access.signed({}, 5.0)) == f"Bearer {SECRET}-1"
-    assert asyncio.run(access.asigned({"X": "1"}, 5.0))["X"] == "1"
+        assert bearer(access.signed({}, Bounds(5.0))) == f"Bearer {SECRET}-1"
+    assert asyncio.run(access.asigned({"X": "1"}, Bounds(5.0)))["X"] == "1"
     assert credentials.refreshed == 1
 
 
@@ -97,7 +98,7 @@ def test_many_threads_wait_for_one_refresh() -> None:
     access = Access(ENDPOINT, credentials)
     release = threading.Timer(0.1, credentials.go_on.set)
     release.start()
-    signed = in_threads([lambda: bearer(access.signed({}, 20.0))] * 8)
+    signed = in_threads([lambda: bearer(access.signed({}, Bounds(20.0)))] * 8)
     release.join()
     assert set(signed) == {f"Bearer {SECRET}-1"}
 
@@ -108,11 +109,11 @@ def test_a_token_that_is_due_is_used_while_a_new_one_is_fetched() -> None:
     credentials.valid_for(120.0)  # google-auth calls it expired from 225 s before
     assert not credentials.valid
     access = Access(ENDPOINT, credentials)
-    assert bearer(access.signed({}, 5.0)) == f"Bearer {SECRET}-old"
-    assert bearer(asyncio.run(access.asigned({}, 5.0))) == f"Bearer {SECRET}-old"
+    assert bearer(access.signed({}, Bounds(5.0))) == f"Bearer {SECRET}-old"
+    assert bearer(asyncio.run(access.asigned({}, Bounds(5.0)))) == f"Bearer {SECRET}-old"
     credentials.go_on.set()
     ends_at = time.monotonic() + 20.0
-    while bearer(access.signed({}, 5.0)) != f"Bearer {SECRET}-1":
+    while bearer(access.signed({}, Bounds(5.0))) != f"Bearer {SECRET}-1":
         assert time.monotonic() < ends_at
         time.sleep(0.005)
     assert credentials.refreshed == 1
@@ -137,12 +138,12 @@ def test_a_refresh_that_ends_while_the_token_is_looked_at_is_not_done_again() ->
     credentials.token = f"{SECRET}-old"
     credentials.valid_for(120.0)
     access = Access(ENDPOINT, credentials)
-    assert bearer(access.signed({}, 5.0)) == f"Bearer {SECRET}-old"
+    assert bearer(access.signed({}, Bounds(5.0))) == f"Bearer {SECRET}-old"
     in_time = time.monotonic() + 20.0
     while not credentials.refreshed:
         assert time.monotonic() < in_time
         time.sleep(0.005)
-    assert bearer(access.signed({}, 5.0)) == f"Bearer {SECRET}-1"
+    assert bearer(access.signed({}, Bounds(5.0))) == f"Bearer {SECRET}-1"
     assert not any(thread.name == "lockstead-token" for thread in threading.enumerate())
     assert credentials.refreshed == 1
 
@@ -152,12 +153,12 @@ def test_h09_a_token_endpoint_that_hangs_costs_no_more_than_the_limit() -> None:
     access = Access(ENDPOINT, credentials)
     began_at = time.monotonic()
     with pytest.raises(StoreUnavailable, match=r"no access token .* within 0\.1 s; nothing was sent"):
-        access.signed({}, 0.1)
+        access.signed({}, Bounds(0.1))
     with pytest.raises(StoreUnavailable):
-        asyncio.run(access.asigned({}, 0.1))
+        asyncio.run(access.asigned({}, Bounds(0.1)))
     assert time.monotonic() - began_at < 10.0
     credentials.go_on.set()
-    assert bearer(access.signed({}, 20.0)) == f"Bearer {SECRET}-1"
+    assert bearer(access.signed({}, Bounds(20.0))) == f"Bearer {SECRET}-1"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,8 @@ def test_h09_a_token_endpoint_that_hangs_costs_no_more_than_the_limit() -> None:
     ],
 )
 def test_h22_credentials_that_fail_are_told_without_what_they_said(failure: Exception, kind: type[Exception]) -> None:
-    for ask in (lambda access: access.signed({}, 5.0), lambda access: asyncio.run(access.asigned({}, 5.0))):
+    bounds = Bounds(5.0)
+    for ask in (lambda access: access.signed({}, bounds), lambda access: asyncio.run(access.asigned({}, bounds))):
         with pytest.raises(kind) as told:
             ask(Access(ENDPOINT, Tokens(failure)))
         assert SECRET not in str(told.value)
@@ -179,20 +181,20 @@ def test_h22_credentials_that_fail_are_told_without_what_they_said(failure: Exce
 
 def test_a_token_that_was_not_accepted_is_replaced_before_the_next_request() -> None:
     access = Access(ENDPOINT, Tokens())
-    assert bearer(access.signed({}, 5.0)) == f"Bearer {SECRET}-1"
+    assert bearer(access.signed({}, Bounds(5.0))) == f"Bearer {SECRET}-1"
     access.rejected()
-    assert bearer(access.signed({}, 5.0)) == f"Bearer {SECRET}-2"
-    assert bearer(access.signed({}, 5.0)) == f"Bearer {SECRET}-2"
+    assert bearer(access.signed({}, Bounds(5.0))) == f"Bearer {SECRET}-2"
+    assert bearer(access.signed({}, Bounds(5.0))) == f"Bearer {SECRET}-2"
 
 
 def test_h13_a_forked_child_does_not_wait_for_its_parents_refresh() -> None:
     credentials = Tokens(hangs=True)
     access = Access(ENDPOINT, credentials)
     with pytest.raises(StoreUnavailable):
-        access.signed({}, 0.01)
+        access.signed({}, Bounds(0.01))
     access.forget()
     credentials.go_on.set()
-    assert bearer(access.signed({}, 20.0)).startswith("Bearer ")
+    assert bearer(access.signed({}, Bounds(20.0))).startswith("Bearer ")
 
 
 def test_h18_who_is_cancelled_does_not_cancel_the_refresh_of_others() -> None:
@@ -200,8 +202,8 @@ def test_h18_who_is_cancelled_does_not_cancel_the_refresh_of_others() -> None:
     access = Access(ENDPOINT, credentials)
 
     async def both() -> dict[str, str]:
-        impatient = asyncio.ensure_future(access.asigned({}, 20.0))
-        patient = asyncio.ensure_future(access.asigned({}, 20.0))
+        impatient = asyncio.ensure_future(access.asigned({}, Bounds(20.0)))
+        patient = asyncio.ensure_future(access.asigned({}, Bounds(20.0)))
         await asyncio.sleep(0)
         impatient.cancel()
         await asyncio.gather(impatient, return_exceptions=True)
@@ -214,10 +216,10 @@ def test_h18_who_is_cancelled_does_not_cancel_the_refresh_of_others() -> None:
 
 def test_h22_nothing_that_is_printed_has_a_token() -> None:
     access = Access(ENDPOINT, Tokens())
-    access.signed({}, 5.0)
+    access.signed({}, Bounds(5.0))
     store = url.open_store("gs://bucket/locks", a_client(Tokens()))
     assert isinstance(store, GcsStore)
-    store._access.signed({}, 5.0)
+    store._access.signed({}, Bounds(5.0))
     for text in (repr(access), repr(store), str(store), store.url):
         assert SECRET not in text
     store.close()
@@ -230,11 +232,11 @@ def a_client(credentials: Any, **options: Any) -> storage.Client:
 def test_a_client_of_the_callers_own_gives_endpoint_and_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     credentials = Tokens()
-    assert bearer(access_of(a_client(credentials)).signed({}, 5.0)) == f"Bearer {SECRET}-1"
+    assert bearer(access_of(a_client(credentials)).signed({}, Bounds(5.0))) == f"Bearer {SECRET}-1"
     assert access_of(a_client(credentials)).endpoint == ENDPOINT
     elsewhere = a_client(AnonymousCredentials(), client_options={"api_endpoint": "http://127.0.0.1:9/"})  # type: ignore[no-untyped-call]
     assert access_of(elsewhere).endpoint == "http://127.0.0.1:9"
-    assert access_of(elsewhere).signed({}, 5.0) == {}
+    assert access_of(elsewhere).signed({}, Bounds(5.0)) == {}
 
 
 def test_an_emulator_is_found_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +245,7 @@ def test_an_emulator_is_found_in_the_environment(monkeypatch: pytest.MonkeyPatch
         access = default_access()
         assert access.endpoint == "http://127.0.0.1:9"
         assert not access.uses_proxies
-        assert access.signed({}, 5.0) == {}
+        assert access.signed({}, Bounds(5.0)) == {}
 
 
 def test_no_credentials_at_all_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -321,7 +323,7 @@ def test_an_endpoint_may_be_below_a_path() -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "kind", "said"),
     [
-        ("HTTPS_PROXY", f"http://me:{SECRET}@[::1", StoreRefused, "InvalidURL"),
+        ("HTTPS_PROXY", f"http://me:{SECRET}@[::1", StoreRefused, "ValueError"),
         ("HTTPS_PROXY", f"ftp://me:{SECRET}@proxy.example", StoreRefused, "ValueError"),
         ("ALL_PROXY", f"socks5://me:{SECRET}@proxy.example", StoreRefused, "socksio"),
         ("SSL_CERT_FILE", "/nowhere/ca.pem", StoreUnavailable, "SSL_CERT_FILE"),

@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from lockstead.errors import OutcomeUnknown
+from lockstead.stores.bounds import Bounds
 from lockstead.stores.redis.access import Access, Kind
 from lockstead.stores.redis.errors import code_of
 from lockstead.stores.redis.link import Link
@@ -46,7 +47,7 @@ def answering(*answers: list[bytes]) -> Iterator[Link]:
         server.start()
         address = listening.getsockname()
         access = Access(Kind.SERVER, (address,), ways={"driver_info": None})
-        link = Link(access.connection(address, PATIENCE), address, PATIENCE)
+        link = Link(access.connection(address, Bounds(PATIENCE)), address)
         try:
             link.connect(is_secure=False, role="")
             yield link
@@ -65,25 +66,25 @@ def answering(*answers: list[bytes]) -> Iterator[Link]:
 )
 def test_a_text_is_read_to_its_end_and_no_further(pieces: list[bytes]) -> None:
     with answering(pieces, [text(b"next")], [text(b"\r\n")], [text(b"")]) as link:
-        assert link.exchange_one(b"one", PATIENCE) == b"ok 1"
-        assert link.exchange_one(b"two", PATIENCE) == b"next"
-        assert link.exchange_one(b"three", PATIENCE) == b"\r\n"
-        assert link.exchange_one(b"four", PATIENCE) == b""
+        assert link.exchange_one(b"one", Bounds(PATIENCE)) == b"ok 1"
+        assert link.exchange_one(b"two", Bounds(PATIENCE)) == b"next"
+        assert link.exchange_one(b"three", Bounds(PATIENCE)) == b"\r\n"
+        assert link.exchange_one(b"four", Bounds(PATIENCE)) == b""
 
 
 def test_a_text_longer_than_what_is_read_at_once_is_read_whole() -> None:
     with answering([text(LONG)], [text(b"next")]) as link:
-        assert link.exchange_one(b"one", PATIENCE) == LONG
-        assert link.exchange_one(b"two", PATIENCE) == b"next"
+        assert link.exchange_one(b"one", Bounds(PATIENCE)) == LONG
+        assert link.exchange_one(b"two", Bounds(PATIENCE)) == b"next"
 
 
 def test_an_error_of_the_server_is_an_answer_and_the_connection_goes_on() -> None:
     answers = [[b"-NOSCRIPT No matching script.\r\n"], [b"-MOVED 42 127.0", b".0.1:7001\r\n"], [text(b"ok")]]
     with answering(*answers) as link:
-        unknown, moved = link.exchange_one(b"one", PATIENCE), link.exchange_one(b"two", PATIENCE)
+        unknown, moved = link.exchange_one(b"one", Bounds(PATIENCE)), link.exchange_one(b"two", Bounds(PATIENCE))
         assert (code_of(unknown), code_of(moved)) == ("NOSCRIPT", "MOVED")
         assert str(moved).split()[-1] == "127.0.0.1:7001"
-        assert link.exchange_one(b"three", PATIENCE) == b"ok"
+        assert link.exchange_one(b"three", Bounds(PATIENCE)) == b"ok"
 
 
 def test_a_request_longer_than_the_system_takes_at_once_is_sent_whole() -> None:
@@ -103,7 +104,7 @@ def test_a_request_longer_than_the_system_takes_at_once_is_sent_whole() -> None:
         server.start()
         with socket.create_connection(listening.getsockname()) as connected:
             connected.settimeout(0.0)
-            assert PlainSocket(connected).exchange(request, PATIENCE) == b"ok"
+            assert PlainSocket(connected).exchange(request, Bounds(PATIENCE)) == b"ok"
         server.join(PATIENCE)
     assert received == len(request)
 
@@ -122,20 +123,20 @@ TORN: Final = [
 @pytest.mark.parametrize("torn", TORN)
 def test_an_answer_that_is_torn_or_none_leaves_the_outcome_unknown(torn: list[bytes]) -> None:
     with answering(torn) as link, pytest.raises(OutcomeUnknown):
-        link.exchange_one(b"one", PATIENCE)
+        link.exchange_one(b"one", Bounds(PATIENCE))
 
 
 def test_a_server_that_is_silent_leaves_the_outcome_unknown() -> None:
     with answering([], []) as link, pytest.raises(OutcomeUnknown, match=r"no answer from Redis at .* within 0.05 s"):
-        link.exchange_one(b"one", 0.05)
+        link.exchange_one(b"one", Bounds(0.05))
 
 
 def test_a_connection_on_which_something_unasked_was_said_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstead.stores.redis.link.IDLE_CHECKED", 0.0)
     with answering([text(b"ok")], [text(b"ok"), text(b"unasked")], []) as link:
-        assert link.exchange_one(b"one", PATIENCE) == b"ok"
+        assert link.exchange_one(b"one", Bounds(PATIENCE)) == b"ok"
         assert link.is_usable()
-        assert link.exchange_one(b"two", PATIENCE) == b"ok"
+        assert link.exchange_one(b"two", Bounds(PATIENCE)) == b"ok"
         seen = threading.Event()
         for _ in range(1000):
             if not link.is_usable():
@@ -148,7 +149,7 @@ def test_a_connection_on_which_something_unasked_was_said_is_not_used_again(monk
 def test_a_connection_that_ended_while_it_idled_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockstead.stores.redis.link.IDLE_CHECKED", 0.0)
     with answering([text(b"ok")]) as link:
-        assert link.exchange_one(b"one", PATIENCE) == b"ok"
+        assert link.exchange_one(b"one", Bounds(PATIENCE)) == b"ok"
         pause = threading.Event()
         for _ in range(1000):
             if not link.is_usable():

@@ -27,6 +27,7 @@ from cassandra.query import PreparedStatement, dict_factory
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.cassandra import rows
+from lockstead.stores.cassandra.bounded import bounded, names_of
 from lockstead.stores.cassandra.errors import (
     PROTOCOL,
     failure,
@@ -222,11 +223,11 @@ def cluster_of(where: Where) -> Any:
     """Make a cluster object as the URL says, not connected."""
     profile = cluster.ExecutionProfile(load_balancing_policy=DCAwareRoundRobinPolicy(where.datacenter or None))
     return cluster.Cluster(
+        connection_class=bounded(names_of(where.hosts) if where.tls else {}),
         contact_points=[cluster.DefaultEndPoint(host, port) for host, port in where.hosts],
         port=where.hosts[0][1],
         auth_provider=PlainTextAuthProvider(where.user, where.password) if where.user else None,
         ssl_context=_tls(where) if where.tls else None,
-        ssl_options={"server_hostname": where.hosts[0][0]} if where.tls else None,
         execution_profiles={cluster.EXEC_PROFILE_DEFAULT: profile},
         protocol_version=PROTOCOL,
         reconnection_policy=ConstantReconnectionPolicy(RECONNECT_EVERY, max_attempts=None),
@@ -348,7 +349,8 @@ def _disown(inherited: Any) -> None:
     notices the fork and closes what it has) and when it ends.
     """
     cluster._clusters_for_shutdown.discard(inherited)
-    reactor: Any = sys.modules.get(inherited.connection_class.__module__)
-    if getattr(reactor, "_global_loop", None) is not None:
-        _INHERITED.append(reactor._global_loop)
-        reactor._global_loop = None
+    for kind in inherited.connection_class.__mro__:
+        reactor: Any = sys.modules.get(kind.__module__)
+        if getattr(reactor, "_global_loop", None) is not None:
+            _INHERITED.append(reactor._global_loop)
+            reactor._global_loop = None

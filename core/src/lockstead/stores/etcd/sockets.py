@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import select
-import socket
 import ssl
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Final
 import h11
 
 from lockstead.frozen import frozen
+from lockstead.stores.bounds import BoundedSocket, Bounds, dialled, in_tls
 from lockstead.stores.etcd.wire import Request
 
 KEEPALIVE: Final = 10.0
@@ -45,21 +45,12 @@ class Unanswered(Exception):  # noqa: N818 - it is said of the request
     """The connection ended, or no HTTP came back, after the request may have been sent."""
 
 
-def connected(endpoint: str, tls: ssl.SSLContext | None, limit: float) -> socket.socket:
-    """Connect to host:port within `limit` seconds, for small messages. OSError or ValueError if it fails."""
+def connected(endpoint: str, tls: ssl.SSLContext | None, bounds: Bounds) -> BoundedSocket:
+    """Connect to host:port within what is left. OSError or ValueError if it fails."""
     host, _, port = endpoint.rpartition(":")
     host = host.strip("[]")
-    ends_at = time.monotonic() + limit
-    plain = socket.create_connection((host, int(port)), max(0.001, limit))
-    try:
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if tls is None:
-            return plain
-        plain.settimeout(max(0.001, ends_at - time.monotonic()))
-        return tls.wrap_socket(plain, server_hostname=host)
-    except BaseException:
-        plain.close()
-        raise
+    plain = dialled(host, int(port), bounds)
+    return BoundedSocket(plain if tls is None else in_tls(plain, tls, host, bounds), bounds)
 
 
 @frozen
@@ -75,10 +66,10 @@ class Connection:
 
     __slots__ = ("_idle_since", "_poll", "_socket", "is_over")
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: BoundedSocket) -> None:
         self._socket = connection
         self._poll = select.poll()
-        self._poll.register(connection, select.POLLIN)
+        self._poll.register(connection.raw, select.POLLIN)
         self._idle_since = time.monotonic()
         self.is_over = False
 
@@ -90,35 +81,39 @@ class Connection:
         """Tell whether it is old, or has ended while idle: what is readable now is its end."""
         return self.is_old() or bool(self._poll.poll(0))
 
-    def exchanged(self, head: Head, content: bytes, ends_at: float) -> tuple[int, bytes]:
-        """Send a request and give status and body of its answer. Unanswered, or TimeoutError after `ends_at`."""
+    def exchanged(self, head: Head, content: bytes, bounds: Bounds) -> tuple[int, bytes]:
+        """Send a request and give status and body of its answer. Unanswered, or TimeoutError when the time is over."""
         self.is_over = True  # until proved otherwise
+        connection = self._socket
+        connection.bounds = bounds
+        connection.settimeout(None)
         try:
-            self._write(head.written + content, ends_at)
-            received = self._receive(ends_at)
+            self._write(head.written + content)
+            received = connection.recv(CHUNK)
             framed = length_of(received)
             if framed is None:
-                return self._parsed(head.event, content, received, ends_at)
+                return self._parsed(head.event, content, received)
             begins, ends = framed
-            while len(received) < ends:
-                more = self._receive(ends_at)
+            pieces, came = [received], len(received)
+            while came < ends:
+                more = connection.recv(CHUNK)
                 if not more:
                     raise Unanswered("the connection was closed within the answer")
-                received += more
+                pieces.append(more)
+                came += len(more)
         except TimeoutError:
             raise
         except (OSError, h11.ProtocolError) as error:
             raise Unanswered(str(error) or type(error).__name__) from error
-        if len(received) == ends:
+        if came == ends:
             self._idle()
-        return 200, received[begins:ends]
+        return 200, (received if len(pieces) == 1 else b"".join(pieces))[begins:ends]
 
     def _idle(self) -> None:
         self._idle_since = time.monotonic()
         self.is_over = False
 
-    def _write(self, message: bytes, ends_at: float) -> None:
-        self._socket.settimeout(_left(ends_at))
+    def _write(self, message: bytes) -> None:
         try:
             self._socket.sendall(message)
         except TimeoutError:
@@ -127,11 +122,7 @@ class Connection:
             # whoever turns us away may have said why before he closed
             return
 
-    def _receive(self, ends_at: float) -> bytes:
-        self._socket.settimeout(_left(ends_at))
-        return self._socket.recv(CHUNK)
-
-    def _parsed(self, head: h11.Request, content: bytes, received: bytes, ends_at: float) -> tuple[int, bytes]:
+    def _parsed(self, head: h11.Request, content: bytes, received: bytes) -> tuple[int, bytes]:
         """Have h11 read an answer of which this much has come."""
         parser, status, body = h11.Connection(h11.CLIENT), 0, []
         for said in (head, h11.Data(data=content), h11.EndOfMessage()):
@@ -151,7 +142,7 @@ class Connection:
                     return status, b"".join(body)
                 elif not isinstance(event, h11.InformationalResponse):
                     raise Unanswered("the answer has no end")
-            received = self._receive(ends_at)
+            received = self._socket.recv(CHUNK)
 
     def close(self) -> None:
         """End it."""
@@ -170,20 +161,19 @@ class Sockets:
         self._head: Callable[[str, str, str | None, int], Head] = lru_cache(HEADS_MAX)(head_of)
 
     def exchange(
-        self, endpoint: str, request: Request, token: str | None, limit: float, connecting: float
+        self, endpoint: str, request: Request, token: str | None, bounds: Bounds, share: float = 1.0
     ) -> tuple[int, bytes]:
-        """Give status and body of a member's answer. limit and connecting (within it) are seconds.
+        """Give status and body of a member's answer. share: the part of the time left that connecting may take.
 
         Unsent if it certainly did not go out; Unanswered or TimeoutError if that is not known.
         """
-        ends_at = time.monotonic() + limit
         head = self._head(endpoint, request.path, token, len(request.content))
-        if not self._room.acquire(timeout=limit):
+        if not self._room.acquire(timeout=max(0.0, bounds.ends_at - time.monotonic())):
             raise Unsent(f"all {CONNECTIONS_MAX} connections are in use")
         try:
-            connection = self._idle_one(endpoint) or self._new(endpoint, min(connecting, _left(ends_at)))
+            connection = self._idle_one(endpoint) or self._new(endpoint, bounds.part(share))
             try:
-                return connection.exchanged(head, request.content, ends_at)
+                return connection.exchanged(head, request.content, bounds)
             finally:
                 self._put_back(endpoint, connection)
         finally:
@@ -200,9 +190,9 @@ class Sockets:
                 return connection
             connection.close()
 
-    def _new(self, endpoint: str, limit: float) -> Connection:
+    def _new(self, endpoint: str, bounds: Bounds) -> Connection:
         try:
-            return Connection(connected(endpoint, self._tls, limit))
+            return Connection(connected(endpoint, self._tls, bounds))
         except (OSError, ValueError) as error:
             raise Unsent(f"{type(error).__name__}: {error}") from error
 
@@ -223,10 +213,6 @@ class Sockets:
             self._idle.clear()
         for connection in idle:
             connection.close()
-
-
-def _left(ends_at: float) -> float:
-    return max(0.001, ends_at - time.monotonic())
 
 
 def length_of(received: bytes) -> tuple[int, int] | None:

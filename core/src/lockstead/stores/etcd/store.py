@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
 from lockstead.stores.bootclock import boot_now
+from lockstead.stores.bounds import LISTING_MAX, Bounds, bounds_of
 from lockstead.stores.etcd import wire
 from lockstead.stores.etcd.batch import batch
 from lockstead.stores.etcd.errors import answered, is_token_spent
@@ -30,9 +31,8 @@ from lockstead.stores.etcd.wire import Request, Response
 from lockstead.stores.loops import PerLoop
 
 if TYPE_CHECKING:
-    import httpx
-
     from lockstead.stores.examination import Finding, Promise
+    from lockstead.stores.http import AwaitedPool
     from lockstead.values import Name
 
 A = TypeVar("A")
@@ -92,7 +92,7 @@ class EtcdStore:
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds: one transaction, and what its lease needs."""
-        return cast(A, self._carried(self._talker.steps(command), limit))
+        return cast(A, self._carried_within(self._talker.steps(command), bounds_of(command, limit)))
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
         """Renew many leases by one KeepAlive and one range; what is left over is carried out one by one."""
@@ -110,67 +110,58 @@ class EtcdStore:
         return answers
 
     def _carried(self, steps: Steps[T], limit: float) -> T:
-        ends_at = time.monotonic() + limit
+        return self._carried_within(steps, Bounds(limit, LISTING_MAX))
+
+    def _carried_within(self, steps: Steps[T], bounds: Bounds) -> T:
         course = Course(steps)
         outcome: Response | StoreError | None = None
         try:
             while (request := course.on(outcome)) is not None:
                 try:
-                    outcome = self._sent(request, ends_at - time.monotonic(), limit)
+                    outcome = self._sent(request, bounds)
                 except StoreError as error:
                     outcome = error
             return course.result()
         finally:
             course.close()
 
-    def _sent(self, request: Request, left: float, limit: float, only: int | None = None) -> Response:
-        ends_at = time.monotonic() + left
+    def _sent(self, request: Request, bounds: Bounds, only: int | None = None) -> Response:
         sockets, token = self._blocking(), self._token
         if self._settings.user is not None and token is None:
-            token = self._signed_in(sockets, None, left, limit)
-        response = self._send(sockets, request, token, ends_at - time.monotonic(), limit, only)
+            token = self._signed_in(sockets, None, bounds)
+        response = self._send(sockets, request, token, bounds, only)
         if self._settings.user is not None and is_token_spent(response):
-            token = self._signed_in(sockets, token, ends_at - time.monotonic(), limit)
-            response = self._send(sockets, request, token, ends_at - time.monotonic(), limit, only)
+            token = self._signed_in(sockets, token, bounds)
+            response = self._send(sockets, request, token, bounds, only)
         return response
 
     def _send(
-        self,
-        sockets: Sockets,
-        request: Request,
-        token: str | None,
-        left: float,
-        limit: float,
-        only: int | None = None,
+        self, sockets: Sockets, request: Request, token: str | None, bounds: Bounds, only: int | None = None
     ) -> Response:
-        ends_at = time.monotonic() + left
         count = len(self._members) if only is None else 1
         for tried, (number, _url) in enumerate(self._members.in_turn(only)):
-            rest = self._rest(ends_at, request, limit)
-            share = rest / (count - tried)
+            self._check_time(bounds, request)
             member = self._settings.endpoints[number]
             sent_at = boot_now()
             try:
-                status, body = sockets.exchange(member, request, token, rest, share)
+                status, body = sockets.exchange(member, request, token, bounds, 1 / (count - tried))
             except Exception as error:
                 mistaken = None
                 if looks_mistaken(error) and not self._has_served:
-                    mistaken = mistake(self._members, number, self._looking(ends_at))
-                failure = self._judged(mistaken or error, request, number, limit)
+                    mistaken = mistake(self._members, number, self._looking(bounds))
+                failure = self._judged(mistaken or error, request, number, bounds)
                 if isinstance(failure, StoreUnavailable) and tried + 1 < count:
                     continue
                 raise failure from error
             return self._received(number, Response(status, body, sent_at, member))
         raise StoreUnavailable(f"no member of etcd could be asked for {request.what}")
 
-    def _signed_in(self, sockets: Sockets, spent: str | None, left: float, limit: float) -> str | None:
-        ends_at = time.monotonic() + left
+    def _signed_in(self, sockets: Sockets, spent: str | None, bounds: Bounds) -> str | None:
         with self._signing_in:
             if self._token is not None and self._token != spent:
                 return self._token
             request = self._sign_in()
-            response = self._send(sockets, request, None, ends_at - time.monotonic(), limit)
-            return self._accepted(request, response)
+            return self._accepted(request, self._send(sockets, request, None, bounds))
 
     def _blocking(self) -> Sockets:
         with self._lock:
@@ -215,7 +206,7 @@ class EtcdStore:
 
     def _sent_to(self, number: int, request: Request, limit: float) -> Response | StoreError:
         try:
-            return self._sent(request, limit, limit, number)
+            return self._sent(request, Bounds(limit), number)
         except StoreError as error:
             return error
 
@@ -223,81 +214,71 @@ class EtcdStore:
 
     async def aperform(self, command: Command[Any], limit: float) -> Any:
         """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
-        ends_at = time.monotonic() + limit
+        bounds = bounds_of(command, limit)
         course = Course(self._talker.steps(command))
         outcome: Response | StoreError | None = None
         try:
             while (request := course.on(outcome)) is not None:
                 try:
-                    outcome = await self._asent(request, ends_at - time.monotonic(), limit)
+                    outcome = await self._asent(request, bounds)
                 except StoreError as error:
                     outcome = error
             return course.result()
         finally:
             course.close()
 
-    async def _asent(self, request: Request, left: float, limit: float) -> Response:
-        ends_at = time.monotonic() + left
+    async def _asent(self, request: Request, bounds: Bounds) -> Response:
         self._check_open()
-        transport, token = await self._awaiting.get(), self._token
+        pool, token = await self._awaiting.get(), self._token
         if self._settings.user is not None and token is None:
-            token = await self._asigned_in(transport, left, limit)
-        response = await self._asend(transport, request, token, ends_at - time.monotonic(), limit)
+            token = await self._asigned_in(pool, bounds)
+        response = await self._asend(pool, request, token, bounds)
         if self._settings.user is not None and is_token_spent(response):
-            token = await self._asigned_in(transport, ends_at - time.monotonic(), limit)
-            response = await self._asend(transport, request, token, ends_at - time.monotonic(), limit)
+            token = await self._asigned_in(pool, bounds)
+            response = await self._asend(pool, request, token, bounds)
         return response
 
-    async def _asend(
-        self, transport: httpx.AsyncHTTPTransport, request: Request, token: str | None, left: float, limit: float
-    ) -> Response:
-        ends_at = time.monotonic() + left
+    async def _asend(self, pool: AwaitedPool, request: Request, token: str | None, bounds: Bounds) -> Response:
+        from lockstead.stores.http import aexchanged
+
+        count = len(self._members)
         for tried, (number, url) in enumerate(self._members.in_turn()):
-            rest = self._rest(ends_at, request, limit)
-            share = rest / (len(self._members) - tried)
+            self._check_time(bounds, request)
             sent_at = boot_now()
             try:
-                # the phases are limited too, and know better what was never sent: they come first
-                async with asyncio.timeout(rest + 0.1):
-                    asked = self._members.request(url, request, token, rest, share)
-                    answer = await transport.handle_async_request(asked)
-                    try:
-                        body = await answer.aread()
-                    finally:
-                        await answer.aclose()
+                asked = self._members.request(url, request, token)
+                answer = await aexchanged(pool, asked, bounds, 1 / (count - tried))
             except Exception as error:
                 mistaken = None
                 if looks_mistaken(error) and not self._has_served:
-                    mistaken = await asyncio.to_thread(mistake, self._members, number, self._looking(ends_at))
-                failure = self._judged(mistaken or error, request, number, limit)
-                if isinstance(failure, StoreUnavailable) and tried + 1 < len(self._members):
+                    mistaken = await asyncio.to_thread(mistake, self._members, number, self._looking(bounds))
+                failure = self._judged(mistaken or error, request, number, bounds)
+                if isinstance(failure, StoreUnavailable) and tried + 1 < count:
                     continue
                 raise failure from error
             finally:
                 if not self._is_open:
-                    await transport.aclose()
+                    await pool.aclose()
             member = self._settings.endpoints[number]
-            return self._received(number, Response(answer.status_code, body, sent_at, member))
+            return self._received(number, Response(answer.status, answer.body, sent_at, member))
         raise StoreUnavailable(f"no member of etcd could be asked for {request.what}")
 
-    async def _asigned_in(self, transport: httpx.AsyncHTTPTransport, left: float, limit: float) -> str | None:
+    async def _asigned_in(self, pool: AwaitedPool, bounds: Bounds) -> str | None:
         request = self._sign_in()
-        return self._accepted(request, await self._asend(transport, request, None, left, limit))
+        return self._accepted(request, await self._asend(pool, request, None, bounds))
 
     # --- both ----------------------------------------------------------------------------------------------------
 
-    def _rest(self, ends_at: float, request: Request, limit: float) -> float:
-        rest = ends_at - time.monotonic()
-        if rest <= 0:
-            raise StoreUnavailable(f"{limit:.3g} s were over before {request.what} could be sent to etcd")
-        return rest
+    def _check_time(self, bounds: Bounds, request: Request) -> None:
+        if bounds.is_over:
+            raise StoreUnavailable(f"{bounds.limit:.3g} s were over before {request.what} could be sent to etcd")
 
-    def _looking(self, ends_at: float) -> float:
-        return min(MISTAKE_LIMIT, max(0.05, ends_at - time.monotonic()))
+    def _looking(self, bounds: Bounds) -> float:
+        return min(MISTAKE_LIMIT, max(0.05, bounds.ends_at - time.monotonic()))
 
-    def _judged(self, error: Exception, request: Request, number: int, limit: float) -> StoreError:
+    def _judged(self, error: Exception, request: Request, number: int, bounds: Bounds) -> StoreError:
         member = self._settings.endpoints[number]
-        failure = error if isinstance(error, StoreError) else translated(error, request, member, limit)
+        failure = error if isinstance(error, StoreError) else translated(error, request, member, bounds)
         if isinstance(failure, StoreUnavailable | OutcomeUnknown):
             self._members.failed(number)
         return failure

@@ -1,27 +1,28 @@
 """Decides how a request leaves for the members of an etcd: to which one, by which connections; and why it got nowhere.
 
-Blocking requests go over sockets of our own (`sockets`), awaiting ones through httpx, below its client; so nothing
-is sent twice or led elsewhere. Only what was certainly never sent is offered to the next member. Must not know what is
+Blocking requests go over sockets of our own (`sockets`), awaiting ones over httpcore's; so nothing is sent twice or led
+elsewhere. Only what was certainly never sent is offered to the next member. Must not know what is
 asked, nor who owns a transport.
 """
 
 from __future__ import annotations
 
-import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.bounds import Bounds
 from lockstead.stores.etcd.errors import NOT_ETCD
 from lockstead.stores.etcd.settings import EtcdSettings
-from lockstead.stores.etcd.sockets import CONNECTIONS_MAX, KEEPALIVE, Sockets, Unanswered, Unsent
+from lockstead.stores.etcd.sockets import Sockets, Unanswered, Unsent, connected
 from lockstead.stores.etcd.wire import Request
 
 if TYPE_CHECKING:
-    import httpx
+    import httpcore
+
+    from lockstead.stores.http import AwaitedPool
 
 MISTAKE_LIMIT: Final = 1.0
 """Seconds in which it is found out what is spoken where no HTTP came back."""
@@ -32,32 +33,19 @@ WANTS_TLS: Final = "etcd at {} wants TLS; write ?tls=true in the URL"
 NO_TLS: Final = "etcd at {} speaks no TLS; leave tls and certificates out of the URL"
 
 
-class _Phases(dict[str, float]):
-    """The time-outs of one request, by phase: each may take what its predecessors left, connecting only its share."""
-
-    def __init__(self, limit: float, connecting: float) -> None:
-        super().__init__()
-        self._ends_at = time.monotonic() + limit
-        self._connecting = connecting
-
-    def get(self, phase: str, _default: object = None) -> float:
-        left = max(0.001, self._ends_at - time.monotonic())
-        return min(left, self._connecting) if phase == "connect" else left
-
-
 class Members:
     """The members of one etcd, and which of them is asked first. Safe to share between threads."""
 
     def __init__(self, settings: EtcdSettings) -> None:
-        import httpx
+        import httpcore
 
         self.settings = settings
-        self._urls = [httpx.URL(f"{settings.scheme}://{endpoint}/") for endpoint in settings.endpoints]
+        self._urls = [httpcore.URL(f"{settings.scheme}://{endpoint}/") for endpoint in settings.endpoints]
         self._first = 0
         self._tls: ssl.SSLContext | None = None
         self._lock = threading.Lock()
 
-    def in_turn(self, only: int | None = None) -> Iterator[tuple[int, httpx.URL]]:
+    def in_turn(self, only: int | None = None) -> Iterator[tuple[int, httpcore.URL]]:
         """Give the members, the one that served last first; or only this one."""
         first = self._first if only is None else only
         for step in range(len(self._urls) if only is None else 1):
@@ -76,27 +64,25 @@ class Members:
     def __len__(self) -> int:
         return len(self._urls)
 
-    def request(self, url: httpx.URL, request: Request, token: str | None, limit: float, share: float) -> httpx.Request:
-        """Give a request as httpx wants it; limit and share are seconds, for all of it and for connecting."""
-        import httpx
+    def request(self, url: httpcore.URL, request: Request, token: str | None) -> httpcore.Request:
+        """Give a request as httpcore wants it."""
+        from lockstead.stores.http import request as asked
 
         headers = {"User-Agent": "lockstead", "Content-Type": "application/json"}
         if token:
             headers["Authorization"] = token
-        # what differs from request to request goes as it is: to parse it takes as long as all the rest
-        extensions: dict[str, object] = {"timeout": _Phases(limit, share), "target": request.path.encode("ascii")}
         method = "POST" if request.content else "GET"
-        return httpx.Request(method, url, headers=headers, content=request.content, extensions=extensions)
+        return asked(method, url, request.path.encode("ascii"), headers, request.content)
 
     def blocking(self) -> Sockets:
         """Make what blocking requests go over. StoreRefused if a certificate cannot be used."""
         return Sockets(self.tls() if self.settings.is_secure else None)
 
-    def awaiting(self) -> httpx.AsyncHTTPTransport:
-        """Make a transport for awaiting requests, like `blocking`."""
-        import httpx
+    def awaiting(self) -> AwaitedPool:
+        """Make connections for awaiting requests, like `blocking`."""
+        from lockstead.stores.http import awaiting
 
-        return httpx.AsyncHTTPTransport(limits=_limits(), verify=self.tls(), trust_env=False)
+        return awaiting(self.tls())
 
     def tls(self) -> ssl.SSLContext:
         """Give how members prove who they are, and we to them."""
@@ -104,14 +90,6 @@ class Members:
             if self._tls is None:
                 self._tls = _context(self.settings)
             return self._tls
-
-
-def _limits() -> httpx.Limits:
-    import httpx
-
-    return httpx.Limits(
-        max_connections=CONNECTIONS_MAX, max_keepalive_connections=CONNECTIONS_MAX, keepalive_expiry=KEEPALIVE
-    )
 
 
 def _context(settings: EtcdSettings) -> ssl.SSLContext:
@@ -139,9 +117,9 @@ def _no_password() -> str:
     raise ValueError("the key is encrypted; write it without a password")
 
 
-def translated(error: Exception, request: Request, member: str, limit: float) -> StoreError:
+def translated(error: Exception, request: Request, member: str, bounds: Bounds) -> StoreError:
     """Tell what was certainly never sent from everything else, which may have been applied. member is host:port."""
-    import httpx
+    import httpcore
 
     if isinstance(error, Unsent | Unanswered):
         told = str(error)
@@ -150,10 +128,10 @@ def translated(error: Exception, request: Request, member: str, limit: float) ->
     refused = _refused(_chain(error), member)
     if refused is not None:
         return refused
-    if isinstance(error, Unsent | httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+    if isinstance(error, Unsent | httpcore.ConnectError | httpcore.ConnectTimeout | httpcore.PoolTimeout):
         return StoreUnavailable(f"no connection to etcd at {member} for {request.what} ({told}); nothing was sent")
-    if isinstance(error, httpx.TimeoutException | TimeoutError):
-        return OutcomeUnknown(f"etcd at {member} gave no answer to {request.what} within {limit:.3g} s")
+    if isinstance(error, httpcore.TimeoutException | TimeoutError):
+        return OutcomeUnknown(f"etcd at {member} gave no answer to {request.what} within {bounds.limit:.3g} s")
     return OutcomeUnknown(f"no clear answer of etcd at {member} to {request.what} ({told})")
 
 
@@ -183,49 +161,45 @@ def _refused(said: str, member: str) -> StoreRefused | None:
 
 def looks_mistaken(error: Exception) -> bool:
     """Tell whether a connection ended as if another language were spoken there: it is worth a look which one."""
-    import httpx
+    import httpcore
 
     if isinstance(error, Unsent):
         return not isinstance(error.__cause__, TimeoutError)
-    return isinstance(error, Unanswered | httpx.RemoteProtocolError | httpx.ReadError | httpx.ConnectError)
+    return isinstance(error, Unanswered | httpcore.RemoteProtocolError | httpcore.ReadError | httpcore.ConnectError)
 
 
 def mistake(members: Members, number: int, limit: float) -> StoreRefused | None:
     """Look what is spoken at a member, by connections of its own; None if it may be what we speak, or nobody is there.
 
-    Nothing that matters is sent on them.
+    Nothing that matters is sent on them. limit is seconds for all of it.
     """
-    settings = members.settings
+    settings, bounds = members.settings, Bounds(limit)
     member = settings.endpoints[number]
-    host, _, port = member.rpartition(":")
-    place = host.strip("[]"), int(port)
     tls = members.tls()
     if not settings.is_secure:
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     try:
-        with socket.create_connection(place, limit) as plain:
-            plain.sendall(HELLO)
-            answer = _answer(plain)
+        answer = _hello(member, None, bounds)
         if answer.startswith(b"HTTP/") and b"HTTPS server" not in answer:
             return StoreRefused(NO_TLS.format(member)) if settings.is_secure else None
         if answer and not answer.startswith(b"HTTP/"):
             return StoreRefused(f"no HTTP is spoken at {member}: {NOT_ETCD}")
-        with (
-            socket.create_connection(place, limit) as plain,
-            tls.wrap_socket(plain, server_hostname=place[0]) as secure,
-        ):
-            if not settings.is_secure:
-                return StoreRefused(WANTS_TLS.format(member))
-            # from TLS 1.3 on a client hears only when it reads what is thought of its certificate
-            secure.sendall(HELLO)
-            secure.recv(1)
+        if not settings.is_secure:
+            connected(member, tls, bounds).close()
+            return StoreRefused(WANTS_TLS.format(member))
+        # from TLS 1.3 on a client hears only when it reads what is thought of its certificate
+        _hello(member, tls, bounds)
     except (OSError, ValueError) as error:
         return _refused(_chain(error), member)
     return None
 
 
-def _answer(plain: socket.socket) -> bytes:
+def _hello(member: str, tls: ssl.SSLContext | None, bounds: Bounds) -> bytes:
+    connection = connected(member, tls, bounds)
     try:
-        return plain.recv(4096)
+        connection.sendall(HELLO)
+        return connection.recv(4096)
     except ConnectionError:
         return b""
+    finally:
+        connection.close()

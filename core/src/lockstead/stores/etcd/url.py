@@ -49,7 +49,7 @@ class _Opener:
     def open(self, store_url: str, client: object | None) -> EtcdStore:
         """Open the store; asks the servers nothing yet.
 
-        Raises StoreRefused when httpx is missing or a certificate cannot be used, ValueError for a URL that names no
+        Raises StoreRefused when httpcore is missing or a certificate cannot be used, ValueError for a URL that names no
         etcd, TypeError for a client: there is none to bring.
         """
         import os
@@ -57,7 +57,7 @@ class _Opener:
         if client is not None:
             raise TypeError("the etcd store takes no client: it speaks to the JSON gateway by itself")
         try:
-            import httpx  # noqa: F401 - found missing here, not in the middle of a renewal
+            import httpcore  # noqa: F401 - found missing here, not in the middle of a renewal
         except ImportError as error:
             raise StoreRefused(MISSING) from error
         from lockstead.stores.etcd.settings import printable, read

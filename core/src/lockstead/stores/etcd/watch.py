@@ -1,18 +1,18 @@
 """Decides how one watch of etcd's gateway is listened to: a stream that is read a moment at a time, by who waits.
 
-httpx closes a stream whose reading timed out, and a waiter has to look around every 50 ms: so this one request goes
-out over a socket of its own, parsed by h11 (which httpx stands on). Must not know who waits, nor for what.
+httpcore closes a stream whose reading timed out, and a waiter has to look around every 50 ms: so this one request goes
+out over a socket of its own, parsed by h11. Must not know who waits, nor for what.
 """
 
 from __future__ import annotations
 
 import json
 import ssl
-import time
 from typing import Final
 
 import h11
 
+from lockstead.stores.bounds import Bounds
 from lockstead.stores.etcd.sockets import connected
 from lockstead.stores.etcd.wire import Json, b64
 
@@ -38,13 +38,14 @@ class Watch:
         self._is_begun = False
         self._early: list[Json] = []
         try:
-            self._socket = connected(endpoint, tls, limit)
+            self._socket = connected(endpoint, tls, Bounds(limit))
         except (OSError, ValueError) as error:
             raise Broken(str(error)) from error
 
     def begin(self, revision: int, limit: float) -> None:
         """Ask for every change from this revision on, and wait until etcd watches; Broken if it does not."""
         key, end = self.span
+        bounds = Bounds(limit)
         wanted: Json = {"key": b64(key), "start_revision": str(revision)}
         if end is not None:
             wanted["range_end"] = b64(end)
@@ -60,16 +61,17 @@ class Watch:
             headers.append(("Authorization", self._token))
         request = h11.Request(method="POST", target="/v3/watch", headers=headers)
         try:
+            self._socket.bounds = bounds
             sent = [self._parser.send(event) for event in (request, h11.Data(data=body), h11.EndOfMessage())]
             self._socket.sendall(b"".join(part for part in sent if part))
         except OSError as error:
             raise Broken(str(error)) from error
-        ends_at = time.monotonic() + limit
         while not self._is_begun:
-            if time.monotonic() > ends_at:
+            if bounds.is_over:
                 raise Broken("etcd did not begin to watch")
             # what changed between the look and the watch may come with its very beginning
             self._early += self._received(0.05)
+        self._socket.bounds = None  # from here on there is no end to it, and each look takes what is there
 
     def changes(self, seconds: float) -> list[Json]:
         """Give the events that came within `seconds`, as soon as there are any; Broken if there will be none."""

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.bounds import Bounds
 
 ENDPOINT: Final = "https://storage.googleapis.com"
 SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -57,19 +58,19 @@ class Access:
                 return f"{kind}:{told}"
         return ""
 
-    def signed(self, headers: Mapping[str, str], limit: float) -> dict[str, str]:
+    def signed(self, headers: Mapping[str, str], bounds: Bounds) -> dict[str, str]:
         """Give the headers with what proves who asks. StoreRefused or StoreUnavailable: nothing was sent."""
         refreshing = self._needs()
         if refreshing is not None:
             try:
-                refreshing.result(timeout=limit)
+                refreshing.result(timeout=bounds.left())
             except TimeoutError as error:
-                raise _late(limit) from error
+                raise _late(bounds) from error
             except Exception as error:
                 raise _unsigned(error) from error
         return self._with_token(headers)
 
-    async def asigned(self, headers: Mapping[str, str], limit: float) -> dict[str, str]:
+    async def asigned(self, headers: Mapping[str, str], bounds: Bounds) -> dict[str, str]:
         """Like `signed`, awaiting."""
         refreshing = self._needs()
         if refreshing is not None:
@@ -77,9 +78,9 @@ class Access:
             awaited.add_done_callback(_retrieved)
             try:
                 # others wait for the same refresh: who is cancelled must not cancel theirs
-                await asyncio.wait_for(asyncio.shield(awaited), limit)
+                await asyncio.wait_for(asyncio.shield(awaited), bounds.left())
             except TimeoutError as error:
-                raise _late(limit) from error
+                raise _late(bounds) from error
             except Exception as error:
                 raise _unsigned(error) from error
         return self._with_token(headers)
@@ -165,8 +166,8 @@ def _still_serves(credentials: Any) -> bool:
     return (expiry.replace(tzinfo=UTC) - datetime.now(UTC)).total_seconds() > 10.0
 
 
-def _late(limit: float) -> StoreUnavailable:
-    return StoreUnavailable(f"no access token for Cloud Storage within {limit:.3g} s; nothing was sent")
+def _late(bounds: Bounds) -> StoreUnavailable:
+    return StoreUnavailable(f"no access token for Cloud Storage within {bounds.limit:.3g} s; nothing was sent")
 
 
 def _unsigned(error: Exception) -> StoreError:

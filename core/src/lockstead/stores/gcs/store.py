@@ -6,23 +6,21 @@ behind one's back, and hides response headers. Must not know what a request says
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from lockstead.errors import StoreUnavailable
 from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
+from lockstead.stores.bounds import LISTING_MAX, Bounds, bounds_of
 from lockstead.stores.gcs.access import Access
 from lockstead.stores.gcs.transport import Transports, translated
 from lockstead.stores.gcs.wire import Place, Request, Response, exchange
 from lockstead.stores.loops import PerLoop
 
 if TYPE_CHECKING:
-    import httpx
-
     from lockstead.stores.examination import Finding, Promise
+    from lockstead.stores.http import Answer, AwaitedPool, Pool
     from lockstead.values import Name
 
 A = TypeVar("A")
@@ -50,7 +48,7 @@ class GcsStore:
         self._place = place
         self._access = access
         self._lock = threading.Lock()
-        self._transport: httpx.HTTPTransport | None = None
+        self._pool: Pool | None = None
         self._transports = Transports(access)
         self._awaiting = self._per_loop()
         self._inherited: list[object] = []
@@ -73,38 +71,36 @@ class GcsStore:
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds: one request, but for a listing of several pages."""
-        ends_at = time.monotonic() + limit
-        transport = self._blocking()
+        bounds = bounds_of(command, limit)
         steps = exchange(command, self._place)
         request = next(steps)
         while True:
-            response = self._send(transport, request, ends_at - time.monotonic(), limit)
+            response = self._send(request, bounds)
             try:
                 request = steps.send(response)
             except StopIteration as stop:
                 return cast(A, stop.value)
 
-    def _send(self, transport: httpx.HTTPTransport, request: Request, left: float, limit: float) -> Response:
-        headers = self._access.signed(request.headers, max(0.0, left))
+    def _send(self, request: Request, bounds: Bounds) -> Response:
+        from lockstead.stores.http import exchanged
+
+        pool = self._blocking()
+        headers = self._access.signed(request.headers, bounds)
         try:
-            answer = transport.handle_request(self._transports.request(request, headers, left))
-            try:
-                body = answer.read()
-            finally:
-                answer.close()
+            answer = exchanged(pool, self._transports.request(request, headers), bounds)
         except Exception as error:
-            raise translated(error, request, limit) from error
+            raise translated(error, request, bounds) from error
         finally:
             if not self._is_open:
-                transport.close()  # closed meanwhile, and it may have connected anew since
-        return self._received(answer, body)
+                pool.close()  # closed meanwhile, and it may have connected anew since
+        return self._received(answer)
 
-    def _blocking(self) -> httpx.HTTPTransport:
+    def _blocking(self) -> Pool:
         with self._lock:
             self._check_open()
-            if self._transport is None:
-                self._transport = self._transports.blocking()
-            return self._transport
+            if self._pool is None:
+                self._pool = self._transports.blocking()
+            return self._pool
 
     # --- examining -----------------------------------------------------------------------------------------------
 
@@ -121,7 +117,7 @@ class GcsStore:
         from lockstead.stores.gcs.way import Way
 
         def send(request: Request) -> Response:
-            return self._send(self._blocking(), request, limit, limit)
+            return self._send(request, Bounds(limit, LISTING_MAX))
 
         return examination(Way(self._place, self._access.endpoint, self._access.account, send), scratch)
 
@@ -129,46 +125,41 @@ class GcsStore:
 
     async def aperform(self, command: Command[Any], limit: float) -> Any:
         """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
-        ends_at = time.monotonic() + limit
+        bounds = bounds_of(command, limit)
         self._check_open()
-        transport = await self._awaiting.get()
+        pool = await self._awaiting.get()
         steps = exchange(command, self._place)
         request = next(steps)
         while True:
-            response = await self._asend(transport, request, ends_at - time.monotonic(), limit)
+            response = await self._asend(pool, request, bounds)
             try:
                 request = steps.send(response)
             except StopIteration as stop:
                 return stop.value
 
-    async def _asend(
-        self, transport: httpx.AsyncHTTPTransport, request: Request, left: float, limit: float
-    ) -> Response:
-        headers = await self._access.asigned(request.headers, max(0.0, left))
+    async def _asend(self, pool: AwaitedPool, request: Request, bounds: Bounds) -> Response:
+        from lockstead.stores.http import aexchanged
+
+        headers = await self._access.asigned(request.headers, bounds)
         try:
-            # the phases are limited too, and know better what was never sent: they come first
-            async with asyncio.timeout(left + 0.1):
-                answer = await transport.handle_async_request(self._transports.request(request, headers, left))
-                try:
-                    body = await answer.aread()
-                finally:
-                    await answer.aclose()
+            answer = await aexchanged(pool, self._transports.request(request, headers), bounds)
         except Exception as error:
-            raise translated(error, request, limit) from error
+            raise translated(error, request, bounds) from error
         finally:
             if not self._is_open:
-                await transport.aclose()
-        return self._received(answer, body)
+                await pool.aclose()
+        return self._received(answer)
 
-    def _per_loop(self) -> PerLoop[httpx.AsyncHTTPTransport]:
-        return PerLoop(self._transports.awaiting, lambda transport: transport.aclose())
+    def _per_loop(self) -> PerLoop[AwaitedPool]:
+        return PerLoop(self._transports.awaiting, lambda pool: pool.aclose())
 
     # --- both ----------------------------------------------------------------------------------------------------
 
-    def _received(self, answer: httpx.Response, body: bytes) -> Response:
-        if answer.status_code == 401:
+    def _received(self, answer: Answer) -> Response:
+        if answer.status == 401:
             self._access.rejected()
-        return Response(answer.status_code, answer.headers.get("Date"), body)
+        date = answer.headers.get(b"date")
+        return Response(answer.status, None if date is None else date.decode("latin-1"), answer.body)
 
     def prepare(self) -> None:
         """Make what the first request needs: how long its answer takes calibrates the clocks, so nothing may add."""
@@ -180,9 +171,9 @@ class GcsStore:
 
     def after_fork(self) -> None:
         """Forget every inherited connection, without closing it: its bytes belong to the parent."""
-        self._inherited += [self._transport, self._awaiting, self._transports]
+        self._inherited += [self._pool, self._awaiting, self._transports]
         self._lock = threading.Lock()
-        self._transport = None
+        self._pool = None
         self._transports = Transports(self._access)
         self._awaiting = self._per_loop()
         self._access.forget()
@@ -191,7 +182,7 @@ class GcsStore:
         """Close every connection. Idempotent. Those of other event loops are closed in these, which may take 1 s."""
         with self._lock:
             self._is_open = False
-            transport, self._transport = self._transport, None
-        if transport is not None:
-            transport.close()
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
         self._awaiting.close()

@@ -52,7 +52,7 @@ class _Opener:
 
         place = _place(store_url)
         try:
-            import httpx  # noqa: F401 - found missing here, not in the middle of a renewal
+            import httpcore  # noqa: F401 - found missing here, not in the middle of a renewal
         except ImportError as error:
             raise StoreRefused(MISSING) from error
         store = GcsStore(place, default_access() if client is None else access_of(client))

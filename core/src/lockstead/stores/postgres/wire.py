@@ -8,7 +8,10 @@ hand each to another connection of its own. Must not know what is asked.
 
 from __future__ import annotations
 
+import math
 import select
+import socket
+import struct
 import time
 import zlib
 from collections.abc import Sequence
@@ -19,6 +22,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_attempts, conninfo_to_dict, make_conninfo
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.bounds import LISTING_MAX, AnswerTooLong, Bounds
 from lockstead.stores.postgres.errors import Missing, not_connected, refusal
 
 if TYPE_CHECKING:
@@ -33,6 +37,10 @@ PREPARE_AFTER: Final = 2
 CANCEL_SHARE: Final = 0.2
 CANCEL_MAX: Final = 0.5
 """The part of a limit, and seconds at most, that are left for calling a statement back which does not end."""
+
+TCP_INFO: Final = getattr(socket, "TCP_INFO", 11)
+_COUNT: Final = struct.Struct("128xQ")
+"""Linux: `tcpi_bytes_received` in `struct tcp_info`."""
 
 _WELL: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
@@ -55,6 +63,8 @@ class Link:
         self._warned = False
         self._uses: dict[bytes, int] = {}
         self._prepared: dict[bytes, bytes] = {}
+        self._bounds = Bounds(0.0)
+        self._counted = _received(connection.socket)
         self.is_direct = False
         self.opened_at = time.monotonic()
         self.is_good = True
@@ -94,7 +104,8 @@ class Link:
 
         Raises StoreUnavailable (nothing was changed), OutcomeUnknown or StoreRefused.
         """
-        ends_at = time.monotonic() + limit
+        self._bounds = Bounds(limit, LISTING_MAX)
+        ends_at = self._bounds.ends_at
         self._warned = False
         values = [None if value is None else value.encode() for value in parameters]
         results: list[PGresult] = []
@@ -117,6 +128,8 @@ class Link:
                 raise _Late from None  # it ended all the same, too late: what it did is done
         except _Late:
             raise OutcomeUnknown(f"{self._place} did not answer within {limit:.3g} s") from None
+        except AnswerTooLong as error:
+            raise OutcomeUnknown(f"no clear answer of {self._place}: {error}") from error
         except psycopg.Error as error:
             raise_for(results, self._place)
             raise OutcomeUnknown(f"the connection to {self._place} was lost: {_line(error)}") from error
@@ -147,11 +160,13 @@ class Link:
     def notifications(self) -> list[str]:
         """Give what was notified since, without waiting. Raises StoreUnavailable when the connection is gone."""
         try:
-            self._connection.consume_input()
+            self._take_in()
             said = []
             while (notice := self._connection.notifies()) is not None:
                 said.append(notice.extra.decode("utf-8", "replace"))
-        except psycopg.Error as error:
+            if said:
+                self._bounds = Bounds(math.inf, LISTING_MAX)  # for the next one
+        except (psycopg.Error, AnswerTooLong) as error:
             self.is_good = False
             raise StoreUnavailable(f"the connection to {self._place} was lost: {_line(error)}") from error
         return said
@@ -174,15 +189,27 @@ class Link:
         if connection.flush():
             self._flush(ends_at)
         while True:
+            # a server that goes on sending is never late by what it has not sent
+            if time.monotonic() > ends_at:
+                raise _Late
             while connection.is_busy():
                 # as `_ready` does, without its frame: every statement comes through here
                 if not poll.poll(max(0, int((ends_at - time.monotonic()) * 1000) + 1)):
                     raise _Late
-                connection.consume_input()
+                self._take_in()
+                if time.monotonic() > ends_at and connection.is_busy():
+                    raise _Late
             result = connection.get_result()
             if result is None:
                 return
             results.append(result)
+
+    def _take_in(self) -> None:
+        """Have libpq read what has come, and count that: it keeps as much as a server announces."""
+        self._connection.consume_input()
+        received = _received(self.descriptor)
+        self._bounds.took(received - self._counted)
+        self._counted = received
 
     def _flush(self, ends_at: float) -> None:
         """Send what the socket did not take at once."""
@@ -191,7 +218,7 @@ class Link:
         try:
             while connection.flush():
                 if _ready(poll, ends_at) & _POLL_READ:
-                    connection.consume_input()
+                    self._take_in()
         finally:
             poll.modify(self.descriptor, _POLL_READ)
 
@@ -289,9 +316,20 @@ def _connected(conninfo: str, ends_at: float) -> abc.PGconn:
         raise
 
 
+def _received(descriptor: int) -> int:
+    """Give the bytes that have come over a connection so far; 0 where the system does not count them."""
+    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+    try:
+        return int(_COUNT.unpack(borrowed.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _COUNT.size))[0])
+    except (OSError, struct.error):
+        return 0
+    finally:
+        borrowed.detach()
+
+
 def _ready(poll: select.poll, ends_at: float) -> int:
     left = ends_at - time.monotonic()
-    found = poll.poll(max(0, int(left * 1000) + 1)) if left > 0 else poll.poll(0)
+    found = poll.poll(int(left * 1000) + 1) if left > 0 else []
     if not found:
         raise _Late
     event = found[0][1]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 from lockstead.errors import StoreRefused
 
 if TYPE_CHECKING:
-    import socket
+    from lockstead.stores.bounds import BoundedSocket, Bounds
 
 Address: TypeAlias = "tuple[str, int]"
 """Host and port."""
@@ -25,7 +25,7 @@ MISSING: Final = "the store on Redis needs its client library; install it: pip i
 class Connection(Protocol):
     """What is used of redis-py's blocking connection, which is typed in parts only."""
 
-    _sock: socket.socket | None
+    _sock: BoundedSocket | None
 
     def connect(self) -> None:
         """Connect, log in, select the database."""
@@ -49,6 +49,8 @@ class Connection(Protocol):
 
 class AwaitedConnection(Protocol):
     """What is used of redis-py's awaiting connection."""
+
+    bounds: Bounds
 
     async def connect(self) -> None:
         """Connect, log in, select the database."""
@@ -92,21 +94,29 @@ class Access:
     ways: Mapping[str, Any] = field(default_factory=dict, repr=False)
     sentinel_ways: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    def connection(self, address: Address, limit: float, *, to_sentinel: bool = False) -> Connection:
-        """Make a connection, which connects when it is told to. limit (seconds) is for every step of that."""
-        from redis import connection
+    def connection(
+        self, address: Address, bounds: Bounds, *, to_sentinel: bool = False, patience: float | None = None
+    ) -> Connection:
+        """Make a connection, which connects within its bounds when it is told to; its socket keeps to them.
 
-        kind = connection.SSLConnection if self.is_secure else connection.Connection
-        return cast(Connection, kind(**self._arguments(address, limit, to_sentinel=to_sentinel)))
+        patience: seconds for each write and read, where there is a limit beside the bounds.
+        """
+        from lockstead.stores.redis.bounded import Plain, Secure
 
-    def awaiting(self, address: Address, *, to_sentinel: bool = False) -> AwaitedConnection:
-        """Make an awaiting connection, like `connection`; whoever awaits it limits it."""
-        from redis.asyncio import connection
+        made = (Secure if self.is_secure else Plain)(**self._arguments(address, patience, to_sentinel=to_sentinel))
+        made.bounds = bounds
+        return cast(Connection, made)
 
-        kind = connection.SSLConnection if self.is_secure else connection.Connection
-        return cast(AwaitedConnection, kind(**self._arguments(address, None, to_sentinel=to_sentinel)))
+    def awaiting(self, address: Address, bounds: Bounds, *, to_sentinel: bool = False) -> AwaitedConnection:
+        """Make an awaiting connection, like `connection`; whoever awaits it limits its time."""
+        from lockstead.stores.redis.bounded import AwaitedPlain, AwaitedSecure
 
-    def _arguments(self, address: Address, limit: float | None, *, to_sentinel: bool) -> dict[str, Any]:
+        kind = AwaitedSecure if self.is_secure else AwaitedPlain
+        made = kind(**self._arguments(address, None, to_sentinel=to_sentinel))
+        made.bounds = bounds
+        return cast(AwaitedConnection, made)
+
+    def _arguments(self, address: Address, patience: float | None, *, to_sentinel: bool) -> dict[str, Any]:
         who = dict(self.sentinel_ways) if to_sentinel else self._who()
         return {
             **self.ways,
@@ -114,8 +124,8 @@ class Access:
             "host": address[0],
             "port": address[1],
             "db": 0 if to_sentinel else self.db,
-            "socket_timeout": limit,
-            "socket_connect_timeout": limit,
+            "socket_timeout": patience,
+            "socket_connect_timeout": patience,
             "socket_keepalive": True,
             # a request that is sent again by the library would turn our own success into a conflict
             "retry": None,

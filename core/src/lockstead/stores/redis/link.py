@@ -6,6 +6,7 @@ asked.
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
 import time
@@ -14,6 +15,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.bounds import Bounds
 from lockstead.stores.redis.access import Access, Address, Connection
 from lockstead.stores.redis.errors import unanswered, unconnected
 from lockstead.stores.redis.plain import Messages, PlainSocket
@@ -37,7 +39,6 @@ class Link:
     __slots__ = (
         "_connection",
         "_failures",
-        "_limit",
         "_messages",
         "_plain",
         "_refusal",
@@ -46,7 +47,7 @@ class Link:
         "where",
     )
 
-    def __init__(self, connection: Connection, address: Address, limit: float) -> None:
+    def __init__(self, connection: Connection, address: Address) -> None:
         from redis.exceptions import RedisError, ResponseError
 
         self._connection = connection
@@ -55,7 +56,6 @@ class Link:
         self._failures: tuple[type[Exception], ...] = (RedisError, OSError)
         self.address = address
         self.where = shown(address)
-        self._limit: float | None = limit
         self._plain: PlainSocket | None = None
         self._messages: Messages | None = None
         self._used_at = 0.0
@@ -76,9 +76,9 @@ class Link:
         if found and found != role:
             self.close()
             raise wrong_role(self.where, found, role)
-        connected = self._connection._sock
         # what is encrypted is the library's to read
-        self._plain = PlainSocket(connected) if type(connected) is socket.socket else None
+        plain = None if self._connection._sock is None else self._connection._sock.plain
+        self._plain = None if plain is None else PlainSocket(plain)
         self._used_at = time.monotonic()
 
     def _role(self) -> str:
@@ -86,7 +86,7 @@ class Link:
 
         self._connection.send_command("ROLE")
         try:
-            return str(self._connection.read_response()[0].decode())
+            return role_of(self._connection.read_response())
         except exceptions.NoPermissionError:
             return ""  # who may not ask learns it from the first write
 
@@ -106,28 +106,26 @@ class Link:
         """Tell whether there is something to read, or the end."""
         if self._plain is not None:
             return self._plain.has_more()
-        self._limit = -1.0  # the library puts back the time-out of the socket
         return self._connection.can_read(0)
 
     def exchange(
-        self, commands: Sequence[Words], limit: float, is_over: Callable[[float], bool] | None = None
+        self, commands: Sequence[Words], bounds: Bounds, is_over: Callable[[float], bool] | None = None
     ) -> list[Any]:
-        """Send commands together and give a reply for each, errors of the server among them, within `limit` seconds.
+        """Send commands together and give a reply for each, errors of the server among them, within bounds.
 
         is_over: looked at every 50 ms while nothing is answered; Stopped where it says True.
         """
-        return self._exchange_packed([wire(commands)], len(commands), limit, is_over)
+        return self._exchange_packed([wire(commands)], len(commands), bounds, is_over)
 
     def _exchange_packed(
-        self, packed: list[bytes], count: int, limit: float, is_over: Callable[[float], bool] | None = None
+        self, packed: list[bytes], count: int, bounds: Bounds, is_over: Callable[[float], bool] | None = None
     ) -> list[Any]:
         connection, refusal = self._connection, self._refusal
         try:
-            if limit != self._limit:
-                self._limit_to(limit)
+            self._keep_to(bounds)
             connection.send_packed_command(packed, check_health=False)
             if is_over is not None:
-                self._await_answer(limit, is_over)
+                self._await_answer(bounds, is_over)
             replies: list[Any] = []
             for _ in range(count):
                 try:
@@ -136,60 +134,58 @@ class Link:
                     replies.append(error)
         except self._failures as error:
             self.close()
-            raise unanswered(error, self.where, limit) from error
+            raise unanswered(error, self.where, bounds.limit) from error
         except BaseException:
             self.close()  # half an answer may be left on it
             raise
         self._used_at = time.monotonic()
         return replies
 
-    def exchange_one(self, packed: bytes, limit: float) -> Any:
+    def exchange_one(self, packed: bytes, bounds: Bounds) -> Any:
         """Send one command, written already, and give its reply like `exchange`: the way of nearly all requests."""
         plain = self._plain
         if plain is None:
-            return self._exchange_packed([packed], 1, limit)[0]
+            return self._exchange_packed([packed], 1, bounds)[0]
         reply: Any
         try:
-            if self._limit != 0.0:
-                self._limit_to(0.0)
-            reply = plain.exchange(packed, limit)
+            plain.prepare()
+            reply = plain.exchange(packed, bounds)
         except self._failures as error:
             self.close()
-            raise unanswered(error, self.where, limit) from error
+            raise unanswered(error, self.where, bounds.limit) from error
         except BaseException:
             self.close()  # half an answer may be left on it
             raise
         self._used_at = time.monotonic()
         return reply if isinstance(reply, bytes) else self._refusal(reply)
 
-    def _await_answer(self, limit: float, is_over: Callable[[float], bool]) -> None:
-        ends_at = time.monotonic() + limit
+    def _await_answer(self, bounds: Bounds, is_over: Callable[[float], bool]) -> None:
         while not self._connection.can_read(LOOK_EVERY):
             if is_over(0.0):
                 raise Stopped
-            if time.monotonic() > ends_at:
-                raise TimeoutError
-        self._limit = -1.0
+            bounds.left()
+
+    def _keep_to(self, bounds: Bounds) -> None:
+        """Have every step of the library count."""
+        connected = self._connection._sock
+        if connected is not None:
+            connected.bounds = bounds
+            connected.settimeout(None)
 
     def listen(self, channel: bytes) -> None:
         """Subscribe; from then on only `heard` may be called. Raises what the server answers instead."""
         self._connection.send_command("SUBSCRIBE", channel)
         self._connection.read_response()
-        self._limit_to(None)
-        connected = self._connection._sock
-        self._messages = Messages(connected, channel) if type(connected) is socket.socket else None
-
-    def _limit_to(self, limit: float | None) -> None:
-        """Limit every read and write; the library has no other way to do so for one command."""
-        connected = self._connection._sock
-        if connected is not None:
-            connected.settimeout(limit)
-        self._limit = limit
+        plain = None if self._connection._sock is None else self._connection._sock.plain
+        if plain is not None:
+            plain.settimeout(None)
+            self._messages = Messages(plain, channel)
 
     def heard(self) -> bytes | None:
         """Block until a message comes; None for what is none. Raises when the connection ends."""
         if self._messages is not None:
             return self._messages.next()
+        self._keep_to(Bounds(math.inf))  # for each message anew: there is no end to them
         said = self._connection.read_response()
         return bytes(said[2]) if said[0] == b"message" else None
 
@@ -215,23 +211,21 @@ class Links:
         self._idle: dict[tuple[Address, bool], list[Link]] = {}
         self._is_open = True
 
-    def exchange(self, ask: Ask, limit: float, is_over: Callable[[float], bool] | None = None) -> list[Any]:
-        """Send what is asked to its server, within `limit` seconds. Raises StoreError."""
+    def exchange(self, ask: Ask, bounds: Bounds, is_over: Callable[[float], bool] | None = None) -> list[Any]:
+        """Send what is asked to its server, within bounds. Raises StoreError."""
         link = self._idling(ask.address, ask.to_sentinel)
-        left = limit
         if link is None:
-            link, left = self._new(ask.address, limit, to_sentinel=ask.to_sentinel, is_routed=ask.is_routed)
-        replies = link.exchange(ask.commands, left, is_over)
+            link = self._new(ask.address, bounds, to_sentinel=ask.to_sentinel, is_routed=ask.is_routed)
+        replies = link.exchange(ask.commands, bounds, is_over)
         self._give_back(link, ask.to_sentinel)
         return replies
 
-    def exchange_one(self, address: Address, packed: bytes, limit: float, *, is_routed: bool) -> Any:
+    def exchange_one(self, address: Address, packed: bytes, bounds: Bounds, *, is_routed: bool) -> Any:
         """Send one command, written already, to a server; like `exchange`."""
         link = self._idling(address, False)
-        left = limit
         if link is None:
-            link, left = self._new(address, limit, is_routed=is_routed)
-        reply = link.exchange_one(packed, left)
+            link = self._new(address, bounds, is_routed=is_routed)
+        reply = link.exchange_one(packed, bounds)
         self._give_back(link, False)
         return reply
 
@@ -247,19 +241,14 @@ class Links:
             if link.is_usable():
                 return link
 
-    def _new(
-        self, address: Address, limit: float, *, to_sentinel: bool = False, is_routed: bool = False
-    ) -> tuple[Link, float]:
-        """Make a connection, and give the seconds that are left."""
-        began_at = time.monotonic()
-        link = self.connected(address, limit, to_sentinel=to_sentinel, is_routed=is_routed)
-        left = limit - (time.monotonic() - began_at)
-        if left <= 0:
+    def _new(self, address: Address, bounds: Bounds, *, to_sentinel: bool = False, is_routed: bool = False) -> Link:
+        link = self.connected(address, bounds, to_sentinel=to_sentinel, is_routed=is_routed)
+        if bounds.is_over:
             link.close()
             raise StoreUnavailable(
-                f"it took all of {limit:.3g} s to connect to Redis at {link.where}; nothing was sent"
+                f"it took all of {bounds.limit:.3g} s to connect to Redis at {link.where}; nothing was sent"
             )
-        return link, left
+        return link
 
     def _give_back(self, link: Link, to_sentinel: bool) -> None:
         with self._lock:
@@ -268,13 +257,15 @@ class Links:
                 return
         link.close()
 
-    def connected(self, address: Address, limit: float, *, to_sentinel: bool = False, is_routed: bool = False) -> Link:
+    def connected(
+        self, address: Address, bounds: Bounds, *, to_sentinel: bool = False, is_routed: bool = False
+    ) -> Link:
         """Make a connection of one's own. Raises StoreError."""
         try:
-            connection = self._access.connection(address, limit, to_sentinel=to_sentinel)
+            connection = self._access.connection(address, bounds, to_sentinel=to_sentinel)
         except Exception as error:
             raise StoreRefused(f"no connection to Redis can be made: {type(error).__name__}: {error}") from error
-        link = Link(connection, address, limit)
+        link = Link(connection, address)
         role = "" if is_routed or to_sentinel else "master"
         link.connect(is_secure=self._access.is_secure, role=role)
         return link
@@ -294,6 +285,16 @@ class Links:
             self._idle.clear()
         for link in links:
             link.close()
+
+
+def role_of(reply: Any) -> str:
+    """Read what ROLE was answered with. Raises InvalidResponse for what no Redis says."""
+    from redis.exceptions import InvalidResponse
+
+    said = reply[0] if isinstance(reply, list) and reply else None
+    if not isinstance(said, bytes):
+        raise InvalidResponse("ROLE was answered with something else")
+    return said.decode("utf-8", "replace")
 
 
 def wrong_role(where: str, found: str, wanted: str) -> StoreError:

@@ -12,9 +12,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 from lockstead.errors import StoreRefused, StoreUnavailable
+from lockstead.stores.bounds import Bounds
 from lockstead.stores.redis.access import Access, Address, AwaitedConnection
 from lockstead.stores.redis.errors import unanswered, unconnected
-from lockstead.stores.redis.link import IDLE_CHECKED, wrong_role
+from lockstead.stores.redis.link import IDLE_CHECKED, role_of, wrong_role
 from lockstead.stores.redis.route import Ask, shown
 from lockstead.stores.redis.wire import Words, wire
 
@@ -32,12 +33,12 @@ class AwaitedLink:
         self.where = shown(address)
         self._used_at = 0.0
 
-    async def connect(self, limit: float, *, is_secure: bool, role: str) -> None:
-        """Connect within `limit` seconds and look whom we have, as the blocking twin does."""
+    async def connect(self, bounds: Bounds, *, is_secure: bool, role: str) -> None:
+        """Connect within bounds and look whom we have, as the blocking twin does."""
         from redis.exceptions import RedisError
 
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(bounds.left()):
                 await self._connection.connect()
                 found = await self._role() if role else ""
         except (RedisError, OSError) as error:  # a time-out is one of the system's errors
@@ -56,7 +57,7 @@ class AwaitedLink:
 
         await self._connection.send_command("ROLE")
         try:
-            return str((await self._connection.read_response())[0].decode())
+            return role_of(await self._connection.read_response())
         except NoPermissionError:
             return ""
 
@@ -72,13 +73,14 @@ class AwaitedLink:
             await self.drop()
         return is_clean
 
-    async def exchange(self, commands: Sequence[Words], limit: float) -> list[Any]:
+    async def exchange(self, commands: Sequence[Words], bounds: Bounds) -> list[Any]:
         """Send commands together and give a reply for each, errors of the server among them."""
         from redis.exceptions import RedisError, ResponseError
 
         replies: list[Any] = []
+        self._connection.bounds = bounds
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(bounds.left()):
                 await self._connection.send_packed_command([wire(commands)], check_health=False)
                 for _ in commands:
                     try:
@@ -87,7 +89,7 @@ class AwaitedLink:
                         replies.append(error)
         except (RedisError, OSError) as error:
             await self.drop()
-            raise unanswered(error, self.where, limit) from error
+            raise unanswered(error, self.where, bounds.limit) from error
         except BaseException:
             await self.drop()  # half an answer may be left on it
             raise
@@ -114,36 +116,34 @@ class AwaitedLinks:
         self._idle: dict[tuple[Address, bool], list[AwaitedLink]] = {}
         self._is_open = True
 
-    async def exchange(self, ask: Ask, limit: float) -> list[Any]:
-        """Send what is asked to its server, within `limit` seconds. Raises StoreError."""
-        ends_at = time.monotonic() + limit
-        link = await self._taken(ask, limit)
-        left = ends_at - time.monotonic()
-        if left <= 0:
+    async def exchange(self, ask: Ask, bounds: Bounds) -> list[Any]:
+        """Send what is asked to its server, within bounds. Raises StoreError."""
+        link = await self._taken(ask, bounds)
+        if bounds.is_over:
             await link.drop()
             raise StoreUnavailable(
-                f"it took all of {limit:.3g} s to connect to Redis at {link.where}; nothing was sent"
+                f"it took all of {bounds.limit:.3g} s to connect to Redis at {link.where}; nothing was sent"
             )
-        replies = await link.exchange(ask.commands, left)
+        replies = await link.exchange(ask.commands, bounds)
         if self._is_open:
             self._idle.setdefault((ask.address, ask.to_sentinel), []).append(link)
         else:
             await link.close()
         return replies
 
-    async def _taken(self, ask: Ask, limit: float) -> AwaitedLink:
+    async def _taken(self, ask: Ask, bounds: Bounds) -> AwaitedLink:
         idle = self._idle.setdefault((ask.address, ask.to_sentinel), [])
         while idle:
             link = idle.pop()
             if await link.is_usable():
                 return link
         try:
-            connection = self._access.awaiting(ask.address, to_sentinel=ask.to_sentinel)
+            connection = self._access.awaiting(ask.address, bounds, to_sentinel=ask.to_sentinel)
         except Exception as error:
             raise StoreRefused(f"no connection to Redis can be made: {type(error).__name__}: {error}") from error
         link = AwaitedLink(connection, ask.address)
         role = "" if ask.is_routed or ask.to_sentinel else "master"
-        await link.connect(limit, is_secure=self._access.is_secure, role=role)
+        await link.connect(bounds, is_secure=self._access.is_secure, role=role)
         return link
 
     async def drop(self, address: Address) -> None:

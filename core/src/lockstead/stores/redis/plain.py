@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import select
 import socket
-import time
 from typing import Final
+
+from lockstead.stores.bounds import AnswerTooLong, Bounds
 
 READ_AT_ONCE: Final = 16_384
 """Bytes that are read in one step: more than any record takes."""
 
+MESSAGE_MAX: Final = 65_536
+"""Bytes of a message: it names a record."""
+
 
 class PlainSocket:
-    """A connected socket, which must not wait by itself (`settimeout(0)`) while this is used."""
+    """A connected socket, which must not wait by itself while this is used: see `prepare`."""
 
     __slots__ = ("_arrivals", "_socket")
 
@@ -26,38 +30,52 @@ class PlainSocket:
         self._arrivals = select.poll()
         self._arrivals.register(connected, select.POLLIN)
 
+    def prepare(self) -> None:
+        """Keep the socket from waiting by itself."""
+        if self._socket.gettimeout() != 0.0:
+            self._socket.settimeout(0.0)
+
     def has_more(self) -> bool:
         """Tell whether there is something to read, or the end."""
         return bool(self._arrivals.poll(0))
 
-    def exchange(self, request: bytes, limit: float) -> bytes | str:
-        """Send a request and give its reply within `limit` seconds: a text, or the line of an error.
+    def exchange(self, request: bytes, bounds: Bounds) -> bytes | str:
+        """Send a request and give its reply within bounds: a text, or the line of an error.
 
         Raises OSError for everything else; what is left on the connection is of no use then.
         """
-        ends_at = time.monotonic() + limit
-        self._send(request, ends_at)
-        said = self._received(limit)
+        self._send(request, bounds)
+        said = self._received(bounds)
         while b"\r\n" not in said:
-            said += self._received(ends_at - time.monotonic())
+            if len(said) > READ_AT_ONCE:
+                raise ConnectionError("a reply that no script gives")
+            said += self._received(bounds)
         line, _, text = said.partition(b"\r\n")
         if line[:1] == b"-" and not text:
             return line[1:].decode(errors="replace")
-        if line[:1] != b"$" or not line[1:].isdigit():
+        if line[:1] != b"$" or not line[1:].isdigit() or len(line) > 12:
             raise ConnectionError("a reply that no script gives")
         whole = int(line[1:]) + 2
-        while len(text) < whole:
-            text += self._received(ends_at - time.monotonic())
+        if len(text) < whole:
+            text = self._whole(text, whole, bounds)
         if len(text) > whole:
             raise ConnectionError("more than one reply")
         return text[:-2]
 
-    def _send(self, request: bytes, ends_at: float) -> None:
+    def _whole(self, text: bytes, whole: int, bounds: Bounds) -> bytes:
+        pieces, came = [text], len(text)
+        while came < whole:
+            piece = self._received(bounds)
+            pieces.append(piece)
+            came += len(piece)
+        return b"".join(pieces)
+
+    def _send(self, request: bytes, bounds: Bounds) -> None:
         sent = self._sent(request)
         while sent < len(request):
             room = select.poll()
             room.register(self._socket, select.POLLOUT)
-            _await(room, ends_at - time.monotonic())
+            _await(room, bounds)
             sent += self._sent(request[sent:])
 
     def _sent(self, request: bytes) -> int:
@@ -66,14 +84,16 @@ class PlainSocket:
         except BlockingIOError:
             return 0
 
-    def _received(self, seconds: float) -> bytes:
+    def _received(self, bounds: Bounds) -> bytes:
         """Give what comes next; TimeoutError if nothing does."""
         while True:
-            _await(self._arrivals, seconds)
+            _await(self._arrivals, bounds)
             try:
-                return _next_of(self._socket)
+                came = _next_of(self._socket)
             except BlockingIOError:
-                pass  # the system was mistaken: nothing is there
+                continue  # the system was mistaken: nothing is there
+            bounds.took(len(came))
+            return came
 
 
 class Messages:
@@ -92,6 +112,8 @@ class Messages:
             opening, came = self._opening, self._came
             if not came.startswith(opening[: len(came)]):
                 raise ConnectionError("what came is no message to this channel")
+            if len(came) > len(opening) + MESSAGE_MAX:
+                raise AnswerTooLong("a message that names no record")
             size, _, text = came[len(opening) :].partition(b"\r\n")
             if text and len(text) >= int(size) + 2:
                 self._came = text[int(size) + 2 :]
@@ -106,6 +128,6 @@ def _next_of(connected: socket.socket) -> bytes:
     return came
 
 
-def _await(events: select.poll, seconds: float) -> None:
-    if seconds <= 0 or not events.poll(seconds * 1000):
+def _await(events: select.poll, bounds: Bounds) -> None:
+    if not events.poll(bounds.left() * 1000):
         raise TimeoutError

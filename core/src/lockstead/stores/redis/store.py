@@ -24,6 +24,7 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
+from lockstead.stores.bounds import LISTING_MAX, Bounds, bounds_of
 from lockstead.stores.loops import PerLoop
 from lockstead.stores.redis.access import Access, Address, Kind
 from lockstead.stores.redis.ear import Ears
@@ -106,50 +107,45 @@ class RedisStore:
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds: one script call, but for a listing."""
+        bounds = bounds_of(command, limit)
         if isinstance(command, List):
-            return cast(A, self._run(self._listed(command), limit))
+            return cast(A, self._run(self._listed(command), bounds))
         asked = request(command, self._keys)
         address = self._route.known(asked.keys[0])
         if address is None or limit <= 0:
-            return cast(A, self._run(self._carried_out(command), limit))
+            return cast(A, self._run(self._carried_out(command), bounds))
         # the usual way: it is known whom to ask, and what is said is the answer. A conversation would say the same
         self._check_open()
-        ends_at = time.monotonic() + limit
         try:
-            said = self._links.exchange_one(address, asked.packed(), limit, is_routed=self._is_routed)
+            said = self._links.exchange_one(address, asked.packed(), bounds, is_routed=self._is_routed)
         except StoreError as error:
             self._failed(Ask(address, ()), error)
             raise
         if not isinstance(said, bytes):
             following = settled(said, asked, address, self._route, is_routed=self._is_routed)
-            said = self._run(following, ends_at - time.monotonic())
+            said = self._run(following, bounds)
         return cast(A, self._read(command, said))
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
         """Carry out many commands with one sending for each server."""
         try:
-            return self._run(self._all_carried_out(commands), limit)
+            return self._run(self._all_carried_out(commands), Bounds(limit, LISTING_MAX))
         except StoreError as error:
             return [error] * len(commands)
 
-    def _run(self, talk: Talk[T], limit: float, is_over: Callable[[float], bool] | None = None) -> T:
+    def _run(self, talk: Talk[T], bounds: Bounds, is_over: Callable[[float], bool] | None = None) -> T:
         """Drive a conversation to its end."""
         self._check_open()
-        ends_at = time.monotonic() + limit
-        left = limit
         try:
             ask = next(talk)
             while True:
                 try:
-                    if left <= 0:
-                        raise StoreUnavailable(f"no time is left of {limit:.3g} s to ask Redis; it was not sent")
-                    replies = self._links.exchange(ask, left * ask.share, is_over)
+                    replies = self._links.exchange(ask, _part(bounds, ask), is_over)
                 except StoreError as error:
                     self._failed(ask, error)
                     ask = talk.throw(error)
                 else:
                     ask = talk.send(replies)
-                left = ends_at - time.monotonic()
         except StopIteration as stop:
             value: T = stop.value
             return value
@@ -167,24 +163,20 @@ class RedisStore:
     async def aperform(self, command: Command[Any], limit: float) -> Any:
         """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
         self._check_open()
-        ends_at = time.monotonic() + limit
+        bounds = bounds_of(command, limit)
         talk = self._carried_out(command)
         links = await self._looped.get()
-        left = limit
         try:
             ask = next(talk)
             while True:
                 try:
-                    if left <= 0:
-                        raise StoreUnavailable(f"no time is left of {limit:.3g} s to ask Redis; it was not sent")
-                    replies = await links.exchange(ask, left * ask.share)
+                    replies = await links.exchange(ask, _part(bounds, ask))
                 except StoreError as error:
                     if self._failed(ask, error):
                         await links.drop(ask.address)
                     ask = talk.throw(error)
                 else:
                     ask = talk.send(replies)
-                left = ends_at - time.monotonic()
         except StopIteration as stop:
             return stop.value
 
@@ -270,7 +262,7 @@ class RedisStore:
 
     def _listens(self, record: bytes, ends_at: float, is_over: Callable[[float], bool]) -> bool:
         """Have a subscription on the server of this record; False if the wait is over before it stands."""
-        address = self._run(self._route.find(record), ENROL_LIMIT)
+        address = self._run(self._route.find(record), Bounds(ENROL_LIMIT))
         ear = self._ears.at(address)
         while not ear.is_listening.wait(min(LOOK_EVERY, max(0.0, ends_at - time.monotonic()))):
             if ear.has_ended.is_set():
@@ -285,7 +277,7 @@ class RedisStore:
         if time.monotonic() - kept_at > PLACE_KEPT:
             since = b""
         asked = enrol(name, self._ears.channel, since, self._seen.pop(name.key, None), self._keys)
-        said = self._run(self._called(asked), limit, is_over)
+        said = self._run(self._called(asked), Bounds(limit), is_over)
         word, _, since = said.partition(b" ")
         if word != b"ok":
             return None if word == b"conflict" else False
@@ -295,7 +287,7 @@ class RedisStore:
         return True
 
     def _listener(self, address: Address, limit: float) -> Link:
-        return self._links.connected(address, limit, is_routed=self._is_routed)
+        return self._links.connected(address, Bounds(limit), is_routed=self._is_routed)
 
     def _unheard(self, record: bytes) -> None:
         """Wake somebody else: nobody here waits any more."""
@@ -303,7 +295,7 @@ class RedisStore:
         if name is None:
             return
         try:
-            self._run(self._called(pass_on(name, self._keys)), ENROL_LIMIT)
+            self._run(self._called(pass_on(name, self._keys)), Bounds(ENROL_LIMIT))
         except StoreError:
             return  # then the others find out by polling
 
@@ -321,10 +313,10 @@ class RedisStore:
         from lockstead.stores.redis.doctor import examination
 
         def send(address: Address, words: Words) -> Any:
-            return self._links.exchange(Ask(address, (words,), is_routed=self._is_routed), limit)[0]
+            return self._links.exchange(Ask(address, (words,), is_routed=self._is_routed), Bounds(limit))[0]
 
         self._check_open()
-        return examination(self._run(self._route.masters(), limit), self._ears.channel, send)
+        return examination(self._run(self._route.masters(), Bounds(limit)), self._ears.channel, send)
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -343,6 +335,12 @@ class RedisStore:
         self._ears.close()
         self._links.close()
         self._looped.close()
+
+
+def _part(bounds: Bounds, ask: Ask) -> Bounds:
+    if bounds.is_over:
+        raise StoreUnavailable(f"no time is left of {bounds.limit:.3g} s to ask Redis; it was not sent")
+    return bounds if ask.share == 1.0 else bounds.part(ask.share)
 
 
 __all__ = ["RedisStore", "traits_of"]

@@ -7,6 +7,7 @@ what is sent after a question is done after it. Must not know what is asked.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from typing import Any, Final, Protocol, cast
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.bootclock import boot_now
+from lockstead.stores.bounds import ANSWER_MAX, LISTING_MAX, Bounds
 from lockstead.stores.redis.access import Access, Address, Connection
 from lockstead.stores.redis.errors import OLDEST, unconnected
 from lockstead.stores.redlock.scripts import SCRIPT
@@ -70,11 +72,13 @@ class Identity:
 class Line:
     """One connection to one master. Used by one thread at a time."""
 
-    __slots__ = ("_backlog", "_connection", "_sinks", "fileno", "identity", "is_open")
+    __slots__ = ("_backlog", "_connection", "_room", "_sinks", "fileno", "identity", "is_open")
 
     def __init__(self, connection: Pipelined, identity: Identity) -> None:
         self._connection = connection
         self._sinks: deque[tuple[Sink, int, float]] = deque()
+        self._room = ANSWER_MAX
+        self._bound()
         self._backlog = 0
         self.fileno = -1 if connection._sock is None else connection._sock.fileno()
         self.identity = identity
@@ -111,6 +115,17 @@ class Line:
         self._sinks.extend((sink, share, now) for sink in sinks)
         return True
 
+    def takes_listings(self) -> None:
+        """Take long answers from now on."""
+        self._room = LISTING_MAX
+        self._bound()
+
+    def _bound(self) -> None:
+        """Bound the next answer: its bytes alone, for nobody waits for it here."""
+        connected = self._connection._sock
+        if connected is not None:
+            connected.bounds = Bounds(math.inf, self._room)
+
     def collect(self) -> None:
         """Take every answer that is there, without waiting; what comes unasked ends the connection."""
         from redis import exceptions
@@ -129,6 +144,7 @@ class Line:
             except Exception as error:  # noqa: BLE001 - nothing can be read from it any more
                 self.fail(error)
                 return
+            self._bound()
             sink, share, _sent_at = self._sinks.popleft()
             self._backlog -= share
             sink(answer)
@@ -260,7 +276,7 @@ class Master:
         from redis import exceptions
 
         try:
-            connection = cast(Pipelined, self.access.connection(self.address, DIAL_LIMIT))
+            connection = cast(Pipelined, self.access.connection(self.address, Bounds(DIAL_LIMIT), patience=DIAL_LIMIT))
         except Exception as error:
             raise StoreRefused(f"no connection to Redis can be made: {type(error).__name__}: {error}") from error
         try:

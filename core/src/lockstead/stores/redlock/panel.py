@@ -244,6 +244,8 @@ class Session:
             ballot.tally.silent.add(place)
             asked.append(ballot)
         if asked:
+            if any(ballot.lists for ballot in asked):
+                line.takes_listings()
             line.post(
                 b"".join(ballot.packed for ballot in asked), [self._sink(ballot, place, line) for ballot in asked]
             )

@@ -318,7 +318,7 @@ class RedlockStore:
         )
         tally = Tally(len(self._panel.masters))
         answers: dict[int, Any] = {}
-        ballot = Ballot(words, partial(self._listing, command, answers), tally, answers=answers)
+        ballot = Ballot(words, partial(self._listing, command, answers), tally, lists=True, answers=answers)
         with self._panel.session(limit) as session:
             answer = session.ask([ballot])[0]
         if isinstance(answer, Listing):

@@ -87,7 +87,8 @@ class Ballot:
     """One question to all masters. decide(tally, is_last) gives the answer, or None while more answers matter.
 
     words: what each master is asked. needs_vote: only masters may be asked that have not restarted lately. read: how
-    an answer of the script is read. clears: the incarnation that is gone from a master once that has answered.
+    an answer of the script is read. clears: the incarnation that is gone from a master once that has answered. lists:
+    the answers may be long.
     """
 
     words: Words
@@ -96,6 +97,7 @@ class Ballot:
     needs_vote: bool = False
     read: Callable[[Any], Seen] | None = None
     clears: str = ""
+    lists: bool = False
     answers: dict[int, Any] = field(default_factory=dict)
     packed: bytes = b""
 

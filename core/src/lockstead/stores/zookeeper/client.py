@@ -16,7 +16,8 @@ from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from lockstead.stores.zookeeper.probe import in_tls
+from lockstead.stores.bounds import LISTING_MAX, AnswerTooLong, BoundedSocket, Bounds
+from lockstead.stores.zookeeper.probe import secured
 
 if TYPE_CHECKING:
     from lockstead.stores.zookeeper.url import Where
@@ -32,6 +33,15 @@ class _Discreet(logging.Filter):
 
 
 log.addFilter(_Discreet())
+
+
+class _Packets(BoundedSocket):
+    """A connection that kazoo reads packet by packet: it asks for all that a server has announced."""
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        if size > LISTING_MAX:
+            raise AnswerTooLong("the server announces a packet that is longer than any answer")
+        return super().recv(size, flags)
 
 
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
@@ -50,8 +60,9 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 
     def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_tls: object) -> Any:
         """Connect. kazoo itself leaves the socket of a handshake that failed open, until it is collected."""
+        bounds = Bounds(timeout)
         plain = super().create_connection(address, timeout=timeout)
-        return in_tls(self._where, plain, hostname) if self._where.tls else plain
+        return _Packets(secured(self._where, plain, hostname, bounds) if self._where.tls else plain)
 
     def select(
         self, reads: Sequence[Any], writes: Sequence[Any], _errors: Sequence[Any], timeout: float | None = None

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import socket
 import ssl
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.bounds import Bounds, dialled, in_tls
 
 if TYPE_CHECKING:
     from lockstead.stores.zookeeper.url import Where
@@ -61,26 +61,26 @@ def why_silent(where: Where, limit: float) -> StoreError:
 
 def look(where: Where, host: str, limit: float, word: bytes = b"srvr") -> Seen:
     """Ask one server what it is, within `limit` seconds; or another word, whose answer is in `said`."""
-    ends_at = time.monotonic() + limit
+    bounds = Bounds(limit)
     name, _, port = host.rpartition(":")
     try:
-        with socket.create_connection((name.strip("[]"), int(port)), timeout=limit) as plain:
+        with dialled(name.strip("[]"), int(port), bounds) as plain:
             if not where.tls:
-                return _told(host, plain, ends_at, word)
-            with in_tls(where, plain, name.strip("[]")) as secured:
-                return _told(host, secured, ends_at, word)
+                return _told(host, plain, bounds, word)
+            with secured(where, plain, name.strip("[]"), bounds) as encrypted:
+                return _told(host, encrypted, bounds, word)
     except ssl.SSLError as error:
         return Seen(host, "tls", str(error.reason or error))
     except OSError as error:
         return Seen(host, "refused", error.strerror or str(error))
 
 
-def _told(host: str, connection: socket.socket, ends_at: float, word: bytes) -> Seen:
+def _told(host: str, connection: socket.socket, bounds: Bounds, word: bytes) -> Seen:
     said = b""
     try:
         connection.sendall(word)
         while len(said) < 4096:
-            connection.settimeout(max(0.01, ends_at - time.monotonic()))
+            connection.settimeout(bounds.left())
             piece = connection.recv(4096)
             if not piece:
                 break
@@ -97,13 +97,13 @@ def _told(host: str, connection: socket.socket, ends_at: float, word: bytes) -> 
     return Seen(host, "foreign", text)
 
 
-def in_tls(where: Where, plain: socket.socket, hostname: str) -> ssl.SSLSocket:
-    """Secure a connection; one that cannot be is closed. Raises OSError."""
+def secured(where: Where, plain: socket.socket, hostname: str, bounds: Bounds) -> ssl.SSLSocket:
+    """Secure a connection within bounds; one that cannot be is closed. Raises OSError."""
     try:
         context = ssl.create_default_context(cafile=where.ca or None)
         if where.cert:
             context.load_cert_chain(where.cert, where.key or None)
-        return context.wrap_socket(plain, server_hostname=hostname)
     except BaseException:
         plain.close()
         raise
+    return in_tls(plain, context, hostname, bounds)

@@ -1,0 +1,227 @@
+"""Decides how a request goes over HTTP within its bounds: by the connection pools of httpcore, blocking or awaiting.
+
+Nothing here follows a redirect, keeps a cookie, or sends anything twice. Imported when a store is opened, for httpcore
+is. Must not know what is asked, nor of whom.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeAlias, cast
+
+import httpcore
+
+from lockstead.frozen import frozen
+from lockstead.stores.bounds import Bounds
+
+KEEPALIVE: Final = 10.0
+"""Seconds for which an idle connection is used again.
+
+Longer than the longest pause of a waiter, so that polling needs no handshakes; far below the patience of servers and of
+anything that forgets connections on the way (a minute and more), because a request that is sent into a connection just
+closed has an unknown outcome, and sending it again would be a hidden repetition.
+"""
+
+CONNECTIONS_MAX: Final = 64
+
+Pool: TypeAlias = httpcore.ConnectionPool
+AwaitedPool: TypeAlias = httpcore.AsyncConnectionPool
+
+
+@frozen
+class Answer:
+    """What came back. headers: by their name in lower case, the last of each."""
+
+    status: int
+    headers: Mapping[bytes, bytes]
+    body: bytes
+
+
+class _Phases(dict[str, Any]):
+    """What httpcore takes for the time-outs of a request, by phase. It hands them on to the stream unread."""
+
+    def __init__(self, bounds: Bounds, share: float) -> None:
+        super().__init__()
+        self._bounds = bounds
+        self._share = share
+
+    def get(self, phase: str, _default: object = None) -> Any:
+        if phase == "pool":
+            return _seconds(self._bounds)
+        return self._bounds.part(self._share) if phase == "connect" else self._bounds
+
+
+class _AwaitedPhases(_Phases):
+    """The same in seconds: an event loop limits the whole besides, and counts what comes."""
+
+    def get(self, phase: str, _default: object = None) -> Any:
+        return _seconds(self._bounds.part(self._share) if phase == "connect" else self._bounds)
+
+
+def _seconds(bounds: Bounds) -> float:
+    return max(0.001, bounds.ends_at - time.monotonic())
+
+
+class _Stream(httpcore.NetworkStream):
+    """A connection each step of which counts against the bounds of the request that it is made for."""
+
+    def __init__(self, inner: httpcore.NetworkStream) -> None:
+        self._inner = inner
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if timeout is None:
+            return self._inner.read(max_bytes)
+        bounds = _bounds(timeout)
+        came = self._inner.read(max_bytes, bounds.left())
+        bounds.took(len(came))
+        return came
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._inner.write(buffer, None if timeout is None else _bounds(timeout).left())
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        return _Stream(self._inner.start_tls(ssl_context, server_hostname, _until_connected(timeout)))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+class _Backend(httpcore.NetworkBackend):
+    """Makes such connections."""
+
+    def __init__(self) -> None:
+        self._inner = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        seconds = _until_connected(timeout)
+        return _Stream(self._inner.connect_tcp(host, port, seconds, local_address, socket_options))
+
+
+def _bounds(timeout: object) -> Bounds:
+    return cast(Bounds, timeout)
+
+
+def _until_connected(timeout: object) -> float | None:
+    if timeout is None:
+        return None
+    try:
+        return _bounds(timeout).left()
+    except TimeoutError as error:
+        raise httpcore.ConnectTimeout(str(error)) from error
+
+
+# --- pools ---------------------------------------------------------------------------------------------------------
+
+
+def blocking(tls: ssl.SSLContext, proxy: str | None = None) -> Pool:
+    """Make connections for blocking requests. ValueError or ImportError for a proxy that cannot be used."""
+    kinds = httpcore.ConnectionPool, httpcore.HTTPProxy, httpcore.SOCKSProxy
+    return cast(Pool, _made(*kinds, {**_ways(tls), "network_backend": _Backend()}, proxy))
+
+
+def awaiting(tls: ssl.SSLContext, proxy: str | None = None) -> AwaitedPool:
+    """Make connections for awaiting requests of one event loop, like `blocking`."""
+    kinds = httpcore.AsyncConnectionPool, httpcore.AsyncHTTPProxy, httpcore.AsyncSOCKSProxy
+    return cast(AwaitedPool, _made(*kinds, _ways(tls), proxy))
+
+
+def _ways(tls: ssl.SSLContext) -> dict[str, Any]:
+    return {
+        "ssl_context": tls,
+        "max_connections": CONNECTIONS_MAX,
+        "max_keepalive_connections": CONNECTIONS_MAX,
+        "keepalive_expiry": KEEPALIVE,
+    }
+
+
+def _made(direct: Any, by_http: Any, by_socks: Any, ways: dict[str, Any], proxy: str | None) -> object:
+    if proxy is None:
+        return direct(**ways)
+    from urllib.parse import unquote, urlsplit
+
+    parts = urlsplit(proxy)
+    if not parts.hostname or parts.scheme not in ("http", "https", "socks5", "socks5h"):
+        raise ValueError("neither http, https nor socks5, or without a host")
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 1080)
+    host = parts.hostname.encode("idna") if not parts.hostname.isascii() else parts.hostname.encode()
+    scheme = parts.scheme.removesuffix("h") if parts.scheme.startswith("socks") else parts.scheme
+    where = httpcore.URL(scheme=scheme.encode(), host=host, port=port, target=b"/")
+    who = (unquote(parts.username).encode(), unquote(parts.password or "").encode()) if parts.username else None
+    if parts.scheme.startswith("socks"):
+        import socksio  # type: ignore[import-not-found]  # noqa: F401  # found missing here, not with the first request
+
+        return by_socks(proxy_url=where, proxy_auth=who, **ways)
+    if parts.scheme == "https":
+        ways = {**ways, "proxy_ssl_context": ssl.create_default_context()}
+    return by_http(proxy_url=where, proxy_auth=who, **ways)
+
+
+# --- requests ------------------------------------------------------------------------------------------------------
+
+Headers: TypeAlias = "list[tuple[bytes, bytes]]"
+
+
+def request(
+    method: str, url: httpcore.URL, target: bytes | None, headers: Mapping[str, str], content: bytes
+) -> httpcore.Request:
+    """Give a request. target: path and query as they go out, where the url has them not; only without a proxy."""
+    lines: Headers = [(b"Host", _host(url)), *((name.encode(), value.encode()) for name, value in headers.items())]
+    if content or method not in ("GET", "DELETE"):
+        lines.append((b"Content-Length", b"%d" % len(content)))
+    extensions: dict[str, Any] = {} if target is None else {"target": target}
+    return httpcore.Request(method, url, headers=lines, content=content, extensions=extensions)
+
+
+def _host(url: httpcore.URL) -> bytes:
+    host = b"[%b]" % url.host if b":" in url.host else url.host
+    usual = {b"http": 80, b"https": 443}.get(url.scheme)
+    return host if url.port in (None, usual) else b"%b:%d" % (host, url.port)
+
+
+def exchanged(pool: Pool, asked: httpcore.Request, bounds: Bounds, share: float = 1.0) -> Answer:
+    """Send a request once and give its answer, within bounds. share: the part of the time left for connecting.
+
+    Raises httpcore's errors, TimeoutError and AnswerTooLong.
+    """
+    asked.extensions["timeout"] = _Phases(bounds, share)
+    response = pool.handle_request(asked)
+    try:
+        body = b"".join(cast(Iterable[bytes], response.stream))
+    finally:
+        response.close()
+    return _answer(response, body)
+
+
+async def aexchanged(pool: AwaitedPool, asked: httpcore.Request, bounds: Bounds, share: float = 1.0) -> Answer:
+    """Like `exchanged`, awaiting."""
+    asked.extensions["timeout"] = _AwaitedPhases(bounds, share)
+    # the phases are limited too, and know better what was never sent: they come first
+    async with asyncio.timeout(_seconds(bounds) + 0.1):
+        response = await pool.handle_async_request(asked)
+        try:
+            pieces = []
+            async for piece in cast(Any, response.stream):
+                bounds.took(len(piece))
+                pieces.append(piece)
+        finally:
+            await response.aclose()
+    return _answer(response, b"".join(pieces))
+
+
+def _answer(response: httpcore.Response, body: bytes) -> Answer:
+    return Answer(response.status, {name.lower(): value for name, value in response.headers}, body)
