@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import lockstead
+from tests.pages import of_a_person
 from tests.servers.base import dies_with_us
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
@@ -31,10 +32,6 @@ EXAMPLE_LINES_MAX: Final = 40
 
 HOLDERS: Final = "purpose: run sleep"
 """What each page's program says of the holder that it waits for."""
-
-
-KEPT: Final = ("LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE")
-"""What of this process's environment the commands of a page see besides."""
 
 
 def lived_through(page: str, folder: Path, programs: Path, environment: Mapping[str, str] | None = None) -> str:
@@ -63,14 +60,6 @@ def lived_through(page: str, folder: Path, programs: Path, environment: Mapping[
     assert OURS in log.read_text().partition(HOLDERS)[2]
     assert lock.inspect() is None
     return log.read_text()
-
-
-def of_a_person(folder: Path, programs: Path, environment: Mapping[str, str] | None) -> dict[str, str]:
-    """Give what a person has: a folder of their own, the commands that they installed, and what is said besides."""
-    home = folder / "home"
-    home.mkdir(exist_ok=True)
-    kept = {name: value for name, value in os.environ.items() if name in KEPT}
-    return {**kept, "HOME": str(home), "PATH": f"{programs}:{os.environ['PATH']}", **(environment or {})}
 
 
 def copied(name: str, command: str, folder: Path, programs: Path, environment: Mapping[str, str] | None = None) -> None:

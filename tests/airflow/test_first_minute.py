@@ -8,6 +8,7 @@ import pytest
 
 from tests.airflow.conftest import NEWEST, chosen
 from tests.first_minute import copied, lived_through
+from tests.pages import run_wrapper
 from tests.servers.airflow_parts import Version
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1200), pytest.mark.xdist_group(f"airflow {NEWEST}")]
@@ -18,6 +19,7 @@ def test_the_first_minute_runs_as_printed(request: pytest.FixtureRequest, tmp_pa
         pytest.skip(f"the page shows what is for Airflow {NEWEST}")
     said = lived_through("airflow.md", tmp_path, Version(NEWEST).python.parent)
     assert "who holds 'apt'" in said
+    run_wrapper("airflow", tmp_path, Version(NEWEST).python.parent)
     copy = tmp_path / "copy"
     told = {"AIRFLOW__CORE__DAGS_FOLDER": str(copy), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
     copied("airflow_dag.py", "airflow db migrate; python airflow_dag.py", copy, Version(NEWEST).python.parent, told)

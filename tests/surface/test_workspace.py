@@ -269,26 +269,6 @@ def test_every_python_example_is_python(path: Path) -> None:
         compile(block, ids(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-@pytest.mark.parametrize("name", ["README.md", "core/README.md"])
-def test_the_example_of_the_readme_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    example = next(block for block in blocks(ROOT / name) if block.startswith("import lockstead\n"))
-    assert len(example.strip().splitlines()) <= 10
-    monkeypatch.chdir(tmp_path)
-    done: list[object] = []
-
-    def publish(token: object) -> None:
-        done.append(token)
-
-    exec(  # the example is ours
-        compile(example, name, "exec"),
-        {"build": lambda: done.append("built"), "publish": publish},
-    )
-    assert done[0] == "built"
-    # what SQL and JSON take; more than 32 bits, so a column has to be BIGINT
-    assert type(done[1]) is int
-    assert done[1] > 2**31
-
-
 def test_what_is_frozen_inside_the_engine_is_frozen_for_the_type_checker(tmp_path: Path) -> None:
     """`lockstead.frozen` leaves it to mypy, so mypy must see it."""
     from mypy import api

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.first_minute import LIMIT, copied, lived_through
+from tests.pages import run_wrapper
 
 pytestmark = pytest.mark.timeout(4 * LIMIT)
 
@@ -22,6 +23,10 @@ QUIET = {
 def test_the_first_minute_runs_as_printed(tmp_path: Path) -> None:
     said = lived_through("prefect.md", tmp_path, Path(sys.executable).parent, QUIET)
     assert "waiting for 'apt', held by" in said
+
+
+def test_what_is_printed_of_the_package_runs(tmp_path: Path) -> None:
+    run_wrapper("prefect", tmp_path, Path(sys.executable).parent, QUIET)
 
 
 def test_the_example_to_copy_runs(tmp_path: Path) -> None:

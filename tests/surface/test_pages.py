@@ -1,0 +1,38 @@
+"""The pages that teach run as printed; the blocks of wrappers do so in the suites of their orchestrators."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.pages import PAGES, RUN, SHOWN, Block, blocks, program, run_python, run_shell, wrapper_of
+
+GUIDES = ["README.md", "core/README.md", *(f"docs/{name}.md" for name in ("getting-started", "run", "command-line"))]
+"""Run here. docs/operating.md is in `test_operating`: somebody has to hold the lock meanwhile."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_says_what_it_is(page: str) -> None:
+    assert [block for block in blocks(page) if block.tag not in (*RUN, *SHOWN)] == []
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_the_page_runs_as_printed(page: str, tmp_path: Path) -> None:
+    shown = [block for block in blocks(page) if block.tag in RUN and wrapper_of(block) is None]
+    assert shown
+    said = run_python([block for block in shown if block.tag == "python"], tmp_path)
+    run_shell([block for block in shown if block.tag == "sh"], tmp_path)
+    if page.endswith("README.md"):
+        # what SQL and JSON take, and more than 32 bits
+        assert re.search(r"^publish \d{11,}$", said, re.MULTILINE)
+
+
+def test_a_failure_names_the_line_of_the_page(tmp_path: Path) -> None:
+    shown = [Block(3, "python", "x = 1\n"), Block(9, "python", "x\ny\n")]
+    assert program(shown).splitlines()[9] == "y"
+    with pytest.raises(AssertionError, match="line 10"):
+        run_python(shown, tmp_path)
+    with pytest.raises(AssertionError, match="no such thing"):
+        run_shell([Block(1, "sh", "echo no such thing; false\ntrue\n")], tmp_path)
