@@ -7,13 +7,16 @@ from itertools import count
 from pathlib import Path
 from typing import cast
 
+import psycopg
 import pytest
 
 from lockstead.stores import url
 from lockstead.stores.port import Store
 from lockstead.stores.postgres.store import PostgresStore
-from lockstead.testing.conformance import BatchConformance, StoreConformance, WaitingConformance
+from lockstead.testing.conformance import BatchConformance, HostileConformance, StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
+from lockstead.testing.conformance.hostile import Spoil
+from lockstead.values import Name
 from tests.servers.places import place
 from tests.servers.postgres import USER, BouncerServer, PostgresPlace
 
@@ -55,6 +58,24 @@ class OnPostgres(Suite):
         yield twin
         twin.close()
 
+    @pytest.fixture
+    def spoil(self, server: PostgresPlace, store: Store) -> Spoil:
+        schema = store.url.partition("schema=")[2]
+
+        def write(name: Name, garbage: bytes) -> bool:
+            at = (name.space.value, name.key, name.part)
+            with server.server.asked() as connection:
+                try:
+                    connection.execute(
+                        f"UPDATE {schema}.record SET fields = %s::jsonb WHERE space = %s AND key = %s AND part = %s",
+                        (garbage.decode("utf-8", "replace"), *at),
+                    )
+                except psycopg.Error:
+                    return False  # a constraint of ours, or no JSON
+            return True
+
+        return write
+
 
 class ThroughPgBouncer(OnPostgres):
     scheme = "postgres"
@@ -68,6 +89,10 @@ class ThroughPgBouncer(OnPostgres):
 
 
 class TestPostgres(OnPostgres, StoreConformance):
+    pass
+
+
+class TestPostgresHostile(OnPostgres, HostileConformance):
     pass
 
 

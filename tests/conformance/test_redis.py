@@ -7,12 +7,21 @@ from typing import Protocol
 from uuid import uuid4
 
 import pytest
+import redis
 
 from lockstead.stores import url
 from lockstead.stores.port import Store
 from lockstead.stores.redis.store import RedisStore
-from lockstead.testing.conformance import AwaitingConformance, BatchConformance, StoreConformance, WaitingConformance
+from lockstead.testing.conformance import (
+    AwaitingConformance,
+    BatchConformance,
+    HostileConformance,
+    StoreConformance,
+    WaitingConformance,
+)
 from lockstead.testing.conformance.base import Suite
+from lockstead.testing.conformance.hostile import Spoil
+from lockstead.values import Name
 from tests.servers.redis import ClusterPlace, RedisPlace, SecureRedisPlace, SentinelPlace
 
 
@@ -66,6 +75,27 @@ class OnRedis(_OnPlace):
     scheme = "redis"
 
     @pytest.fixture
+    def spoil(self, redis_place: RedisPlace, store: Store) -> Iterator[Spoil]:
+        assert isinstance(store, RedisStore)
+        keys, admin = store._keys, redis.Redis(port=redis_place.ports[0])
+        kinds = iter(("whole", "fields", "list") * 100)
+
+        def write(name: Name, garbage: bytes) -> bool:
+            key = keys.record(name)
+            match next(kinds):
+                case "whole":
+                    admin.set(key, garbage)
+                case "fields":
+                    admin.set(key, admin.get(key).partition(b"\n")[0] + b"\n" + garbage)
+                case _:
+                    admin.delete(key)
+                    admin.rpush(key, garbage)
+            return True
+
+        yield write
+        admin.close()
+
+    @pytest.fixture
     def place(self, redis_place: RedisPlace) -> Opens:
         return redis_place
 
@@ -95,6 +125,10 @@ class OnCluster(_OnPlace):
 
 
 class TestRedis(OnRedis, StoreConformance):
+    pass
+
+
+class TestRedisHostile(OnRedis, HostileConformance):
     pass
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 
 from lockstead.stores.port import Store
 from lockstead.stores.sqlite.store import SqliteStore
-from lockstead.testing.conformance import StoreConformance, WaitingConformance
+from lockstead.testing.conformance import HostileConformance, StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
+from lockstead.testing.conformance.hostile import Spoil
+from lockstead.values import Name
 
 
 class OnSqlite(Suite):
@@ -28,8 +31,25 @@ class OnSqlite(Suite):
         yield twin
         twin.close()
 
+    @pytest.fixture
+    def spoil(self, tmp_path: Path) -> Spoil:
+        def write(name: Name, garbage: bytes) -> bool:
+            connection = sqlite3.connect(tmp_path / "locks.db", isolation_level=None)
+            at = (name.space.value, name.key, name.part)
+            connection.execute(
+                "UPDATE record SET fields = CAST(? AS TEXT) WHERE space = ? AND key = ? AND part = ?", (garbage, *at)
+            )
+            connection.close()
+            return True
+
+        return write
+
 
 class TestSqlite(OnSqlite, StoreConformance):
+    pass
+
+
+class TestSqliteHostile(OnSqlite, HostileConformance):
     pass
 
 

@@ -192,15 +192,91 @@ def test_h24_what_is_not_ours_is_refused_and_never_free(
 ) -> None:
     admin.set(f"{space}:{{apt}}:lock", value)
     assert isinstance(store.perform(Create(APT, {}), LIMIT), Conflict)
-    with pytest.raises(StoreRefused, match="apt"):
-        store.perform(Read(APT), LIMIT)
+    with pytest.raises(StoreRefused, match=r"apt.*break it with now=True"):
+        store.perform(Extend(APT, {"a": "1"}, None), LIMIT)
     assert admin.get(f"{space}:{{apt}}:lock") == value
+    assert_shown_and_removed(store, admin)
 
 
-def test_h24_another_kind_of_key_is_refused(store: RedisStore, admin: Any, space: str) -> None:
-    admin.hset(f"{space}:{{apt}}:lock", "a", "1")
-    with pytest.raises(StoreRefused, match="prefix"):
-        store.perform(Read(APT), LIMIT)
+HEADS = [b"9" * 65, b"ab " + b"9" * 16, b"ab 1 " + b"9" * 17, b"ab 1 1 " + b"9" * 25, b"ab 1 1 1 " + b"9" * 17]
+
+
+@pytest.mark.parametrize("head", HEADS, ids=range(len(HEADS)))
+def test_h24_a_head_with_numbers_beyond_those_of_redis_is_damaged(
+    store: RedisStore, admin: Any, space: str, head: bytes
+) -> None:
+    filled = b" ".join([*head.split(b" "), b"1", b"1", b"1", b"1"][:5])
+    admin.set(f"{space}:{{apt}}:lock", filled + b'\n{"v":"1","identity":"x/1","ttl":"300"}')
+    assert_shown_and_removed(store, admin)
+
+
+def test_h24_a_giant_record_is_not_sent(store: RedisStore, admin: Any, space: str) -> None:
+    admin.set(f"{space}:{{apt}}:lock", b"ab 1 1 1 1\n" + b"x" * 5_000_000)
+    before = admin.info("stats")["total_net_output_bytes"]
+    seen = assert_shown_and_removed(store, admin)
+    assert "larger than" in seen.fields["damage"]
+    assert admin.info("stats")["total_net_output_bytes"] - before < 100_000
+
+
+def assert_shown_and_removed(store: RedisStore, admin: Any) -> Snapshot:
+    """See that a listing shows it beside others, and that only what was shown is removed."""
+    made(store, Name("other"))
+    seen = store.perform(Read(APT), LIMIT)
+    assert isinstance(seen, Snapshot)
+    assert "damage" in seen.fields
+    assert {name.key for name, _ in store.perform(List(Space.LOCK), LIMIT).entries} == {"apt", "other"}
+    assert isinstance(store.perform(Remove(APT, "damaged-0"), LIMIT), Conflict)
+    assert isinstance(store.perform(Remove(APT, seen.incarnation), LIMIT), Removed)
+    assert isinstance(store.perform(Read(APT), LIMIT), Absent)
+    return seen
+
+
+@pytest.mark.parametrize("kind", ["hash", "list"])
+def test_h24_another_kind_of_key_is_shown_as_damaged(store: RedisStore, admin: Any, space: str, kind: str) -> None:
+    key = f"{space}:{{apt}}:lock"
+    admin.hset(key, "a", "1") if kind == "hash" else admin.rpush(key, "a")
+    assert_shown_and_removed(store, admin)
+
+
+def test_a_queue_that_somebody_filled_costs_a_release_little_and_publishes_nowhere_else(
+    store: RedisStore, admin: Any, space: str
+) -> None:
+    first = made(store)
+    waiters = f"{space}:{{apt}}:waiters"
+    admin.zadd(waiters, {f"{space}:wake:dead{number}": number + 1 for number in range(3000)})
+    admin.zadd(waiters, {"another:channel": 0})
+    with admin.pubsub() as heard:
+        heard.subscribe("another:channel")
+        assert heard.get_message(timeout=5)["type"] == "subscribe"
+        store.perform(Remove(APT, first.incarnation), LIMIT)
+        assert heard.get_message(timeout=0.2) is None
+    assert admin.zcard(waiters) == 2001
+
+
+def test_waiters_that_are_no_list_fail_no_release(store: RedisStore, admin: Any, space: str) -> None:
+    first = made(store)
+    admin.set(f"{space}:{{apt}}:waiters", "x")
+    assert isinstance(store.perform(Remove(APT, first.incarnation), LIMIT), Removed)
+
+
+@pytest.mark.parametrize("counter", [str(2**53), str(2**53 - 1), "9" * 30, "1e308", "inf"])
+def test_a_counter_of_tokens_that_cannot_grow_is_refused_and_nothing_is_granted(
+    store: RedisStore, admin: Any, space: str, counter: str
+) -> None:
+    admin.set(f"{space}:{{apt}}:token", counter)
+    with pytest.raises(StoreRefused, match=r"tokens of 'apt' in Redis is beyond 2\^53") as refused:
+        store.perform(Create(APT, {}), LIMIT)
+    assert "\n" not in str(refused.value)
+    assert isinstance(store.perform(Read(APT), LIMIT), Absent)
+    admin.set(f"{space}:{{apt}}:token", str(2**53 - 3))
+    tokens = []
+    for _ in range(2):
+        granted = made(store)
+        tokens.append(granted.token)
+        store.perform(Remove(APT, granted.incarnation), LIMIT)
+    assert tokens == [2**53 - 2, 2**53 - 1]
+    with pytest.raises(StoreRefused):
+        store.perform(Create(APT, {}), LIMIT)
 
 
 # --- time and tokens ---------------------------------------------------------------------------------------------

@@ -6,16 +6,29 @@ Total: whoever may write to the store wrote what is read here. Must not know wha
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from hashlib import sha256
 from typing import Final
 
 from lockstead.reading import DAMAGE, RECORD_BYTES_MAX, TOO_LARGE
 
 NO_MAP: Final = "its fields are no map of text"
+NO_HEAD: Final = "what the store itself keeps with it is not there"
+
+DAMAGED: Final = "damaged-"
+"""Begins the incarnation of a record whose own cannot be read: it stands for exactly what is kept there."""
 
 
-def map_of_text(written: str | bytes | None) -> dict[str, str]:
-    """Read the JSON object that a store keeps for a record; for what is none, what `unreadable` gives."""
-    if written is None or len(written) > RECORD_BYTES_MAX:
+def map_of_text(written: object) -> dict[str, str]:
+    """Read the JSON object that a store keeps for a record; for what is none, what `unreadable` gives.
+
+    None is what a store gives of a record that it measured and did not send.
+    """
+    if written is None:
+        return unreadable(TOO_LARGE)
+    if not isinstance(written, str | bytes):
+        return unreadable(NO_MAP)
+    if len(written) > RECORD_BYTES_MAX:
         return unreadable(TOO_LARGE)
     try:
         text = written.decode() if isinstance(written, bytes) else written
@@ -25,9 +38,9 @@ def map_of_text(written: str | bytes | None) -> dict[str, str]:
     if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
         return unreadable(NO_MAP)
     # JSON can write half a character, which no store takes back
-    return (
-        {_whole_characters(name): _whole_characters(value) for name, value in said.items()} if "\\u" in text else said
-    )
+    if "\\u" in text:
+        return {_whole_characters(name): _whole_characters(value) for name, value in said.items()}
+    return said
 
 
 def _whole_characters(text: str) -> str:
@@ -37,3 +50,22 @@ def _whole_characters(text: str) -> str:
 def unreadable(why: str) -> dict[str, str]:
     """Give the fields of a record that cannot be read: one of ours, so that an operator may remove it, and nobody's."""
     return {"v": "1", DAMAGE: why}
+
+
+def bounded(fields: Mapping[str, str]) -> dict[str, str]:
+    """Give fields that a client library has read already, if they are text and no more than a record has."""
+    if not all(isinstance(name, str) and isinstance(text, str) for name, text in fields.items()):
+        return unreadable(NO_MAP)
+    if sum(map(len, fields)) + sum(map(len, fields.values())) > RECORD_BYTES_MAX:
+        return unreadable(TOO_LARGE)
+    return dict(fields)
+
+
+def is_damaged(fields: Mapping[str, str]) -> bool:
+    """Tell whether these are fields that `unreadable` gave."""
+    return DAMAGE in fields
+
+
+def damaged_incarnation(kept: object) -> str:
+    """Give an incarnation for what cannot be read, so that an operator removes that very thing and nothing newer."""
+    return DAMAGED + sha256(repr(kept).encode("utf-8", "backslashreplace")).hexdigest()[:32]

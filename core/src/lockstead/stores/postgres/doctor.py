@@ -39,7 +39,7 @@ CONNECTIONS_LOW: Final = 10
 
 def examination(link: Link, schema: str, limit: float) -> Iterator[Finding]:
     """Yield what is found of the server behind a connection. limit is seconds for each question."""
-    asked = ", ".join(f"current_setting('{name}', true)" for name in _SETTINGS)
+    asked = ", ".join(f"pg_catalog.current_setting('{name}', true)" for name in _SETTINGS)
     (row,) = link.ask(f"SELECT {asked}, current_user".encode(), (), limit)
     found = {name: value or "" for name, value in zip((*_SETTINGS, "user"), row, strict=True)}
     yield Finding(Severity.OK, "server", f"PostgreSQL {found['server_version']}, asked as {found['user']}")
@@ -48,6 +48,7 @@ def examination(link: Link, schema: str, limit: float) -> Iterator[Finding]:
     yield from _fail_over(link, found, limit)
     yield from _transactions(found)
     yield _rights(link, schema, found["user"], limit)
+    yield _owners(link, schema, limit)
     yield _room(link, found, limit)
     if found["autovacuum"] != "on":
         text = "autovacuum is off: each renewal leaves a dead row, and the table grows"
@@ -74,7 +75,7 @@ def _crash(found: Mapping[str, str]) -> Finding:
 
 def _fail_over(link: Link, found: Mapping[str, str], limit: float) -> Iterator[Finding]:
     check = "server.replication"
-    (row,) = link.ask(b"SELECT count(*) FROM pg_stat_replication", (), limit)
+    (row,) = link.ask(b"SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication", (), limit)
     number = int(row[0] or 0)
     if not number:
         yield Finding(Severity.OK, check, "no standby is connected")
@@ -106,7 +107,7 @@ def _transactions(found: Mapping[str, str]) -> Iterator[Finding]:
 
 def _rights(link: Link, schema: str, user: str, limit: float) -> Finding:
     check = "schema.rights"
-    asked = ", ".join(f"has_table_privilege('{schema}.record', '{right}')" for right in _RIGHTS)
+    asked = ", ".join(f"pg_catalog.has_table_privilege('{schema}.record', '{right}')" for right in _RIGHTS)
     (row,) = link.ask(f"SELECT {asked}".encode(), (), limit)
     missing = [right for right, granted in zip(_RIGHTS, row, strict=True) if granted != "t"]
     if not missing:
@@ -116,9 +117,36 @@ def _rights(link: Link, schema: str, user: str, limit: float) -> Finding:
     return Finding(Severity.FAILURE, check, text, remedy)
 
 
+def _owners(link: Link, schema: str, limit: float) -> Finding:
+    """Look who can change what runs as everybody who locks: the function that wakes, and what is put beside it."""
+    check = "schema.owners"
+    asked = (  # the name of the schema is a plain one
+        "SELECT pg_catalog.pg_get_userbyid(c.relowner), "  # noqa: S608
+        "(SELECT pg_catalog.min(pg_catalog.pg_get_userbyid(p.proowner)) FROM pg_catalog.pg_proc AS p "
+        "WHERE p.pronamespace = n.oid AND p.proowner <> c.relowner), "
+        "EXISTS (SELECT FROM pg_catalog.aclexplode(n.nspacl) AS a "
+        "WHERE a.grantee = 0 AND a.privilege_type = 'CREATE') "
+        "FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
+        f"WHERE n.nspname = '{schema}' AND c.relname = 'record'"
+    )
+    (row,) = link.ask(asked.encode(), (), limit)
+    owner, other, is_open = row
+    if other is not None:
+        text = f"a function in the schema {schema} belongs to {other}, and the tables to {owner}: it runs as who locks"
+        return Finding(
+            Severity.WARNING, check, text, f"ALTER FUNCTION ... OWNER TO {owner}, or drop it if it is not ours"
+        )
+    if is_open == "t":
+        text = f"every role may put functions into the schema {schema}, which may then run as who locks"
+        return Finding(Severity.WARNING, check, text, f"REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC")
+    return Finding(Severity.OK, check, f"what the schema {schema} holds belongs to {owner}")
+
+
 def _room(link: Link, found: Mapping[str, str], limit: float) -> Finding:
     check = "server.connections"
-    (row,) = link.ask(b"SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'", (), limit)
+    (row,) = link.ask(
+        b"SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend'", (), limit
+    )
     used, most = int(row[0] or 0), int(found["max_connections"] or 0)
     figures = {"used_count": float(used), "most_count": float(most)}
     text = f"{used} of {most} connections are taken"

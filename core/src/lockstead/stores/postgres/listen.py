@@ -142,7 +142,7 @@ class Listener:
         target = self._target
         link = connect(_conninfo(target), target.url, ANSWERS_WITHIN)
         try:
-            (row,) = link.ask(b"SELECT pg_backend_pid()", (), ANSWERS_WITHIN)
+            (row,) = link.ask(b"SELECT pg_catalog.pg_backend_pid()", (), ANSWERS_WITHIN)
             self._me = str(row[0])
             if not link.learn(row[0]) and target.listen == "auto":
                 # a pooler stands between: what is listened for there may be told to somebody else
@@ -191,14 +191,16 @@ class Listener:
         for number in wanted - self._held:
             # somebody may be changing a record of this bucket right now, and has looked whether anybody waits
             (row,) = link.ask(
-                b"SELECT pg_try_advisory_lock_shared($1::int, $2::int)", (lock, str(number)), ANSWERS_WITHIN
+                b"SELECT pg_catalog.pg_try_advisory_lock_shared($1::int, $2::int)", (lock, str(number)), ANSWERS_WITHIN
             )
             if row[0] == "t":
                 self._held |= {number}
             else:
                 is_complete = False
         for number in dropped:
-            link.ask(b"SELECT pg_advisory_unlock_shared($1::int, $2::int)", (lock, str(number)), ANSWERS_WITHIN)
+            link.ask(
+                b"SELECT pg_catalog.pg_advisory_unlock_shared($1::int, $2::int)", (lock, str(number)), ANSWERS_WITHIN
+            )
         return is_complete
 
     def _ring(self, link: Link) -> None:

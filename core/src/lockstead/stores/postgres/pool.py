@@ -172,6 +172,11 @@ def _found(link: Link, statements: Statements, ends_at: float) -> Row | None:
     version, least, in_recovery, product = rows[0][:4]
     if not str(product).startswith("PostgreSQL"):
         raise StoreRefused(f"{link.place} is no PostgreSQL but {str(product)[:40]!r}: its locks are not proved")
+    if rows[0][6] != "0":
+        raise StoreRefused(
+            f"somebody added triggers or rules to the tables of the locks in {link.place}, which run as whoever locks; "
+            "drop them, or take another ?schema="
+        )
     if in_recovery == "t":
         raise StoreUnavailable(f"{link.place} {STANDBY}")
     if int(least or 0) > SCHEMA_VERSION:

@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 from lockstead.protocol.commands import Absent, Conflict, Listing, Snapshot
+from lockstead.stores.kept import is_damaged, map_of_text
 from lockstead.stores.postgres.wire import Row
 from lockstead.values import Name, Space
 
 At: TypeAlias = "tuple[str, str, str]"
-
-UNREADABLE: Final = {"v": "1"}
-"""What is shown of a row whose fields are no map of text: neither free nor anybody's, and an operator can remove it."""
 
 encoded: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -51,9 +49,9 @@ def listing(space: Space, rows: Sequence[Row]) -> Listing:
 def snapshot(row: Row) -> Snapshot:
     """Give a record from granted, revision, when it was stamped, the time now, and its fields."""
     granted, revision, updated, now, text = row
-    fields = _fields(text)
-    if fields is None:
-        return Snapshot(UNREADABLE, str(granted), str(revision))
+    fields = map_of_text(text)
+    if is_damaged(fields):
+        return Snapshot(fields, str(granted), str(revision))
     if updated is None or now is None:  # stamped by another server, or by this one before it was restarted
         return Snapshot(fields, str(granted), str(revision), token=int(granted or 0))
     return Snapshot(fields, str(granted), str(revision), seconds(updated), seconds(now), int(granted or 0))
@@ -61,18 +59,13 @@ def snapshot(row: Row) -> Snapshot:
 
 def written(row: Row, fields: Mapping[str, str] | None = None) -> Snapshot:
     """Give what a statement has just stamped: granted, revision, when, the time now, and the fields unless known."""
-    if fields is None and (fields := _fields(row[4])) is None:
-        return Snapshot(UNREADABLE, str(row[0]), str(row[1]))
+    said = map_of_text(row[4]) if fields is None else fields
     granted, stamped, now = str(row[0]), seconds(row[2]), seconds(row[3])
-    return Snapshot(fields, granted, str(row[1]), stamped, now, int(granted))
+    if fields is None and is_damaged(said):
+        return Snapshot(said, granted, str(row[1]))
+    return Snapshot(said, granted, str(row[1]), stamped, now, int(granted))
 
 
 def seconds(microseconds: str | None) -> float:
     """Give a time of the server."""
     return int(microseconds or 0) / 1e6
-
-
-def _fields(text: str | None) -> Mapping[str, str] | None:
-    """Give the fields of a row; None if another program wrote there: a map of text is all that is ours."""
-    fields = {} if text is None else json.loads(text)
-    return fields if all(isinstance(value, str) for value in fields.values()) else None

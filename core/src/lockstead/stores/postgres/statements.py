@@ -2,8 +2,11 @@
 
 All of it is meant for autocommit at READ COMMITTED. There, an UPDATE that had to wait for another transaction looks
 again at the row as that one left it, but every other part of the statement goes on seeing what stood when it began. So
-nothing is decided by a second look but through a row lock, which also shows the row as it stands now. Must not know
-connections.
+nothing is decided by a second look but through a row lock, which also shows the row as it stands now.
+
+Who may create functions or operators in a schema of the caller's search path must not be able to run code by them
+(CVE-2018-1058). So every function is named with its schema, every operator has operands of exactly its types (then
+PostgreSQL takes that of pg_catalog), and our own function has a search path of its own. Must not know connections.
 """
 
 # ruff: noqa: S608 - the name of the schema is checked, and every value is a parameter
@@ -15,9 +18,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from lockstead.reading import RECORD_BYTES_MAX
 from lockstead.values import Space
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 """The version of the tables that this file makes."""
 
 BUCKETS: Final = 256
@@ -35,26 +39,34 @@ SWEEP_EVERY: Final = 3600.0
 REMEMBERED: Final = "1 day"
 """How long the row of a removed record stays, so that its counter goes on: far longer than any request is late."""
 
-_US: Final = "(date_part('epoch', {}) * 1000000)::bigint"
-_MS: Final = "(date_part('epoch', clock_timestamp()) * 1000)::bigint"
+_CLOCK: Final = "pg_catalog.clock_timestamp()"
+# a time that somebody set to infinity is no number
+_US: Final = (
+    "CASE WHEN pg_catalog.isfinite({0}) THEN (pg_catalog.date_part('epoch', {0}) * 1000000::float8)::bigint END"
+)
+_MS: Final = f"(pg_catalog.date_part('epoch', {_CLOCK}) * 1000::float8)::bigint"
 _NAMED: Final = "{}.space = $1::text AND {}.key = $2::text AND {}.part = $3::text"
-_HERE: Final = "pg_postmaster_start_time()"
+_HERE: Final = "pg_catalog.pg_postmaster_start_time()"
 """What tells one run of one server from all others. Times are compared only within one: after a fail-over another
 machine's clock speaks, and what it says of the old one's reading is worth nothing."""
 
 _STAMPED: Final = (
-    f"updated = CASE WHEN r.clock = {_HERE} THEN greatest(r.updated, clock_timestamp()) ELSE clock_timestamp() END, "
+    f"updated = CASE WHEN r.clock = {_HERE} AND pg_catalog.isfinite(r.updated) THEN greatest(r.updated, {_CLOCK}) "
+    f"ELSE {_CLOCK} END, "
     f"clock = {_HERE}"
 )
 
 _UPDATED: Final = _US.format("r.updated")
-_NOW: Final = _US.format("clock_timestamp()")
+_NOW: Final = _US.format(_CLOCK)
 _WRITTEN: Final = f"r.granted, r.revision, {_UPDATED} AS updated, {_NOW} AS now"
 """What is shown of a row that the statement itself has stamped."""
 
+_FIELDS: Final = f"CASE WHEN pg_catalog.pg_column_size(r.fields) <= {RECORD_BYTES_MAX} THEN r.fields END"
+"""The fields, unless they are larger than a record can be: measured as they are stored, without unpacking them."""
+
 _SHOWN: Final = (
     f"r.granted, r.revision, CASE WHEN r.clock = {_HERE} THEN {_UPDATED} END AS updated, "
-    f"CASE WHEN r.clock = {_HERE} THEN {_NOW} END AS now, r.fields"
+    f"CASE WHEN r.clock = {_HERE} THEN {_NOW} END AS now, {_FIELDS} AS fields"
 )
 
 
@@ -109,17 +121,19 @@ def statements(schema: str) -> Statements:
             record,
             at,
             "revision = r.revision + 1, fields = r.fields || $6::jsonb",
-            f"{_WRITTEN}, r.fields, {ring('$7::int')}",
+            f"{_WRITTEN}, {_FIELDS}, {ring('$7::int')}",
         ),
         "remove": _change(record, at, "revision = r.revision + 1, fields = NULL", f"{_NOW}, {ring('$6::int')}"),
         "list": f"SELECT key, part, {_SHOWN} FROM {record} AS r WHERE space = $1::text AND fields IS NOT NULL "
-        "AND ($2::text IS NULL OR key = $2::text) AND left(part, length($3::text)) = $3::text",
+        "AND ($2::text IS NULL OR key = $2::text) "
+        "AND pg_catalog.left(part, pg_catalog.length($3::text)) = $3::text",
         "extend_many": _extend_many(record, _ring(schema, "w.space", "w.key", "w.bucket")),
-        "read_many": f"SELECT g.n, {_SHOWN} FROM jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, "
-        f"part text) JOIN {record} AS r USING (space, key, part) WHERE fields IS NOT NULL",
+        "read_many": f"SELECT g.n, {_SHOWN} FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS g(n int, space text, "
+        f"key text, part text) JOIN {record} AS r USING (space, key, part) WHERE fields IS NOT NULL",
         "state": f"SELECT granted, revision FROM {record} AS r WHERE {at} AND fields IS NOT NULL",
-        "check": "SELECT version, least, pg_is_in_recovery(), version(), "
-        f"date_part('epoch', clock_timestamp() - swept), pg_backend_pid() FROM {schema}.meta",
+        "check": "SELECT version, least, pg_catalog.pg_is_in_recovery(), pg_catalog.version(), "
+        f"pg_catalog.date_part('epoch', {_CLOCK} - swept), pg_catalog.pg_backend_pid(), ({_added(schema)}) "
+        f"FROM {schema}.meta",
         "set_up": _set_up(schema),
         "sweep": _sweep(schema, record),
         "listen": f"LISTEN {schema}",
@@ -128,12 +142,22 @@ def statements(schema: str) -> Statements:
     return Statements(**{name: text.encode() for name, text in texts.items()})
 
 
+def _added(schema: str) -> str:
+    """Count what runs with our statements and is not ours: triggers and rules, by which others act as who locks."""
+    return (
+        "SELECT pg_catalog.count(*) FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n "
+        f"ON n.oid = c.relnamespace WHERE n.nspname = '{schema}' AND c.relname IN ('record', 'meta') "
+        "AND (c.relhasrules OR EXISTS (SELECT FROM pg_catalog.pg_trigger AS t "
+        "WHERE t.tgrelid = c.oid AND NOT t.tgisinternal))"
+    )
+
+
 def _create(record: str, at: str) -> str:
     # A counter that is drawn before the row is locked may come late: who drew first may be granted last. So the number
     # is made from the row itself, which outlives its record. The first look spares a refused Create a write.
     return (
         f"INSERT INTO {record} AS r (space, key, part, granted, revision, updated, clock, fields) "
-        f"SELECT $1::text, $2::text, $3::text, {_MS}, 1, clock_timestamp(), {_HERE}, $4::jsonb "
+        f"SELECT $1::text, $2::text, $3::text, {_MS}, 1, {_CLOCK}, {_HERE}, $4::jsonb "
         f"WHERE NOT EXISTS (SELECT FROM {record} AS r WHERE {at} AND r.fields IS NOT NULL) "
         f"ON CONFLICT (space, key, part) DO UPDATE SET granted = greatest(r.granted + 1, excluded.granted), "
         f"revision = 1, {_STAMPED}, fields = excluded.fields WHERE r.fields IS NULL "
@@ -157,15 +181,15 @@ def _extend_many(record: str, ring: str) -> str:
     # without that it would see what stood before the UPDATE waited.
     same = "r.space = {0}.space AND r.key = {0}.key AND r.part = {0}.part"
     return (
-        "WITH g AS (SELECT * FROM jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, part text, "
-        "fields jsonb, granted text, revision text, bucket int)), "
+        "WITH g AS (SELECT * FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, "
+        "part text, fields jsonb, granted text, revision text, bucket int)), "
         f"there AS (SELECT g.* FROM {record} AS r JOIN g ON {same.format('g')} WHERE r.fields IS NOT NULL "
         "ORDER BY r.space, r.key, r.part FOR NO KEY UPDATE OF r), "
         f"w AS (UPDATE {record} AS r SET revision = r.revision + 1, fields = r.fields || t.fields, "
         f"{_STAMPED} FROM there AS t WHERE {same.format('t')} "
         "AND (t.granted IS NULL OR r.granted::text = t.granted) "
         "AND (t.revision IS NULL OR r.revision::text = t.revision) "
-        f"RETURNING t.n, t.bucket, r.space, r.key, r.fields, {_WRITTEN}) "
+        f"RETURNING t.n, t.bucket, r.space, r.key, {_FIELDS} AS fields, {_WRITTEN}) "
         f"SELECT there.n, w.granted, w.revision, w.updated, w.now, w.fields, {ring} "
         "FROM there LEFT JOIN w ON w.n = there.n"
     )
@@ -177,7 +201,7 @@ def _ring(schema: str, space: str, key: str, number: str) -> str:
     # until then. So either we see the waiter, or the waiter is told to look again. Whom to tell is a function's: as a
     # part of the statement it would be started up each time, although nobody waits.
     return (
-        f"CASE WHEN {number} IS NOT NULL AND NOT pg_try_advisory_xact_lock({lock_class(schema)}, {number}) "
+        f"CASE WHEN {number} IS NOT NULL AND NOT pg_catalog.pg_try_advisory_xact_lock({lock_class(schema)}, {number}) "
         f"THEN {schema}.tell({space}, {key}, {number}, '{{}}')::text END"
     )
 
@@ -188,7 +212,8 @@ def _tell(schema: str) -> str:
     # want it; a hundred of them, for a notification has room for 8,000 bytes.
     return (
         f"CREATE OR REPLACE FUNCTION {schema}.tell(space text, key text, bucket int, passed int[]) RETURNS void "
-        f"LANGUAGE plpgsql AS $tell$ DECLARE one int; BEGIN IF space <> '{Space.LOCK.value}' THEN "
+        f"LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $tell$ "
+        f"DECLARE one int; BEGIN IF space <> '{Space.LOCK.value}' THEN "
         f"PERFORM pg_notify('{schema}', '{EVERYBODY} ' || key); RETURN; END IF; "
         "SELECT l.pid INTO one FROM pg_catalog.pg_locks AS l WHERE l.locktype = 'advisory' AND l.mode = 'ShareLock' "
         f"AND l.granted AND l.objsubid = 2 AND l.classid = ({lock_class(schema)}::bigint & 4294967295)::oid "
@@ -212,7 +237,7 @@ def tables(schema: str) -> tuple[str, ...]:
         f"CREATE TABLE {schema}.meta (one int PRIMARY KEY CHECK (one = 1), version int NOT NULL, least int NOT NULL, "
         "swept timestamptz NOT NULL)",
         _tell(schema),
-        f"INSERT INTO {schema}.meta VALUES (1, {SCHEMA_VERSION}, 1, clock_timestamp())",
+        f"INSERT INTO {schema}.meta VALUES (1, {SCHEMA_VERSION}, 1, {_CLOCK})",
     )
 
 
@@ -222,8 +247,9 @@ def _migrations(schema: str) -> str:
     return (
         f"IF (SELECT version FROM {schema}.meta) < 2 THEN ALTER TABLE {schema}.record ADD COLUMN clock timestamptz; "
         f"UPDATE {schema}.meta SET version = 2; END IF; "
-        f"IF (SELECT version FROM {schema}.meta) < 3 THEN {_tell(schema)}; "
-        f"UPDATE {schema}.meta SET version = 3; END IF;"
+        # 3 had the function without a search path of its own
+        f"IF (SELECT version FROM {schema}.meta) < 4 THEN {_tell(schema)}; "
+        f"UPDATE {schema}.meta SET version = 4; END IF;"
     )
 
 
@@ -231,7 +257,7 @@ def _set_up(schema: str) -> str:
     # The catalogs are read by queries: to_regclass would answer from a cache that a wait for the lock does not freshen.
     made = "; ".join(tables(schema))
     return (
-        f"DO $lockstead$ BEGIN PERFORM pg_advisory_xact_lock({lock_class(schema)}, {SETTING_UP}); "
+        f"DO $lockstead$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock({lock_class(schema)}, {SETTING_UP}); "
         f"IF NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = '{schema}') "
         f"THEN CREATE SCHEMA {schema}; END IF; "
         "IF NOT EXISTS (SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n "
@@ -242,9 +268,9 @@ def _set_up(schema: str) -> str:
 
 def _sweep(schema: str, record: str) -> str:
     return (
-        f"WITH turn AS (UPDATE {schema}.meta SET swept = clock_timestamp() "
-        f"WHERE swept < clock_timestamp() - interval '{SWEEP_EVERY} seconds' RETURNING 1) "
+        f"WITH turn AS (UPDATE {schema}.meta SET swept = {_CLOCK} "
+        f"WHERE swept < {_CLOCK} - interval '{SWEEP_EVERY} seconds' RETURNING 1) "
         f"DELETE FROM {record} WHERE EXISTS (SELECT FROM turn) AND ctid = ANY (ARRAY(SELECT ctid FROM {record} "
-        f"WHERE fields IS NULL AND updated < clock_timestamp() - interval '{REMEMBERED}' "
+        f"WHERE fields IS NULL AND updated < {_CLOCK} - interval '{REMEMBERED}' "
         "LIMIT 10000 FOR UPDATE SKIP LOCKED))"
     )

@@ -43,7 +43,16 @@ def _indexed(space: Space, key: str, keys: Keys, route: Route, *, is_routed: boo
     if index is None:
         return [Name(key, space)]
     parts = yield from _plain(index, (b"ZRANGE", index, b"0", b"-1"), route, is_routed=is_routed)
-    return [Name(key, space, part.decode()) for part in parts]
+    # what is no text is nobody's: we could not have written it
+    return [Name(key, space, part.decode()) for part in parts if _is_text(part)]
+
+
+def _is_text(part: bytes) -> bool:
+    try:
+        part.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _plain(key: bytes, words: Words, route: Route, *, is_routed: bool) -> Talk[Any]:

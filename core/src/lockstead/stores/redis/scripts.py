@@ -14,6 +14,9 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Final
 
+from lockstead.reading import RECORD_BYTES_MAX
+from lockstead.stores.kept import DAMAGED
+
 
 @dataclass(frozen=True, slots=True)
 class LuaScript:
@@ -40,27 +43,34 @@ local stamp = now
 Numbers in Lua are exact up to 2^53, which comes in the year 2255.
 """
 
-_FOUND: Final = """
-local value = redis.call('GET', KEYS[1])
+_FOUND: Final = f"""
+local value = redis.pcall('GET', KEYS[1])
 if not value then return 'absent ' .. now end
+if type(value) ~= 'string' and not string.find(value.err, 'WRONGTYPE', 1, true) then return value end
+local function damaged()
+  if type(value) ~= 'string' then return '{DAMAGED}kind' end
+  return '{DAMAGED}' .. redis.sha1hex(#value .. ':' .. string.sub(value, 1, {RECORD_BYTES_MAX}))
+end
+local function foreign()
+  return 'foreign ' .. now .. ' ' .. damaged() .. ' ' .. (type(value) == 'string' and #value or 0)
+end
+local inc, rev, updated, life, token, fields
+if type(value) == 'string' and #value <= {RECORD_BYTES_MAX} then
+  inc, rev, updated, life, token, fields = string.match(value, '^(%x+) (%d+) (%d+) (%d+) (%d+)\\n(.*)$')
+end
+if inc and (#inc > 64 or #rev > 15 or #updated > 16 or #life > 15 or #token > 16) then inc = nil end
 """
-
-_WHOLE: Final = """
-local inc, rev, updated, life, token, fields = string.match(value, '^(%x+) (%d+) (%d+) (%d+) (%d+)\\n(.*)$')
-"""
-
-_HEAD_ALONE: Final = """
-local inc, rev, updated = string.match(value, '^(%x+) (%d+) (%d+) %d+ %d+\\n')
-"""
+"""The record as it stands. Without an incarnation: another kind of key, too large, or nothing that we wrote; numbers
+beyond those of Lua would be written back as others. What stands there then has a name by which it can be removed."""
 
 _EXPECTED: Final = """
-if not inc then return 'foreign ' .. now end
+if not inc then return foreign() end
 if (ARGV[1] ~= '' and inc ~= ARGV[1]) or (ARGV[2] ~= '' and rev ~= ARGV[2]) then return 'conflict ' .. now end
 if tonumber(updated) > tonumber(now) then stamp = updated end
 """
 """The end of the script unless the record is in the state expected. A stamp never goes back, even if the clock did."""
 
-_STANDING: Final = _FOUND + _WHOLE + _EXPECTED
+_STANDING: Final = _FOUND + _EXPECTED
 """The record as it stands."""
 
 _KEEP: Final = """
@@ -83,17 +93,24 @@ end
 
 _WAKE: Final = """
 local function wake(waiters, record)
-  while true do
-    local first = redis.call('ZPOPMIN', waiters)
-    if not first[1] then return end
-    -- by pcall, since what was written before it is not taken back: no right to publish costs the wake-up alone
-    local heard = redis.pcall('PUBLISH', first[1], record)
-    if type(heard) ~= 'number' or heard > 0 then return end
+  local ours = string.match(waiters, '^[^{]*') .. 'wake:'
+  for _ = 1, 1000 do
+    -- by pcall, since what was written before it is not taken back: no right to publish, or something else that stands
+    -- there, costs the wake-up alone
+    local first = redis.pcall('ZPOPMIN', waiters)
+    if type(first) ~= 'table' or not first[1] then return end
+    if string.sub(first[1], 1, #ours) == ours then
+      local heard = redis.pcall('PUBLISH', first[1], record)
+      if type(heard) ~= 'number' or heard > 0 then return end
+    end
   end
 end
 """
+"""Who is not heard is passed over, a thousand at most: the others find out by polling. Published is to channels of ours
+alone, for anybody who may write to the list may have put another one there."""
 
 _HEADED: Final = """
+if not (token < 9007199254740992) then return 'spent ' .. now end
 token = string.format('%.0f', token)
 local head = ARGV[3] .. ' 1 ' .. stamp .. ' ' .. ARGV[4] .. ' ' .. token
 """
@@ -142,9 +159,9 @@ REPLACE_LISTED: Final = LuaScript.of(
 READ: Final = LuaScript.of(
     "read",
     _NOW,
+    _FOUND,
     """
-local value = redis.call('GET', KEYS[1])
-if not value then return 'absent ' .. now end
+if not inc then return foreign() end
 return 'ok ' .. now .. ' ' .. value
 """,
 )
@@ -152,7 +169,11 @@ return 'ok ' .. now .. ' ' .. value
 # KEYS: record, waiters or index. ARGV: incarnation and revision expected ('' for any), fields to merge, part
 _EXTENDED: Final = """
 if ARGV[3] ~= '{}' then
-  local merged = cjson.decode(fields)
+  local is_map, merged = pcall(cjson.decode, fields)
+  if not is_map or string.sub(fields, 1, 1) ~= '{' then return foreign() end
+  for name, text in pairs(merged) do
+    if type(text) ~= 'string' then return foreign() end
+  end
   for name, text in pairs(cjson.decode(ARGV[3])) do merged[name] = text end
   fields = cjson.encode(merged)
 end
@@ -177,7 +198,13 @@ redis.call('DEL', KEYS[1])
 _DONE: Final = """
 return 'ok ' .. now
 """
-_LEAVING: Final = _FOUND + _HEAD_ALONE + _EXPECTED
+_LEAVING: Final = (
+    _FOUND
+    + """
+if not inc and ARGV[1] == damaged() then inc, rev, updated = ARGV[1], '0', now end
+"""
+    + _EXPECTED
+)
 REMOVE: Final = LuaScript.of("remove", _NOW, _WAKE, _LEAVING, _REMOVED, _WOKEN, _DONE)
 REMOVE_LISTED: Final = LuaScript.of(
     "remove", _NOW, _LEAVING, _REMOVED, "if KEYS[2] then redis.call('ZREM', KEYS[2], ARGV[3]) end\n", _DONE
@@ -190,9 +217,9 @@ ENROL: Final = LuaScript.of(
     _NOW,
     _KEEP,
     """
-local value = redis.call('GET', KEYS[1])
+local value = redis.pcall('GET', KEYS[1])
 if not value then return 'absent ' .. now end
-if string.sub(value, 1, #ARGV[4]) ~= ARGV[4] then return 'conflict ' .. now end
+if type(value) ~= 'string' or string.sub(value, 1, #ARGV[4]) ~= ARGV[4] then return 'conflict ' .. now end
 local since = ARGV[2]
 if since == '' then since = now end
 redis.call('ZADD', KEYS[2], since, ARGV[1])

@@ -32,6 +32,8 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
+from lockstead.reading import RECORD_BYTES_MAX, TOO_LARGE
+from lockstead.stores.kept import NO_HEAD, map_of_text, unreadable
 from lockstead.stores.redis.scripts import (
     CREATE,
     CREATE_LISTED,
@@ -270,7 +272,6 @@ _COUNTER_LIFE: Final = b"%d" % COUNTER_LIFE
 
 # made once: to make one takes as long as to use it
 _pack: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
-_unpack: Final = json.JSONDecoder().decode
 
 
 def _packed(fields: Mapping[str, str]) -> bytes:
@@ -295,7 +296,11 @@ def answer(command: Command[Any], reply: bytes) -> Any:
         return Conflict()
     if word == b"absent":
         return Absent(int(said) / 1e6)
-    raise not_ours(command.name)  # type: ignore[attr-defined]  # every command but List has a name
+    if word == b"spent":
+        raise spent(command.name)  # type: ignore[attr-defined]  # every command but List has a name
+    if word == b"foreign" and isinstance(command, Read | Remove):
+        return Conflict() if isinstance(command, Remove) else _foreign(said)
+    raise not_ours(command.name)  # type: ignore[attr-defined]  # as above
 
 
 def _written(name: Name, said: bytes, fields: Mapping[str, str]) -> Snapshot:
@@ -306,13 +311,14 @@ def _written(name: Name, said: bytes, fields: Mapping[str, str]) -> Snapshot:
 def _shown(name: Name, said: bytes) -> Snapshot:
     """Read an answer that shows the record: the time, the head and the fields."""
     head, _, packed = said.partition(b"\n")
-    try:
-        fields = _unpack(packed.decode())
-    except ValueError:
-        raise not_ours(name) from None
-    if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
-        raise not_ours(name)
-    return _snapshot(name, head, fields)
+    return _snapshot(name, head, map_of_text(packed))
+
+
+def _foreign(said: bytes) -> Snapshot:
+    """Read the answer of a Read that found nothing of ours: the time, what it can be removed by, and its size."""
+    _now, incarnation, size = said.decode().split(" ")
+    why = TOO_LARGE if int(size) > RECORD_BYTES_MAX else NO_HEAD
+    return Snapshot(unreadable(why), incarnation, "0")
 
 
 def _snapshot(name: Name, head: bytes, fields: dict[str, str]) -> Snapshot:
@@ -331,5 +337,13 @@ def not_ours(name: Name) -> StoreRefused:
     """Give the error for a key that holds something else."""
     return StoreRefused(
         f"what stands in Redis under the {name.space.value} {name.key!r} was not written by lockstead, or is damaged; "
-        "move it, or take another prefix (?prefix=...)"
+        "break it with now=True (--now), or take another prefix (?prefix=...)"
+    )
+
+
+def spent(name: Name) -> StoreRefused:
+    """Give the error for a counter of tokens that Redis cannot count on: its numbers are exact up to 2^53 alone."""
+    return StoreRefused(
+        f"the counter of fencing tokens of {name.key!r} in Redis is beyond 2^53, so that tokens would not grow; "
+        "if nothing has been fenced by such a token, delete the key that ends in ':token', or take another prefix"
     )

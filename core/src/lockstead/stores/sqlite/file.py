@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.reading import RECORD_BYTES_MAX
 from lockstead.stores.mounts import Mount, mount_of, mounts
 
 APPLICATION_ID: Final = 0x4C6F636B
 SCHEMA_VERSION: Final = 1
+ROW_BYTES_MAX: Final = 2 * RECORD_BYTES_MAX
+"""Bytes of a row, and of anything in it: a record and its name, with room to spare."""
 SQLITE_OLDEST: Final = (3, 35, 0)
 """The oldest that is promised to work."""
 
@@ -208,7 +211,14 @@ def _mounts() -> list[Mount]:
         return []
 
 
+def is_unreadable(error: sqlite3.Error) -> bool:
+    """Tell whether a row could not be read for what somebody wrote into it: it is too large, or no text."""
+    return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_TOOBIG or "decode to UTF-8" in str(error)
+
+
 def _prepare(connection: sqlite3.Connection, path: Path, ends_at: float) -> None:
+    # for reading and for writing, and before anything is copied
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, ROW_BYTES_MAX)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     found = _identify(connection)

@@ -33,8 +33,17 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
+from lockstead.reading import DAMAGE, EPOCH_MAX
 from lockstead.stores.bootclock import Place, boot_now
-from lockstead.stores.sqlite.file import failure, is_read_only
+from lockstead.stores.kept import (
+    DAMAGED,
+    NO_HEAD,
+    damaged_incarnation,
+    is_damaged,
+    map_of_text,
+    unreadable,
+)
+from lockstead.stores.sqlite.file import failure, is_read_only, is_unreadable
 from lockstead.stores.sqlite.pool import Pool
 from lockstead.stores.sqlite.url import url_of
 from lockstead.values import Name
@@ -78,9 +87,10 @@ _LIST: Final = (
     "AND substr(part, 1, length(:part)) = :part"
 )
 
-UNREADABLE: Final = {"v": "1"}
-"""What is shown of a damaged row: the file is ours, so the record is one of ours that says nothing. An operator can
-remove it; to everybody else it is neither free nor anybody's."""
+_MEASURED: Final = _SELECT.replace("fields FROM", "NULL FROM")
+_LISTED: Final = _LIST.replace(f"key, part, {_COLUMNS}", "CAST(key AS BLOB), CAST(part AS BLOB)")
+"""Where a row is too large to be read, or no text: all of it but the fields, and the names alone."""
+_DISCARD: Final = f"DELETE FROM record {_AT}"  # noqa: S608
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -96,7 +106,7 @@ class _Row(NamedTuple):
     updated: float
     boot: str
     namespace: str
-    fields: str
+    fields: str | None
 
     def is_at(self, incarnation: str | None, revision: str | None) -> bool:
         return (incarnation is None or incarnation == str(self.granted)) and (
@@ -168,15 +178,17 @@ class SqliteStore:
 
     def _list(self, connection: sqlite3.Connection, command: List) -> Listing:
         wanted = {"space": command.space.value, "key": command.key, "part": command.part_prefix}
-        rows = connection.execute(_LIST, wanted).fetchall()
-        named = ((Name(key, command.space, part), _Row(*row)) for key, part, *row in rows)
-        return Listing(tuple((name, self._shown(row)) for name, row in named))
+        try:
+            rows = [(key, part, _Row(*row)) for key, part, *row in connection.execute(_LIST, wanted)]
+        except sqlite3.Error as error:
+            if not is_unreadable(error):
+                raise
+            rows = list(_each(connection, command.space.value, connection.execute(_LISTED, wanted).fetchall()))
+        return Listing(tuple((Name(key, command.space, part), self._shown(row)) for key, part, row in rows))
 
     def _shown(self, row: _Row) -> Snapshot:
         fields = _fields(row)
-        if fields is None:
-            return Snapshot(UNREADABLE, str(row.granted), str(row.revision))
-        return self._snapshot(row, fields)
+        return _unreadable(row, fields) if is_damaged(fields) else self._snapshot(row, fields)
 
     def _snapshot(self, row: _Row, fields: dict[str, str]) -> Snapshot:
         """Show a row: with times only where its writer read the very clock that we read."""
@@ -229,13 +241,13 @@ class SqliteStore:
         if not row.is_at(command.incarnation, command.revision):
             return Conflict()
         found = _fields(row)
-        updated = max(row.updated, now) if found is not None and self._is_here(row) else now
+        updated = max(row.updated, now) if not is_damaged(found) and self._is_here(row) else now
         if isinstance(command, Replace):
             fields = dict(command.fields)
             made = self._row(self._count(connection), 1, updated, fields)
-        elif found is None:
+        elif is_damaged(found):
             raise StoreRefused(
-                f"the record of {command.name.key!r} in {self._path} is damaged: its fields are no map of text; "
+                f"the record of {command.name.key!r} in {self._path} is damaged: {found[DAMAGE]}; "
                 "break it with now=True (--now)"
             )
         else:
@@ -253,8 +265,20 @@ class SqliteStore:
 
     def _remove(self, connection: sqlite3.Connection, command: Remove) -> Removed | Conflict | Absent:
         at = _at(command.name)
+        if command.incarnation.startswith(DAMAGED):
+            return self._discard(connection, at, command.incarnation)
         if connection.execute(_DELETE, (*at, command.incarnation, command.revision)).rowcount == 0:
             return Absent(self._now()) if _find(connection, at) is None else Conflict()
+        return Removed(self._now())
+
+    def _discard(self, connection: sqlite3.Connection, at: _At, incarnation: str) -> Removed | Conflict | Absent:
+        """Remove a row that cannot be read, if it is still the very one that was shown: the write lock is held."""
+        row = _find(connection, at)
+        if row is None:
+            return Absent(self._now())
+        if _unreadable(row, {}).incarnation != incarnation:
+            return Conflict()
+        connection.execute(_DISCARD, at)
         return Removed(self._now())
 
     def _count(self, connection: sqlite3.Connection) -> int:
@@ -344,18 +368,52 @@ def _at(name: Name) -> _At:
     return name.space.value, name.key, name.part
 
 
-def _fields(row: _Row) -> dict[str, str] | None:
-    """Give the fields of a row; None if it is damaged: another program wrote there, or a disk failed."""
-    try:
-        fields = json.loads(row.fields)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
-        return None
-    is_sound = isinstance(row.updated, float) and isinstance(row.granted, int) and isinstance(row.revision, int)
-    return fields if is_sound else None
+def _fields(row: _Row) -> dict[str, str]:
+    """Give the fields of a row; those of `unreadable` if another program wrote there, or a disk failed."""
+    if not _is_counted(row) or not isinstance(row.updated, float) or not abs(row.updated) <= EPOCH_MAX:
+        return unreadable(NO_HEAD)
+    return map_of_text(row.fields)
+
+
+def _is_counted(row: _Row) -> bool:
+    return isinstance(row.granted, int) and isinstance(row.revision, int)
+
+
+def _unreadable(row: _Row, fields: dict[str, str]) -> Snapshot:
+    incarnation = str(row.granted) if _is_counted(row) else damaged_incarnation(tuple(row))
+    return Snapshot(fields, incarnation, str(row.revision))
 
 
 def _find(connection: sqlite3.Connection, at: _At) -> _Row | None:
-    row = connection.execute(_SELECT, at).fetchone()
+    try:
+        row = connection.execute(_SELECT, at).fetchone()
+    except sqlite3.Error as error:
+        if not is_unreadable(error):
+            raise
+        row = _measured(connection, at)
     return None if row is None else _Row(*row)
+
+
+def _measured(connection: sqlite3.Connection, at: _At) -> tuple[object, ...] | None:
+    """Give a row whose fields are too large to be read, or no text; nothing of it where that goes for more of it."""
+    try:
+        found: tuple[object, ...] | None = connection.execute(_MEASURED, at).fetchone()
+    except sqlite3.Error as error:
+        if not is_unreadable(error):
+            raise
+        return (None,) * len(_Row._fields)
+    return found
+
+
+def _each(
+    connection: sqlite3.Connection, space: str, names: list[tuple[bytes, bytes]]
+) -> Iterator[tuple[str, str, _Row]]:
+    """Read rows one by one, so that one that cannot be read hides no other. A name that is no text is nobody's."""
+    for key, part in names:
+        try:
+            at = space, key.decode(), part.decode()
+        except UnicodeDecodeError:
+            continue
+        row = _find(connection, at)
+        if row is not None:
+            yield at[1], at[2], row

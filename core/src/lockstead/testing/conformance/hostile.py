@@ -1,0 +1,69 @@
+"""What somebody wrote into the store by hand: never free, hides nothing, and an operator can remove it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import pytest
+
+from lockstead.errors import StoreRefused
+from lockstead.protocol.commands import Conflict, Create, Read, Remove, Removed
+from lockstead.protocol.record import decode, is_ours
+from lockstead.reading import RECORD_BYTES_MAX
+from lockstead.testing.conformance.base import Ask, Suite, created, is_a, listed, require, shows
+from lockstead.values import Name, Space
+
+Spoil: TypeAlias = "Callable[[Name, bytes], bool]"
+"""Writes these bytes where the store keeps what it says of a record; False if the server does not take them."""
+
+APT: Final = Name("apt")
+MEMBER: Final = Name("apt", Space.MEMBER, "1/x")
+OTHER: Final = Name("other")
+
+GARBAGE: Final = (
+    b"",
+    b"hello",
+    b"{",
+    b"null",
+    b"[]",
+    b"\xff\xfe",
+    b'{"v":1}',
+    b'{"v":' + b"9" * 5000 + b"}",
+    b'{"v":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    b'{"v":"1","identity":"x/1","ttl":"9","x":"' + b"y" * (RECORD_BYTES_MAX + 1) + b'"}',
+)
+
+
+class HostileConformance(Suite):
+    """What is promised of records that no store of ours wrote. Override `spoil` too."""
+
+    @pytest.fixture
+    def spoil(self) -> Spoil:
+        """Give a function that damages a record which stands there."""
+        raise NotImplementedError("a class of this suite has a fixture `spoil` that damages a record")
+
+    @pytest.mark.parametrize("name", [APT, MEMBER], ids=["lock", "member"])
+    def test_h24_a_record_that_cannot_be_read_is_isolated_shown_and_removed(
+        self, ask: Ask, spoil: Spoil, name: Name
+    ) -> None:
+        created(ask, OTHER if name.space is Space.LOCK else Name("apt", Space.MEMBER, "1/y"))
+        taken = 0
+        for garbage in GARBAGE:
+            made = created(ask, name)
+            if not spoil(name, garbage):
+                is_a(Removed, ask(Remove(name, made.incarnation)))
+                continue
+            taken += 1
+            is_a(Conflict, ask(Create(name, {"v": "1", "identity": "thief"})))
+            seen = shows(ask(Read(name)))
+            require(is_ours(seen.fields), f"an operator could not remove {garbage[:40]!r}: {dict(seen.fields)}")
+            with pytest.raises(StoreRefused, match="damaged"):
+                decode(name, seen.fields)
+            found = listed(ask, name.space)
+            require(len(found) == 2, f"{garbage[:40]!r} hides what stands beside it: {list(found)}")
+            require(found[name].incarnation == seen.incarnation, "a listing shows another incarnation than a Read")
+            is_a(Conflict, ask(Remove(name, seen.incarnation + "0")))
+            is_a(Removed, ask(Remove(name, seen.incarnation)))
+            require(len(listed(ask, name.space)) == 1, "what was removed is still listed")
+        require(taken > 0, "no garbage could be written: this proves nothing")
