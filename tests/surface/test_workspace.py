@@ -134,6 +134,14 @@ def test_help_shows_every_target_and_contributing_says_what_it_does() -> None:
     assert sorted([*rows, "help"]) == sorted(shown)
 
 
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "examples/publishing/README.md"])
+def test_every_page_says_the_same_of_how_long_the_demo_takes(name: str) -> None:
+    said = re.findall(r"(?<!-)\b(\w+) minutes(?: on two cores|; `SEED=`|$)", (ROOT / name).read_text(), re.MULTILINE)
+    assert said[0] == "two"
+    engine = re.findall(r"(half a|quarter of a) minute", (ROOT / name).read_text())
+    assert engine == ["quarter of a"]
+
+
 @needs_make
 @pytest.mark.parametrize("target", re.findall(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
 def test_every_target_can_be_planned(target: str) -> None:
