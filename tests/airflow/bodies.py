@@ -13,13 +13,19 @@ import ctypes
 import json
 import logging
 import os
+import select
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+
+from jinja2 import StrictUndefined
+from jinja2.sandbox import SandboxedEnvironment
 
 import lockstead
 from airflow_lockstead import body, compat
@@ -37,8 +43,11 @@ class Task:
     task_id = "work"
     log = logging.getLogger("task")
 
-    def render_template(self, text: str, context: Any) -> str:
-        return text.replace("{{ where }}", context["where"])
+    def get_template_env(self) -> Any:
+        return SandboxedEnvironment(undefined=StrictUndefined)
+
+    def render_template(self, text: str, context: Any, jinja: Any = None) -> str:
+        return str((jinja or self.get_template_env()).from_string(text).render(context))
 
 
 class WhenItWaits(logging.Filter):
@@ -146,10 +155,16 @@ def main() -> None:
     token = lease.sequencer().token
     ticket = lease.detach()
     acquired = {"ticket": str(ticket), "token": token, "key": ticket.key, "holder": ticket.holder}
+    listener = socket.create_server(("127.0.0.1", 0))
+    if fate == "forged":
+        elsewhere = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+        acquired["ticket"] = str(replace(ticket, store=elsewhere))
     stale = fate if fate in ("fail", "reacquire") else None
     if stale:
         lock.release(ticket)
     context: dict[str, Any] = {"ti": TaskInstance(acquired), "where": url}
+    if fate == "renamed":  # a template that renders otherwise than when the lock was acquired
+        context["where"] = f"{url}-renamed"
     spec = LockSpec(lock="{{ where }}", ttl=ttl, keeper=False, on_stale_lease=stale or "fail")
     killed: list[int] = []
     began = threading.Event()
@@ -186,6 +201,7 @@ def main() -> None:
             "final": isinstance(error, compat.AirflowFailException),
         }
     said |= {
+        "asked_elsewhere": bool(select.select([listener], [], [], 0)[0]),
         "took": time.monotonic() - began_at,
         "beside": "lived on" if beside is not None and beside.release() else "",
         "killed": len(killed),

@@ -130,6 +130,20 @@ def test_a_body_waits_for_a_live_one_directly_upstream_and_not_for_one_beside_it
     assert "waiting for who works still, or was not seen to end: airflow:dag/run/first/-1/1" in told.log
 
 
+def test_a_body_works_under_the_lease_of_its_acquire_though_its_own_template_names_another_key(bodies: Bodies):
+    told = bodies("look+renamed")
+    assert told.said["gave"]["key"] == "apt"
+    assert told.said["gave"]["token"] == told.said["acquired"]["token"]
+
+
+def test_a_forged_ticket_has_no_server_asked_that_the_lock_does_not_name(bodies: Bodies):
+    told = bodies("look+forged")
+    assert told.said["raised"] == "AirflowFailException"
+    assert "the ticket is for a lock in redis://127.0.0.1" in told.said["message"]
+    assert "began" not in told.log
+    assert told.said["asked_elsewhere"] is False
+
+
 # --- a lease that is lost ---------------------------------------------------------------------------------------------
 
 

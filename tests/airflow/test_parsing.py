@@ -59,6 +59,7 @@ REFUSED = {
     "no_text": (GROUP.format("lock=7"), "LockedTaskGroup 'g': lock must be text, not int"),
     "no_scheme": (GROUP.format("lock='apt'"), "LockedTaskGroup 'g': not a store URL: it has no scheme"),
     "unknown_store": (GROUP.format("lock='ftp://host#apt'"), "LockedTaskGroup 'g': no store has the scheme 'ftp'"),
+    "password": (GROUP.format("lock='redis://u:p@h/0#a'"), "LockedTaskGroup 'g': lock= has a password in it"),
     "no_key": (GROUP.format("lock='redis://host/0'"), "LockedTaskGroup 'g': the URL names no key"),
     "unknown_setting": (GROUP.format("lock=URL + '?tll=5m'"), "LockedTaskGroup 'g': unknown setting 'tll' in the URL"),
     "memory": (GROUP.format("lock='memory:#apt'"), "LockedTaskGroup 'g': a memory: lock lives in one process"),
@@ -114,6 +115,12 @@ REFUSED = {
         "LockedTaskGroup 'g': unknown argument 'tll'",
     ),
     "locked_nothing": ("    locked()(do('a'))\n", "which lock? give lock="),
+    "locked_bare": ("    @locked\n    def a(): ...\n", "which lock? write @locked(lock=...)"),
+    "task_locked_twice": ("    @task.locked(URL, lock=URL)\n    def a(): ...\n", "the lock is named twice"),
+    "override": (
+        "    @locked(URL)\n    def a(): ...\n    a.override(lock='apt')\n",
+        "not a store URL: it has no scheme",
+    ),
     "locked_word": ("    locked(lock=URL, keeper=True)(do('a'))\n", "unexpected keyword argument 'keeper'"),
     "locked_memory": ("    locked(lock='memory:#a')(do('a'))\n", "a memory: lock lives in one process"),
     "locked_twice": ("    locked(lock=URL)(locked(lock=URL)(do('a')))\n", "the task 'a' has a lock of its own already"),
@@ -165,6 +172,11 @@ FINE = {
     "no_retry": (
         "    with LockedTaskGroup('g', lock=URL, ttl=60, keeper=False):\n"
         "        do('a', retries=0, retry_delay=timedelta(seconds=61))\n"
+    ),
+    "positional": (
+        "    with LockedTaskGroup('g', URL): do('a')\n"
+        "    @locked_task_group(URL)\n    def h(): do('b')\n    h()\n"
+        "    assert [one.group_id for one in dag.task_group.get_task_group_dict().values()] == [None, 'g', 'h']\n"
     ),
     "user_block": (
         "    class Own(Exception): ...\n"
@@ -362,6 +374,18 @@ def test_every_form_of_a_single_task_gets_its_own_lock(said: Reading):
         assert singles == expected, name
     assert said.task("single:own")["retries"] == 4
     assert said.task("single:twice")["retries"] == 5
+
+
+def test_a_lock_may_be_named_without_a_word_and_named_anew_by_override(said: Reading):
+    tasks = said.good["dags"]["single"]["tasks"]
+    names = ("own", "positional", "positional_classic", "other_lock", "twice", "other_url")
+    named = {name: tasks[name]["sections"][0]["lock"] for name in names}
+    url = "gs://bucket/locks#apt"
+    assert named == {
+        **dict.fromkeys(("own", "positional", "positional_classic", "other_url"), url),
+        "twice": "apt-{{ ds }}",
+        "other_lock": f"{url}-other",
+    }
 
 
 def test_the_classes_are_called_as_before(said: Reading):

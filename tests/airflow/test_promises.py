@@ -172,6 +172,39 @@ def slotless(stage: Stage) -> dict[str, Any]:
     }
 
 
+UNBEGUN = """
+with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
+    @task.locked(lock=LOCK, ttl="30m", pool="taken", retries=0)
+    def publish():
+        work("publish")
+
+    publish()
+"""
+
+
+def unbegun(stage: Stage) -> dict[str, Any]:
+    """A task without retries is granted the lock, and fails while it waits for its slot: as by an executor's event."""
+    with stage.lock().hold(timeout=30):
+        run = stage.airflow.trigger(stage.put(UNBEGUN))
+        stage.until(lambda: stage.airflow.task(run, "publish").state == "deferred", "it waits not")
+        blocker = stage.airflow.trigger(stage.put(BLOCKER.replace("narrow", "taken"), "unbegun_blocker"))
+        stage.until(lambda: stage.airflow.task(blocker, "sits").state == "running", "the slot is not taken")
+    stage.until(
+        lambda: (held := stage.lock().inspect()) and held.owner.startswith("airflow:") and held, "it is not granted"
+    )
+    failed_at = time.monotonic()
+    stage.airflow.mark(run, "publish", "failed")
+    stage.until(stage.is_free, "nobody gives the grant back")
+    took = time.monotonic() - failed_at
+    stage.file.touch()
+    return {
+        "took": took,
+        "ended": stage.ended(run),
+        "blocker": stage.ended(blocker),
+        "stays": stage.notes.stays(),
+    }
+
+
 # --- granted at once --------------------------------------------------------------------------------------------------
 
 QUICK_LOCKS = 6
@@ -357,13 +390,13 @@ def mapped(stage: Stage) -> dict[str, Any]:
 
 # --- the tests --------------------------------------------------------------------------------------------------------
 
-EVERYWHERE = (crowd, cleared, slotless, given_up, retried, granted_twice)
+EVERYWHERE = (unbegun, crowd, cleared, slotless, given_up, retried, granted_twice)
 NEWEST_ONLY = (unreleased, quick, reacquired, mapped)
 
 
 def played(airflow: Airflow) -> tuple[Callable[[Stage], Any], ...]:
     """Give the scenes that are played on an Airflow, and what they need there."""
-    for pool, slots in (("narrow", 1), ("few", 4)):
+    for pool, slots in (("narrow", 1), ("taken", 1), ("few", 4)):
         airflow.pool(pool, slots)
     return EVERYWHERE + (NEWEST_ONLY if airflow.version.name == NEWEST else ())
 
@@ -421,6 +454,15 @@ def test_a_lease_that_ended_before_a_slot_was_free_is_not_worked_under_and_anoth
     [stay] = seen["stays"]
     assert stay.token > seen["granted"].token
     assert seen["free"]
+
+
+def test_a_grant_whose_task_fails_before_its_body_begins_is_given_back_and_does_not_wait_for_its_ttl(
+    scenes: Scenes,
+) -> None:
+    seen = scenes.seen(unbegun)
+    assert (seen["ended"], seen["blocker"]) == ("failed", "success")
+    assert seen["took"] < 300  # of half an hour
+    assert seen["stays"] == []
 
 
 @pytest.mark.usefixtures("newest")

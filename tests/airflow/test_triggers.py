@@ -99,6 +99,20 @@ def test_a_store_that_cannot_tell_how_a_holder_ended_is_refused_where_that_matte
     assert seen["warn"] == "StoreUnavailable"
 
 
+def test_what_others_wrote_into_the_store_ends_no_wait_and_loses_no_grant(waiters: Waiters):
+    seen = waiters("hostile")
+    assert (seen["wait"], seen["free"], seen["at_once"]) == ("waits", "waits", None)
+    told = "the lease of 'evil' on 'apt' ended EXPIRED"
+    assert seen["event"] == ["granted", told]
+    assert seen["granted"] == told
+
+
+def test_a_lock_that_was_granted_is_released_where_nobody_can_be_told_of_it(waiters: Waiters):
+    seen = waiters("tokenless")
+    assert seen["trigger"] == ["failed", "free"]
+    assert seen["at_once"] == seen["inline"] == ["StoreUnavailable", "free"]
+
+
 def test_on_kill_gives_back_its_own_grant_and_no_other(waiters: Waiters):
     assert waiters("killed") == {"still": True, "still_too": True, "given_back": True}
 

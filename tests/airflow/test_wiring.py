@@ -241,6 +241,46 @@ def test_a_template_of_a_url_is_not_taken_for_a_url():
     assert LockSpec(lock="memory{{ x }}", ttl=120).believed_ttl == 120.0
 
 
+@pytest.mark.parametrize(
+    "lock",
+    [
+        "redis://user:hunter2@h/0#apt",
+        "redis://:hunter2@h#apt",
+        "redis://:hun/ter2@h/0#apt",
+        "rediss://user:hunter2@[::1]:6379/0#apt",
+        "postgresql://h/db?password=hunter2#apt",
+        "postgresql://h/db#apt?sslpassword=hunter2",
+        "redis://user:{{ var.value['a/b'] }}@h/0#apt",
+    ],
+)
+def test_a_url_with_a_password_is_refused_and_not_shown(lock: str):
+    with pytest.raises(ValueError, match="lock= has a password in it") as raised:
+        LockSpec(lock=lock)
+    assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [
+        "redis://user@h/0#apt",
+        "redis://[::1]:6379/0#a:b@c",
+        "gs://b/l#a:b@c?purpose=password=none",
+        "zk://h:2181/path@x#k",
+        "sqlite:////a/b:c@d.db#k",
+        "redis://{{ conn.r.host }}:6379/0#apt",
+    ],
+)
+def test_what_only_looks_like_a_password_is_a_url(lock: str):
+    assert LockSpec(lock=lock).lock == lock
+
+
+def test_a_password_that_a_template_brings_is_refused_when_it_is_rendered():
+    spec = LockSpec(lock="{{ var.value.lock }}")
+    with pytest.raises(ValueError, match="lock= has a password in it") as raised:
+        spec.named({"lock": "redis://user:hunter2@h/0#apt"})
+    assert "hunter2" not in str(raised.value)
+
+
 # --- what is queued first ---------------------------------------------------------------------------------------------
 
 

@@ -9,14 +9,18 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 import lockstead
+from airflow_lockstead import vouching
 from airflow_lockstead.witness import LABEL, MARK, Process, marks_of, started_by, wait_for
 from tests.runtime.faulty import until
 
@@ -29,7 +33,7 @@ child = subprocess.Popen(["setsid", "sleep", "600"], stdin=subprocess.DEVNULL, s
 # setsid is to have become sleep: who looks at it meanwhile sees neither
 while Path(f"/proc/{child.pid}/comm").read_text() != "sleep\\n" or not Path(f"/proc/{child.pid}/environ").read_bytes():
     time.sleep(0.01)
-print(Process.here(sys.argv[1]), child.pid, flush=True)
+print(Process.here(sys.argv[1]).label, child.pid, flush=True)
 sys.stdin.read()
 """
 
@@ -48,7 +52,7 @@ class Body:
         )
         assert self.process.stdout is not None
         said, child = self.process.stdout.readline().split()
-        named = Process.read(said)
+        self.label, named = said, Process.read(said)
         assert named is not None
         self.named, self.child = named, psutil.Process(int(child))
 
@@ -59,8 +63,8 @@ class Body:
 
 
 @pytest.fixture
-def body(request: pytest.FixtureRequest) -> Iterator[Body]:
-    made = Body(request.node.name)
+def body() -> Iterator[Body]:
+    made = Body(uuid.uuid4().hex)
     with made.process:
         yield made
         made.process.kill()
@@ -120,17 +124,87 @@ def test_nothing_is_said_of_another_machine_or_container(body: Body, elsewhere: 
     assert not is_over(body.child)
 
 
-def test_what_a_process_is_called_is_read_back_and_anything_else_is_nobody() -> None:
-    here = Process.here("a-body")
+def label_of(body: str = "0" * 32) -> str:
+    here = Process.here(body)
     assert here is not None
-    assert Process.read(str(here)) == here
-    assert (here.pid, here.user, here.body) == (os.getpid(), os.getuid(), "a-body")
-    for text in ("", "a/b", "a/b/c/d/e/f", "/".join("1234567")):
+    assert here.label is not None
+    return here.label
+
+
+def test_what_a_process_is_called_is_read_back_and_anything_else_is_nobody() -> None:
+    body = uuid.uuid4().hex
+    here = Process.here(body)
+    assert here is not None
+    assert Process.read(label_of(body)) == here
+    assert (here.pid, here.user, here.body) == (os.getpid(), os.getuid(), body)
+    for text in ("", "a/b", "a/b/c/d/e/f", "/".join("1234567"), "b/n/0/\N{SUPERSCRIPT TWO}/1/x", f"{label_of()}\n"):
         assert Process.read(text) is None
 
 
+@given(st.integers(0, 6), st.text(max_size=40) | st.from_regex(r"\A[0-9a-f]{1,64}\Z"))
+def test_a_label_of_which_a_word_was_changed_is_nobodys(place: int, word: str) -> None:
+    words = label_of().split("/")
+    assume(words[place] != word)
+    words[place] = word
+    assert Process.read("/".join(words)) is None
+
+
+def test_a_registration_that_somebody_wrote_into_the_store_ends_nobody(body: Body, tmp_path: Path) -> None:
+    # 4194303 is dead, and what the store says of the body is known to whoever reads it
+    boot, namespace, user, _, start, mark, signature = body.label.split("/")
+    forged = f"{boot}/{namespace}/{user}/4194303/{start}/{mark}"
+    for label in (forged, f"{forged}/{signature}", f"{forged}/{'0' * 64}"):
+        lock = lockstead.Lock(f"sqlite:///{tmp_path}/locks.db#apt", ttl=600, labels={LABEL: label})
+        ticket = str(lock.acquire().detach())
+        member = lock.attach(ticket)
+        assert not wait_for(lock, ticket, whose=lambda _owner: True, limit=0.1, log=LOG)
+        assert lock.members(ticket)
+        member.release()
+        lock.release(ticket)
+    assert body.process.poll() is None
+    assert not is_over(body.child)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
+def test_nothing_is_signed_or_believed_by_a_secret_that_others_could_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    label = label_of()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert Process.read(label) is None  # this folder has another secret, or none
+    folder = vouching.folder_of(os.getuid())
+    own = label_of()
+    assert Process.read(own) is not None
+    folder.chmod(mode)
+    assert vouching.signature("text") is None
+    assert Process.read(own) is None
+    folder.chmod(0o700)
+    (folder / vouching.NAME).chmod(0o640)
+    assert vouching.signature("text") is None
+    (folder / vouching.NAME).unlink()
+    (folder / vouching.NAME).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").write_bytes(b"0" * vouching.LENGTH)
+    assert vouching.signature("text") is None
+
+
+def test_a_folder_that_leads_elsewhere_is_not_taken_for_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "other").mkdir(mode=0o700)
+    vouching.folder_of(os.getuid()).symlink_to(tmp_path / "other")
+    assert vouching.signature("text") is None
+
+
+def test_all_who_begin_at_once_sign_with_one_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with ThreadPoolExecutor(16) as threads:
+        assert len(set(threads.map(vouching.signature, ["text"] * 64))) == 1
+    assert [path.name for path in vouching.folder_of(os.getuid()).iterdir()] == [vouching.NAME]
+
+
 def test_a_wait_for_members_ends_with_the_death_of_the_last_of_them(body: Body, tmp_path: Path) -> None:
-    lock = lockstead.Lock(f"sqlite:///{tmp_path}/locks.db#apt", ttl=600, labels={LABEL: str(body.named)})
+    lock = lockstead.Lock(f"sqlite:///{tmp_path}/locks.db#apt", ttl=600, labels={LABEL: body.label})
     ticket = str(lock.acquire().detach())
     member = lock.attach(ticket)  # as if the body had registered
     assert not wait_for(lock, ticket, whose=lambda _owner: True, limit=0.1, log=LOG)

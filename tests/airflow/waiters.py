@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import json
 import logging
+import sqlite3
 import sys
 import time
 from contextlib import suppress
@@ -20,6 +21,7 @@ from typing import Any
 import lockstead
 from airflow_lockstead import acquiring, triggers
 from airflow_lockstead.spec import LockSpec
+from lockstead.stores.bootclock import Place, boot_now
 
 TTL = 12.0
 NOBODY = "etcd://127.0.0.1:9#apt"
@@ -291,6 +293,71 @@ async def timeout(url: str) -> dict[str, Any]:
     late = await fired(waiter(url, "airflow:d/r/t/-1", time.time() + 1))
     wrong = triggers.WaitTrigger({**spec_of(url), "lock": "nonsense://x#y"}, "o", time.time())
     return {"late": late, "wrong": await fired(wrong)}
+
+
+def write(url: str, space: str, part: str, fields: dict[str, str], updated: float | None = None) -> None:
+    """Write what somebody might who may write the store, and means no good."""
+    here = Place.here()
+    path = url.removeprefix("sqlite:///").partition("#")[0]
+    with sqlite3.connect(path, isolation_level=None) as database:
+        row = (space, "apt", part, 1, 1, boot_now() if updated is None else updated, here.boot, here.namespace)
+        database.execute("INSERT OR REPLACE INTO record VALUES (?,?,?,?,?,?,?,?,?)", (*row, json.dumps(fields)))
+
+
+EVIL = {"v": "1", "identity": "evil/1", "owner": "evil", "ttl": "300"}
+
+
+async def hostile(url: str) -> dict[str, Any]:
+    """Read what nobody could have written honestly: who holds the lock, and who broke it before."""
+    log = logging.getLogger("task")
+    await (await lockstead.AsyncLock(url, ttl=TTL).acquire(timeout=5)).release()  # the file is made
+    write(url, "lock", "", {**EVIL, "acquired_at": "1e300"})
+    waiting = {
+        "wait": asyncio.create_task(fired(waiter(url, "airflow:d/r/t/-1"))),
+        "free": asyncio.create_task(fired(triggers.FreeTrigger(spec_of(url)))),
+    }
+    await asyncio.sleep(2)
+    seen: dict[str, Any] = {name: "waits" if not task.done() else task.result() for name, task in waiting.items()}
+    seen["at_once"] = await asyncio.to_thread(acquiring.at_once, LockSpec(lock=url, keeper=False), "x", log)
+    for task in waiting.values():
+        task.cancel()
+    await asyncio.gather(*waiting.values(), return_exceptions=True)
+    # one who died long ago, and an entry of the history that cannot be read
+    write(url, "lock", "", {**EVIL, "ttl": "1"}, updated=0.0)
+    write(
+        url, "audit", "01795000000001-bb",
+        {"v": "1", "at": "1", "by": "x", "reason": "r", "what": "revoked", "token": "\N{SUPERSCRIPT TWO}"},
+    )  # fmt: skip
+    event = await fired(waiter(url, "airflow:d/r/t/-1"))
+    seen["event"] = event["state"], event.get("unclean")
+    await lockstead.AsyncLock(url, ttl=TTL).release(event["ticket"])
+    write(url, "lock", "", {**EVIL, "ttl": "1"}, updated=0.0)
+    grant = await asyncio.to_thread(acquiring.at_once, LockSpec(lock=url, keeper=False), "airflow:d/r/u/-1", log)
+    seen["granted"] = grant is not None and grant.unclean
+    return seen
+
+
+async def tokenless(url: str) -> dict[str, Any]:
+    """Lose the store between the grant and the token that belongs to it: for a trigger, and for a task."""
+    log, seen = logging.getLogger("task"), {}
+
+    def failing(_lease: Any) -> Any:
+        raise lockstead.StoreUnavailable("no token now")
+
+    lockstead.Lease.sequencer = lockstead.AsyncLease.sequencer = failing  # type: ignore[method-assign]
+    spec = LockSpec(lock=url, ttl=300, keeper=False)
+    for name in ("trigger", "at_once", "inline"):
+        ended = ""
+        try:
+            if name == "trigger":
+                ended = (await fired(waiter(url, "airflow:d/r/t/-1", ttl=300)))["state"]
+            else:
+                await asyncio.to_thread(getattr(acquiring, name), spec, "airflow:d/r/t/-1", log)
+        except Exception as error:
+            ended = type(error).__name__
+        held = await lockstead.AsyncLock(url).inspect()
+        seen[name] = [ended, "free" if held is None else "held"]
+    return seen
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstead import Lock, urls
+from lockstead import LeaseTicket, Lock, urls
 from lockstead.stores.url import OURS
 
 
@@ -46,3 +46,19 @@ def test_what_is_no_store_is_told_in_one_line(url: str, says: str) -> None:
 
 def test_a_key_of_any_kind_comes_back() -> None:
     assert Lock(urls.lock_url("memory:", "a key #1?x=%")).key == "a key #1?x=%"
+
+
+@pytest.mark.parametrize(
+    ("url", "store", "key", "named"),
+    [
+        ("redis://u@h:1/0?tls=true#a?ttl=9", "redis://h:1/0?tls=true", "b", "redis://u@h:1/0?tls=true#b?ttl=9"),
+        ("redis://u@h:1/0#a", "redis://h:1/5", "b?ttl=9d#", "redis://u@h:1/5#b%3Fttl=9d%23"),
+        ("redis://u@h:1/0#a", "redis://h:1/0?tls=false&ssl_ca_certs=x", "b", "redis://u@h:1/0#b"),
+        ("redis://u@h:1/0#a", "redis://evil:1/0", "b", "redis://u@h:1/0#b"),
+        ("redis://u@h:1/0#a", "gs://h:1/0", "b", "redis://u@h:1/0#b"),
+        ("sqlite:////one.db#a", "sqlite:////etc/two.db", "b", "sqlite:////one.db#b"),
+        ("gs://bucket/one/a", "gs://bucket/two", "b", "gs://bucket/two#b"),
+    ],
+)
+def test_a_ticket_names_key_and_path_and_never_server_user_or_options(url: str, store: str, key: str, named: str):
+    assert urls.of_ticket(url, LeaseTicket(store, key, "holder", "incarnation", 9.0)) == named

@@ -5,9 +5,13 @@ What a URL means is read elsewhere (`stores.url`). Opens nothing, and imports no
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from lockstead.stores.url import opener, printable
+from lockstead.stores.url import opener, parse_lock, printable, query
+
+if TYPE_CHECKING:
+    from lockstead.values import LeaseTicket
 
 
 def lock_url(store: str, key: str) -> str:
@@ -24,6 +28,25 @@ def check_store(url: str) -> None:
     Lock(lock_url(url, "key"))
     # many stores read more of it to show it
     printable(url)
+
+
+def of_ticket(url: str, ticket: LeaseTicket) -> str:
+    """Give a lock's URL with the key of a ticket, and with its path on the same server; settings and user stay.
+
+    For a URL that was put together anew since the ticket was made. A ticket may come from anybody: server, credentials
+    and options are those of the URL, and a ticket of another server does not fit the lock that is named.
+    """
+    parsed = parse_lock(url)
+    store = parsed.text
+    if (shown := printable(parsed)) != ticket.store:
+        scheme, _, now = parts(shown)
+        said_scheme, _, said = parts(ticket.store)
+        server, _, path = said.partition("?")[0].partition("/")
+        place, mark, options = store.partition("?")
+        if server and (scheme, now.partition("?")[0].partition("/")[0]) == (said_scheme, server):
+            head, separator, rest = place.partition("://")
+            store = f"{head}{separator}{rest.partition('/')[0]}/{path}{mark}{options}"
+    return lock_url(store, ticket.key) + query(parsed.options)
 
 
 def options(scheme: str) -> frozenset[str]:

@@ -100,6 +100,14 @@ with DAG("single", schedule=None, start_date=datetime(2024, 1, 1, tzinfo=UTC)):
     def twice():
         return 1
 
+    @task.locked(URL, ttl="1m")
+    def positional():
+        return 1
+
+    positional()
+    locked(URL)(BashOperator(task_id="positional_classic", bash_command="true"))
+    own.override(task_id="other_lock", lock=f"{URL}-other", ttl="2m")()
+    twice.override(task_id="other_url", lock=URL)()
     own()
     own.override(task_id="own_mapped").expand(x=[1, 2])
     plain()

@@ -28,6 +28,7 @@ def wrappers(task):
                 "upstream": list(one.upstream),
                 "single": one.single,
                 "mapped": one.mapped,
+                "lock": one.spec.lock or one.spec.key,
             }
             for one in sections_of(task)
         ],

@@ -14,12 +14,12 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or __package__:
-    from lockstead.orphans.marks import end_all, marked, send_to
-    from lockstead.orphans.processes import Process, look, stat_of
+    from lockstead.orphans.marks import end_all, marked
+    from lockstead.orphans.processes import Process, look, send_to, stat_of
 else:
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
-    from marks import end_all, marked, send_to
-    from processes import Process, look, stat_of
+    from marks import end_all, marked
+    from processes import Process, look, send_to, stat_of
 
 GRACE = 1.0
 """Seconds from SIGTERM to SIGKILL. The lease runs out meanwhile, and nobody keeps it."""

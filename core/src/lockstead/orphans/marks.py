@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or __package__:
-    from lockstead.orphans.processes import Process, look, stat_of
+    from lockstead.orphans.processes import Process, look, send_to, stat_of
 else:
-    from processes import Process, look, stat_of
+    from processes import Process, look, send_to, stat_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,27 +143,6 @@ def is_spared(pid: int) -> bool:
         return False
     begins, ends = b"from multiprocessing.resource_tracker import main", b"/lockstead/orphans/main.py"
     return any(word.startswith(begins) or word.endswith(ends) for word in words[:12])
-
-
-def send_to(one: Process, number: int) -> None:
-    """Signal a process, and nobody who was given its number since."""
-    try:
-        descriptor = os.pidfd_open(one.pid) if sys.platform == "linux" else -1
-    except ProcessLookupError:
-        return
-    except OSError:
-        descriptor = -1  # an old kernel
-    try:
-        with suppress(OSError, IndexError):
-            if int(stat_of(one.pid)[19]) != one.start:
-                return
-            if descriptor < 0:
-                os.kill(one.pid, number)
-            elif sys.platform == "linux":
-                signal.pidfd_send_signal(descriptor, number)
-    finally:
-        if descriptor >= 0:
-            os.close(descriptor)
 
 
 def end_all(seen: Callable[[], tuple[Found, bool]], grace: float, within: float = END_WITHIN) -> Found:

@@ -139,9 +139,9 @@ def below(root: int, seen: list[Process], apart: Collection[tuple[int, int]] = (
     return found
 
 
-def descendants(root: int, beside: int = 0) -> dict[int, int]:
-    """Give every living process below root with its process group, but for `beside`; as of one look."""
-    return {one.pid: one.group for one in below(root, look()) if one.is_alive and one.pid != beside}
+def descendants(root: int, beside: int = 0) -> list[Process]:
+    """Give every living process below root, but for `beside`; as of one look."""
+    return [one for one in below(root, look()) if one.is_alive and one.pid != beside]
 
 
 def _processes() -> list[int]:
@@ -158,11 +158,32 @@ def send_all(root: int, group: int, number: int, beside: int = 0, *, leads: bool
     its leader is known to be unreaped), since its number may go to somebody else afterwards.
     """
     found = descendants(root, beside)
-    if leads or group in found.values() or (not HAS_PROC and group_lives(group)):
+    if leads or any(one.group == group for one in found) or (not HAS_PROC and group_lives(group)):
         send(os.killpg, group, number)
-    for pid, its_group in found.items():
-        if its_group != group:
-            send(os.kill, pid, number)
+    for one in found:
+        if one.group != group:
+            send_to(one, number)
+
+
+def send_to(one: Process, number: int) -> None:
+    """Signal a process, and nobody who was given its number since."""
+    try:
+        descriptor = os.pidfd_open(one.pid) if sys.platform == "linux" else -1
+    except ProcessLookupError:
+        return
+    except OSError:
+        descriptor = -1  # an old kernel
+    try:
+        with suppress(OSError, IndexError):
+            if int(stat_of(one.pid)[19]) != one.start:
+                return
+            if descriptor < 0:
+                os.kill(one.pid, number)
+            elif sys.platform == "linux":
+                signal.pidfd_send_signal(descriptor, number)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def send(by: Callable[[int, int], None], target: int, number: int) -> None:

@@ -8,14 +8,19 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import lockstead
 from airflow_lockstead import compat, connection, errors, grants
 from airflow_lockstead.grants import Grant
+from airflow_lockstead.names import Attempt
 from airflow_lockstead.spec import LockSpec
 from lockstead import unclean
 from lockstead.values import LeaseTicket, seconds
+
+if TYPE_CHECKING:
+    from lockstead import Holding
 
 INLINE_DEFAULT: Final = "dag.test() has no triggerer"
 
@@ -28,17 +33,18 @@ def warn_without_triggerer(log: Log, otherwise: str) -> None:
         log.warning("no triggerer runs: this task waits until one does (start `airflow triggerer`)%s", otherwise)
 
 
-def deferral(spec: LockSpec, owner: str, method_name: str, log: Log, otherwise: str = "") -> Exception:
+def deferral(spec: LockSpec, owner: str, me: Attempt, method_name: str, log: Log, otherwise: str = "") -> Exception:
     """Give what a task raises to wait without a worker slot; method_name is where it is resumed.
 
-    otherwise: what could be done instead, for the log where no triggerer runs.
+    owner: who asks for the lock; me: the task that waits; otherwise: what could be done instead, for the log where no
+    triggerer runs.
     """
     from airflow_lockstead.triggers import WaitTrigger, plain
 
     warn_without_triggerer(log, otherwise)
     now = time.time()
     gives_up_at = None if spec.timeout is None else now + seconds(spec.timeout, "timeout")
-    trigger = WaitTrigger(plain(spec), owner, now, gives_up_at)
+    trigger = WaitTrigger(plain(spec), owner, now, gives_up_at, me.place)
     deferred: Exception = compat.TaskDeferred(trigger=trigger, method_name=method_name)
     return deferred
 
@@ -50,32 +56,61 @@ def at_once(spec: LockSpec, owner: str, log: Log) -> Grant | None:
     without retries ends so. Whoever need not wait does not defer; and is seconds earlier at its work.
     """
     lock = _asked(spec, owner)
+    # what an earlier try of ours knew of the one before it
+    earlier = seen(lock, log) if spec.on_unclean == "fail" else None
     try:
-        # what an earlier try of ours knew of the one before it
-        earlier = lock.inspect() if spec.on_unclean == "fail" else None
         lease = lock.try_acquire(reclaim=True)
     except (lockstead.StoreUnavailable, lockstead.OutcomeUnknown) as error:
         log.info("not taken at once: %s", error)
         return None
     if lease is None:
         return None
-    token, before = token_of(lease), unclean.who(lock, lease, own=owner)
-    return grants.granted(lease.detach(), token, 0.0, before, owner, earlier)
+    return _handed_on(lock, lease, 0.0, owner, earlier, log)
 
 
 def inline(spec: LockSpec, owner: str, log: Log, why: str = INLINE_DEFAULT) -> Grant:
     """Wait for the lock in this process, and hand the lease on. NotAcquired of ours after the spec's timeout."""
     began_at = time.time()
     lock = _asked(spec, owner)
-    held = lock.inspect()
+    held = seen(lock, log)
     if held is not None and held.owner != owner:
         log.info("%s; it waits in this process, for %s", grants.waiting(lock.key, held), why)
     try:
         lease = lock.acquire(spec.timeout, reclaim=True)
     except lockstead.NotAcquired as error:
         raise errors.NotAcquired(str(error)) from error
-    token, before = token_of(lease), unclean.who(lock, lease, own=owner)
-    return grants.granted(lease.detach(), token, time.time() - began_at, before, owner, held)
+    return _handed_on(lock, lease, time.time() - began_at, owner, held, log)
+
+
+def seen(lock: lockstead.Lock, log: Log) -> Holding | None:
+    """Look who holds a lock, for who goes on without knowing: whatever stands in a store, it ends no wait."""
+    try:
+        return lock.inspect()
+    except Exception as error:  # noqa: BLE001 - whoever asks for the lock hears of what is wrong with the store
+        log.info("could not see who holds %r: %s", lock.key, error)
+        return None
+
+
+def _handed_on(
+    lock: lockstead.Lock, lease: lockstead.Lease, waited: float, owner: str, earlier: Holding | None, log: Log
+) -> Grant:
+    """Detach a lease, and give what its ticket is; released, if that fails."""
+    try:
+        token, before = token_of(lease), last_before(lock, lease, owner, log)
+        return grants.granted(lease.detach(), token, waited, before, owner, earlier)
+    except BaseException:
+        with suppress(lockstead.StoreError):
+            lease.release()
+        raise
+
+
+def last_before(lock: lockstead.Lock, lease: lockstead.Lease, owner: str, log: Log) -> unclean.Unclean | None:
+    """Give who left the lock unclean before this lease; by the lease alone, where the history cannot be read."""
+    try:
+        return unclean.who(lock, lease, own=owner)
+    except Exception as error:  # noqa: BLE001 - the lock is ours, and what others wrote does not take it away
+        log.warning("could not read who broke %r before: %s", lock.key, error)
+        return unclean.last(lease.key, lease.predecessor, owner)
 
 
 def _asked(spec: LockSpec, owner: str) -> lockstead.Lock:
@@ -133,7 +168,7 @@ def judge(spec: LockSpec, owner: str, grant: Grant, log: Log) -> None:
     left = ""
     try:
         lock.break_lease(reason=grant.unclean, by=ticket.holder, now=True, incarnation=ticket.incarnation)
-    except lockstead.StoreError as error:
+    except Exception as error:  # noqa: BLE001 - the task fails in any case, and says what for
         left = f"; the lock is left to expire ({error})"
     raise compat.AirflowFailException(
         f"lockstead: {grant.unclean}: repair what it left, then clear this task, or take the lock {grant.key!r} and "

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import lockstead
@@ -68,7 +68,8 @@ class _Visit:
     @property
     def lock(self) -> Lock:
         here = witness.Process.here(self.id)
-        return connection.lock(self.spec, self.me.member, {} if here is None else {witness.LABEL: str(here)})
+        label = None if here is None else here.label
+        return connection.lock(self.spec, self.me.member, {} if label is None else {witness.LABEL: label})
 
 
 def announce(context: Any, section: Section) -> None:
@@ -96,8 +97,13 @@ def run(
     with errors.refusing():
         spec = connection.rendered(task, context, section.spec)
         visit = _Visit(task, context, section, spec, Attempt.of(context["ti"]), on_kill)
-        grant = _own_grant(visit, granted) if section.single else _grant_of_the_section(visit)
-        lease = _joined(visit, grant)
+        if section.single:
+            grant = _own_grant(visit, granted)
+        else:
+            grant = _grant_of_the_section(visit)
+        visit = _as_granted(visit, grant)
+        with _given_back_if_it_fails(visit, grant):
+            lease = _joined(visit, grant)
     return _work(visit, grant, lease, call)
 
 
@@ -131,6 +137,10 @@ def _grant_of_the_section(visit: _Visit) -> Grant:
     return grant
 
 
+def _as_granted(visit: _Visit, grant: Grant) -> _Visit:
+    return replace(visit, spec=connection.as_granted(visit.spec, visit.section.spec, grant.ticket))
+
+
 def _own_grant(visit: _Visit, granted: Mapping[str, Any] | None) -> Grant:
     """Come to the lease of a task that has its lock for itself; raises the deferral where it has to wait."""
     ti, log = visit.context["ti"], visit.task.log
@@ -144,16 +154,31 @@ def _own_grant(visit: _Visit, granted: Mapping[str, Any] | None) -> Grant:
             taken = acquiring.at_once(visit.spec, visit.acquirer, log)
             if taken is None:
                 log.info("asking for the lock in the triggerer, as %r", visit.acquirer)
-                raise acquiring.deferral(visit.spec, visit.acquirer, GRANTED, log)
+                raise acquiring.deferral(visit.spec, visit.acquirer, visit.me, GRANTED, log)
             grant = taken
     else:
         grant = acquiring.told(granted)
+        visit = _as_granted(visit, grant)
         if not acquiring.is_still_held(visit.spec, visit.acquirer, grant, log):
-            raise acquiring.deferral(visit.spec, visit.acquirer, GRANTED, log)
+            raise acquiring.deferral(visit.spec, visit.acquirer, visit.me, GRANTED, log)
     acquiring.judge(visit.spec, visit.acquirer, grant, log)
-    tickets.note_own(ti, grant)
+    with _given_back_if_it_fails(visit, grant):
+        tickets.note_own(ti, grant)
     log.info("%s", grant)
     return grant
+
+
+@contextmanager
+def _given_back_if_it_fails(visit: _Visit, grant: Grant) -> Iterator[None]:
+    """Release the lock of a task that has it for itself, if its body cannot begin."""
+    try:
+        yield
+    except errors.LeaseLost:
+        raise
+    except BaseException:
+        if visit.section.single:
+            _give_back(visit, grant)
+        raise
 
 
 def _joined(visit: _Visit, grant: Grant) -> Lease:
@@ -329,5 +354,5 @@ def _give_back(visit: _Visit, grant: Grant) -> None:
     try:
         if not connection.lock(visit.spec, visit.me.member).release(grant.ticket):
             visit.task.log.warning("the lease of %r on %r was gone already", grant.holder, grant.key)
-    except lockstead.StoreError as error:
+    except Exception as error:  # noqa: BLE001 - as above
         visit.task.log.warning("%r was not given back, its ttl will free it: %s", grant.key, error)

@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_lockstead import naming
-from airflow_lockstead.spec import LockSpec
+from airflow_lockstead.spec import LockSpec, is_template
+from airflow_lockstead.templates import rendered_url
 
 if TYPE_CHECKING:
     from lockstead import AsyncLock, Client, Lock
@@ -212,9 +213,34 @@ PLACES: Final = Places(find_connection)
 
 
 def rendered(task: Any, context: Any, spec: LockSpec) -> LockSpec:
-    """Give a lock as it is named in this run; ValueError, with one line, for a template that renders empty."""
-    said = {name: task.render_template(text, context) for name, text in spec.templates.items()}
+    """Give a lock as it is named in this run; ValueError, with one line, for a template that cannot be rendered."""
+    if not (texts := spec.templates):
+        return spec
+    from jinja2 import TemplateError
+
+    jinja = task.get_template_env()
+    try:
+        said = {
+            name: rendered_url(task, text, context, jinja) if name == "lock" else task.render_template(text, context)
+            for name, text in texts.items()
+        }
+    except TemplateError as error:
+        raise ValueError(f"a template of the lock cannot be rendered: {error}") from error
     return spec.named(said)
+
+
+def as_granted(spec: LockSpec, written: LockSpec, ticket: str) -> LockSpec:
+    """Give a lock as it was named when it was granted: a template may render otherwise in another task, or later.
+
+    written: with its templates. What is none in it, and the server, is never taken from a ticket.
+    """
+    from lockstead import urls
+    from lockstead.values import LeaseTicket
+
+    said = LeaseTicket.parse(ticket)
+    if written.lock is not None:
+        return replace(spec, lock=urls.of_ticket(spec.lock or "", said)) if is_template(written.lock) else spec
+    return replace(spec, key=said.key) if is_template(written.key or "") else spec
 
 
 def lock(spec: LockSpec, owner: str | None = None, labels: Mapping[str, str] | None = None) -> Lock:

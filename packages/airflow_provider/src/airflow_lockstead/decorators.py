@@ -8,17 +8,51 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, overload
 
 from airflow_lockstead.compat import BaseOperator, MappedOperator, TaskGroup, XComArg
 from airflow_lockstead.spec import LockSpec, OnStaleLease, OnUnclean, Section, check_templates
 from airflow_lockstead.wrap import sections_of, wrap, wrapped
 from lockstead.values import Duration
 
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+R = TypeVar("R")
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+
+    class Task(Protocol[P, R_co]):
+        """What a function becomes: calling it in a DAG gives what stands for its result there."""
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+            """Make a task of the DAG."""
+
+        @property
+        def function(self) -> Callable[P, R_co]:
+            """The function itself."""
+
+        def override(self, **words: Any) -> Task[P, R_co]:
+            """Give the same task with other words of Airflow."""
+
+        def partial(self, **words: Any) -> Any:
+            """Give arguments that are the same for all mapped instances."""
+
+        def expand(self, **words: Any) -> Any:
+            """Map it."""
+
+    class _Around(Protocol):
+        """What puts a lock around a function, or around whatever is a task already."""
+
+        @overload
+        def __call__(self, target: Callable[P, R]) -> Task[P, R]: ...
+        @overload
+        def __call__(self, target: T) -> T: ...
+
 
 def locked(
-    *,
     lock: str | None = None,
+    *,
     key: str | None = None,
     lockstead_conn_id: str | None = None,
     ttl: Duration | None = None,
@@ -28,33 +62,42 @@ def locked(
     on_stale_lease: OnStaleLease = "fail",
     on_unclean: OnUnclean = "warn",
     labels: Mapping[str, str] | None = None,
-) -> Callable[[Any], Any]:
+) -> _Around:
     """Give one task a lock of its own: an operator, a task of a function, or a function, which becomes a task.
 
     Words as of `LockSpec`; ValueError or TypeError, with one line, for what cannot be, when the file is parsed. Each
     instance of a mapped task asks for the lock by itself. A deferred body keeps its lease for the ttl, with no keeper.
     """
-    spec = LockSpec(
-        lock=lock,
-        key=key,
-        conn_id=lockstead_conn_id,
-        ttl=ttl,
-        timeout=timeout,
-        purpose=purpose,
-        expected=expected,
-        keeper=False,
-        on_stale_lease=on_stale_lease,
-        on_unclean=on_unclean,
-        labels=labels or {},
-    )
+    if callable(lock):
+        raise TypeError("which lock? write @locked(lock=...), or key= with lockstead_conn_id=")
+    words = {name: word for name, word in locals().items() if name in _OURS}
+    section = _section_of(words)
+
+    def around(target: Any) -> Any:
+        return _with_lock(target, section, words)
+
+    return around
+
+
+def _section_of(words: Mapping[str, Any]) -> Section:
+    """Check the words of a lock of one task."""
+    given = {_FIELDS.get(name, name): word for name, word in words.items()}
+    spec = LockSpec(**{**given, "labels": given.get("labels") or {}, "keeper": False})
     check_templates(spec, _environment)
-    return lambda target: _with_lock(target, Section(spec, single=True))
+    return Section(spec, single=True)
 
 
 def locked_task(
-    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **words: Any
+    python_callable: Callable[..., Any] | str | None = None, multiple_outputs: bool | None = None, **words: Any
 ) -> Any:
-    """Make a task with a lock of its own of a function: `@task.locked(lock=...)`; other words are those of `@task`."""
+    """Make a task with a lock of its own of a function: `@task.locked(lock=...)`; other words are those of `@task`.
+
+    The lock's URL may stand alone, in the place where Airflow has the function.
+    """
+    if isinstance(python_callable, str):
+        if "lock" in words:
+            raise TypeError("the lock is named twice: write @task.locked(lock=...) once")
+        words["lock"], python_callable = python_callable, None
     ours = {name: word for name, word in words.items() if name in _OURS}
     theirs = {name: word for name, word in words.items() if name not in _OURS}
     around = locked(**ours)
@@ -65,9 +108,11 @@ def locked_task(
 
 
 _OURS: Final = frozenset(inspect.signature(locked).parameters)
+_FIELDS: Final = {"lockstead_conn_id": "conn_id"}
+_WHICH: Final = ("lock", "key", "lockstead_conn_id")
 
 
-def _with_lock(target: Any, section: Section) -> Any:
+def _with_lock(target: Any, section: Section, words: Mapping[str, Any]) -> Any:
     """Put the lock around whatever one may call a task."""
     if isinstance(target, XComArg):
         _wrap_once(target.operator, section)
@@ -78,13 +123,33 @@ def _with_lock(target: Any, section: Section) -> Any:
     if getattr(target, "_airflow_is_task_decorator", False) or _makes_tasks(target):
         made = copy.copy(target)
         made.operator_class = wrapped(made.operator_class, section)
+        made.__class__ = _with_override(type(target), target.operator_class, words)
         return made
     if isinstance(target, TaskGroup) or hasattr(target, "tg_kwargs"):
         raise TypeError("@locked is for one task; for a group take LockedTaskGroup or @locked_task_group")
     if isinstance(target, type) or not callable(target):
         named = target.__name__ if isinstance(target, type) else type(target).__name__
         raise TypeError(f"@locked is for a task or a function, not {named}; put it around the operator that you made")
-    return _with_lock(_python_task()(python_callable=target), section)
+    return _with_lock(_python_task()(python_callable=target), section, words)
+
+
+def _with_override(cls: Any, bare: Any, words: Mapping[str, Any]) -> Any:
+    """Make a class of decorated tasks whose `override` knows the words of the lock, too. bare: the operator without."""
+
+    def override(self: Any, **said: Any) -> Any:
+        ours = {name: word for name, word in said.items() if name in _OURS}
+        theirs = {name: word for name, word in said.items() if name not in _OURS}
+        inner: Any = super(changed, self)
+        made = inner.override(**theirs)
+        if not ours:
+            return made
+        # another name of the lock takes the place of the first, however that was said
+        kept = {name: word for name, word in words.items() if name not in _WHICH or not set(ours) & set(_WHICH)}
+        made.operator_class, made.__class__ = bare, cls
+        return locked(**{**kept, **ours})(made)
+
+    changed: Any = type(cls.__name__, (cls,), {"override": override, "__module__": cls.__module__})
+    return changed
 
 
 def _makes_tasks(target: Any) -> bool:

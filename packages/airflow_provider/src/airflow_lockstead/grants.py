@@ -101,7 +101,10 @@ def failure(error: Exception) -> dict[str, Any]:
 
 def waiting(key: str, held: Holding) -> str:
     """Say who is waited for, since when it holds the lock and why, in one line."""
-    since = f" since {held.acquired_at.to_datetime_string()} UTC" if held.acquired_at else ""
+    try:
+        since = f" since {held.acquired_at.to_datetime_string()} UTC" if held.acquired_at else ""
+    except (ValueError, OverflowError):
+        since = ""  # no instant at all: a text ends no wait
     why = f" (purpose: {held.purpose})" if held.purpose else ""
     token = f", token {held.token}" if held.token is not None else ""
     return f"waiting for {held.owner!r}, who holds {key!r}{since}{why}{token}"

@@ -37,8 +37,8 @@ class _Locking:
     def __init__(
         self,
         group_id: str,
-        *,
         lock: str | None = None,
+        *,
         key: str | None = None,
         lockstead_conn_id: str | None = None,
         ttl: Duration | None = None,
@@ -70,6 +70,8 @@ class _Locking:
                 labels=labels or {},
             )
             check_keeper(spec, config.KEEPER_TTL_MIN.value)
+        # what the grid shows of a group
+        group_args["tooltip"] = group_args.get("tooltip") or f"One lease for all tasks: {spec.lock or spec.key}"
         super().__init__(group_id=group_id, **group_args)  # type: ignore[call-arg]  # as below
         self.spec = spec
         self._args = {ACQUIRE: acquire_args or {}, RELEASE: release_args or {}, KEEPER: keeper_args or {}}
@@ -212,13 +214,20 @@ class _LockedMappedTaskGroup(_Locking, MappedTaskGroup):  # type: ignore[misc]  
     """A mapped group under a lock: each map index acquires it for itself. Made by `@locked_task_group(...)`."""
 
 
-def locked_task_group(group_id: str | None = None, **words: Any) -> Callable[[Callable[..., Any]], Any]:
+def locked_task_group(
+    group_id: str | None = None, lock: str | None = None, **words: Any
+) -> Callable[[Callable[..., Any]], Any]:
     """Make a locked group of a function, as `@task_group` makes a group; `expand` gives each map index its own lease.
 
-    Words as of `LockedTaskGroup`; without a group_id it is called like the function.
+    Words as of `LockedTaskGroup`; without a group_id it is called like the function. A URL that stands alone is the
+    lock's: no group could be called so.
     """
     if callable(group_id):
         raise TypeError("which lock? write @locked_task_group(lock=...), or key= with lockstead_conn_id=")
+    if lock is None and group_id is not None and ":" in group_id:
+        group_id, lock = None, group_id
+    if lock is not None:
+        words["lock"] = lock
     return lambda function: _LockedFactory.of(function, words if group_id is None else {"group_id": group_id, **words})
 
 

@@ -36,6 +36,12 @@ class Attempt:
         return f"{self._below(scope)}{self.map_index}"
 
     @property
+    def place(self) -> dict[str, Any]:
+        """Give what names the task in its run, for all its tries: dag_id, run_id, task_id, map_index."""
+        names = ("dag_id", "run_id", "task_id", "map_index")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def member(self) -> str:
         """Name this try as one who works under a lease."""
         return f"{self._below(self.task_id)}{self.map_index}/{self.try_number}"

@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import lockstead
 from airflow_lockstead import compat, connection, grants
 from airflow_lockstead.spec import WHICH, LockSpec
+from airflow_lockstead.templates import RendersLock
 
 
-class LockNotifier(compat.BaseNotifier):  # type: ignore[misc]  # a class that is found when Airflow is there
+class LockNotifier(RendersLock, compat.BaseNotifier):  # type: ignore[misc]  # a class that is found when Airflow is there
     """Tells who holds a lock, in a callback (`on_failure_callback`, `on_retry_callback`, ...).
 
-    message is a template that may also say `{{ lock_state }}`: who holds the lock, since when and why. tell is called
-    with the text: by default it goes to the log; pass what sends it to your chat.
+    :param lock: the lock's URL, as in `gs://bucket/locks#apt`. (templated)
+    :param key: instead of `lock`: the lock's name in the store of a connection. (templated)
+    :param lockstead_conn_id: the connection of the type lockstead that names the store. (templated)
+    :param message: a template that may also say `{{ lock_state }}`: who holds the lock, since when and why.
+    :param tell: is called with the text: by default it goes to the log; pass what sends it to your chat.
     """
 
     template_fields: Sequence[str] = WHICH
@@ -33,7 +36,10 @@ class LockNotifier(compat.BaseNotifier):  # type: ignore[misc]  # a class that i
     ) -> None:
         super().__init__()
         spec = LockSpec(lock=lock, key=key, conn_id=lockstead_conn_id, keeper=False)
-        self.lock, self.key, self.lockstead_conn_id = spec.lock, spec.key, spec.conn_id
+        lock, key, lockstead_conn_id = spec.lock, spec.key, spec.conn_id
+        self.lock = lock
+        self.key = key
+        self.lockstead_conn_id = lockstead_conn_id
         self.message = message
         self.tell = tell
 
@@ -54,7 +60,7 @@ class LockNotifier(compat.BaseNotifier):  # type: ignore[misc]  # a class that i
         try:
             lock = connection.lock(spec)
             held = lock.inspect()
-        except (lockstead.LocksteadError, ValueError, TypeError) as error:
+        except Exception as error:  # noqa: BLE001 - a callback tells what it can
             return f"nobody can tell who holds the lock: {error}"
         if held is None:
             return f"nobody holds {lock.key!r}"

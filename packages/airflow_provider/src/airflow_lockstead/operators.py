@@ -14,6 +14,7 @@ from airflow_lockstead import compat, config
 from airflow_lockstead.links import HolderLink
 from airflow_lockstead.names import Attempt
 from airflow_lockstead.spec import NAMES, LockSpec, OnUnclean, check_keeper
+from airflow_lockstead.templates import RendersLock
 
 if TYPE_CHECKING:
     from airflow_lockstead.grants import Grant
@@ -24,11 +25,14 @@ RETRIES: Final = 3
 RETRY_DELAY: Final = timedelta(seconds=10)
 """A deferred task can be failed by an executor's stale event just after its trigger fired; a retry loses nothing."""
 
+LOCK_COLOR: Final = "#e8d9f1"
+"""Of the tasks that acquire, keep and release, where Airflow shows a colour."""
+
 INSTEAD: Final = ", or take deferrable=False"
 """What else could be done where no triggerer runs."""
 
 
-class _LockOperator(compat.BaseOperator):  # type: ignore[misc]  # a class that is found when Airflow is there
+class _LockOperator(RendersLock, compat.BaseOperator):  # type: ignore[misc]  # a class that is found when Airflow is there
     """What the three have in common: which lock, rendered, and retries that lose nothing."""
 
     template_fields: Sequence[str] = tuple(NAMES)
@@ -66,7 +70,7 @@ class _LockOperator(compat.BaseOperator):  # type: ignore[misc]  # a class that 
         }
         if spec is not None:
             _check_alone(self.task_id, words, kwargs.get("default_args") or {})
-        self._spec = spec or LockSpec(
+        spec = spec or LockSpec(
             lock=lock,
             key=key,
             conn_id=lockstead_conn_id,
@@ -78,10 +82,12 @@ class _LockOperator(compat.BaseOperator):  # type: ignore[misc]  # a class that 
             on_unclean=on_unclean,
             labels=labels or {},
         )
-        self.lock = self._spec.lock
-        self.key = self._spec.key
-        self.lockstead_conn_id = self._spec.conn_id
-        self.purpose = self._spec.purpose
+        lock, key, lockstead_conn_id, purpose = spec.lock, spec.key, spec.conn_id, spec.purpose
+        self._spec = spec
+        self.lock = lock
+        self.key = key
+        self.lockstead_conn_id = lockstead_conn_id
+        self.purpose = purpose
 
     @property
     def spec(self) -> LockSpec:
@@ -102,8 +108,23 @@ def _check_alone(task_id: str, words: Mapping[str, Any], shared: Mapping[str, An
 class AcquireLockOperator(_LockOperator):
     """Waits for a lock without a worker slot, and returns its ticket, token, key and holder.
 
-    Nothing keeps the lease when the task has ended: it lives for its ttl. deferrable=False waits in the worker.
+    Nothing keeps the lease when the task has ended: it lives for its ttl.
+
+    :param lock: the lock's URL, as in `gs://bucket/locks#apt`. (templated)
+    :param key: instead of `lock`: the lock's name in the store of a connection. (templated)
+    :param lockstead_conn_id: the connection of the type lockstead that names the store. (templated)
+    :param ttl: how long the lease lives if nobody renews it, as seconds or text (`"5m"`).
+    :param timeout: how long to wait for the lock; then the task fails, without a retry. For ever by default.
+    :param purpose: why the lock is wanted; shown to whoever waits for it. (templated)
+    :param expected: how long the work should take; later it counts as overdue.
+    :param on_unclean: what to do if the holder before did not end cleanly: "warn", or "fail".
+    :param labels: plain words for the record of the lock.
+    :param deferrable: wait in the triggerer; with False in the worker slot.
+    :param scope: for a group: the group's id, which the owner is named after.
+    :param spec: for a group: the lock, named once for all of its tasks.
     """
+
+    ui_color = LOCK_COLOR
 
     operator_extra_links = (HolderLink(),)
 
@@ -122,19 +143,19 @@ class AcquireLockOperator(_LockOperator):
                 if (grant := acquiring.at_once(spec, owner, self.log)) is not None:
                     return self._taken(spec, owner, grant)
                 self.log.info("asking for the lock in the triggerer, as %r", owner)
-                raise acquiring.deferral(spec, owner, "granted", self.log, INSTEAD)
+                raise acquiring.deferral(spec, owner, Attempt.of(context["ti"]), "granted", self.log, INSTEAD)
             why = acquiring.INLINE_DEFAULT if self.deferrable else "deferrable=False"
             return self._taken(spec, owner, acquiring.inline(spec, owner, self.log, why))
 
     def granted(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
         """Go on with what the trigger was granted, if it still is."""
-        from airflow_lockstead import acquiring, errors
+        from airflow_lockstead import acquiring, connection, errors
 
         with errors.refusing():
             grant = acquiring.told(event)
-            spec, owner = self.spec, self._owner(context)
+            spec, owner = connection.as_granted(self.spec, self._spec, grant.ticket), self._owner(context)
             if not acquiring.is_still_held(spec, owner, grant, self.log):
-                raise acquiring.deferral(spec, owner, "granted", self.log, INSTEAD)
+                raise acquiring.deferral(spec, owner, Attempt.of(context["ti"]), "granted", self.log, INSTEAD)
             return self._taken(spec, owner, grant)
 
     def _owner(self, context: Any) -> str:
@@ -169,13 +190,23 @@ class _FromAcquire(_LockOperator):
 
         return grant_of(context["ti"], self.acquire_id)
 
+    def _spec_of(self, grant: Grant) -> LockSpec:
+        """Give the lock as it was named when it was acquired."""
+        from airflow_lockstead import connection
+
+        return connection.as_granted(self.spec, self._spec, grant.ticket)
+
 
 class ReleaseLockOperator(_FromAcquire):
     """Gives a lease back, once nobody works under it any more. A lease that is gone already is no failure.
 
-    drain: seconds for which those who still work under it may go on; by default what the lock's URL says, or long
-    enough for one who is killed meanwhile to expire. Who works on after that loses the lease, and is stopped.
+    :param acquire: the task that acquires, whose lock this is unless it is named here again.
+    :param acquire_id: instead of `acquire`: the full id of that task.
+    :param drain: seconds for which those who still work under it may go on; by default what the lock's URL says, or
+        long enough for one who is killed meanwhile to expire. Who works on after that loses the lease, and is stopped.
     """
+
+    ui_color = LOCK_COLOR
 
     operator_extra_links = (HolderLink(),)
 
@@ -192,7 +223,7 @@ class ReleaseLockOperator(_FromAcquire):
             self.log.info("%s was granted no lease: nothing to release", self.acquire_id)
             return False
         with errors.refusing():
-            lock = connection.lock(self.spec, Attempt.of(context["ti"]).member)
+            lock = connection.lock(self._spec_of(grant), Attempt.of(context["ti"]).member)
             self._wait_for_the_living(lock, grant)
             if lock.release(grant.ticket):
                 self.log.info("released %r, held by %r with token %s", grant.key, grant.holder, grant.token)
@@ -228,10 +259,16 @@ class KeepLockOperator(_FromAcquire):
     """Renews a lease from the triggerer, between the tasks that work under it, until it ends.
 
     It ends well however the lease ended: a body that lost it fails by itself, and one that acquires anew must not fail
-    its run. While it waits, marking its run failed fails it too, and so the run ends failed and not well. release_id:
-    the task that gives the lease back; when it has failed for good, the lease is kept no longer. ValueError for a ttl
-    that a triggerer's death would outlast.
+    its run. While it waits, marking its run failed fails it too, and so the run ends failed and not well. ValueError
+    for a ttl that a triggerer's death would outlast.
+
+    :param acquire: the task that acquires, whose lock this is unless it is named here again.
+    :param acquire_id: instead of `acquire`: the full id of that task.
+    :param release_id: the full id of the task that gives the lease back; when it has failed for good, the lease is kept
+        no longer.
     """
+
+    ui_color = LOCK_COLOR
 
     is_weighed = False
     """Whether its group says with which priority it is queued."""
@@ -256,7 +293,7 @@ class KeepLockOperator(_FromAcquire):
         if grant is None:
             raise compat.AirflowSkipException(f"{self.acquire_id} was granted no lease: nothing to keep")
         with errors.refusing():
-            spec = self.spec
+            spec = self._spec_of(grant)
             # a URL that was a template may say another ttl than was known at parse
             check_keeper(spec, config.KEEPER_TTL_MIN.value)
         acquiring.warn_without_triggerer(self.log, ", and nobody keeps the lease meanwhile; or take keeper=False")
@@ -266,8 +303,7 @@ class KeepLockOperator(_FromAcquire):
     def _release(self, ti: Any) -> dict[str, Any] | None:
         if self.release_id is None:
             return None
-        me = Attempt.of(ti)
-        return {"dag_id": me.dag_id, "run_id": me.run_id, "task_id": self.release_id, "map_index": me.map_index}
+        return {**Attempt.of(ti).place, "task_id": self.release_id}
 
     def ended(self, context: Any, event: Mapping[str, Any]) -> None:  # noqa: ARG002 - as Airflow calls it
         """End with the lease."""

@@ -6,16 +6,23 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import lockstead
 from airflow_lockstead import compat
 from airflow_lockstead.operators import INSTEAD, RETRIES, RETRY_DELAY
 from airflow_lockstead.spec import WHICH, LockSpec
+from airflow_lockstead.templates import RendersLock
 
 
-class LockSensor(compat.BaseSensorOperator):  # type: ignore[misc]  # a class that is found when Airflow is there
+class LockSensor(RendersLock, compat.BaseSensorOperator):  # type: ignore[misc]  # a class that is found when Airflow is there
     """Waits until nobody holds a lock: in the triggerer by default, or poking with deferrable=False.
 
     timeout, poke_interval, mode and soft_fail are those of every sensor. Where it is told no retries itself, it has
     those of an acquire, whatever default_args say: an executor's stale event may fail it when it is resumed.
+
+    :param lock: the lock's URL, as in `gs://bucket/locks#apt`. (templated)
+    :param key: instead of `lock`: the lock's name in the store of a connection. (templated)
+    :param lockstead_conn_id: the connection of the type lockstead that names the store. (templated)
+    :param deferrable: wait in the triggerer; with False poke in the worker.
     """
 
     template_fields: Sequence[str] = WHICH
@@ -33,7 +40,10 @@ class LockSensor(compat.BaseSensorOperator):  # type: ignore[misc]  # a class th
         kwargs.setdefault("retry_delay", RETRY_DELAY)
         super().__init__(**kwargs)
         self._spec = LockSpec(lock=lock, key=key, conn_id=lockstead_conn_id, keeper=False)
-        self.lock, self.key, self.lockstead_conn_id = self._spec.lock, self._spec.key, self._spec.conn_id
+        lock, key, lockstead_conn_id = self._spec.lock, self._spec.key, self._spec.conn_id
+        self.lock = lock
+        self.key = key
+        self.lockstead_conn_id = lockstead_conn_id
         self.deferrable = deferrable
 
     @property
@@ -61,7 +71,13 @@ class LockSensor(compat.BaseSensorOperator):  # type: ignore[misc]  # a class th
 
         with errors.refusing():
             lock = connection.lock(self.spec)
-            held = lock.inspect()
+            try:
+                held = lock.inspect()
+            except (lockstead.StoreRefused, ValueError, TypeError):
+                raise
+            except Exception as error:  # noqa: BLE001 - who cannot see it waits on, for as long as its time-out says
+                self.log.warning("could not see who holds %r: %s", lock.key, error)
+                return False
         if held is None or held.is_expired:
             self.log.info("%r is free", lock.key)
             return True

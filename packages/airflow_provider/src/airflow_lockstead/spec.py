@@ -6,6 +6,7 @@ a connection says, is known only when a task runs; everything else is checked he
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -23,6 +24,22 @@ WHICH: Final = ("lock", "key", "lockstead_conn_id")
 
 OnStaleLease = Literal["fail", "reacquire"]
 OnUnclean = Literal["warn", "fail"]
+
+
+SECRET: Final = re.compile(r"[?&][a-z_]*password=")
+_INSERTED: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
+
+
+def has_password(url: str) -> bool:
+    """Tell whether a password stands in a URL, or in the template of one."""
+    text = _INSERTED.sub("x", url)
+    before = text.partition("#")[0]
+    rest = before.partition("://")[2].partition("?")[0]
+    who, has_user, _ = rest.rpartition("@")
+    user, has_secret, secret = who.partition(":")
+    # of 'host:2181/a/path@b' the number is a port
+    is_port = "/" in who and secret.partition("/")[0].isdigit()
+    return bool(has_user and has_secret and secret and "/" not in user and not is_port) or bool(SECRET.search(text))
 
 
 def is_template(text: str) -> bool:
@@ -146,6 +163,12 @@ def check_templates(spec: LockSpec, environment: Callable[[], Any]) -> None:
 
 
 def _check_name(spec: LockSpec) -> None:
+    if isinstance(spec.lock, str) and has_password(spec.lock):
+        # before anything of it is shown
+        raise ValueError(
+            "lock= has a password in it, which would be stored with the DAG and shown in Airflow: put the store into a "
+            "connection of the type lockstead (key=, lockstead_conn_id=), or let the workers' environment say who asks"
+        )
     if spec.lock is not None and (spec.key is not None or spec.conn_id is not None):
         raise ValueError("name the lock once: either lock= (its URL), or key= with lockstead_conn_id=, not both")
     if spec.lock is None and spec.key is None:

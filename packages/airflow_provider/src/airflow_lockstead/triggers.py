@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import lockstead
-from airflow_lockstead import compat, connection, grants
+from airflow_lockstead import compat, connection, grants, unbegun
 from airflow_lockstead.sharing import Shared
 from airflow_lockstead.spec import LockSpec
 from lockstead import unclean
@@ -31,9 +32,6 @@ LOOK_MIN: Final = 2.0
 LOOK_EVERY: Final = 5.0
 """Seconds between two looks of a keeper at whether its lease has ended: so much longer its run lasts, at most."""
 
-NOT_RELEASED: Final = frozenset({"failed", "upstream_failed", "skipped", "removed"})
-"""States in which a release is over and has given nothing back."""
-
 PAUSE_MIN: Final = 1.0
 PAUSE_MAX: Final = 30.0
 """Seconds between two attempts to renew while the store is silent."""
@@ -46,11 +44,20 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
     """Waits for a lock and fires with its ticket; the lease then lives for its ttl, kept by nobody.
 
     spec: a `LockSpec` as a plain mapping, templates rendered. owner: who asks, the same over tries: a lease of this
-    owner is taken over. gives_up_at, asked_at: seconds since the epoch; gives_up_at None waits for ever.
+    owner is taken over. gives_up_at, asked_at: seconds since the epoch; gives_up_at None waits for ever. waiter:
+    dag_id, run_id, task_id and map_index of who waits: if it ends before its body begins, the grant is given back.
     """
 
-    def __init__(self, spec: Mapping[str, Any], owner: str, asked_at: float, gives_up_at: float | None = None) -> None:
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        owner: str,
+        asked_at: float,
+        gives_up_at: float | None = None,
+        waiter: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__()
+        self.waiter = None if waiter is None else dict(waiter)
         self.spec = dict(spec)
         self.owner = owner
         self.asked_at = asked_at
@@ -61,7 +68,7 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Give what another triggerer makes this of."""
         told = {"spec": self.spec, "owner": self.owner, "asked_at": self.asked_at, "gives_up_at": self.gives_up_at}
-        return f"{__name__}.{type(self).__qualname__}", told
+        return f"{__name__}.{type(self).__qualname__}", {**told, "waiter": self.waiter}
 
     async def run(self) -> AsyncIterator[Any]:
         """Fire once: with the grant, or with why there is none."""
@@ -71,6 +78,8 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
             yield compat.TriggerEvent(grants.failure(error))
         else:
             self.log.info("%s; the task comes back when a worker slot is free", grant)
+            if self.waiter is not None and self._lock is not None:
+                unbegun.watch(self._lock, lockstead.LeaseTicket.parse(grant.ticket), self.waiter, self.log)
             yield compat.TriggerEvent(grant.event)
 
     async def on_kill(self) -> None:
@@ -97,8 +106,14 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
             left = None if self.gives_up_at is None else max(0.0, self.gives_up_at - time.time())
             lease = await lock.acquire(left, reclaim=True)
         self._lease = lease
-        token, before = await _token(lease), await unclean.awho(lock, lease, own=self.owner)
-        ticket = await lease.detach()
+        try:
+            token, before = await _token(lease), await self._last_before(lock, lease)
+            ticket = await lease.detach()
+        except Exception:
+            # nobody is told of it, and it would be kept for as long as this process lives
+            with suppress(lockstead.StoreError):
+                await lease.release()
+            raise
         self._lease = None
         waited = time.time() - self.asked_at
         grant = grants.granted(ticket, token, waited, before, self.owner, held)
@@ -106,11 +121,19 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
             await self._mark(lock, grant)
         return grant
 
+    async def _last_before(self, lock: AsyncLock, lease: AsyncLease) -> unclean.Unclean | None:
+        """Give who left the lock unclean before this lease; by the lease alone, where the history cannot be read."""
+        try:
+            return await unclean.awho(lock, lease, own=self.owner)
+        except Exception as error:  # noqa: BLE001 - the lock is ours, and what others wrote does not take it away
+            self.log.warning("could not read who broke %r before: %s", lock.key, error)
+            return unclean.last(lease.key, lease.predecessor, self.owner)
+
     async def _mark(self, lock: AsyncLock, grant: grants.Grant) -> None:
         """Write into the lease why its task is to fail: the task that is told may be failed before it could."""
         try:
             await lock.renew(grant.ticket, progress=f"{grants.MARK}{grant.unclean}")
-        except (lockstead.StoreError, lockstead.LeaseLost) as error:
+        except Exception as error:  # noqa: BLE001 - the grant has been given, and is told of
             self.log.warning("could not note in the lease that %s: %s", grant.unclean, error)
 
 
@@ -159,7 +182,7 @@ class KeepTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
                 pause = min(PAUSE_MIN, renew_every)
                 await self._ended_or_due(lock, said.holder, time.monotonic() + renew_every)
             state = await self._state_of_the_release()
-            if state in NOT_RELEASED:
+            if state in unbegun.OVER:
                 told = (
                     f"{self.release['task_id']} is {state}, so nobody gives it back: it expires" if self.release else ""
                 )
@@ -180,7 +203,7 @@ class KeepTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
             await asyncio.sleep(min(LOOK_EVERY, left))
             try:
                 held = await lock.inspect()
-            except lockstead.StoreError:
+            except Exception:  # noqa: BLE001, S112 - for what stands in a store no lease is given up
                 continue  # the renewal says so, when it is due
             # nobody, or whoever waited for it: until the lock is free one would wait too long
             if held is None or held.holder != holder:
@@ -233,7 +256,7 @@ async def _look(spec: LockSpec, lock: AsyncLock, *, afresh: bool = False) -> Hol
     """Look who holds the lock: now, or `LOOK_AGAIN` seconds ago at most."""
     try:
         return await (lock.inspect() if afresh else _LOOKS.get(_which(spec), lock.inspect))
-    except lockstead.StoreError:
+    except Exception:  # noqa: BLE001 - for what stands in a store no wait ends
         return None  # it is for the log, and to spare a wait; who asks for the lock hears of it
 
 

@@ -26,6 +26,7 @@ from typing import Final, Self
 import psutil
 
 from airflow_lockstead.witness import MARK, is_alive, started_by
+from lockstead.orphans import processes
 
 TURN: Final = 0.1
 """Seconds between two looks."""
@@ -168,8 +169,15 @@ def _children() -> list[psutil.Process]:
 
 
 def _send(one: psutil.Process, number: int) -> None:
-    with suppress(psutil.Error):
-        one.send_signal(number)
+    """Signal a process, and nobody who was given its number since."""
+    with suppress(psutil.Error, OSError):
+        if sys.platform != "linux":
+            one.send_signal(number)
+            return
+        found = processes.Process(one.pid, processes.stat_of(one.pid))
+        # in this order: what is found may be a later process of that number, and is signalled only if it is that one
+        if one.is_running():
+            processes.send_to(found, number)
 
 
 def _flush() -> None:

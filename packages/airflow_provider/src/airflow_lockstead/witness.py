@@ -4,12 +4,15 @@ Who is killed cannot withdraw, and counts as alive until its registration expire
 release would stand still. A process of this machine can be looked at instead. It is dead if its number is free, or
 belongs to another process by now; and only if nothing that it started is alive, which is ended first. Wherever that
 cannot be seen (another machine, container or user) nothing is said, and the registration has to expire.
+
+A registration comes from the store, and whoever may write there may write anything. So nothing of it is believed, and
+nobody ended, unless its words are signed by a secret of the user that it names, which has never left this machine.
 """
 
 from __future__ import annotations
 
 import os
-import signal
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +23,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import psutil
 
+from airflow_lockstead import vouching
 from lockstead import LeaseTicket
 from lockstead.orphans import marks
 
@@ -33,6 +37,10 @@ LABEL: Final = "process"
 
 MARK: Final = marks.MARK
 """An environment variable that whatever a body starts inherits; it names the bodies around it, by ':'."""
+
+_WORDS: Final = re.compile(
+    r"([0-9a-f-]{1,64})/([0-9]{1,20})/([0-9]{1,10})/([0-9]{1,7})/([0-9]{1,20})/([0-9a-f]{32})/([0-9a-f]{64})"
+)
 
 LOOK: Final = 5.0
 """Seconds between two looks at who has died meanwhile."""
@@ -51,7 +59,7 @@ EXEC: Final = 1.0
 class Process:
     """One process for good: boot and process namespace of its machine, its user, number and start, and its body's id.
 
-    start is in ticks since the boot, as the kernel counts.
+    start is in ticks since the boot, as the kernel counts. `label` is how it is written for others to read.
     """
 
     boot: str
@@ -72,33 +80,36 @@ class Process:
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Read what `str` wrote; None if it is something else."""
-        pieces = text.split("/")
-        if len(pieces) != 6 or not (pieces[2].isdigit() and pieces[3].isdigit()):
+        """Read a label; None if it is anything else, of another machine, or not signed by the user that it names."""
+        found = _WORDS.fullmatch(text)
+        if found is None or found.group(1, 2) != _place():
             return None
-        boot, namespace, user, pid, start, body = pieces
+        boot, namespace, user, pid, start, body, signature = found.groups()
+        if not vouching.is_signed(text.rpartition("/")[0], signature, int(user)):
+            return None
         return cls(boot, namespace, int(user), int(pid), start, body)
 
-    def __str__(self) -> str:
-        return "/".join(map(str, (self.boot, self.namespace, self.user, self.pid, self.start, self.body)))
+    @property
+    def label(self) -> str | None:
+        """Write it, signed as this user; None where there is no secret to sign with: nobody could believe it."""
+        words = "/".join(map(str, (self.boot, self.namespace, self.user, self.pid, self.start, self.body)))
+        signature = vouching.signature(words)
+        return None if signature is None else f"{words}/{signature}"
 
     def is_dead(self) -> bool:
         """Tell whether it is certain that this process does not run any more, and ends what it left; else False."""
         if (self.boot, self.namespace) != _place() or os.getuid() not in (0, self.user) or not self._has_ended():
             return False
-        ends_at = time.monotonic() + SWEEP
-        none_left = 0
-        # one look could miss who was started while it was taken, by one that has ended since
-        while none_left < 2:
-            if time.monotonic() > ends_at:
-                return False
-            left, is_sure = _seen(self.body)
-            for one in left:
-                with suppress(psutil.Error):
-                    one.send_signal(signal.SIGKILL)
-            none_left = none_left + 1 if is_sure and not left else 0
-            time.sleep(0.02)
-        return True
+        # whoever signed it may end no others: root reads what any user has signed
+        marks.end_all(self._left, 0.0, SWEEP)
+        left, is_sure = self._left()
+        return is_sure and not left
+
+    def _left(self) -> tuple[marks.Found, bool]:
+        """Give the living processes of its user that its body started, and whether all others are known not to be."""
+        found, is_sure = marks.marked(frozenset({self.body}))
+        own = {name: one for name, one in found.items() if _user_of(one.pid) in (self.user, -1)}
+        return own, is_sure and len(own) == len(found)
 
     def _has_ended(self) -> bool:
         try:
@@ -191,6 +202,14 @@ def _place() -> tuple[str, str]:
     except OSError:
         return "", ""
     return boot, namespace
+
+
+def _user_of(pid: int) -> int:
+    """Give the real user of a process; -1 if it is gone."""
+    try:
+        return int(psutil.Process(pid).uids().real)
+    except psutil.Error:
+        return -1
 
 
 def _stat_of(pid: int) -> list[str]:
