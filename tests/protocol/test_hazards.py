@@ -28,10 +28,9 @@ from lockstead.protocol.commands import (
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.lifecycle import Duty, State, Tenure
 from lockstead.protocol.members import renew_member
+from lockstead.protocol.predecessor import ENDED, ENDED_LIVES
 from lockstead.protocol.record import Revocation, stamped
 from lockstead.protocol.release import (
-    ENDED,
-    ENDED_LIVES,
     Outcome,
     break_lease,
     end,

@@ -16,7 +16,7 @@ from lockstead.protocol.commands import Create, Extend, List, Pause, Read, Remov
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.members import Attached, drain, member_name, renew_member, withdraw
 from lockstead.protocol.record import Revocation, revocation_text
-from lockstead.protocol.release import Outcome, break_lease, give_back, may_remove_after_loss, release, sweep
+from lockstead.protocol.release import Had, Outcome, break_lease, give_back, may_remove_after_loss, release, sweep
 from lockstead.protocol.renew import Over, renew
 from lockstead.protocol.terms import LeaseId, draw
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
@@ -463,7 +463,7 @@ def test_rule_04_a_sweep_spares_the_lease_that_members_still_work_under() -> Non
     bench = Bench()
     lease = bench.granted("a").lease
     bench.joined(lease, "m")
-    assert bench.session(sweep(APT, "a", bench.terms(), spare=lease.incarnation)).run() is False
+    assert bench.session(sweep(APT, "a", bench.terms(), Had(lease.incarnation, is_shared=True))).run() is False
     assert bench.holder == "a"
 
 

@@ -316,6 +316,46 @@ def test_a_lease_that_is_lost_in_the_body_is_told_and_the_others_are_given_back(
     assert caught.value.key == held(client)[0]
 
 
+@pytest.mark.parametrize("awaits", [False, True])
+def test_a_loop_that_is_left_early_leaves_no_lease_behind(store: Faulty, other: Client, awaits: bool) -> None:
+    async def task() -> None:
+        async with AsyncClient(store) as client:
+            async with await client.try_many(["a", "b", "c"], **QUICK) as batch:
+                async for lease in batch.each():
+                    assert current_lease() is lease
+                    break
+            with pytest.raises(LookupError):
+                current_lease()
+            assert held(other) == []
+            with pytest.raises(LeaseLost):
+                async with await client.try_many(["a", "b"], **QUICK) as batch:
+                    async for lease in batch.each():
+                        client._engine.keeper.lose(lease._kept, LossReason.TAKEN)
+                        break
+            assert held(other) == [lease.key]
+
+    def thread() -> None:
+        with Client(store) as client:
+            with client.try_many(["a", "b", "c"], **QUICK) as batch:
+                for lease in batch.each():
+                    assert current_lease() is lease
+                    break
+            with pytest.raises(LookupError):
+                current_lease()
+            assert held(other) == []
+            with pytest.raises(LeaseLost):
+                with client.try_many(["a", "b"], **QUICK) as batch:
+                    for lease in batch.each():
+                        client._engine.keeper.lose(lease._kept, LossReason.TAKEN)
+                        break
+            assert held(other) == [lease.key]
+
+    if awaits:
+        asyncio.run(task())
+    else:
+        thread()
+
+
 def test_a_block_that_returns_without_one_of_its_leases_raises_and_one_that_raised_keeps_its_error(
     client: Client,
 ) -> None:

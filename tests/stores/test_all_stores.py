@@ -246,6 +246,17 @@ def test_h12_the_next_holder_learns_of_a_lease_that_was_broken_under_a_member(be
         assert following.predecessor == Predecessor(Ending.REVOKED, following.predecessor.owner, ticket.holder)
 
 
+def test_h32_the_next_holder_learns_of_it_though_somebody_took_the_lock_and_never_worked(bench: Bench) -> None:
+    first, other, asker = bench.client(), bench.client(), bench.client()
+    cut_off = first.lock("apt", **LONG_TTL).acquire(ENOUGH)
+    assert other.lock("apt").break_lease(reason="a test", now=True) is not None
+    with other.lock("beside", **LONG_TTL).hold(timeout=ENOUGH):
+        with pytest.raises(NotAcquired):
+            asker.acquire_all(["apt", "beside"], timeout=0, **LONG_TTL)
+    with other.lock("apt", **LONG_TTL).hold(timeout=ENOUGH) as following:
+        assert following.predecessor == Predecessor(Ending.REVOKED, following.predecessor.owner, cut_off.holder)
+
+
 # --- a network that is silent or refuses ------------------------------------------------------------------------------
 
 

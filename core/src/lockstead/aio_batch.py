@@ -6,7 +6,7 @@ The rules of waiting stand in `gathering`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -23,6 +23,11 @@ from lockstead.values import Duration, seconds
 
 class AsyncBatch(HeldBatch[AsyncLease]):
     """Several locks that were asked for together; the awaiting twin of `Batch`."""
+
+    def __init__(self, engine: Engine, settings: Settings, keys: Iterable[str]) -> None:
+        super().__init__(engine, settings, keys)
+        self._is_entered = False
+        self._turns: list[AsyncGenerator[AsyncLease]] = []
 
     async def try_more(self) -> list[AsyncLease]:
         """Ask once for every key that was not had yet, without waiting; give the new leases."""
@@ -52,18 +57,29 @@ class AsyncBatch(HeldBatch[AsyncLease]):
             await asyncio.sleep(pause)
         return []
 
-    async def each(self, timeout: Duration | None = None) -> AsyncIterator[AsyncLease]:  # noqa: ASYNC109
+    def each(self, timeout: Duration | None = None) -> AsyncIterator[AsyncLease]:
         """Go through all keys, in the order in which they become free; give back each lease before the next.
 
-        As `Batch.each`.
+        As `Batch.each`. A loop that is left early gives its lease back when the batch's own `async with` block ends;
+        without one, when the event loop comes to end the generator.
         """
+        turns = self._each(timeout)
+        if self._is_entered:
+            self._turns.append(turns)
+        return turns
+
+    async def _each(self, timeout: Duration | None) -> AsyncGenerator[AsyncLease]:  # noqa: ASYNC109
         while True:
             for lease in list(self):
                 if self._wants_again(lease):
                     await self._give_back(lease)
                 elif not lease._is_ended:
-                    async with lease:
-                        yield lease
+                    try:
+                        async with lease:
+                            yield lease
+                    except GeneratorExit:
+                        self._left_early(lease)
+                        raise
             if not self._wanted:
                 return
             if not self.leases:
@@ -82,24 +98,28 @@ class AsyncBatch(HeldBatch[AsyncLease]):
         return removed
 
     async def _give_up(self) -> None:
-        """Give everything back after a failure, which is the one that counts."""
+        """Give everything back, unused, after a failure, which is the one that counts."""
         for lease in reversed(list(self)):
-            await self._give_back(lease)
+            await self._give_back(lease, unused=True)
 
-    async def _give_back(self, lease: AsyncLease) -> None:
+    async def _give_back(self, lease: AsyncLease, *, unused: bool = False) -> None:
         try:
-            await lease.release()
+            await lease.release(unused=unused)
         except StoreError as failed:
             self._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
 
     async def __aenter__(self) -> Self:
+        self._is_entered = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # what leaves a loop early does not end an asynchronous generator, which has its lease entered still
+        for turns in self._turns:
+            await turns.aclose()
         lost: LeaseLost | None = None
-        for lease in reversed(list(self)):
+        for lease in self._to_leave():
             try:
                 await leave(lease, error, None)
             except LeaseLost as raised:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from lockstead import conversations
-from lockstead.errors import LeaseLost, StoreError
+from lockstead.errors import StoreError
 from lockstead.events import ReleaseFailed
 from lockstead.protocol.commands import Script
 from lockstead.runtime import context
@@ -69,12 +69,12 @@ class AsyncLease(HeldLease):
         """Give a ticket and go on working: registers as a member first, so that a release waits for it."""
         return await self._converse(conversations.share(self))
 
-    async def release(self, drain: Duration | None = None) -> bool:
+    async def release(self, drain: Duration | None = None, *, unused: bool = False) -> bool:
         """Give the lease back: True if we removed it; as `Lease.release`."""
         engine = self._engine
         now = engine.clock.now()
         bound_at = now + conversations.drain_bound(self._kept.terms, drain)
-        if not self._may_leave(now):
+        if not self._may_leave(now, unused=unused):
             return False
         try:
             await self._settle()
@@ -159,16 +159,17 @@ class AsyncHold:
         if self._lease is not None:
             raise TypeError("this hold is entered already: call lock.hold() once for each block")
         lease = await self._acquire()
-        self._lease = lease
-        context.enter(lease)
-        if self._interrupt:
-            guard = lease.guard()
-            try:
-                await guard.__aenter__()
-            except LeaseLost as lost:
-                await self.__aexit__(LeaseLost, lost, None)
-                raise
-            self._guard = guard
+        try:
+            self._lease = lease
+            context.enter(lease)
+            if self._interrupt:
+                self._guard = lease.guard()
+                await self._guard.__aenter__()
+        except BaseException as error:
+            # the block never began
+            lease._tenure.unused = True
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
         return lease
 
     async def __aexit__(
@@ -199,11 +200,13 @@ class AsyncHold:
         return holding_it
 
 
-async def leave(lease: AsyncLease, error: BaseException | None, drain: Duration | None) -> None:
+async def leave(
+    lease: AsyncLease, error: BaseException | None, drain: Duration | None, *, unused: bool = False
+) -> None:
     """Give a lease back at the end of its block, and raise LeaseLost if the block returned without holding it."""
     lost = lease._loss_at_exit()
     try:
-        await lease.release(drain)
+        await lease.release(drain, unused=unused)
     except StoreError as failed:
         lease._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
     lease._raise_at_exit(lost, error)

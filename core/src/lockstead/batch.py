@@ -78,8 +78,12 @@ class Batch(HeldBatch[Lease]):
                 if self._wants_again(lease):
                     self._give_back(lease)
                 elif not lease._is_ended:
-                    with lease:
-                        yield lease
+                    try:
+                        with lease:
+                            yield lease
+                    except GeneratorExit:
+                        self._left_early(lease)
+                        raise
             if not self._wanted:
                 return
             if not self.leases:
@@ -98,13 +102,13 @@ class Batch(HeldBatch[Lease]):
         return removed
 
     def _give_up(self) -> None:
-        """Give everything back after a failure, which is the one that counts."""
+        """Give everything back, unused, after a failure, which is the one that counts."""
         for lease in reversed(list(self)):
-            self._give_back(lease)
+            self._give_back(lease, unused=True)
 
-    def _give_back(self, lease: Lease) -> None:
+    def _give_back(self, lease: Lease, *, unused: bool = False) -> None:
         try:
-            lease.release()
+            lease.release(unused=unused)
         except StoreError as failed:
             self._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
 
@@ -115,7 +119,7 @@ class Batch(HeldBatch[Lease]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         lost: LeaseLost | None = None
-        for lease in reversed(list(self)):
+        for lease in self._to_leave():
             try:
                 leave(lease, error, None)
             except LeaseLost as raised:

@@ -64,6 +64,7 @@ class HeldBatch(Generic[L]):
         self._keys = wished(keys)
         self._wanted = set(self._keys)
         self._had: list[L] = []
+        self._left: list[L] = []
         self._contended: NotAcquired | None = None
         self._has_asked = False
         self._longest = settings.backoff_min
@@ -98,6 +99,15 @@ class HeldBatch(Generic[L]):
             return False
         self._wanted.add(lease.key)
         return True
+
+    def _left_early(self, lease: L) -> None:
+        """Note that the loop over `each` was left in this lease's turn: it raises nothing there if it was lost."""
+        if lease.lost_reason is not None:
+            self._left.append(lease)
+
+    def _to_leave(self) -> list[L]:
+        """Give the leases to leave at the end of the batch's own block: what is still held, and what was lost."""
+        return [*reversed(list(self)), *self._left]
 
     # --- one round -----------------------------------------------------------------------------------------------
 

@@ -79,17 +79,18 @@ class Lease(HeldLease):
         """
         return self._converse(conversations.share(self))
 
-    def release(self, drain: Duration | None = None) -> bool:
+    def release(self, drain: Duration | None = None, *, unused: bool = False) -> bool:
         """Give the lease back: True if we removed it. A member only withdraws its registration.
 
         If a ticket was ever made, waits (at most `drain` seconds) until no member is live, and leaves the lease to
         expire if one still is. Never touches another holder's lease. Raises StoreUnavailable or OutcomeUnknown if
-        the store stays silent: the ttl frees the key.
+        the store stays silent: the ttl frees the key. unused: nobody has worked under it, so the next holder is told of
+        the same predecessor.
         """
         engine = self._engine
         now = engine.clock.now()
         bound_at = now + conversations.drain_bound(self._kept.terms, drain)
-        if not self._may_leave(now):
+        if not self._may_leave(now, unused=unused):
             return False
         try:
             self._settle()
@@ -189,6 +190,8 @@ class Hold:
                 self._guard = Guard(lease)
                 self._guard._enter(self)
         except BaseException as error:
+            # the block never began
+            lease._tenure.unused = True
             self.__exit__(type(error), error, error.__traceback__)
             raise
         return lease
@@ -224,12 +227,12 @@ class Hold:
         return holding_it
 
 
-def leave(lease: Lease, error: BaseException | None, drain: Duration | None) -> None:
+def leave(lease: Lease, error: BaseException | None, drain: Duration | None, *, unused: bool = False) -> None:
     """Give a lease back at the end of its block, and raise LeaseLost if the block returned without holding it."""
     context.leave(lease)
     lost = lease._loss_at_exit()
     try:
-        lease.release(drain)
+        lease.release(drain, unused=unused)
     except StoreError as failed:
         lease._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
     lease._raise_at_exit(lost, error)

@@ -189,9 +189,9 @@ class Predecessor:
 
     CLEAN: released by who held it, or never held; also if it was broken and its section returned before it noticed.
     REVOKED: broken by an operator, whether its holder noticed and stopped, was cut off at once, or never came back.
-    EXPIRED: its holder died, or lost it without an operator's word. UNKNOWN: an earlier attempt of this very
-    acquisition had landed, or this is a member, or the server itself drops the record of a holder that died
-    (`StoreClock.ENFORCED`), so that a free key says nothing.
+    EXPIRED: its holder died, or lost it without an operator's word. UNKNOWN: this is a member, or the server itself
+    drops the record of a holder that died (`StoreClock.ENFORCED`; Redis after a week), so that a free key says nothing.
+    A lease under which nobody worked is passed over, if it was given back or swept.
     """
 
     ending: Ending

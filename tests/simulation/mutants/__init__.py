@@ -3,7 +3,7 @@
 `python -m tests.simulation.mutants` searches anew and writes what it found, and the table in the documentation.
 """
 
-from tests.simulation.mutants import asking, deadlines, enforcing, fencing, sharing, stores
+from tests.simulation.mutants import asking, deadlines, enforcing, fencing, sharing, stores, telling
 from tests.simulation.mutants.patching import MUTANTS, Mutant, broken
 
-__all__ = ["MUTANTS", "Mutant", "asking", "broken", "deadlines", "enforcing", "fencing", "sharing", "stores"]
+__all__ = ["MUTANTS", "Mutant", "asking", "broken", "deadlines", "enforcing", "fencing", "sharing", "stores", "telling"]

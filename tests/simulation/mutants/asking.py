@@ -275,7 +275,7 @@ def loser_cuts_the_lock_delay() -> list[Patch]:
     test_hazards.test_h18_an_acquisition_cancelled_in_its_create_is_unsettled_and_swept,
 )
 def nothing_is_swept() -> list[Patch]:
-    def sweep(name: Any, holder: str, terms: Any, *, spare: str | None = None, is_clean: bool = True) -> Any:
+    def sweep(name: Any, holder: str, terms: Any, had: Any = None) -> Any:
         yield from ask(Read(name))
         return False
 

@@ -200,7 +200,7 @@ def looks_that_overlap_count() -> list[Patch]:
 def sweep_takes_what_members_hold() -> list[Patch]:
     true = release.sweep
 
-    def sweep(name: Any, holder: str, terms: Any, *, spare: str | None = None, is_clean: bool = True) -> Any:
-        return (yield from true(name, holder, terms, is_clean=is_clean))
+    def sweep(name: Any, holder: str, terms: Any, had: Any = None) -> Any:
+        return (yield from true(name, holder, terms, had and release.Had(had.incarnation, is_clean=had.is_clean)))
 
     return everywhere(true, sweep)

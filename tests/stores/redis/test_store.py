@@ -323,6 +323,45 @@ def test_h31_a_clock_that_is_put_back_turns_no_stamp_back_and_is_shown_as_it_is(
     assert answer.token == int(token) + 3_600_000_001
 
 
+# --- what is forgotten -------------------------------------------------------------------------------------------
+
+
+def test_h32_the_next_holder_is_told_that_a_record_vanished_which_nobody_removed(
+    place: RedisPlace, store: RedisStore, admin: Any, space: str
+) -> None:
+    address = f"redis://127.0.0.1:{place.ports[0]}?prefix={space}"
+    with lockstead.connect(address) as client:
+        died = client.lock("apt", ttl=1, owner="died").acquire()
+    assert died.lost_reason is None
+    # the week goes by, or the server wants for memory
+    admin.delete(f"{space}:{{apt}}:lock")
+    with lockstead.connect(address) as client:
+        lock = client.lock("apt", ttl=30)
+        first = lock.acquire(timeout=0)
+        assert first.predecessor.ending is lockstead.Ending.UNKNOWN
+        first.release(unused=True)
+        for ending in (lockstead.Ending.UNKNOWN, lockstead.Ending.CLEAN, lockstead.Ending.CLEAN):
+            with lock.hold(timeout=0) as lease:
+                assert lease.predecessor.ending is ending
+
+
+def test_the_counter_says_for_a_year_that_a_record_was_not_removed(store: RedisStore, admin: Any, space: str) -> None:
+    counter, days = f"{space}:{{apt}}:token", 86_400_000
+    first = made(store)
+    assert admin.pttl(counter) > 365 * days
+    assert isinstance(store.perform(Remove(APT, "0", None), LIMIT), Conflict)
+    assert admin.pttl(counter) > 365 * days
+    assert isinstance(store.perform(Remove(APT, first.incarnation), LIMIT), Removed)
+    assert 29 * days < admin.pttl(counter) < 31 * days
+    # an earlier version counted without this word
+    admin.set(counter, admin.get(counter).decode().strip())
+    assert store.perform(Create(APT, {"a": "1"}, forgotten={"b": "2"}), LIMIT).fields == {"a": "1"}
+    admin.delete(f"{space}:{{apt}}:lock")
+    made_anew = store.perform(Create(APT, {"a": "1"}, forgotten={"b": "2"}), LIMIT)
+    assert made_anew.fields == {"a": "1", "b": "2"}
+    assert store.perform(Read(APT), LIMIT).fields == made_anew.fields
+
+
 # --- requests ----------------------------------------------------------------------------------------------------
 
 

@@ -6,8 +6,7 @@ Whoever gets the exit code 0 has the ticket of a lock that is held; on every oth
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -86,23 +85,20 @@ def _hand_out(client: Client, lease: Lease, signals: Signals, *, json: bool) -> 
         sequencer = lease.sequencer() if client._engine.traits.tokens is not TokenSource.NONE else None
         time_left = lease.time_left
         renew_before = instant(time.time() + time_left)
-        ticket = lease.detach()
-    except BaseException:
-        _give_back(lease.release, lease.key)
-        raise
-    told: dict[str, Any] = {
-        "ticket": str(ticket),
-        "key": ticket.key,
-        "store": ticket.store,
-        "holder": ticket.holder,
-        "ttl": ticket.ttl,
-        "time_left": round(time_left, 3),
-        "renew_before": renew_before,
-        "token": None if sequencer is None else sequencer.token,
-        "sequencer": None if sequencer is None else str(sequencer),
-        "incarnation": ticket.incarnation,
-    }
-    try:
+        ticket = lease._ticket()
+        told: dict[str, Any] = {
+            "ticket": str(ticket),
+            "key": ticket.key,
+            "store": ticket.store,
+            "holder": ticket.holder,
+            "ttl": ticket.ttl,
+            "time_left": round(time_left, 3),
+            "renew_before": renew_before,
+            "token": None if sequencer is None else sequencer.token,
+            "sequencer": None if sequencer is None else str(sequencer),
+            "incarnation": ticket.incarnation,
+        }
+        lease.check()
         _unless_ended(signals)
         if json:
             out_json(told)
@@ -111,8 +107,9 @@ def _hand_out(client: Client, lease: Lease, signals: Signals, *, json: bool) -> 
             say(f"{ticket.key!r} is held; renew it before {renew_before}, or release it")
         # whoever is told that a signal ended this takes the lock for not held, ticket or not
         _unless_ended(signals)
+        lease.detach()
     except BaseException:
-        _give_back(partial(client.release, ticket, drain=0), ticket.key)
+        _give_back(lease)
         raise
 
 
@@ -122,8 +119,9 @@ def _unless_ended(signals: Signals) -> None:
             raise Failed(Exit.SIGNALLED + number, "a signal came in; the lock is given back")
 
 
-def _give_back(release: Callable[[], bool], key: str) -> None:
+def _give_back(lease: Lease) -> None:
+    """Give back what nobody has worked under, so that the next holder is told what this one was."""
     try:
-        release()
+        lease.release(unused=True)
     except StoreError as error:
-        say(f"{key!r} was not given back, the ttl frees it: {error}")
+        say(f"{lease.key!r} was not given back, the ttl frees it: {error}")

@@ -152,11 +152,11 @@ def _hold(lease: Lease, section: Section, limits: Limits, *, ticket: bool) -> in
     try:
         exports = _exports(lease, ticket=ticket)
     except (StoreError, NotAcquired):
-        _give_back(lease)
+        _give_back(lease, unused=True)
         raise
     ending = [number for number in section.signals.taken() if number in ENDING]
     if ending:
-        _give_back(lease)
+        _give_back(lease, unused=True)
         return Exit.SIGNALLED + ending[0]
     # the clock is read first: a pause in between makes the deadline earlier, never later
     at = now()
@@ -167,7 +167,7 @@ def _hold(lease: Lease, section: Section, limits: Limits, *, ticket: bool) -> in
         return Exit.UNSURE
     if ended.was_lost or not lease.is_held:
         section.stop(f"{lease.lost_error()}; {name} has ended")
-    _give_back(lease)
+    _give_back(lease, unused=ended.failure is not None)
     return _code(ended, name)
 
 
@@ -182,9 +182,9 @@ def _code(ended: Ended, name: str) -> int:
     return of_status(ended.status or 0)
 
 
-def _give_back(lease: Lease) -> None:
+def _give_back(lease: Lease, *, unused: bool) -> None:
     try:
-        lease.release()
+        lease.release(unused=unused)
     except StoreError as error:
         say(f"{lease.key!r} was not given back, the ttl frees it: {error}")
 

@@ -20,30 +20,25 @@ from lockstead.protocol.commands import (
     OutOfTime,
     Paused,
     Read,
-    Remove,
     Replace,
     Reply,
     Script,
     Snapshot,
-    StoreClock,
     TokenSource,
     ask,
 )
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.members import drain
+from lockstead.protocol.predecessor import FORGOTTEN, first_told, left_by, told_by, unused, written
 from lockstead.protocol.record import Record
 from lockstead.protocol.terms import LeaseId, Terms, is_over, over_in
-from lockstead.values import Ending, Name, Predecessor
+from lockstead.values import Name, Predecessor
 
 TURNS_MAX: Final = 16
 """Turns of one attempt. Each but the first is caused by a change that somebody else made."""
 
 DOUBTS_MAX: Final = 4
 """Writes of one attempt with an unknown outcome, until it ends with that: who is asked too fast is not asked faster."""
-
-
-NOBODY_BEFORE: Final = Predecessor(Ending.CLEAN)
-UNKNOWN_BEFORE: Final = Predecessor(Ending.UNKNOWN)
 
 
 @dataclass(slots=True)
@@ -169,7 +164,7 @@ def attempt(
                 paced_for = yield from _keep_pace(want, doubts, terms)
             continue
         record = terms.decode(want.name, seen)
-        if record.holder == want.holder:
+        if record.holder == want.holder and not record.ended:
             granted = yield from _fenced(want, (yield from _adopt(want, seen, record, terms)), terms)
         elif (yield from is_over(want.name, record, reply, seen, want.holder, terms)):
             if want.doubts > paced_for:
@@ -207,7 +202,7 @@ def _create(want: Acquisition, terms: Terms) -> Script[Grant | Contended | None]
     ttl, every = terms.settings.ttl, terms.settings.renew_every
     try:
         stands = terms.stands(ttl, terms.settings.lock_delay)
-        reply = yield from ask(Create(want.name, want.fields, ttl, want.holder, stands, every))
+        reply = yield from ask(Create(want.name, want.fields, ttl, want.holder, stands, every, FORGOTTEN))
     except StoreUnavailable:
         want.unsettled = was_unsettled
         raise
@@ -217,16 +212,14 @@ def _create(want: Acquisition, terms: Terms) -> Script[Grant | Contended | None]
     want.unsettled = was_unsettled
     if isinstance(reply.answer, Conflict):
         return Contended(None, is_queued=True) if reply.answer.is_queued else None
-    # where the server drops what is not renewed, a holder that died leaves as little behind as one that gave back
-    predecessor = UNKNOWN_BEFORE if terms.traits.clock is StoreClock.ENFORCED else NOBODY_BEFORE
-    grant = _granted(want, reply, reply.answer, predecessor, terms)
+    grant = _granted(want, reply, reply.answer, first_told(reply.answer.fields, terms), terms)
     return grant if _is_ample(grant, reply, terms) else (yield from _renewed(want, grant, terms))
 
 
 def _adopt(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> Script[Grant | None]:
     """Take up what an earlier attempt of ours left: its age is unknown, so only an Extend of it counts."""
     if record.is_ending:
-        yield from ask(Remove(want.name, seen.incarnation))
+        yield unused(want.name, seen.incarnation, told_by(record, terms), terms)
         return None
     reply = yield from ask(Extend(want.name, {}, seen.incarnation, lives=terms.settings.ttl))
     if not isinstance(reply.answer, Snapshot):
@@ -234,7 +227,7 @@ def _adopt(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> S
     answer = terms.decode(want.name, reply.answer)
     if answer.holder != want.holder or answer.is_ending:
         return None
-    return _granted(want, reply, reply.answer, UNKNOWN_BEFORE, terms)
+    return _granted(want, reply, reply.answer, told_by(answer, terms), terms)
 
 
 def _take_over(
@@ -244,8 +237,9 @@ def _take_over(
     want.unsettled = True
     ttl, every = terms.settings.ttl, terms.settings.renew_every
     stands = terms.stands(ttl, terms.settings.lock_delay)
-    asker = want.holder if queues else ""
-    command = Replace(want.name, want.fields, seen.incarnation, seen.revision, ttl, asker, stands, every)
+    asker, before = want.holder if queues else "", left_by(record, want.holder, terms)
+    fields = written(want.fields, before)
+    command = Replace(want.name, fields, seen.incarnation, seen.revision, ttl, asker, stands, every)
     try:
         reply = yield from ask(command)
     except StoreUnavailable:
@@ -259,10 +253,7 @@ def _take_over(
         return Contended(record, seen, is_queued=True)
     if not isinstance(reply.answer, Snapshot):
         return None
-    # one that ended without a word of an operator was lost by its holder, who then stopped
-    ending = Ending.REVOKED if record.revoked is not None else Ending.EXPIRED
-    predecessor = Predecessor(ending, record.owner, record.holder)
-    grant = _granted(want, reply, reply.answer, predecessor, terms)
+    grant = _granted(want, reply, reply.answer, before, terms)
     return grant if _is_ample(grant, reply, terms) else (yield from _renewed(want, grant, terms))
 
 

@@ -9,7 +9,7 @@ where it has no answer; the driver throws that into the script.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -111,6 +111,8 @@ class Create(Command["Snapshot | Conflict"]):
     stands: seconds after its last write for which a server that drops records must leave this one alone; each `Extend`
     renews that; 0 for ever.
     renew_every: seconds between two renewals while the store answers; 0 if it is not known.
+    forgotten: fields to add where the store knows that it has dropped a record of this name which was never removed; a
+    store that drops none leaves them out, and so does one that drops all by its clock.
     """
 
     name: Name
@@ -119,6 +121,7 @@ class Create(Command["Snapshot | Conflict"]):
     asker: str = ""
     stands: float = 0.0
     renew_every: float = 0.0
+    forgotten: Mapping[str, str] = field(default_factory=dict)
 
 
 @frozen

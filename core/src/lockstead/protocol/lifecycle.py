@@ -78,7 +78,7 @@ class Tenure:
 
     deadline is the end of the belief: for a member the earlier of the record's and its registration's. jitter is in
     [0, 1) and fixed. asked_at: when the last renewal was sent. shared: a ticket was ever made. unsettled: an
-    acquisition with an unknown outcome.
+    acquisition with an unknown outcome. unused: nobody works or ever worked under it.
     """
 
     lease: LeaseId
@@ -89,6 +89,7 @@ class Tenure:
     is_owner: bool = True
     shared: bool = False
     unsettled: bool = False
+    unused: bool = False
     token: int | None = None
     predecessor: Predecessor | None = None
     registration: LeaseId | None = None

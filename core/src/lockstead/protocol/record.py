@@ -35,12 +35,14 @@ from lockstead.reading import (
     whole,
 )
 from lockstead.settings import LOCK_DELAY_MAX
-from lockstead.values import DURATION_MAX, Name
+from lockstead.values import DURATION_MAX, Ending, Name, Predecessor
 
 VERSION: Final = 1
 PID_MAX: Final = 2**31 - 1
 REASON_MAX: Final = 2000
 """Characters of why a lease was broken, and of who broke it."""
+NAMED_MAX: Final = 200
+"""Characters of each name of a predecessor that a record repeats."""
 _CUT: Final = "…"
 
 
@@ -58,8 +60,9 @@ class Record:
 
     holder is the identity that ownership is compared by (owner and nonce). ttl is seconds, fixed at the grant; None
     in the records of other implementations. ended: nobody holds it any more, whatever its age; the record only tells
-    the next holder how the lease went. acquired_at, expires_at, alert_at, auto_unlock_at are seconds since the
-    epoch by the writer's wall clock: for people and foreign readers only, never for a decision of ours. What is for
+    the next holder how the lease went. unused: nobody worked under it. before: what its holder is told of the lease
+    before, where that is not what a free key says. acquired_at, expires_at, alert_at, auto_unlock_at are seconds since
+    the epoch by the writer's wall clock: for people and foreign readers only, never for a decision of ours. What is for
     people alone and is beyond a calendar (or a lifetime, or the numbers of processes) is left out. Text is in one line
     and clean, but for the lines of a backtrace.
     """
@@ -85,6 +88,8 @@ class Record:
     labels: Mapping[str, str] = field(default_factory=dict)
     tombstone: bool = False
     ended: bool = False
+    unused: bool = False
+    before: Predecessor | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -99,7 +104,7 @@ class Record:
 
 
 _TEXTS: Final = ("owner", "purpose", "progress", "host", "where", "backtrace")
-_FLAGS: Final = ("closing", "tombstone", "ended")
+_FLAGS: Final = ("closing", "tombstone", "ended", "unused")
 _INSTANTS: Final = ("acquired_at", "expires_at", "alert_at", "auto_unlock_at")
 _NUMBERS: Final = (*_INSTANTS, "expected")
 
@@ -129,8 +134,7 @@ def drafted(record: Record) -> dict[str, str]:
     for name in _FLAGS:
         if getattr(record, name):
             fields[name] = "1"
-    if record.revoked is not None:
-        fields["revoked"] = revocation_text(record.revoked)
+    fields.update(_ended_how(record))
     if record.lock_delay:
         fields["lock_delay"] = number(record.lock_delay)
     if record.pid is not None:
@@ -139,6 +143,11 @@ def drafted(record: Record) -> dict[str, str]:
         labels = {clean(key): clean(text) for key, text in record.labels.items()}
         fields["labels"] = json.dumps(labels, ensure_ascii=False, separators=(",", ":"))
     return fields
+
+
+def _ended_how(record: Record) -> dict[str, str]:
+    said = {} if record.revoked is None else {"revoked": revocation_text(record.revoked)}
+    return said if record.before is None else {**said, "before": predecessor_text(record.before)}
 
 
 def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> Record:
@@ -241,6 +250,13 @@ def revocation_text(revoked: Revocation) -> str:
     return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
 
 
+def predecessor_text(before: Predecessor) -> str:
+    """Write how the lease before ended, and whose it was, as one field of a bounded size."""
+    owner, holder = clean(before.owner[:NAMED_MAX]), clean(before.holder[:NAMED_MAX])
+    said = {"ending": before.ending.value, "owner": owner, "holder": holder}
+    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+
+
 def number(value: float) -> str:
     """Write a number with microseconds at the most, without an exponent."""
     text = f"{value:.6f}"
@@ -260,7 +276,8 @@ def stamped(command: Command[Any], wall_now: float, clock: StoreClock = StoreClo
             return command
         case Create() if command.lives:
             fields = _granted(command.fields, command.lives, wall_now, clock)
-            return Create(command.name, fields, command.lives, command.asker, command.stands, command.renew_every)
+            lives, asker, stands = command.lives, command.asker, command.stands
+            return Create(command.name, fields, lives, asker, stands, command.renew_every, command.forgotten)
         case Replace() if command.lives:
             fields = _granted(command.fields, command.lives, wall_now, clock)
             expected, lives = (command.incarnation, command.revision), command.lives
@@ -372,6 +389,16 @@ def _revocation(name: Name, what: str, text: str) -> Revocation:
         raise _damaged(name, what, text) from None
 
 
+def _predecessor(_: Name, __: str, text: str) -> Predecessor:
+    """Read `predecessor_text`. What nobody can read says that the end is unknown: it keeps nobody from the lock."""
+    try:
+        said = json.loads(text)
+        names = {what: clean(said[what][:NAMED_MAX]) for what in ("owner", "holder") if isinstance(said.get(what), str)}
+        return Predecessor(Ending(said["ending"]), **names)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return Predecessor(Ending.UNKNOWN)
+
+
 def _labels(name: Name, what: str, text: str) -> Mapping[str, str]:
     try:
         said = json.loads(text)
@@ -393,6 +420,7 @@ _READERS: Final[dict[str, tuple[str, Callable[[Name, str, str], Any]]]] = {
     "pid": ("pid", _process),
     **{name: (name, _flag) for name in _FLAGS},
     "revoked": ("revoked", _revocation),
+    "before": ("before", _predecessor),
     "labels": ("labels", _labels),
 }
 """What a field is called in a `Record`, and how it is read."""

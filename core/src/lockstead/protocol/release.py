@@ -6,9 +6,10 @@ delete must never hit the next holder.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from math import inf
-from typing import Any, Final
+from typing import Any
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.frozen import frozen
@@ -29,14 +30,11 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.lifecycle import Tenure
 from lockstead.protocol.members import REMOVALS_MAX, drain, take_back
+from lockstead.protocol.predecessor import ENDED, ENDED_LIVES, UNUSED, is_written, told_by, unused
 from lockstead.protocol.record import Record, Revocation, encode, is_ours, number, revocation_text
 from lockstead.protocol.renew import believable_ttl
 from lockstead.protocol.terms import LeaseId, Terms, loss
 from lockstead.values import Name, Space
-
-ENDED: Final = {"ended": "1"}
-ENDED_LIVES: Final = 0.001
-"""Seconds that an ended record is said to live, so that other implementations find it expired."""
 
 
 class Outcome(Enum):
@@ -61,24 +59,24 @@ def release(
     bound_at: float,
     salt: str,
     by_ticket: bool = False,
-    is_clean: bool = True,
+    leaves: Mapping[str, str] | None = None,
     deadline: float = inf,
 ) -> Script[Outcome]:
     """Give a lease back as its owner. bound_at (boot clock) bounds the wait for members.
 
     shared: a ticket was ever made, so others may work under it: close first, and wait until none is live. by_ticket:
-    the lease is only known from a ticket, so the record is read before anything is written. A lease that was lost is
-    not clean, nor one that was shared and revoked: its record stays, free for the next holder, who finds there what it
-    has to repair. deadline: until when nobody else can have had it (boot clock). Raises StoreUnavailable or
+    the lease is only known from a ticket, so the record is read before anything is written. leaves: what the record
+    says to the next holder, who finds there what has to be repaired; None if it is removed. It stays also if the lease
+    was shared and revoked. deadline: until when nobody else can have had it (boot clock). Raises StoreUnavailable or
     OutcomeUnknown if the store stays silent; the record then expires.
     """
     if not shared:
-        return remove(lease, terms, ours_until=deadline) if is_clean else end(lease, terms)
-    return _after_members(lease, terms, bound_at=bound_at, salt=salt, by_ticket=by_ticket, is_clean=is_clean)
+        return remove(lease, terms, ours_until=deadline) if leaves is None else end(lease, terms, leaves)
+    return _after_members(lease, terms, bound_at=bound_at, salt=salt, by_ticket=by_ticket, leaves=leaves)
 
 
 def _after_members(
-    lease: LeaseId, terms: Terms, *, bound_at: float, salt: str, by_ticket: bool, is_clean: bool
+    lease: LeaseId, terms: Terms, *, bound_at: float, salt: str, by_ticket: bool, leaves: Mapping[str, str] | None
 ) -> Script[Outcome]:
     over = (yield from _look_first(lease, terms, bound_at)) if by_ticket else None
     if over is not None:
@@ -88,7 +86,7 @@ def _after_members(
         return closed
     if not (yield from drain(lease, terms, bound_at=bound_at, salt=salt)):
         return Outcome.LEFT
-    return (yield from (_remove_closed(lease, closed, terms) if is_clean else end(lease, terms)))
+    return (yield from (_remove_closed(lease, closed, terms) if leaves is None else end(lease, terms, leaves)))
 
 
 def _remove_closed(lease: LeaseId, closed: Reply[Any], terms: Terms) -> Script[Outcome]:
@@ -119,20 +117,28 @@ def give_back(tenure: Tenure, terms: Terms, *, bound_at: float) -> Script[Outcom
     The belief must have ended before. After a loss an owner frees only what nobody can hold any more: a lease that
     was revoked or out of reach, without a lock-delay to cut short, and only before its own deadline.
     """
-    lease, is_clean = tenure.lease, tenure.reason is None
+    lease = tenure.lease
     leaving = release(
         lease,
         terms,
         shared=tenure.shared,
         bound_at=bound_at,
         salt=lease.holder,
-        is_clean=is_clean,
+        leaves=_leaves(tenure, terms),
         deadline=tenure.deadline,
     )
     if tenure.registration is None:
         return leaving
     own, until = tenure.registration, tenure.registration_deadline
     return _withdrawn(own, leaving if tenure.is_owner else None, terms, ours_until=until)
+
+
+def _leaves(tenure: Tenure, terms: Terms) -> Mapping[str, str] | None:
+    """Give what the record of a lease says when it is given back; None if it has nothing to say, and is removed."""
+    if tenure.unused:
+        # nobody worked under it: what was told of the one before is told to the next holder
+        return UNUSED if tenure.predecessor is not None and is_written(tenure.predecessor, terms) else None
+    return None if tenure.reason is None else ENDED
 
 
 def _withdrawn(
@@ -207,12 +213,12 @@ def remove(lease: LeaseId, terms: Terms, *, ours_until: float = inf) -> Script[O
     return Outcome.REMOVED if (yield from take_back(lease, terms, ours_until=ours_until)) else Outcome.NOT_OURS
 
 
-def end(lease: LeaseId, terms: Terms) -> Script[Outcome]:
+def end(lease: LeaseId, terms: Terms, fields: Mapping[str, str] = ENDED) -> Script[Outcome]:
     """Say in the record of exactly this incarnation that nobody holds it any more; asked again like a removal."""
     turn = 0
     while True:
         try:
-            reply = yield from ask(Extend(lease.name, ENDED, lease.incarnation, lives=ENDED_LIVES))
+            reply = yield from ask(Extend(lease.name, fields, lease.incarnation, lives=ENDED_LIVES))
         except (StoreUnavailable, OutcomeUnknown):
             if turn == REMOVALS_MAX - 1:
                 raise
@@ -222,24 +228,37 @@ def end(lease: LeaseId, terms: Terms) -> Script[Outcome]:
             return Outcome.ENDED if isinstance(reply.answer, Snapshot) else Outcome.NOT_OURS
 
 
-def sweep(name: Name, holder: str, terms: Terms, *, spare: str | None = None, is_clean: bool = True) -> Script[bool]:
-    """Look once more for what an acquisition that was given up may have written, and take it back.
+@frozen
+class Had:
+    """The lease that an acquisition had which is swept. is_shared: it may have live members. is_clean: not lost."""
 
-    spare: the incarnation of a lease that was shared. Its members may be live after its owner has stopped, so only
-    what a late write of the same acquisition created beside it is taken back. A lease that was lost is not clean:
-    its record says so to the next holder.
+    incarnation: str
+    is_shared: bool = False
+    is_clean: bool = True
+
+
+def sweep(name: Name, holder: str, terms: Terms, had: Had | None = None) -> Script[bool]:
+    """Look once more for what an acquisition that is over may have written, and take it back.
+
+    had: the lease that it had, if somebody worked under it. Its members may be live after its owner has stopped: it is
+    left alone then. One that was lost says so to the next holder. What else bears the holder's name landed late or was
+    never given to anybody: nobody worked under it, so that the next holder is told of the lease before.
     """
     reply = yield from ask(Read(name))
     if isinstance(reply.answer, Absent):
         return False
-    if terms.decode(name, reply.answer).holder != holder or reply.answer.incarnation == spare:
+    record, incarnation = terms.decode(name, reply.answer), reply.answer.incarnation
+    if record.holder != holder or record.unused:
         return False
-    incarnation = reply.answer.incarnation
-    if not is_clean:
-        marked = yield from ask(Extend(name, ENDED, incarnation, lives=ENDED_LIVES))
-        return isinstance(marked.answer, Snapshot)
-    removed = yield from ask(Remove(name, incarnation))
-    return isinstance(removed.answer, Removed)
+    command: Extend | Remove
+    if had is None or incarnation != had.incarnation:
+        command = unused(name, incarnation, told_by(record, terms), terms)
+    elif had.is_shared:
+        return False
+    else:
+        command = Remove(name, incarnation) if had.is_clean else Extend(name, ENDED, incarnation, lives=ENDED_LIVES)
+    done: Reply[Any] = yield command
+    return isinstance(done.answer, Snapshot | Removed)
 
 
 @frozen

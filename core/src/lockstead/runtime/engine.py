@@ -23,7 +23,7 @@ from lockstead.protocol.commands import Traits
 from lockstead.protocol.lifecycle import State, Tenure
 from lockstead.protocol.members import Attached
 from lockstead.protocol.record import Record, drafted, encode, fitted
-from lockstead.protocol.release import sweep
+from lockstead.protocol.release import Had, sweep
 from lockstead.protocol.terms import Terms
 from lockstead.runtime import callers, fork
 from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
@@ -246,19 +246,17 @@ class Engine:
 
         self.keeper.chore(delay, leave)
 
-    def sweep(
-        self, name: Name, holder: str, settings: Settings, *, spare: str | None = None, is_clean: bool = True
-    ) -> None:
+    def sweep(self, name: Name, holder: str, settings: Settings, had: Had | None = None) -> None:
         """Look for a record of this holder, whose acquisition is over, and free its key. A request may commit late.
 
-        spare: the incarnation of a lease that may have live members. is_clean: the lease was not lost.
+        had: the lease that it had, if anybody worked under it.
         """
-        work = partial(self._sweep, name, holder, settings, spare, is_clean)
+        work = partial(self._sweep, name, holder, settings, had)
         self.keeper.chore(0.0, work)
         self.keeper.chore(2 * settings.request_timeout, work)
 
-    def _sweep(self, name: Name, holder: str, settings: Settings, spare: str | None, is_clean: bool = True) -> None:
-        script = sweep(name, holder, self.terms(settings), spare=spare, is_clean=is_clean)
+    def _sweep(self, name: Name, holder: str, settings: Settings, had: Had | None) -> None:
+        script = sweep(name, holder, self.terms(settings), had)
         run(script, self.store, self.clock, Limits(settings.request_timeout), NO_BELL)
 
     # --- bookkeeping ---------------------------------------------------------------------------------------------

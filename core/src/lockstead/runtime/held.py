@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from lockstead.errors import LeaseLost, LossReason, StoreError
 from lockstead.protocol.lifecycle import State
-from lockstead.protocol.release import may_remove_after_loss
+from lockstead.protocol.release import Had, may_remove_after_loss
 from lockstead.protocol.renew import Over
 from lockstead.runtime.engine import Engine, Taker
 from lockstead.runtime.interrupt import hears_later
@@ -158,8 +158,9 @@ class HeldLease:
 
     # --- on the way out ------------------------------------------------------------------------------------------
 
-    def _may_leave(self, now: float) -> bool:
-        """End the belief; True if there is anything to give back, once."""
+    def _may_leave(self, now: float, *, unused: bool) -> bool:
+        """End the belief; True if there is anything to give back, once. unused: nobody worked under the lease."""
+        self._tenure.unused = self._tenure.unused or unused
         was_held = self._engine.keeper.leave(self._kept, now)
         self._was_left = True
         if was_held:
@@ -185,9 +186,10 @@ class HeldLease:
         self._engine.keeper.left(self._kept)
         self._ended()
         if tenure.unsettled:
-            spare = lease.incarnation if tenure.shared else None
-            is_clean = tenure.reason is None
-            self._engine.sweep(lease.name, lease.holder, tenure.settings, spare=spare, is_clean=is_clean)
+            had = None
+            if tenure.shared or not tenure.unused:
+                had = Had(lease.incarnation, is_shared=tenure.shared, is_clean=tenure.reason is None)
+            self._engine.sweep(lease.name, lease.holder, tenure.settings, had)
 
     def _loss_at_exit(self) -> LeaseLost | None:
         """Say, at the end of a block, whether it ended without the lease; None if it held or gave back by itself."""

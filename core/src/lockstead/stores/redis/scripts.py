@@ -116,6 +116,10 @@ local head = ARGV[3] .. ' 1 ' .. stamp .. ' ' .. ARGV[4] .. ' ' .. token
 """
 
 _CREATED: Final = """
+if not redis.call('SET', KEYS[1], head .. '\\n' .. fields, 'PX', ARGV[4], 'NX') then return 'conflict ' .. now end
+"""
+
+_CREATED_LISTED: Final = """
 if not redis.call('SET', KEYS[1], head .. '\\n' .. ARGV[5], 'PX', ARGV[4], 'NX') then return 'conflict ' .. now end
 """
 
@@ -129,8 +133,22 @@ if counted then token = math.max(token, (tonumber(counted) or 0) + 1) end
 """
 
 _COUNTED: Final = """
-redis.call('SET', KEYS[2], token, 'PX', ARGV[6])
+redis.call('SET', KEYS[2], token .. ' ', 'PX', ARGV[6])
 """
+"""A blank behind the number says that the record of this grant was not removed yet; an older version reads past it."""
+
+_PUT_BACK: Final = """
+if token and redis.pcall('GET', KEYS[3]) == token .. ' ' then redis.call('SET', KEYS[3], token, 'PX', ARGV[3]) end
+"""
+"""Say in the counter that the record was removed, and did not vanish for its age or for want of memory."""
+
+_FORGOTTEN: Final = """
+local word, fields = 'ok ', ARGV[5]
+if counted and string.sub(counted, -1) == ' ' and ARGV[5] ~= '{}' and ARGV[7] ~= '{}' then
+  word, fields = 'forgot ', string.sub(ARGV[5], 1, -2) .. ',' .. string.sub(ARGV[7], 2)
+end
+"""
+"""Where the last record was not removed and yet is not there, the new one says in its fields that it was forgotten."""
 
 _FRESH: Final = """
 local token = tonumber(now)
@@ -140,16 +158,23 @@ _ANSWERED: Final = """
 return 'ok ' .. now .. ' ' .. head
 """
 
+_ANSWERED_CREATE: Final = """
+return word .. now .. ' ' .. head
+"""
+
 # KEYS: record, counter of tokens. ARGV: incarnation and revision expected ('' to create), new incarnation, life,
-# fields, life of the counter. In other spaces than that of locks: record, index; the last of ARGV is the part
+# fields, life of the counter, and to create the fields to add where a record was forgotten. In other spaces than that
+# of locks: record, index; the last of ARGV is the part
 _LATER: Final = """
 local token = math.max(tonumber(now), token + 1)
 """
 _LISTED: Final = """
 if KEYS[2] then enlist(KEYS[2], ARGV[6], ARGV[4]) end
 """
-CREATE: Final = LuaScript.of("create", _NOW, _FRESH, _COUNTING, _HEADED, _CREATED, _COUNTED, _ANSWERED)
-CREATE_LISTED: Final = LuaScript.of("create", _NOW, _ENLIST, _FRESH, _HEADED, _CREATED, _LISTED, _ANSWERED)
+CREATE: Final = LuaScript.of(
+    "create", _NOW, _FRESH, _COUNTING, _HEADED, _FORGOTTEN, _CREATED, _COUNTED, _ANSWERED_CREATE
+)
+CREATE_LISTED: Final = LuaScript.of("create", _NOW, _ENLIST, _FRESH, _HEADED, _CREATED_LISTED, _LISTED, _ANSWERED)
 REPLACE: Final = LuaScript.of("replace", _NOW, _STANDING, _LATER, _COUNTING, _HEADED, _REPLACED, _COUNTED, _ANSWERED)
 REPLACE_LISTED: Final = LuaScript.of(
     "replace", _NOW, _ENLIST, _STANDING, _LATER, _HEADED, _REPLACED, _LISTED, _ANSWERED
@@ -191,7 +216,8 @@ EXTEND_LISTED: Final = LuaScript.of(
     "extend", _NOW, _ENLIST, _STANDING, _EXTENDED, "if KEYS[2] then enlist(KEYS[2], ARGV[4], life) end\n", _SHOWN
 )
 
-# KEYS: record, waiters or index. ARGV: incarnation and revision expected ('' for any), part
+# KEYS: record, waiters or index, and the counter of a lock's tokens. ARGV: incarnation and revision expected ('' for
+# any); the life of a counter whose record was removed, or the part
 _REMOVED: Final = """
 redis.call('DEL', KEYS[1])
 """
@@ -205,7 +231,7 @@ if not inc and ARGV[1] == damaged() then inc, rev, updated = ARGV[1], '0', now e
 """
     + _EXPECTED
 )
-REMOVE: Final = LuaScript.of("remove", _NOW, _WAKE, _LEAVING, _REMOVED, _WOKEN, _DONE)
+REMOVE: Final = LuaScript.of("remove", _NOW, _WAKE, _LEAVING, _REMOVED, _PUT_BACK, _WOKEN, _DONE)
 REMOVE_LISTED: Final = LuaScript.of(
     "remove", _NOW, _LEAVING, _REMOVED, "if KEYS[2] then redis.call('ZREM', KEYS[2], ARGV[3]) end\n", _DONE
 )

@@ -75,7 +75,9 @@ FOR_EVER: Final = 366 * DAY
 """Milliseconds after its last write for which a record stays that says no time: an audit entry."""
 
 COUNTER_LIFE: Final = 30 * DAY
-"""Milliseconds for which a counter of tokens outlives the last grant. Without it the server's clock counts alone."""
+"""Milliseconds for which a counter of tokens outlives the last grant. Without it the server's clock counts alone.
+
+Where the last record was not removed it stays for `FOR_EVER`: so long is known that its holder never gave it back."""
 
 WAITERS_LIFE: Final = 60_000
 """Milliseconds for which a list of waiters stays after the last one came."""
@@ -130,6 +132,8 @@ class Keys:
         """Give the keys of a script that grants the lock of a key: its record, and the counter of its tokens."""
         self.waking = lru_cache(maxsize=1000)(self._waking)
         """Give the keys of a script that wakes who waits for the lock of a key: its record, and the waiters."""
+        self.removing = lru_cache(maxsize=1000)(self._removing)
+        """Give the keys of a script that removes the lock of a key: its record, the waiters, the counter of tokens."""
 
     def _tag(self, key: str) -> bytes:
         return f"{self._root}{{{_escaped(key)}}}:".encode()
@@ -141,6 +145,9 @@ class Keys:
     def _waking(self, key: str) -> tuple[bytes, bytes]:
         name = Name(key)
         return self.record(name), self.waiters(name)
+
+    def _removing(self, key: str) -> tuple[bytes, bytes, bytes]:
+        return *self._waking(key), self.token(Name(key))
 
     def record(self, name: Name) -> bytes:
         """Give the key of a record."""
@@ -202,12 +209,15 @@ def request(command: Command[Any], keys: Keys) -> Request:
             name, fields = command.name, command.fields
             is_lock = name.space is Space.LOCK
             granted = (b"", b"", *_granted(name, fields, command.stands))
-            return Request(CREATE if is_lock else CREATE_LISTED, name, _counting(name, keys), granted)
+            if is_lock:
+                return Request(CREATE, name, _counting(name, keys), (*granted, _packed(command.forgotten)))
+            return Request(CREATE_LISTED, name, _counting(name, keys), granted)
         case Remove():
             name = command.name
-            is_lock = name.space is Space.LOCK
-            removed = (*_expected(command.incarnation, command.revision), name.part.encode())
-            return Request(REMOVE if is_lock else REMOVE_LISTED, name, _waking(name, keys), removed)
+            expected = _expected(command.incarnation, command.revision)
+            if name.space is Space.LOCK:
+                return Request(REMOVE, name, keys.removing(name.key), (*expected, _PUT_BACK_LIFE))
+            return Request(REMOVE_LISTED, name, _waking(name, keys), (*expected, name.part.encode()))
         case Read(name):
             return Request(READ, name, (keys.record(name),), ())
         case Extend(name, fields, incarnation, revision):
@@ -268,7 +278,8 @@ def _expected(incarnation: str | None, revision: str | None) -> tuple[bytes, byt
     return (incarnation or "").encode(), (revision or "").encode()
 
 
-_COUNTER_LIFE: Final = b"%d" % COUNTER_LIFE
+_COUNTER_LIFE: Final = b"%d" % FOR_EVER
+_PUT_BACK_LIFE: Final = b"%d" % COUNTER_LIFE
 
 # made once: to make one takes as long as to use it
 _pack: Final = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
@@ -292,6 +303,8 @@ def answer(command: Command[Any], reply: bytes) -> Any:
                 return _written(command.name, said, command.fields)
             case Read() | Extend():
                 return _shown(command.name, said)
+    if word == b"forgot" and isinstance(command, Create):
+        return _written(command.name, said, {**command.fields, **command.forgotten})
     if word == b"conflict":
         return Conflict()
     if word == b"absent":

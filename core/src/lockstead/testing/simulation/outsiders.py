@@ -76,8 +76,9 @@ class Operator(Process):
         for name in [name for name in self.store.entries if name.space is space]:
             entry = self.store.entries[name]
             self.store.erase(name)
-            self.watch.deleted(entry.incarnation)
             self.tell(f"deletes {name}")
+            if space is Space.LOCK:
+                self.watch.deleted(entry.incarnation)
             if space is Space.LOCK and "ttl" not in entry.fields:
                 self.watch.at_mercy(entry.incarnation)
             elif space is Space.LOCK:

@@ -16,7 +16,7 @@ from lockstead.protocol.fence import draw_token
 from lockstead.protocol.lifecycle import Duty, State, Tenure
 from lockstead.protocol.members import Attached, MemberRenewed, renew_member
 from lockstead.protocol.record import Record, encode
-from lockstead.protocol.release import Outcome, give_back, may_remove_after_loss, sweep
+from lockstead.protocol.release import Had, Outcome, give_back, may_remove_after_loss, sweep
 from lockstead.protocol.renew import Over, renew
 from lockstead.protocol.rota import Rota
 from lockstead.protocol.terms import Terms
@@ -79,8 +79,8 @@ class Process(Machine):
 
     # --- keeping -------------------------------------------------------------------------------------------------
 
-    def granted(self, grant: Grant, want: Acquisition) -> Kept:
-        """Take a grant into care."""
+    def granted(self, grant: Grant, want: Acquisition, *, unused: bool = False) -> Kept:
+        """Take a grant into care. unused: nobody will work under it."""
         self._wishes.discard(want.holder)
         return self.keep(
             Tenure(
@@ -90,6 +90,7 @@ class Process(Machine):
                 renewed_at=grant.sent_at,
                 jitter=self.world.dice.random(),
                 unsettled=want.unsettled,
+                unused=unused,
                 token=grant.token,
                 predecessor=grant.predecessor,
             )
@@ -223,6 +224,8 @@ class Process(Machine):
         if tenure.state is State.HELD and not tenure.believes(now) and tenure.lose(LossReason.EXPIRED):
             self._tell_loss(kept)
         was_held = tenure.leave()
+        if was_held and tenure.is_owner and not tenure.unused:
+            self.watch.left(tenure)
         self.drop(kept)
         if tenure.believes(now):
             self.watch.violated(f"{self.name} believes in {tenure.lease.incarnation} after it left")
@@ -263,8 +266,9 @@ class Process(Machine):
                 )
             tenure.left()
             if tenure.unsettled or (error is not None and is_alone):
-                lease, is_clean = tenure.lease, tenure.reason is None
-                self.sweep(lease.name, lease.holder, None if is_alone else lease.incarnation, is_clean=is_clean)
+                lease = tenure.lease
+                had = Had(lease.incarnation, is_shared=not is_alone, is_clean=tenure.reason is None)
+                self.sweep(lease.name, lease.holder, None if is_alone and tenure.unused else had)
             then()
 
         self.settle(kept, lambda: _no_talk(self.converse(give_back(tenure, self.terms, bound_at=bound_at), ended)))
@@ -273,23 +277,23 @@ class Process(Machine):
         """Take back what an acquisition that ended without a grant may have written."""
         self._wishes.discard(want.holder)
         if want.unsettled or want.reclaim:
-            self.sweep(want.name, want.holder, None)
+            self.sweep(want.name, want.holder)
 
-    def sweep(self, name: Name, holder: str, spare: str | None, *, is_clean: bool = True) -> None:
+    def sweep(self, name: Name, holder: str, had: Had | None = None) -> None:
         """Look for a record of this holder, whose acquisition is over: now, and once more later."""
-        what = (name, holder, spare, is_clean)
+        what = (name, holder, had)
         self._sweep(what)
         self.after(2 * self.settings.request_timeout, self._sweep, what)
 
-    def _sweep(self, what: tuple[Name, str, str | None, bool]) -> None:
-        name, holder, spare, is_clean = what
+    def _sweep(self, what: tuple[Name, str, Had | None]) -> None:
+        name, holder, had = what
         looked_at = self.world.now
 
         def swept(_: Any, error: StoreError | None) -> None:
-            if error is None and spare is None:
+            if error is None and (had is None or not had.is_shared):
                 self.watch.swept(name, holder, looked_at)
 
-        self.converse(sweep(name, holder, self.terms, spare=spare, is_clean=is_clean), swept)
+        self.converse(sweep(name, holder, self.terms, had), swept)
 
     # --- tokens --------------------------------------------------------------------------------------------------
 

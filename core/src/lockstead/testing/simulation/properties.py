@@ -14,7 +14,7 @@ from lockstead.protocol.commands import StoreClock
 from lockstead.protocol.lifecycle import State, Tenure
 from lockstead.testing.simulation.store import Entry, SimulatedStore
 from lockstead.testing.simulation.world import Actor, Violation, World
-from lockstead.values import Name, Space
+from lockstead.values import Ending, Name, Space
 
 HAIR: Final = 1e-6
 """Seconds by which floating-point instants may err."""
@@ -24,6 +24,7 @@ class Watch:
     """Sees every belief, token and loss of a run. Raises `Violation` at once."""
 
     __slots__ = (
+        "_answers",
         "_beliefs",
         "_cut_off",
         "_deleted",
@@ -33,6 +34,7 @@ class Watch:
         "_overtaken",
         "_store",
         "_tokens",
+        "_unfinished",
         "_world",
         "grants",
         "losses",
@@ -42,6 +44,7 @@ class Watch:
     def __init__(self, world: World, store: SimulatedStore) -> None:
         self._world = world
         self._store = store
+        self._answers: dict[Name, int] = {}
         self._beliefs: dict[int, tuple[Actor, Tenure]] = {}
         self._cut_off: set[str] = set()
         self._deleted: set[str] = set()
@@ -50,6 +53,7 @@ class Watch:
         self._lost: dict[int, Tenure] = {}
         self._overtaken: set[str] = set()
         self._tokens: dict[int, int] = {}
+        self._unfinished: dict[Name, set[str]] = {}
         self.grants = 0
         self.losses = 0
         self.tokens = 0
@@ -64,6 +68,7 @@ class Watch:
         """A process believes from now on."""
         self.grants += 1
         self._beliefs[id(tenure)] = (process, tenure)
+        self._check_predecessor(process, tenure)
         self.moved(process, tenure)
 
     def moved(self, process: Actor, tenure: Tenure) -> None:
@@ -88,6 +93,29 @@ class Watch:
                 f"({theirs.lease.holder}, incarnation {theirs.lease.incarnation}) both believe; "
                 f"the latter until {until:.4f}"
             )
+
+    def _check_predecessor(self, process: Actor, tenure: Tenure) -> None:
+        """Who comes after a section that stopped in the middle is not told that all ended well.
+
+        This one has to repair what was left, and answers for it; but not if it gives the lease back unused.
+        """
+        if tenure.predecessor is None:
+            return
+        name, mine, order = tenure.lease.name, tenure.lease.incarnation, self._store.order
+        unfinished = self._unfinished.setdefault(name, set())
+        # what an operator deleted tells nothing, also not of those before
+        silenced = max((order[one] for one in self._deleted), default=0)
+        before = {one for one in unfinished if silenced < order[one] < order[mine]}
+        if before and tenure.predecessor.ending is Ending.CLEAN:
+            self.violated(f"{process.name} is told of a clean end, but {before} stopped in the middle")
+        # an answer may come so late that others have worked since, and were told
+        if not tenure.unused and order[mine] > self._answers.get(name, 0):
+            self._answers[name] = order[mine]
+            self._unfinished[name] = {mine}
+
+    def left(self, tenure: Tenure) -> None:
+        """A section ended of itself, while its lease was believed."""
+        self._unfinished.get(tenure.lease.name, set()).discard(tenure.lease.incarnation)
 
     def ended(self, tenure: Tenure) -> None:
         """A belief ended, or its process died."""

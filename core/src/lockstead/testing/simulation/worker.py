@@ -152,12 +152,15 @@ class Worker(Process):
         self.draw(kept)
 
     def _rival(self, _: Any) -> None:
-        """Ask for what this very process holds, as another of its threads may, and as if that one were dead."""
+        """Ask for what this very process holds, as another of its threads may, and as if that one were dead.
+
+        If it has the lock it gives it back unused, as who wants several locks does if one of them is not to be had.
+        """
         want = self.wish(self.key, reclaim=True)
 
         def asked(outcome: Any, _: StoreError | None) -> None:
             if isinstance(outcome, Grant):
-                self.release(self.granted(outcome, want), _nothing)
+                self.release(self.granted(outcome, want, unused=True), _nothing)
             else:
                 self.given_up(want)
 
