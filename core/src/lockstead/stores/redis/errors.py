@@ -45,6 +45,7 @@ _PHRASES: Final = {
     "select is not allowed in cluster mode": "it is a node of a Cluster: write redis+cluster://",
     "cluster support disabled": "it is no node of a Cluster: write redis://",
     "non deterministic commands": f"it is too old: Redis {OLDEST} or later is needed",
+    "the user executing the script can't": _FOR_GOOD["NOPERM"],
     "unknown redis command": f"it is too old, or no Redis: Redis {OLDEST} or later is needed",
     "unknown command": f"it cannot run scripts, or its commands were renamed: Redis {OLDEST} or later is needed",
 }

@@ -1,0 +1,151 @@
+"""The three roles of docs/access.md: what each may do, with the recipes run as the page prints them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lockstead
+from lockstead.errors import StoreError, StoreRefused
+from lockstead.protocol.commands import Create, Read, Remove, Snapshot
+from lockstead.stores import url as urls
+from lockstead.stores.port import Store
+from lockstead.testing.conformance.base import is_a
+from lockstead.values import Name, Space
+from tests.servers.base import needed
+from tests.servers.etcd import Etcd
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
+
+PAGE = (Path(__file__).parents[2] / "docs/access.md").read_text("utf-8")
+ROLES = ("contender", "operator", "reader")
+ENTRY = Name("apt", Space.AUDIT, "00001700000000-forged")
+LIMIT = 20.0
+
+
+def recipe(title: str) -> list[str]:
+    """Return the lines of the code block below a heading of the page."""
+    found = re.search(rf"^### {re.escape(title)}\n.*?^```\w+\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    assert found, f"the page has no recipe for {title}"
+    return found[1].splitlines()
+
+
+class Roles:
+    """A store, by the URL of each role."""
+
+    def __init__(self, url_of: Callable[[str], str]) -> None:
+        self._url_of = url_of
+
+    def client(self, role: str) -> lockstead.Client:
+        return lockstead.connect(self._url_of(role))
+
+    def store(self, role: str) -> Store:
+        return urls.open_store(self._url_of(role))
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Roles]:
+    server = PostgresServer().start()
+    store = urls.open_store(server.url())
+    store.perform(Read(Name("apt")), LIMIT)  # makes the tables
+    store.close()
+    server.tell(*(statement for statement in "\n".join(recipe("PostgreSQL")).split(";") if statement.strip()))
+    for role in ROLES:
+        server.tell(f"CREATE ROLE {role} LOGIN", f"GRANT lock_{role} TO {role}")
+    yield Roles(lambda role: server.url(user=role))
+    server.remove()
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Roles]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        for line in recipe("Redis"):
+            assert server.says(*line.split()) == b"+OK\r\n"
+        yield Roles(lambda role: f"redis://{role}:change-me@127.0.0.1:{server.port}/0")
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Roles]:
+    program = needed("etcdctl")
+    with Etcd(tmp_path_factory.mktemp("etcd")) as server:
+        environment = os.environ | {"ETCDCTL_API": "3", "ETCDCTL_ENDPOINTS": server.address}
+        for line in recipe("etcd"):
+            words = line.split()
+            assert words[0] == "etcdctl"
+            subprocess.run([program, *words[1:]], env=environment, check=True, capture_output=True, timeout=60)
+        for user in (*ROLES, "root"):
+            server.ask("auth/user/add", {"name": user, "password": "change-me"})
+        server.ask("auth/role/add", {"name": "root"})
+        for user in (*ROLES, "root"):
+            server.ask("auth/user/grant", {"user": user, "role": user})
+        server.ask("auth/enable")
+        yield Roles(lambda role: f"etcd://{role}:change-me@{server.address}/locks")
+
+
+@pytest.fixture(params=["postgres", "redis", "etcd"])
+def roles(request: pytest.FixtureRequest) -> Roles:
+    found: Any = request.getfixturevalue(request.param)
+    assert isinstance(found, Roles)
+    return found
+
+
+def refusal(act: Callable[[], object]) -> str:
+    with pytest.raises(StoreRefused) as refused:
+        act()
+    assert "\n" not in str(refused.value)
+    assert "change-me" not in str(refused.value)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("role", ["contender", "operator"])
+def test_who_contends_acquires_shares_waits_and_gives_back(roles: Roles, role: str) -> None:
+    with roles.client(role) as client, roles.client(role) as other:
+        lock = client.lock(f"held-by-{role}", ttl=60)
+        lease = lock.acquire(timeout=10)
+        member = other.lock(f"held-by-{role}", ttl=60).attach(lease.share())
+        assert other.lock(f"held-by-{role}", ttl=60).try_acquire() is None
+        member.release()
+        assert lease.release()
+        assert other.lock(f"held-by-{role}", ttl=60).acquire(timeout=10).release()
+
+
+def test_a_reader_sees_everything_and_changes_nothing(roles: Roles) -> None:
+    with roles.client("operator") as operator, roles.client("reader") as reader:
+        lock = operator.lock("shown", ttl=60, owner="operator")
+        with lock.hold(timeout=10):
+            shown = reader.lock("shown").inspect()
+            assert shown is not None
+            assert shown.owner == "operator"
+            assert "shown" in [one.key for one in reader.list()]
+            refusal(lambda: reader.lock("shown").break_lease(reason="no", by="reader"))
+            refusal(lambda: reader.lock("shown").break_lease(reason="no", by="reader", now=True))
+            refusal(lambda: reader.lock("free", ttl=60).try_acquire())
+        assert reader.history("shown") == []
+
+
+def test_an_operator_breaks_with_an_entry_and_a_contender_writes_no_history(roles: Roles) -> None:
+    with roles.client("contender") as contender, roles.client("operator") as operator:
+        contender.lock("broken", ttl=60).acquire(timeout=10)
+        assert operator.lock("broken").break_lease(reason="it hangs", by="me", now=True) is not None
+        assert [entry.reason for entry in operator.history("broken")] == ["it hangs"]
+        contender.lock("broken", ttl=60).acquire(timeout=10)
+        contender.lock("broken").break_lease(reason="quietly", by="somebody else", now=True)
+        assert [entry.reason for entry in operator.history("broken")] == ["it hangs"]
+
+
+def test_a_contender_neither_forges_nor_removes_an_entry_of_the_history(roles: Roles) -> None:
+    contender, operator = roles.store("contender"), roles.store("operator")
+    refusal(lambda: contender.perform(Create(ENTRY, {"v": "1", "by": "somebody else"}), LIMIT))
+    made = is_a(Snapshot, operator.perform(Create(ENTRY, {"v": "1", "by": "me"}), LIMIT))
+    with pytest.raises(StoreError):
+        contender.perform(Remove(ENTRY, made.incarnation), LIMIT)
+    assert is_a(Snapshot, operator.perform(Read(ENTRY), LIMIT)).fields["by"] == "me"
+    operator.perform(Remove(ENTRY, made.incarnation), LIMIT)
+    for store in (contender, operator):
+        store.close()
