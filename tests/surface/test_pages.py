@@ -7,15 +7,34 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import PAGES, RUN, SHOWN, Block, blocks, program, run_python, run_shell, wrapper_of
+from tests.pages import PAGES, RUN, SHOWN, WRAPPERS, Block, blocks, program, run_python, run_shell, wrapper_of
 
-GUIDES = ["README.md", "core/README.md", *(f"docs/{name}.md" for name in ("getting-started", "run", "command-line"))]
-"""Run here. docs/operating.md is in `test_operating`: somebody has to hold the lock meanwhile."""
+GUIDES = [
+    *("README.md", "core/README.md"),
+    *(f"docs/{name}.md" for name in ("getting-started", "run", "command-line", "stores/memory")),
+]
+ELSEWHERE = [
+    "docs/operating.md",  # in `test_operating`: somebody has to hold the lock meanwhile
+    "docs/access.md",  # in `tests/access`, on real servers
+    *(f"docs/{name}.md" for name in WRAPPERS),  # in an environment of the orchestrator
+    *(f"packages/{folder}/README.md" for folder in WRAPPERS.values()),
+]
+REFERENCE = [
+    # parts of programs, whose beginning is the reader's own
+    *(f"docs/{name}.md" for name in ("api", "prefect-events", "simulation", "writing-a-store")),
+    *("docs/stores/postgresql.md", "examples/publishing/README.md"),
+]
+"""All that shows commands or Python and is not run: a page that is new is run."""
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_says_what_it_is(page: str) -> None:
     assert [block for block in blocks(page) if block.tag not in (*RUN, *SHOWN)] == []
+
+
+def test_each_page_that_shows_a_program_is_run_or_a_reference() -> None:
+    with_programs = {page for page in PAGES if any(block.tag in RUN for block in blocks(page))}
+    assert with_programs == {*GUIDES, *ELSEWHERE, *REFERENCE}
 
 
 @pytest.mark.parametrize("page", GUIDES)
