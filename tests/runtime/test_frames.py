@@ -1,23 +1,26 @@
-"""Looks at what every thread runs: they freeze no process, and leave the garbage collector as it was."""
+"""What is thrown into another thread and when; that it freezes no process, and leaves the collector as it was."""
 
 from __future__ import annotations
 
 import gc
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from itertools import repeat
+from types import CodeType
 
 import pytest
 
-from lockstead.runtime.frames import looks
+from lockstead.runtime.frames import throws, uncollected
 from tests.runtime.processes import Child
 
 INTERRUPTS_AMID_COLLECTIONS = """
 import gc, threading
-from lockstead.runtime.interrupt import ThreadInterrupter
+from lockstead.runtime.interrupt import Interrupter
 from lockstead.stores.memory import MemoryStore
 
-THROWS = ThreadInterrupter._throw_unless_left.__code__
+THROWS = Interrupter.send.__code__
 
 def while_collecting(phase, info):
     if sys._getframe(1).f_code is THROWS:
@@ -66,29 +69,67 @@ def collector() -> Iterator[None]:
     (gc.enable if was_enabled else gc.disable)()
 
 
+class Thrown(BaseException):
+    pass
+
+
+def goes_on_until(is_over: threading.Event) -> None:
+    while not is_over.is_set():
+        time.sleep(0.001)
+
+
 @pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize("is_enabled", [True, False])
-def test_a_look_shows_all_threads_and_leaves_the_collector_as_it_was(is_enabled: bool) -> None:
+def test_a_thread_is_hit_unless_it_runs_what_must_not_be_hit_or_is_gone(is_enabled: bool) -> None:
     (gc.enable if is_enabled else gc.disable)()
-    goes_on = threading.Event()
-    thread = threading.Thread(target=goes_on.wait, args=(60,))
+    is_over, hit = threading.Event(), list[bool]()
+
+    def works() -> None:
+        try:
+            goes_on_until(is_over)
+        except Thrown:
+            hit.append(True)
+
+    def deeper() -> None:
+        works()
+
+    thread = threading.Thread(target=deeper)
     thread.start()
+    ident = thread.ident or 0
+    while works.__code__ not in codes_of(ident):
+        time.sleep(0.001)
     try:
-        for number, frames in enumerate(looks()):
-            assert frames[threading.get_ident()] is sys._getframe()
-            assert thread.ident in frames
-            assert gc.isenabled() is is_enabled
-            if number == 200:
-                break
+        for code in (goes_on_until.__code__, works.__code__, deeper.__code__):
+            assert next(throws(ident, Thrown, [code])) == 0
+        assert next(throws(ident, Thrown, [], repeat(False))) == 0
+        time.sleep(0.05)
+        assert hit == []
+        assert next(throws(ident, Thrown, [codes_of.__code__], repeat(True))) == 1
+        thread.join(60)
+        assert hit == [True]
+        assert next(throws(ident, Thrown, [])) == 0
+        assert gc.isenabled() is is_enabled
     finally:
-        goes_on.set()
-        thread.join()
+        is_over.set()
+        thread.join(60)
+
+
+def codes_of(ident: int) -> list[CodeType]:
+    """Give what a thread runs now, the innermost first."""
+    codes, frame = [], sys._current_frames().get(ident)
+    while frame is not None:
+        codes.append(frame.f_code)
+        frame = frame.f_back
+    return codes
 
 
 @pytest.mark.usefixtures("collector")
-def test_a_collector_that_is_switched_between_two_looks_stays_switched() -> None:
-    steps = looks()
+def test_a_collector_that_is_switched_between_two_steps_stays_switched() -> None:
+    within: list[bool] = []
+    steps = uncollected(iter(lambda: within.append(gc.isenabled()), True))
     for is_enabled in (True, False, True):
         (gc.enable if is_enabled else gc.disable)()
         next(steps)
         assert gc.isenabled() is is_enabled
+    if sys.version_info < (3, 12):
+        assert within == [False] * 3

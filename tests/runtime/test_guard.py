@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import dis
 import random
 import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 
 import pytest
 
 from lockstead import AsyncClient, AsyncLease, Client, Lease, LeaseLost, LossReason
-from lockstead.runtime.interrupt import SIGNAL, LeaseLostInterrupt, SignalInterrupter, ThreadInterrupter
-from lockstead.runtime.keeper import Kept
+from lockstead.runtime.interrupt import SIGNAL, Interrupter, LeaseLostInterrupt
+from lockstead.runtime.keeper import Fires, Kept
 from tests.runtime.faulty import Faulty, quiet, until
 
 
@@ -119,6 +119,7 @@ def test_a_block_that_ends_while_its_mutex_is_held_by_another_thread_is_over_for
         with mutex:
             with pytest.raises(LeaseLost), lease.guard(mutex=mutex):
                 lose(lease)
+                until(lambda: any(thread.name == "lockstead-interrupt" for thread in threading.enumerate()))
             # nobody has heard of it: the mutex is not free
             assert any(thread.name == "lockstead-interrupt" for thread in threading.enumerate())
         until(lambda: not any(thread.name == "lockstead-interrupt" for thread in threading.enumerate()))
@@ -161,13 +162,14 @@ def test_a_block_that_swallows_the_loss_it_found_by_itself_is_interrupted_all_th
 def test_a_loss_just_as_the_block_is_entered_leaves_it(
     client: Client, run_in: Callable[[Callable[[], None]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    as_ever = client._engine.keeper.on_lost
+    as_ever = client._engine.keeper.guard
 
-    def loses_first(kept: Kept, callback: Callable[[], None], *, at_once: bool = False) -> None:
+    def loses_first(kept: Kept, interrupter: Fires) -> None:
         in_another_thread(lambda: client._engine.keeper.lose(kept, LossReason.TAKEN))
-        as_ever(kept, callback, at_once=at_once)
+        until(lambda: kept.told)
+        as_ever(kept, interrupter)
 
-    monkeypatch.setattr(client._engine.keeper, "on_lost", loses_first)
+    monkeypatch.setattr(client._engine.keeper, "guard", loses_first)
 
     def work() -> None:
         with pytest.raises(LeaseLost), client.lock("apt").hold(interrupt=True):
@@ -192,8 +194,8 @@ def test_where_no_thread_can_be_started_the_signal_is_sent_once_or_with_a_mutex_
     went_on: list[bool] = []
     lease = client.lock("apt").acquire()
     with pytest.raises(LeaseLost), lease.guard(mutex=threading.Lock() if has_mutex else None):
-        in_another_thread(lambda: lose(lease))
-        sleep_in_python(0.1)
+        lose_soon(lease)
+        sleep_in_python(1)
         went_on.append(True)
     assert went_on == [True] * has_mutex
 
@@ -488,7 +490,7 @@ def test_a_guard_in_the_context_of_a_block_that_was_left_is_interrupted_by_itsel
 
 def test_what_left_its_block_past_the_exit_harms_no_later_block_of_that_thread(client: Client) -> None:
     def work() -> None:
-        escaped = ThreadInterrupter()
+        escaped = Interrupter()
         escaped.arm()
         with pytest.raises(LeaseLostInterrupt):
             # its exit is never reached, as when it is raised at the very first instruction there
@@ -499,31 +501,6 @@ def test_what_left_its_block_past_the_exit_harms_no_later_block_of_that_thread(c
         with pytest.raises(LeaseLost, match="lost"), client.lock("lost").hold(interrupt=True) as lease:
             lose_soon(lease)
             sleep_in_python(80)
-
-    in_another_thread(work)
-
-
-def test_a_block_is_left_and_stays_left_though_who_throws_is_stuck() -> None:
-    """As in a forked child, where who was about to throw does not exist."""
-    stuck, goes_on = threading.Event(), threading.Event()
-
-    class Slow(ThreadInterrupter):
-        def _lost_around(self) -> ThreadInterrupter | None:
-            if threading.get_ident() != self._ident:
-                stuck.set()
-                assert goes_on.wait(90)
-            return super()._lost_around()
-
-    def work() -> None:
-        guard = Slow()
-        guard.arm()
-        thrower = threading.Thread(target=guard.fire)
-        thrower.start()
-        assert stuck.wait(60)
-        assert guard.disarm(None) is True
-        goes_on.set()
-        thrower.join(60)
-        sleep_in_python(0.05)
 
     in_another_thread(work)
 
@@ -550,15 +527,6 @@ def test_a_thread_that_starts_another_is_interrupted_after_that(client: Client) 
 
     in_another_thread(work)
     assert went_through == [True]
-
-
-def test_nothing_runs_between_the_look_at_a_thread_and_the_throw() -> None:
-    """Other threads may run at any call and at any jump back: by then the block may have been left."""
-    names = [step.opname for step in dis.get_instructions(ThreadInterrupter._throw_unless_left)]
-    after_the_look = names[names.index("FOR_ITER") + 1 :]
-    calls = [name for name in after_the_look if "CALL" in name and name != "PRECALL"]
-    assert calls == ["CALL"]
-    assert not any(name.startswith(("JUMP_BACKWARD", "SEND", "YIELD", "IMPORT")) for name in after_the_look)
 
 
 # --- tasks ----------------------------------------------------------------------------------------------------------
@@ -757,11 +725,11 @@ def test_a_wait_that_begins_as_the_lease_is_lost_is_interrupted_too() -> None:
     earlier = signal.signal(SIGNAL, lambda number, _frame: others.append(number))
     try:
         for _round in range(40):
-            guard, held, done = SignalInterrupter(), threading.Lock(), threading.Event()
+            guard, held, done = Interrupter(), threading.Lock(), threading.Event()
             begun = threading.Event()
 
             def lose_while_it_waits(
-                guard: SignalInterrupter = guard,
+                guard: Interrupter = guard,
                 held: threading.Lock = held,
                 done: threading.Event = done,
                 begun: threading.Event = begun,
@@ -786,31 +754,208 @@ def test_a_wait_that_begins_as_the_lease_is_lost_is_interrupted_too() -> None:
             finally:
                 done.set()
                 thread.join()
-                assert guard.disarm(None)
+                assert guard.disarm()
             assert lasted < 30, "it went on until it ended by itself"
     finally:
         signal.signal(SIGNAL, earlier)
     assert others == [], "a handler from before the guard was called for it"
 
 
+class Temporary:
+    """Something of somebody else's that takes a while to be finalized."""
+
+    def __del__(self) -> None:
+        sleep_busily(0.001)
+
+
+class Watched:
+    """Something whose end calls somebody back."""
+
+
+def sleep_busily(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+def finalizes() -> None:
+    one = Temporary()
+    del one
+
+
+def calls_back() -> None:
+    one = Watched()
+    ref = weakref.ref(one, lambda _ref: sleep_busily(0.001))
+    del one
+    del ref
+
+
+@everywhere
+@pytest.mark.parametrize("lets_go", [finalizes, calls_back])
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_a_loss_that_comes_while_another_lease_is_finalized_is_heard_after_it(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupt_that_falls_into_a_finalizer_is_raised_again(
+    client: Client, run_in: Callable[[Callable[[], None]], None], lets_go: Callable[[], None]
 ) -> None:
-    kept = client.lock("kept", ttl=60).acquire()
-    dropped = [client.lock("dropped", ttl=60).acquire()]
-    finalized: list[bool] = []
+    def work() -> None:
+        for number in range(20):
+            with pytest.raises(LeaseLost), client.lock(f"apt-{number}").hold(interrupt=True) as lease:
+                lose_soon(lease, 0.003)
+                end = time.monotonic() + 60
+                while time.monotonic() < end:
+                    lets_go()
+                    sleep_busily(0.001)
+                pytest.fail("the block went on")
 
-    def abandon(_kept: Kept) -> None:
-        lose(kept)
-        time.sleep(0.2)  # until the signal has come
-        finalized.append(True)
+    run_in(work)
 
-    monkeypatch.setattr(client._engine.keeper, "abandon", abandon)
-    began_at = time.monotonic()
-    with pytest.raises(LeaseLost), kept.guard():
-        dropped.clear()
-        time.sleep(60)
-    assert finalized == [True]
-    assert time.monotonic() - began_at < 30
-    kept.release()
+
+def test_what_else_no_caller_hears_of_is_told_as_ever(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[BaseException] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_value))
+
+    class Fails:
+        def __del__(self) -> None:
+            raise ZeroDivisionError
+
+    with client.lock("apt").hold(interrupt=True):
+        fails = Fails()
+        del fails
+    assert [type(one) for one in told] == [ZeroDivisionError]
+
+
+@everywhere
+def test_one_loss_of_a_lease_with_two_guards_is_one_interrupt(
+    client: Client, run_in: Callable[[Callable[[], None]], None]
+) -> None:
+    """The second one would end the clean-up of the first in its middle."""
+
+    def work() -> None:
+        for number in range(20):
+            cleaned: list[bool] = []
+            lease = client.lock(f"apt-{number}").acquire()
+            with pytest.raises(LeaseLost), lease.guard(), lease.guard():
+                lose_soon(lease, 0.003)
+                try:
+                    sleep_busily(60)
+                finally:
+                    sleep_busily(0.05)
+                    cleaned.append(True)
+            assert cleaned == [True]
+
+    run_in(work)
+
+
+@everywhere
+def test_a_lease_that_is_lost_while_an_inner_block_cleans_up_interrupts_after_that(
+    client: Client, run_in: Callable[[Callable[[], None]], None]
+) -> None:
+    def work() -> None:
+        for number in range(10):
+            cleaned: list[bool] = []
+            outer = client.lock(f"outer-{number}").acquire()
+            with pytest.raises(LeaseLost, match="outer"), outer.guard():
+                with pytest.raises(LeaseLost, match="inner"):
+                    with client.lock(f"inner-{number}").hold(interrupt=True) as inner:
+                        lose_soon(inner, 0.001)
+                        try:
+                            sleep_busily(60)
+                        finally:
+                            lose(outer)
+                            sleep_busily(0.05)
+                            cleaned.append(True)
+                sleep_busily(60)
+            assert cleaned == [True]
+
+    run_in(work)
+
+
+@everywhere
+def test_a_block_that_begins_in_a_clean_up_is_interrupted_as_ever(
+    client: Client, run_in: Callable[[Callable[[], None]], None]
+) -> None:
+    def work() -> None:
+        with pytest.raises(LeaseLost, match="first"), client.lock("first").hold(interrupt=True) as first:
+            lose_soon(first)
+            try:
+                sleep_busily(60)
+            finally:
+                with pytest.raises(LeaseLost, match="second"):
+                    with client.lock("second").hold(interrupt=True) as second:
+                        lose_soon(second)
+                        sleep_busily(60)
+
+    run_in(work)
+
+
+@pytest.mark.parametrize("is_one_lease", [True, False])
+def test_the_clean_up_of_a_task_is_cancelled_by_no_further_loss(is_one_lease: bool) -> None:
+    async def work() -> None:
+        async with AsyncClient(Faulty(), listener=quiet) as client:
+            cleaned: list[bool] = []
+            outer = await client.lock("outer").acquire()
+            inner = outer if is_one_lease else await client.lock("inner").acquire()
+            with pytest.raises(LeaseLost, match="outer"):
+                async with outer.guard():
+                    try:
+                        async with inner.guard():
+                            lose_soon(inner)
+                            try:
+                                await asyncio.sleep(80)
+                            finally:
+                                lose(outer)
+                                for _ in range(5):
+                                    await asyncio.sleep(0.01)
+                                cleaned.append(True)
+                    except LeaseLost:
+                        await asyncio.sleep(80)
+            assert cleaned == [True]
+            task = asyncio.current_task()
+            assert task is not None
+            assert task.cancelling() == 0
+
+    asyncio.run(work())
+
+
+@everywhere
+def test_a_blocking_guard_that_is_held_across_an_await_interrupts_no_other_task(
+    client: Client, run_in: Callable[[Callable[[], None]], None]
+) -> None:
+    async def holds() -> None:
+        with client.lock("apt").hold(interrupt=True) as lease:
+            lose_soon(lease, 0.05)
+            await asyncio.sleep(0.3)
+            sleep_busily(60)
+
+    async def is_a_bystander() -> str:
+        for _ in range(200):
+            sleep_busily(0.001)
+            await asyncio.sleep(0)
+        return "done"
+
+    async def both() -> list[object]:
+        return await asyncio.gather(holds(), is_a_bystander(), return_exceptions=True)
+
+    def work() -> None:
+        lost, other = asyncio.run(both())
+        assert isinstance(lost, LeaseLost)
+        assert other == "done"
+
+    run_in(work)
+
+
+def test_a_handler_that_an_event_loop_has_for_the_signal_is_called_for_others_alone(client: Client) -> None:
+    heard: list[bool] = []
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(SIGNAL, heard.append, True)
+        with pytest.raises(LeaseLost), client.lock("apt").hold(interrupt=True) as lease:
+            lose_soon(lease)
+            sleep_busily(60)
+        await asyncio.sleep(0.05)
+        assert heard == []
+        signal.raise_signal(SIGNAL)
+        await asyncio.sleep(0.05)
+        assert heard == [True]
+
+    asyncio.run(work())

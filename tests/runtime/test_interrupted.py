@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +14,8 @@ from functools import partial
 import pytest
 
 from lockstead import Client
+from lockstead.runtime import context
+from lockstead.runtime.interrupt import SIGNAL
 from lockstead.runtime.line import Lines, ThreadBell
 from lockstead.runtime.workers import Workers
 from tests.runtime.faulty import Faulty, quiet, until
@@ -65,7 +69,9 @@ def takes_several(client: Client, key: str) -> None:
 
 
 @pytest.mark.parametrize("work", [holds, holds_interruptible, finds_a_loss, is_refused, takes_several])
-def test_an_interrupt_leaves_no_lock_of_the_engine_held(work: Callable[[Client, str], None]) -> None:
+def test_an_interrupt_leaves_no_lock_of_the_engine_held_and_no_lease_that_goes_on_being_renewed(
+    work: Callable[[Client, str], None],
+) -> None:
     with Client(Faulty(), listener=quiet) as client:
         work(client, "imports what it needs")
     clients: list[Client] = []
@@ -80,7 +86,7 @@ def test_an_interrupt_leaves_no_lock_of_the_engine_held(work: Callable[[Client, 
                 clients[:] = [client]
                 yield client
 
-    places = 0
+    places, kept, before = 0, list[Callable[[], object]](), signal.getsignal(SIGNAL)
     for client, _place in zip(made(), everywhere_in(afresh), strict=False):
         places += 1
         engine = client._engine
@@ -88,7 +94,12 @@ def test_an_interrupt_leaves_no_lock_of_the_engine_held(work: Callable[[Client, 
             assert lock.acquire(timeout=30)  # type: ignore[attr-defined] # of a lock, and of one that may be taken again
             lock.release()  # type: ignore[attr-defined]
         assert not engine.keeper._lock._is_owned()  # type: ignore[attr-defined] # of an RLock
+        kept += engine.keeper._kept.values()
+        assert context.current() is None
     assert places > 50
+    gc.collect()
+    assert [one() for one in kept if one() is not None] == []
+    assert signal.getsignal(SIGNAL) is before
 
 
 def test_an_interrupt_leaves_the_threads_that_call_for_others_usable() -> None:
@@ -102,7 +113,7 @@ def test_an_interrupt_leaves_the_threads_that_call_for_others_usable() -> None:
         meeting.wait(30)
         met.release()
 
-    until(lambda: workers._free == workers._threads)
+    until(lambda: workers._free == len(workers._threads))
     for _ in range(2):
         workers.submit(meet)
     assert met.acquire(timeout=30)

@@ -124,7 +124,7 @@ class AsyncGuard:
             raise TypeError("this guard is entered already: call lease.guard() once for each block")
         self._lease.check()
         self._interrupter = TaskInterrupter()
-        self._lease._engine.keeper.on_lost(self._lease._kept, self._interrupter.fire, at_once=True)
+        self._lease._engine.keeper.guard(self._lease._kept, self._interrupter)
         return self._lease
 
     async def __aexit__(
@@ -134,11 +134,13 @@ class AsyncGuard:
         if interrupter is None:
             return
         self._interrupter = None
-        lease._engine.keeper.not_on_lost(lease._kept, interrupter.fire)
-        was_fired, cancelled_too = await interrupter.disarm(error)
-        if was_fired and cancelled_too and error is None:
+        lease._engine.keeper.unguard(lease._kept, interrupter)
+        was_cancelled, cancelled_too = await interrupter.disarm(error)
+        if was_cancelled and cancelled_too and error is None:
             raise asyncio.CancelledError
-        if was_fired and not cancelled_too and (error is None or isinstance(error, asyncio.CancelledError)):
+        if (was_cancelled and not cancelled_too and (error is None or isinstance(error, asyncio.CancelledError))) or (
+            lease.lost_reason is not None and not was_cancelled and error is None
+        ):
             lost = lease._found_lost()
             raise lost from lost.__cause__
 

@@ -27,6 +27,7 @@ from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.protocol.waiting import Found, until_free
 from lockstead.runtime.engine import Engine, fresh_nonce
 from lockstead.runtime.held import HeldLease, lost_by_ticket
+from lockstead.runtime.interrupt import never_in
 from lockstead.runtime.keeper import Kept
 from lockstead.runtime.line import Waiter
 from lockstead.runtime.run import Limits
@@ -89,6 +90,7 @@ class Asking:
         """Stand in line; True if it is our turn at once."""
         return not self._waits or self.engine.lines.enter(self.key, bell)
 
+    @never_in
     def leave(self, bell: Waiter) -> None:
         """Leave the line."""
         # the wish must not refer to who makes it: the two would keep each other alive, and the engine with them
@@ -125,6 +127,7 @@ class Asking:
             look_first=not was_first,
         )
 
+    @never_in
     def ended(self, outcome: Grant | Contended, kind: type[L]) -> L | None:
         """Take a grant into the keeper's care; None, and nothing left behind, if others hold the lock."""
         engine = self.engine
@@ -140,6 +143,7 @@ class Asking:
         engine.wishes.discard(self._want.holder)
         return kind(engine, kept, engine.took(kept))
 
+    @never_in
     def failed(self, error: BaseException) -> None:
         """The acquisition ended without an answer: take back what it may have written, if it came to that."""
         self.engine.wishes.discard(self._want.holder)

@@ -20,7 +20,7 @@ from lockstead.protocol.commands import Script
 from lockstead.runtime import context
 from lockstead.runtime.engine import Engine, wait_in_line
 from lockstead.runtime.held import HeldLease
-from lockstead.runtime.interrupt import Interrupter, interrupter, leaves_quietly
+from lockstead.runtime.interrupt import Interrupter, never_in
 from lockstead.runtime.line import NO_BELL, ThreadBell
 from lockstead.runtime.run import Limits, run
 from lockstead.settings import Settings
@@ -115,11 +115,13 @@ class Lease(HeldLease):
     def _converse(self, script: Script[T]) -> T:
         return converse(self._engine, self._tenure.settings, script)
 
+    @never_in
     def __enter__(self) -> Self:
         self.check()
         context.enter(self)
         return self
 
+    @never_in
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -134,37 +136,33 @@ class Guard:
         self._mutex = mutex
         self._interrupter: Interrupter | None = None
 
+    @never_in
     def __enter__(self) -> Lease:
-        return self._enter(self)
-
-    def _enter(self, *exits: object) -> Lease:
         if self._interrupter is not None:
             raise TypeError("this guard is entered already: call lease.guard() once for each block")
         lease = self._lease
         lease.check()
-        self._interrupter = interrupter(self._mutex)
-        self._interrupter.exits.extend((self, *exits))
+        self._interrupter = Interrupter(self._mutex)
         try:
             self._interrupter.arm()
-            lease._engine.keeper.on_lost(lease._kept, self._interrupter.fire, at_once=True)
+            lease._engine.keeper.guard(lease._kept, self._interrupter)
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
-        # nothing may stand here: an interrupt from here on belongs to the block
         return lease
 
-    @leaves_quietly
+    @never_in
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         interrupter, lease = self._interrupter, self._lease
         if interrupter is None:
             return
-        was_fired = interrupter.disarm(error)
+        was_fired = interrupter.disarm()
         self._interrupter = None
-        interrupter.exits.clear()  # a cycle would keep the lease alive
-        lease._engine.keeper.not_on_lost(lease._kept, interrupter.fire)
-        if was_fired and (error is None or interrupter.threw(error)):
+        lease._engine.keeper.unguard(lease._kept, interrupter)
+        is_lost = was_fired or lease.lost_reason is not None
+        if is_lost and (error is None or interrupter.threw(error)):
             lost = lease._found_lost()
             raise lost from lost.__cause__
 
@@ -182,13 +180,16 @@ class Hold:
     def __enter__(self) -> Lease:
         if self._lease is not None:
             raise TypeError("this hold is entered already: call lock.hold() once for each block")
-        lease = self._acquire()
+        self._lease = self._acquire()
+        return self._begin(self._lease)
+
+    @never_in
+    def _begin(self, lease: Lease) -> Lease:
         try:
-            self._lease = lease
             context.enter(lease)
             if self._interrupt:
-                self._guard = Guard(lease)
-                self._guard._enter(self)
+                guard = self._guard = lease.guard()
+                guard.__enter__()
         except BaseException as error:
             # the block never began
             lease._tenure.unused = True
@@ -196,7 +197,7 @@ class Hold:
             raise
         return lease
 
-    @leaves_quietly
+    @never_in
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -205,7 +206,6 @@ class Hold:
         if lease is None:
             return
         try:
-            # before any other call: who throws looks whether this very method runs
             if guard is not None:
                 guard.__exit__(kind, error, trace)
         except BaseException as raised:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class _Entered:
-    lease: Any
+    # a lease whose block was left without `leave`, by an exception at its first line, must not be kept alive
+    lease: weakref.ref[Any]
     outer: _Entered | None
 
 
@@ -18,17 +20,26 @@ _CURRENT: ContextVar[_Entered | None] = ContextVar("lockstead_current_lease", de
 
 def enter(lease: Any) -> None:
     """Make this lease the current one."""
-    _CURRENT.set(_Entered(lease, _CURRENT.get()))
+    _CURRENT.set(_Entered(weakref.ref(lease), _living()))
 
 
 def leave(lease: Any) -> None:
-    """End what `enter` began. A generator may leave in another context than it entered: then nothing is left."""
+    """End what `enter` began, and what was entered since. A generator may leave in another context: nothing is left."""
     entered = _CURRENT.get()
-    if entered is not None and entered.lease is lease:
+    while entered is not None and entered.lease() is not lease:
+        entered = entered.outer
+    if entered is not None:
         _CURRENT.set(entered.outer)
 
 
 def current() -> Any | None:
     """Give the innermost lease of this context, or None."""
+    entered = _living()
+    return None if entered is None else entered.lease()
+
+
+def _living() -> _Entered | None:
     entered = _CURRENT.get()
-    return None if entered is None else entered.lease
+    while entered is not None and entered.lease() is None:
+        entered = entered.outer
+    return entered

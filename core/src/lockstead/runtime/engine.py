@@ -68,11 +68,12 @@ class Taker:
 
     key: str
     by: weakref.ref[Any]
-    kept: Kept
+    kept: weakref.ref[Kept]
+    tenure: Tenure
 
     def holds(self, caller: object, now: float) -> bool:
         """Tell whether the caller is who took it and holds it still; a lost or dropped lease may be asked for anew."""
-        return self.by() is caller and self.kept.tenure.believes(now) and not self.kept.is_dropped
+        return self.by() is caller and self.tenure.believes(now) and self.kept() is not None
 
 
 class Engine:
@@ -299,11 +300,11 @@ class Engine:
     def took(self, kept: Kept) -> Taker:
         """Note that this thread or task holds the key; give what `gave_back` wants."""
         key = kept.tenure.lease.name.key
-        taker = Taker(key, weakref.ref(_caller()), kept)
+        taker = Taker(key, weakref.ref(_caller()), weakref.ref(kept), kept.tenure)
         with self._lock:
             # a lease that was dropped is never given back, so it goes here
             others = self._takers.get(key, ())
-            self._takers[key] = [taker, *(one for one in others if one.kept.tenure.state is State.HELD)]
+            self._takers[key] = [taker, *(one for one in others if one.tenure.state is State.HELD)]
         return taker
 
     def gave_back(self, taker: Taker) -> None:

@@ -10,7 +10,7 @@ from lockstead.protocol.lifecycle import State
 from lockstead.protocol.release import Had, may_remove_after_loss
 from lockstead.protocol.renew import Over
 from lockstead.runtime.engine import Engine, Taker
-from lockstead.runtime.interrupt import hears_later
+from lockstead.runtime.interrupt import never_in
 from lockstead.runtime.keeper import Kept
 from lockstead.values import Ending, LeaseTicket, Predecessor
 
@@ -40,12 +40,6 @@ class HeldLease:
         self._left_after_loss = False
         self._was_left = False
         self._is_ended = False
-
-    @hears_later
-    def __del__(self) -> None:
-        # a constructor that was interrupted leaves no attributes
-        if not getattr(self, "_is_ended", True):
-            self._engine.keeper.abandon(self._kept)
 
     @property
     def key(self) -> str:
@@ -120,6 +114,7 @@ class HeldLease:
             raise RuntimeError(f"the lease of {self.holder!r} on {self.key!r} is held")
         return self._found_lost()
 
+    @never_in
     def _found_lost(self) -> LeaseLost:
         """Note that the lease was found lost, for good, even if a renewal should come back good at this instant."""
         tenure = self._tenure
@@ -158,6 +153,7 @@ class HeldLease:
 
     # --- on the way out ------------------------------------------------------------------------------------------
 
+    @never_in
     def _may_leave(self, now: float, *, unused: bool) -> bool:
         """End the belief; True if there is anything to give back, once. unused: nobody worked under the lease."""
         self._tenure.unused = self._tenure.unused or unused
@@ -176,11 +172,13 @@ class HeldLease:
         self._ended()
         return False
 
+    @never_in
     def _release_failed(self) -> None:
         """The store stayed silent: an owner looks once more later."""
         tenure = self._tenure
         tenure.unsettled = tenure.unsettled or tenure.is_owner
 
+    @never_in
     def _gave_back(self) -> None:
         tenure, lease = self._tenure, self._tenure.lease
         self._engine.keeper.left(self._kept)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefused
 from lockstead.events import Abandoned, CallbackFailed, Listener, LockEvent, Lost, RenewalFailed, Warned
@@ -44,6 +44,16 @@ BATCH_MAX: Final = 1000
 """Renewals that a store which batches is given at once."""
 
 OnLost = Callable[[], None]
+
+
+class Fires(Protocol):
+    """What interrupts a guarded block. The keeper refers to it weakly."""
+
+    def fire(self, found_in: int | None = None) -> None:
+        """Interrupt the block, from any thread; does not block. found_in: the thread that found the loss."""
+        ...
+
+
 Outcome: TypeAlias = "Renewed | MemberRenewed | Over | StoreError"
 """How a renewal ended."""
 
@@ -51,7 +61,7 @@ Outcome: TypeAlias = "Renewed | MemberRenewed | Over | StoreError"
 class Kept:
     """A lease as the keeper sees it: the tenure, what to store with the next renewal, and whom to tell."""
 
-    __slots__ = ("__weakref__", "is_dropped", "progress", "tell", "tell_now", "tenure", "terms", "told")
+    __slots__ = ("__weakref__", "found_in", "guards", "progress", "tell", "tenure", "terms", "told")
 
     def __init__(self, tenure: Tenure, terms: Terms) -> None:
         self.tenure = tenure
@@ -59,22 +69,33 @@ class Kept:
         self.progress: str | None = None
         self.tell: list[OnLost] = []
         """User's callbacks: told once, on the telling thread."""
-        self.tell_now: list[OnLost] = []
-        """Our own, which never block: told once, by whoever found the loss."""
+        self.guards: list[weakref.ref[Fires]] = []
         self.told = False
-        self.is_dropped = False
+        self.found_in: int | None = None
+
+
+class _Held(weakref.ref[Kept]):
+    """A lease that is renewed for as long as somebody refers to it."""
+
+    __slots__ = ("tenure",)
+
+    tenure: Tenure
 
 
 class Keeper:
-    """Renews what it is given until it is told to stop. Started with the first lease, ended by `close`."""
+    """Renews what it is given until it is told to stop. Started with the first lease, ended by `close`.
+
+    It refers to what it keeps weakly. So a lease that nobody has any more is left to expire, also where an exception
+    kept it from being given back.
+    """
 
     def __init__(self, store: Store, clock: Clock, emit: Listener) -> None:
         self._store = store
         self._clock = clock
         self._emit_to = emit
         self._rota = Rota()
-        self._kept: dict[int, Kept] = {}
-        self._by_holder: dict[str, Kept] = {}
+        self._kept: dict[int, _Held] = {}
+        self._by_holder: dict[str, _Held] = {}
         self._chores: list[tuple[float, int, Callable[[], None]]] = []
         self._chores_under_way = 0
         self._count = itertools.count()
@@ -82,7 +103,10 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._workers = Workers("lockstead-renewal", WORKERS_MAX)
         self._tellers = Workers("lockstead-teller", TELLERS_MAX)
-        self._dropped: deque[Kept] = deque()
+        self._dropped: deque[weakref.ref[Kept]] = deque()
+        """Leases that nobody refers to any more."""
+        self._untold: deque[Kept] = deque()
+        """Leases that may be lost and whose loss was not told yet: by the timing thread, which nothing interrupts."""
         self._sleeps_until = float("inf")
         self._closed = False
 
@@ -107,14 +131,17 @@ class Keeper:
                 kept.tenure.leave()
                 kept.tenure.left()
                 raise StoreRefused("the client was closed: open another one")
-            self._kept[id(kept.tenure)] = kept
-            self._by_holder[kept.tenure.lease.holder] = kept
             self._start()
+            # whoever drops the last reference notes it in C, where nothing interrupts
+            held = _Held(kept, self._dropped.append)
+            held.tenure = kept.tenure
+            self._kept[id(kept.tenure)] = self._by_holder[kept.tenure.lease.holder] = held
             self._plan(kept.tenure)
 
     def keeps(self, holder: str) -> bool:
         """Tell whether this very process keeps a lease of this holder."""
-        return holder in self._by_holder
+        held = self._by_holder.get(holder)
+        return held is not None and held() is not None
 
     def register(self, kept: Kept, joined: Attached) -> None:
         """An owner that goes on working beside others became a member too: believe the earlier deadline."""
@@ -126,15 +153,12 @@ class Keeper:
 
     def leave(self, kept: Kept, now: float) -> bool:
         """End the belief and the renewing; True if the lease was held until this instant."""
-        lost = False
         with self._lock:
             tenure = kept.tenure
             if tenure.state is State.HELD and not tenure.believes(now):
-                lost = tenure.lose(LossReason.EXPIRED)
+                self.lose(kept, LossReason.EXPIRED)
             was_held = tenure.leave()
-            self._drop(kept)
-        if lost:
-            self._tell(kept)
+            self._drop(tenure)
         return was_held
 
     def settle(self, kept: Kept, seconds: float) -> None:
@@ -148,39 +172,38 @@ class Keeper:
             kept.tenure.left()
 
     def lose(self, kept: Kept, reason: LossReason, detail: str = "") -> None:
-        """Note a loss that somebody else found, and tell it."""
+        """Note a loss that somebody else found; the timing thread tells it."""
+        if kept.told:
+            return
         with self._lock:
-            lost = kept.tenure.lose(reason, detail)
-            if lost:
-                self._drop(kept)
-        if lost:
-            self._tell(kept)
+            # noted first: who found it may be interrupted before the end of this
+            self._untold.append(kept)
+            if kept.tenure.lose(reason, detail):
+                kept.found_in = threading.get_ident()
+                self._drop(kept.tenure)
+            self._changed.ring()
 
-    def on_lost(self, kept: Kept, callback: OnLost, *, at_once: bool = False) -> None:
-        """Tell this callback of the loss, exactly once; at once if it is already lost. at_once: it never blocks."""
+    def on_lost(self, kept: Kept, callback: OnLost) -> None:
+        """Tell this callback of the loss, exactly once; at once if it is already lost."""
         with self._lock:
             if not kept.told:
-                (kept.tell_now if at_once else kept.tell).append(callback)
+                kept.tell.append(callback)
                 return
-        if at_once:
-            self._call(kept, callback)
-        else:
-            self._aside(partial(self._call, kept, callback))
+        self._aside(partial(self._call, kept, callback))
 
-    def not_on_lost(self, kept: Kept, callback: OnLost) -> None:
-        """Take a callback back that was to be told at once."""
+    def guard(self, kept: Kept, interrupter: Fires) -> None:
+        """Fire this once the lease is lost; at once if that was told already."""
         with self._lock:
-            if callback in kept.tell_now:
-                kept.tell_now.remove(callback)
+            if not kept.told:
+                kept.guards = [one for one in kept.guards if one() is not None]
+                kept.guards.append(weakref.ref(interrupter))
+                return
+        interrupter.fire()
 
-    def abandon(self, kept: Kept) -> None:
-        """The facade's lease was dropped unreleased: the timing thread stops renewing it and lets it expire.
-
-        Called by the garbage collector, in any thread and in the middle of anything: so it takes no lock and tells
-        nobody itself.
-        """
-        kept.is_dropped = True
-        self._dropped.append(kept)
+    def unguard(self, kept: Kept, interrupter: Fires) -> None:
+        """Fire this no more."""
+        with self._lock:
+            kept.guards = [one for one in kept.guards if one() not in (None, interrupter)]
 
     def chore(self, delay: float, work: Callable[[], None]) -> None:
         """Do some bounded piece of work after a while, once, in the crew."""
@@ -204,11 +227,11 @@ class Keeper:
             if self._closed:
                 return
             self._closed = True
-            held = list(self._kept.values())
-            for kept in held:
-                kept.tenure.leave()
-                kept.tenure.left()
-                self._drop(kept)
+            held = [one.tenure for one in self._kept.values()]
+            for tenure in held:
+                tenure.leave()
+                tenure.left()
+                self._drop(tenure)
             chores = [work for _at, _number, work in self._chores]
             self._chores.clear()
             self._chores_under_way += len(chores)
@@ -219,17 +242,19 @@ class Keeper:
         self._wait_until(lambda: self._chores_under_way == 0, patience)
         self._workers.close()
         self._tellers.close()
-        for kept in held:
-            self.emit(Abandoned(kept.tenure.lease.name.key, kept.tenure.lease.holder))
+        for tenure in held:
+            self.emit(Abandoned(tenure.lease.name.key, tenure.lease.holder))
 
     def forked(self) -> None:
         """Mark, in a child just forked, every copy of the parent's leases as lost. No other thread exists here."""
         # another thread may have held it at the fork
         self._make_lock()
         self._closed = True
-        for kept in list(self._kept.values()):
-            kept.tenure.lose(LossReason.FORKED)
-            kept.told = True
+        for held in list(self._kept.values()):
+            held.tenure.lose(LossReason.FORKED)
+            kept = held()
+            if kept is not None:
+                kept.told = True
 
     def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
         """Wait until something that came back makes it true, at most so long."""
@@ -268,20 +293,26 @@ class Keeper:
 
         Called with the lock held.
         """
+        while self._untold:
+            kept = self._untold.popleft()
+            if kept.tenure.state is State.LOST:
+                lost.append(kept)
         if self._closed:
             return None
         self._abandon_dropped()
         now = self._clock.now()
         renewals: list[Kept] = []
         for tenure in self._rota.due(now):
-            kept = self._kept[id(tenure)]
+            held = self._kept[id(tenure)]()
+            if held is None:
+                continue  # it is among the dropped by now
             match tenure.duty(now):
                 case Duty.RENEW:
                     tenure.sending(now)
-                    renewals.append(kept)
+                    renewals.append(held)
                 case Duty.TELL:
-                    self._drop(kept)
-                    lost.append(kept)
+                    self._drop(tenure)
+                    lost.append(held)
                     continue
                 case Duty.NOTHING:
                     pass
@@ -303,11 +334,12 @@ class Keeper:
             return
         if len(self._kept) > len(renewals):
             # renewed a little early, leases that were taken at any time come to be renewed together
-            for kept in self._kept.values():
-                if kept.tenure.may_join(now):
-                    kept.tenure.sending(now)
-                    self._rota.plan(kept.tenure)
-                    renewals.append(kept)
+            for held in self._kept.values():
+                joins = held() if held.tenure.may_join(now) else None
+                if joins is not None:
+                    joins.tenure.sending(now)
+                    self._rota.plan(joins.tenure)
+                    renewals.append(joins)
         # leases of one limit in each: where a short one stands beside a thousand long ones, its limit is not for all
         alike: dict[float, list[Kept]] = {}
         for kept in renewals:
@@ -319,12 +351,14 @@ class Keeper:
 
     def _abandon_dropped(self) -> None:
         while self._dropped:
-            kept = self._dropped.popleft()
-            if kept.tenure.leave():
-                kept.tenure.left()
-                self._drop(kept)
-                event = Abandoned(kept.tenure.lease.name.key, kept.tenure.lease.holder)
-                self._aside(partial(self.emit, event))
+            held = self._dropped.popleft()
+            if not isinstance(held, _Held):
+                continue
+            tenure = held.tenure
+            self._drop(tenure)
+            if tenure.leave():
+                tenure.left()
+                self._aside(partial(self.emit, Abandoned(tenure.lease.name.key, tenure.lease.holder)))
 
     def _plan(self, tenure: Tenure) -> None:
         """Plan what is due next, and wake the timing thread if it would sleep longer. Called with the lock held."""
@@ -334,15 +368,16 @@ class Keeper:
     def _recover(self, error: Exception) -> None:
         """After a fault of our own in a round: tell it, and forget no lease over it. Called with the lock held."""
         self._sleeps_until = float("inf")
-        for tenure in [kept.tenure for kept in self._kept.values()]:
-            self._rota.plan(tenure)
+        for held in self._kept.values():
+            self._rota.plan(held.tenure)
         self._aside(partial(self.emit, Warned("", f"a round of the keeper failed: {type(error).__name__}: {error}")))
 
-    def _drop(self, kept: Kept) -> None:
-        if self._kept.pop(id(kept.tenure), None) is not None:
-            self._rota.drop(kept.tenure)
-            if self._by_holder.get(kept.tenure.lease.holder) is kept:
-                del self._by_holder[kept.tenure.lease.holder]
+    def _drop(self, tenure: Tenure) -> None:
+        held = self._kept.pop(id(tenure), None)
+        if held is not None:
+            self._rota.drop(tenure)
+            if self._by_holder.get(tenure.lease.holder) is held:
+                del self._by_holder[tenure.lease.holder]
 
     # --- in the crew ---------------------------------------------------------------------------------------------
 
@@ -370,7 +405,7 @@ class Keeper:
             if tenure.state is State.HELD and id(tenure) in self._kept:
                 self._plan(tenure)
             else:
-                self._drop(kept)
+                self._drop(tenure)
             self._came_back()
         if lost:
             self._tell(kept)
@@ -418,10 +453,13 @@ class Keeper:
             if kept.told:
                 return
             kept.told = True
-            at_once, callbacks = kept.tell_now, kept.tell
-            kept.tell_now, kept.tell = [], []
-        for callback in at_once:
-            self._call(kept, callback)
+            guards, callbacks = kept.guards, kept.tell
+            kept.guards, kept.tell = [], []
+        for guard in guards:
+            interrupter = guard()
+            if interrupter is not None:
+                interrupter.fire(kept.found_in)
+        del guards
         for callback in callbacks:
             self._aside(partial(self._call, kept, callback))
         tenure = kept.tenure

@@ -23,7 +23,7 @@ class Workers:
         # both in Python, and an exception within them leaves its lock held for ever
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._threads = 0
+        self._threads: set[threading.Thread] = set()
         self._free = 0
         self._closed = False
 
@@ -36,7 +36,7 @@ class Workers:
         try:
             with self._lock:
                 is_free = self._free > len(self._jobs)
-                is_full = self._threads >= self._most
+                is_full = len(self._threads) >= self._most
                 if self._closed or (is_full and not is_free and not queue):
                     return False
                 self._jobs.append(job)
@@ -45,23 +45,23 @@ class Workers:
                 if is_free or is_full:
                     return True
                 thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                self._threads += 1
+                self._threads.add(thread)
             thread.start()
         except RuntimeError:
-            return self._goes_without(job)
+            return self._goes_without(job, thread)
         except BaseException:
             # the caller was interrupted: a thread that does not exist must not take the place of one
             if thread is not None and thread.ident is None:
-                with self._lock:
-                    self._threads -= 1
+                self._threads.discard(thread)
             raise
         return True
 
-    def _goes_without(self, job: Callable[[], None]) -> bool:
+    def _goes_without(self, job: Callable[[], None], thread: threading.Thread | None) -> bool:
         """The system gives no more threads, or the interpreter is ending: those that run must do, if there are any."""
         with self._lock:
-            self._threads -= 1
-            if self._threads == 0 and job in self._jobs:
+            if thread is not None:
+                self._threads.discard(thread)
+            if not self._threads and job in self._jobs:
                 self._jobs.remove(job)
                 return False
             return True
@@ -73,6 +73,8 @@ class Workers:
             self._changed.notify_all()
 
     def _work(self) -> None:
+        # who started it may have been interrupted and have taken it for one that does not exist
+        self._threads.add(threading.current_thread())
         while (job := self._next()) is not None:
             try:
                 job()
@@ -90,7 +92,7 @@ class Workers:
                     if self._closed or not self._changed.wait(self._idle):
                         if self._jobs:
                             break
-                        self._threads -= 1
+                        self._threads.discard(threading.current_thread())
                         return None
                 return self._jobs.popleft()
             finally:
