@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator
 
 import pytest
 
 from lockstead.stores.etcd.store import EtcdStore
+from lockstead.stores.etcd.wire import Root, b64
 from lockstead.stores.port import Store
 from lockstead.testing.conformance import (
     AwaitingConformance,
     BatchConformance,
+    HostileConformance,
     QueueConformance,
     StoreConformance,
     WaitingConformance,
 )
 from lockstead.testing.conformance.base import Suite
-from tests.servers.etcd import EtcdPlace
+from lockstead.testing.conformance.hostile import Spoil
+from lockstead.values import Name
+from tests.servers.etcd import EtcdPlace, ask
 
 SPACES = iter(range(1_000_000))
 
@@ -47,8 +52,21 @@ class OnEtcd(Suite):
         yield twin
         twin.close()
 
+    @pytest.fixture
+    def spoil(self, etcd: EtcdPlace, space: str) -> Spoil:
+        def write(name: Name, garbage: bytes) -> bool:
+            key = Root.at(space).slot(name, "a")
+            ask(etcd.server.port, "kv/put", {"key": b64(key), "value": b64encode(garbage).decode()})
+            return True
+
+        return write
+
 
 class TestEtcd(OnEtcd, StoreConformance):
+    pass
+
+
+class TestEtcdHostile(OnEtcd, HostileConformance):
     pass
 
 

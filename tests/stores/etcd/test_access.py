@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 
 import lockstead
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
-from lockstead.protocol.commands import Create, Extend, Read, Remove, Removed
+from lockstead.protocol.commands import Conflict, Create, Extend, Read, Remove, Removed
 from lockstead.stores import url as urls
 from lockstead.stores.etcd.errors import LeaseGone, answered
 from lockstead.stores.etcd.wire import Request, Response
@@ -403,11 +403,14 @@ def test_the_url_has_one_form() -> None:
     assert urls.printable("etcd://[::1]/x?cacert=/a/b.pem") == "etcd://[::1]:2379/x?cacert=/a/b.pem"
 
 
-def test_a_record_of_another_program_is_refused_by_name(etcd: EtcdPlace, space: str, store: Store) -> None:
+def test_h24_a_record_of_another_program_is_shown_as_damaged_and_never_free(
+    etcd: EtcdPlace, space: str, store: Store
+) -> None:
     ask(etcd.server.port, "kv/put", {"key": b64encode(f"{space}/lock/apt:a".encode()).decode(), "value": "Zm9v"})
-    for command in (Read(APT), Extend(APT, {}, "1"), Create(APT, {}, 1.0, "", 60.0)):
-        with pytest.raises(StoreRefused, match=f"{space}/lock/apt:a"):
-            store.perform(command, LIMIT)
+    assert "damage" in shows(store.perform(Read(APT), LIMIT)).fields
+    is_a(Conflict, store.perform(Create(APT, {}, 1.0, "", 60.0), LIMIT))
+    with pytest.raises(StoreRefused, match="'apt' in etcd is damaged"):
+        store.perform(Extend(APT, {}, None), LIMIT)
 
 
 # --- no space ---------------------------------------------------------------------------------------------------------

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final
 
-from lockstead.errors import StoreRefused
 from lockstead.frozen import frozen
 from lockstead.protocol.commands import Absent, Command, Extend, Read
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd import wire
 from lockstead.stores.etcd.errors import LeaseGone
 from lockstead.stores.etcd.extend import counted, judged
-from lockstead.stores.etcd.steps import Beat, Steps, ask, beats_in, shared, term_of
+from lockstead.stores.etcd.steps import Beat, Steps, ask, beats_in, record_in, shared, term_of
 from lockstead.stores.etcd.talk import Talker
 from lockstead.stores.etcd.wire import Json, Kv, Root
+from lockstead.stores.kept import is_damaged
 from lockstead.values import Name
 
 GETS_MAX: Final = 100
@@ -59,7 +59,7 @@ def batch(talker: Talker, commands: Sequence[Command[Any]]) -> Steps[list[Any]]:
     moving: list[_Move] = []
     for number, (one, hold) in renewals.items():
         kv = seen.get(one.name)
-        if isinstance(kv, StoreRefused) or one.name not in seen:
+        if one.name not in seen or (isinstance(kv, Kv) and is_damaged(kv.fields)):
             continue
         standing = kv if isinstance(kv, Kv) else None
         answers[number] = judged(talker.leases, one, standing, beats.get(hold.lease), term)
@@ -108,9 +108,9 @@ def _moved(talker: Talker, moving: list[_Move], answers: list[Any]) -> Steps[Non
                 answers[move.number] = counted(talker.leases, move.command, now, beat)
 
 
-def _seen(root: Root, names: set[Name]) -> Steps[tuple[dict[Name, Kv | Absent | StoreRefused], str]]:
+def _seen(root: Root, names: set[Name]) -> Steps[tuple[dict[Name, Kv | Absent], str]]:
     """Read many records; missing is what was not read. The term is empty if it changed on the way."""
-    seen: dict[Name, Kv | Absent | StoreRefused] = {}
+    seen: dict[Name, Kv | Absent] = {}
     terms: set[str] = set()
     if len(names) > GETS_MAX:
         for space, group in groupby(sorted(names, key=lambda name: name.space.value), key=lambda name: name.space):
@@ -121,7 +121,9 @@ def _seen(root: Root, names: set[Name]) -> Steps[tuple[dict[Name, Kv | Absent | 
             body = yield from ask(wire.range_of("Range", start, stop, limit=limit))
             terms.add(term_of(body))
             if not body.get("more"):
-                found = {root.name_of(wire.text(item["key"]), space): item for item in body.get("kvs", ())}
+                found: dict[Name | None, list[Json]] = {}
+                for item in body.get("kvs", ()):
+                    found.setdefault(root.name_of(wire.text(item["key"]), space), []).append(item)
                 seen.update({name: _record(found.get(name)) for name in wanted})
     left = list(names - seen.keys())
     for some in (left[first : first + GETS_MAX] for first in range(0, len(left), GETS_MAX)):
@@ -130,12 +132,9 @@ def _seen(root: Root, names: set[Name]) -> Steps[tuple[dict[Name, Kv | Absent | 
         body = yield from ask(wire.txn("Range", [], gets, []))
         terms.add(term_of(body))
         for name, one in zip(some, body["responses"], strict=True):
-            seen[name] = _record((one["response_range"].get("kvs") or [None])[0])
+            seen[name] = _record(one["response_range"].get("kvs"))
     return seen, terms.pop() if len(terms) == 1 else ""
 
 
-def _record(item: Json | None) -> Kv | Absent | StoreRefused:
-    try:
-        return Absent() if item is None else wire.kv_of(item)
-    except StoreRefused as error:
-        return error
+def _record(found: list[Json] | None) -> Kv | Absent:
+    return record_in(found) or Absent()

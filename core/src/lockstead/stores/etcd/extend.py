@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lockstead.errors import StoreUnavailable
+from lockstead.errors import StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Extend, Snapshot
+from lockstead.reading import DAMAGE
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd import wire
 from lockstead.stores.etcd.errors import LeaseGone
@@ -31,6 +32,7 @@ from lockstead.stores.etcd.steps import (
     term_of,
 )
 from lockstead.stores.etcd.wire import NO_LEASE, Kv, Root
+from lockstead.stores.kept import is_damaged
 
 Answer = Snapshot | Conflict | Absent
 
@@ -158,6 +160,10 @@ class Extension:
     def _written(self, kv: Kv, beat: Beat | None) -> Steps[tuple[Kv | None, str]]:
         """Write fields, lease or both, if the record is still this one; give it as it then stands, and the term."""
         name = self._command.name
+        if is_damaged(kv.fields):
+            raise StoreRefused(
+                f"the record of {name.key!r} in etcd is damaged: {kv.fields[DAMAGE]}; break it with now=True (--now)"
+            )
         base = self._root.base(name) + ":"
         lease, is_alone = (NO_LEASE, False) if beat is None else (beat.lease, beat.is_alone)
         fields = {**kv.fields, **self._fields}

@@ -15,7 +15,7 @@ from lockstead.errors import OutcomeUnknown, StoreUnavailable
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd import wire
 from lockstead.stores.etcd.errors import LeaseGone, each_answered
-from lockstead.stores.etcd.steps import TURNS_MAX, Steps, ask, end, grant, record_in
+from lockstead.stores.etcd.steps import TURNS_MAX, Steps, ask, cleared, end, grant, record_in
 from lockstead.stores.etcd.wire import Json, Kv, Root
 from lockstead.values import Name
 
@@ -224,8 +224,12 @@ class Line:
             wire.get(queue, wire.end_of(queue), **ahead),
             wire.get(base, wire.end_of(base)),
         ]
-        body = yield from ask(wire.txn("Look", [], [{"request_range": one} for one in reads], []))
-        own, before, record = (one["response_range"].get("kvs") for one in body["responses"])
+        for _ in range(TURNS_MAX):
+            body = yield from ask(wire.txn("Look", [], [{"request_range": one} for one in reads], []))
+            own, before, record = (one["response_range"].get("kvs") for one in body["responses"])
+            is_stray = bool(before) and before[0].get("lease", wire.NO_LEASE) == wire.NO_LEASE
+            if not is_stray or not (yield from cleared(self.root, place.key)):
+                break
         return Sight(
             stands=bool(own) and own[0]["create_revision"] == place.created,
             ahead=wire.text(before[0]["key"]) if before else None,

@@ -26,6 +26,10 @@ TURNS_MAX: Final = 16
 """Turns of one conversation. Each but the first is caused by a change that somebody else made."""
 
 
+STRAYS_MAX: Final = 60
+"""Keys of a queue that are looked at together: etcd takes 128 operations in a transaction."""
+
+
 class Course(Generic[T]):
     """Where a conversation stands. One driver blocks, one awaits; both push it on by what came of its last request."""
 
@@ -88,7 +92,7 @@ def term_of(body: Json) -> str:
 
 def record_in(found: list[Json] | None) -> Kv | None:
     """Give the record that a range showed."""
-    return wire.kv_of(found[0]) if found else None
+    return wire.kv_of(wire.first_of(found)) if found else None
 
 
 def look(root: Root, name: Name) -> Steps[tuple[Kv | None, str]]:
@@ -96,6 +100,22 @@ def look(root: Root, name: Name) -> Steps[tuple[Kv | None, str]]:
     base = root.base(name) + ":"
     body = yield from ask(wire.range_of("Range", base, wire.end_of(base)))
     return record_in(body.get("kvs")), term_of(body)
+
+
+def cleared(root: Root, key: str) -> Steps[bool]:
+    """Delete what stands in the queue of a key without a lease: no place of ours, and it would stand there for ever.
+
+    True if something was deleted, so that the queue is worth another look.
+    """
+    queue = root.queue(key)
+    body = yield from ask(wire.range_of("Range", queue, wire.end_of(queue), limit=str(STRAYS_MAX), keys_only=True))
+    strays = [item["key"] for item in body.get("kvs", ()) if item.get("lease", wire.NO_LEASE) == wire.NO_LEASE]
+    if not strays:
+        return False
+    same = [{"target": "LEASE", "result": "EQUAL", "key": stray, "lease": wire.NO_LEASE} for stray in strays]
+    gone = [{"request_delete_range": {"key": stray}} for stray in strays]
+    deleted = yield from ask(wire.txn("Clear", same, gone, []))
+    return bool(deleted.get("succeeded"))
 
 
 def grant(ttl: int) -> Steps[Beat]:

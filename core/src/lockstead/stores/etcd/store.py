@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
-from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
+from lockstead.protocol.commands import Command, List, StoreClock, TokenSource, Traits
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.bounds import LISTING_MAX, Bounds, bounds_of
+from lockstead.stores.bounds import LISTING_MAX, Bounds
 from lockstead.stores.etcd import wire
 from lockstead.stores.etcd.batch import batch
 from lockstead.stores.etcd.errors import answered, is_token_spent
@@ -51,6 +51,11 @@ CLEANUP_LIMIT: Final = 1.0
 
 BEHIND_US: Final = (b"no leader", b"leader changed", b"request timed out", b"server stopped", b"not capable")
 """What a member says that cannot serve just now, so that another one is asked next time."""
+
+
+ANSWER_MAX: Final = 5 << 20
+"""Bytes of all that is read for one command. etcd takes values of up to 1.5 MiB, which are 2 MiB in JSON: one that
+somebody put in the place of a record has to be seen before an operator can remove it."""
 
 
 class EtcdStore:
@@ -92,7 +97,7 @@ class EtcdStore:
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds: one transaction, and what its lease needs."""
-        return cast(A, self._carried_within(self._talker.steps(command), bounds_of(command, limit)))
+        return cast(A, self._carried_within(self._talker.steps(command), _bounds(command, limit)))
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
         """Renew many leases by one KeepAlive and one range; what is left over is carried out one by one."""
@@ -214,7 +219,7 @@ class EtcdStore:
 
     async def aperform(self, command: Command[Any], limit: float) -> Any:
         """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
-        bounds = bounds_of(command, limit)
+        bounds = _bounds(command, limit)
         course = Course(self._talker.steps(command))
         outcome: Response | StoreError | None = None
         try:
@@ -327,3 +332,7 @@ class EtcdStore:
         if sockets is not None:
             sockets.close()
         self._awaiting.close()
+
+
+def _bounds(command: Command[Any], limit: float) -> Bounds:
+    return Bounds(limit, LISTING_MAX if isinstance(command, List) else ANSWER_MAX)

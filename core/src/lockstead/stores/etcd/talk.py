@@ -36,6 +36,7 @@ from lockstead.stores.etcd.steps import (
     Beat,
     Steps,
     ask,
+    cleared,
     doubtful,
     end,
     lives,
@@ -45,6 +46,7 @@ from lockstead.stores.etcd.steps import (
     term_of,
 )
 from lockstead.stores.etcd.wire import NO_LEASE, Json, Kv, Root
+from lockstead.stores.kept import is_damaged
 from lockstead.values import Name
 
 
@@ -80,7 +82,7 @@ class Talker:
     def _list(self, command: List) -> Steps[Listing]:
         """Read all pages of a listing, as they stood at the first one."""
         start, stop = self.root.span(command.space, command.key, command.part_prefix)
-        entries: list[tuple[Name, Snapshot]] = []
+        entries: dict[Name, Kv] = {}
         more: Json = {"limit": str(wire.PAGE)}
         while True:
             body = yield from ask(wire.range_of("List", start, stop, **more))
@@ -88,9 +90,11 @@ class Talker:
             for item in found:
                 name = self.root.name_of(wire.text(item["key"]), command.space)
                 if name is not None and name.part.startswith(command.part_prefix):
-                    entries.append((name, wire.kv_of(item).snapshot()))
+                    kv = wire.kv_of(item)
+                    if name not in entries or not is_damaged(kv.fields):
+                        entries[name] = kv
             if not body.get("more"):
-                return Listing(tuple(entries))
+                return Listing(tuple((name, kv.snapshot()) for name, kv in entries.items()))
             start = wire.text(found[-1]["key"]) + "\0"
             more.setdefault("revision", body["header"]["revision"])
 
@@ -180,6 +184,8 @@ class _Taking:
             if self._is_other(record_in(stands)) or not command.asker:
                 return Conflict()
             if first and wire.text(first[0]["key"]) != talker.root.place(command.name.key, command.asker):
+                if first[0].get("lease", NO_LEASE) == NO_LEASE and (yield from cleared(talker.root, command.name.key)):
+                    continue
                 return Conflict(is_queued=True)
             created = first[0]["create_revision"] if first else None
             self._place = talker.line.stands(command.name.key, command.asker, created)

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import quote, unquote
 
-from lockstead.errors import StoreRefused
 from lockstead.frozen import frozen
 from lockstead.protocol.commands import Snapshot
+from lockstead.reading import RECORD_BYTES_MAX, TOO_LARGE
+from lockstead.stores.kept import NO_HEAD, NO_MAP, bounded, unreadable
 from lockstead.values import Name, Space
 
 PREFIX_BYTES_MAX: Final = 512
@@ -28,6 +29,9 @@ PAGE: Final = 1000
 
 NO_LEASE: Final = "0"
 SLOTS: Final = ("a", "b")
+_SLOT_ENDS: Final = frozenset(f":{slot}" for slot in SLOTS)
+STANDS_MAX: Final = 9e9
+"""Seconds: the longest lease that etcd grants."""
 
 _ABOVE: Final = {"/": "0", ":": ";"}
 """The character that follows a separator: where the range of what stands below it ends."""
@@ -97,7 +101,8 @@ class Root:
             name = Name(unquote(escaped, errors="strict"), space, unquote(part, errors="strict"))
         except UnicodeDecodeError:
             return None
-        return name if colon and escaped and slot in SLOTS and self.slot(name, slot) == key else None
+        # with whatever slot: what stands there beside ours is in the way, and has to be seen
+        return name if colon and escaped and self.slot(name, slot) == key else None
 
 
 def end_of(below: str) -> str:
@@ -151,26 +156,31 @@ def value_of(fields: Mapping[str, str], stands: float, *, is_alone: bool) -> str
 
 
 def kv_of(item: Json) -> Kv:
-    """Read one key of an answer; StoreRefused, naming it, if it is no record."""
-    key = text(item["key"])
+    """Read one key of an answer; what is no record has the fields of `unreadable`."""
+    key, lease = text(item["key"]), item.get("lease", NO_LEASE)
+    fields, stands, is_alone = _value(item.get("value", ""))
+    if key[-2:] not in _SLOT_ENDS:
+        fields = unreadable("its key ends in no slot of ours")
+    return Kv(key, item["create_revision"], item["mod_revision"], lease, fields, stands, is_alone)
+
+
+def _value(encoded: str) -> tuple[dict[str, str], float, bool]:
+    """Read a record's value: its fields, for how long it stands, and whether it hangs alone on its lease."""
+    if len(encoded) > 2 * RECORD_BYTES_MAX:
+        return unreadable(TOO_LARGE), 0.0, False
     try:
-        value = json.loads(b64decode(item.get("value", "")))
+        value = json.loads(b64decode(encoded))
         fields, stands, lease = value["fields"], float(value.get("stands", 0.0)), value.get("lease", "shared")
-        if not all(isinstance(said, str) for said in fields.values()) or not math.isfinite(stands):
-            raise TypeError("fields are text")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreRefused(
-            f"what stands under {key!r} is no record of lockstead; remove it, or choose another prefix"
-        ) from error
-    return Kv(
-        key=key,
-        created=item["create_revision"],
-        changed=item["mod_revision"],
-        lease=item.get("lease", NO_LEASE),
-        fields=fields,
-        stands=stands,
-        is_alone=lease == "alone",
-    )
+        if not isinstance(fields, dict) or not 0 <= stands <= STANDS_MAX:
+            return unreadable(NO_HEAD), 0.0, False
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return unreadable(NO_MAP), 0.0, False
+    return bounded(fields), stands, lease == "alone"
+
+
+def first_of(found: list[Json]) -> Json:
+    """Give the record of those that stand under one name: there is one, unless somebody wrote another beside it."""
+    return next((item for item in found if text(item["key"])[-2:] in _SLOT_ENDS), found[0])
 
 
 def ttl_of(stands: float) -> int:

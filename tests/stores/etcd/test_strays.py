@@ -1,0 +1,82 @@
+"""What somebody else put beside records and places of etcd keeps nobody waiting for ever."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lockstead.errors import StoreRefused
+from lockstead.protocol.commands import Conflict, Create, Extend, List, Read, Remove, Removed, Snapshot
+from lockstead.stores.etcd.wire import b64
+from lockstead.stores.port import Store
+from lockstead.testing.conformance.base import is_a, shows
+from lockstead.values import Space
+from tests.servers.etcd import EtcdPlace, ask, keys_below
+from tests.stores.etcd.test_queue import APT, LIMIT, Waiter, taking, until
+
+
+def put(etcd: EtcdPlace, key: str, value: str = "", lease: str = "0") -> None:
+    ask(etcd.server.port, "kv/put", {"key": b64(key), "value": b64(value), "lease": lease})
+
+
+@pytest.mark.parametrize("strays", [1, 150])
+def test_a_stray_key_in_a_queue_blocks_nobody(etcd: EtcdPlace, store: Store, space: str, strays: int) -> None:
+    for number in range(strays):
+        put(etcd, f"{space}/queue/apt/evil{number}")
+    first = shows(store.perform(taking("anna/1"), LIMIT))
+    assert keys_below(etcd.server.port, f"{space}/queue/apt/") == {}
+    # one that was there before somebody came to wait
+    put(etcd, f"{space}/queue/apt/evil")
+    waiter = Waiter(store, "ben/1")
+    until(lambda: "ben%2F1" in str(keys_below(etcd.server.port, f"{space}/queue/apt/")), "nobody queues")
+    is_a(Removed, store.perform(Remove(APT, first.incarnation), LIMIT))
+    assert waiter.has_turn.wait(20.0)
+    waiter.stop.set()
+    shows(store.perform(taking("ben/1"), LIMIT))
+
+
+def test_a_place_on_a_lease_is_somebodys_and_is_respected(etcd: EtcdPlace, store: Store, space: str) -> None:
+    lease = ask(etcd.server.port, "lease/grant", {"TTL": "600"})["ID"]
+    put(etcd, f"{space}/queue/apt/theirs", lease=lease)
+    assert store.perform(taking("anna/1"), LIMIT) == Conflict(is_queued=True)
+    assert f"{space}/queue/apt/theirs" in keys_below(etcd.server.port, f"{space}/queue/apt/")
+    ask(etcd.server.port, "lease/revoke", {"ID": lease})
+    shows(store.perform(taking("anna/1"), LIMIT))
+
+
+RECORD = {"v": "1", "identity": "evil/1", "owner": "evil", "ttl": "1"}
+VALUES = {
+    "a life beyond any lease": json.dumps({"fields": RECORD, "stands": 1e10, "lease": "alone"}),
+    "a negative life": json.dumps({"fields": RECORD, "stands": -1, "lease": "alone"}),
+    "a life that is no number": '{"fields":{},"stands":' + "9" * 5000 + "}",
+    "a deep one": '{"fields":' + "[" * 200_000,
+    "a giant": json.dumps({"fields": {**RECORD, "x": "y" * 1_000_000}}),
+}
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("slot", ["a", "b", "z"])
+def test_h24_a_record_that_would_stand_for_ever_is_damaged_and_can_be_removed(
+    etcd: EtcdPlace, store: Store, space: str, value: str, slot: str
+) -> None:
+    put(etcd, f"{space}/lock/apt:{slot}", VALUES[value])
+    is_a(Conflict, store.perform(Create(APT, {"v": "1"}), LIMIT))
+    seen = shows(store.perform(Read(APT), LIMIT))
+    assert "damage" in seen.fields
+    assert [name for name, _ in store.perform(List(Space.LOCK), LIMIT).entries] == [APT]
+    with pytest.raises(StoreRefused, match="break it with now=True"):
+        store.perform(Extend(APT, {"a": "1"}, seen.incarnation), LIMIT)
+    is_a(Removed, store.perform(Remove(APT, seen.incarnation), LIMIT))
+    shows(store.perform(taking("anna/1"), LIMIT))
+
+
+def test_a_key_beside_a_record_of_ours_does_not_hide_it(etcd: EtcdPlace, store: Store, space: str) -> None:
+    first = shows(store.perform(taking("anna/1"), LIMIT))
+    put(etcd, f"{space}/lock/apt:A", "x")
+    put(etcd, f"{space}/lock/apt:z", "x")
+    assert shows(store.perform(Read(APT), LIMIT)).incarnation == first.incarnation
+    (entry,) = store.perform(List(Space.LOCK), LIMIT).entries
+    assert entry[1].incarnation == first.incarnation
+    renewed = store.perform(Extend(APT, {}, first.incarnation, lives=60.0), LIMIT)
+    assert is_a(Snapshot, renewed).fields == first.fields
