@@ -201,6 +201,15 @@ def test_h05_an_absent_record_is_what_we_removed_only_while_nobody_else_can_have
     assert session.run() is (Outcome.NOT_OURS if is_late else Outcome.REMOVED)
 
 
+def test_h05_an_absent_record_after_a_request_that_was_never_sent_is_somebody_elses_work() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    session = bench.session(remove(lease, bench.terms())).unsent()
+    bench.store.perform(Remove(APT, lease.incarnation))  # by an administrator, say
+    session.wait()
+    assert session.commit().outcome is Outcome.NOT_OURS
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_h05_a_members_absent_registration_is_what_it_removed_only_until_its_deadline(is_late: bool) -> None:
     bench = Bench(ttl=10)

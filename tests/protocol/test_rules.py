@@ -16,7 +16,16 @@ from lockstead.protocol.commands import Create, Extend, List, Pause, Read, Remov
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.members import Attached, drain, member_name, renew_member, withdraw
 from lockstead.protocol.record import Revocation, revocation_text
-from lockstead.protocol.release import Had, Outcome, break_lease, give_back, may_remove_after_loss, release, sweep
+from lockstead.protocol.release import (
+    Had,
+    Outcome,
+    break_lease,
+    give_back,
+    may_remove_after_loss,
+    release,
+    remove,
+    sweep,
+)
 from lockstead.protocol.renew import Over, renew
 from lockstead.protocol.terms import LeaseId, draw
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
@@ -123,6 +132,26 @@ def test_rule_02_an_adoption_that_comes_too_late_adopts_nothing() -> None:
     assert bench.standing().incarnation == other.lease.incarnation  # type: ignore[union-attr]
     session.commit()
     session.expect(Pause)
+
+
+@pytest.mark.parametrize("field", ["ended", "closing", "revoked"])
+@pytest.mark.parametrize("read_before", [True, False])
+def test_rule_02_what_is_ending_already_is_not_adopted_though_it_is_ours(field: str, read_before: bool) -> None:
+    """An operator breaks what our Create, whose answer was lost, wrote: seen by the read, or by the Extend alone."""
+    bench = Bench(ttl=10)
+    session = bench.asking("a").lose()
+    own = bench.standing()
+    assert own is not None
+    said = {field: revocation_text(Revocation("op", "x")) if field == "revoked" else "1"}
+    if not read_before:
+        session.commit()
+    bench.store.perform(Extend(APT, said, own.incarnation))
+    if not read_before:
+        session.expect(Extend)
+        session.commit().expect(Read)
+    grant = session.run()
+    assert isinstance(grant, Grant)
+    assert grant.lease.incarnation != own.incarnation
 
 
 # --- 3: the ttl belongs to the incarnation ---------------------------------------------------------------------------
@@ -240,6 +269,19 @@ def test_rule_04_attach_that_registers_just_before_closing_is_waited_for() -> No
     owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
     owner.commit().commit()
     owner.expect(Pause)
+
+
+def test_rule_04_attach_that_meets_closing_with_its_renewal_withdraws() -> None:
+    """The owner closes between the read of who attaches and its Extend."""
+    bench = Bench()
+    lease = bench.granted("a").lease
+    member = bench.attaching(lease, "m").commit().commit()
+    member.expect(Extend)
+    bench.store.perform(Extend(APT, CLOSING, lease.incarnation))
+    member.commit().expect(Remove)
+    outcome = member.run()
+    assert isinstance(outcome, Over)
+    assert member_name(lease, "m") not in bench.store.entries
 
 
 def test_rule_04_attach_that_registers_after_the_list_sees_closing_and_withdraws() -> None:
@@ -693,6 +735,18 @@ def test_rule_12_reclaim_closes_lists_waits_and_only_then_replaces() -> None:
     session.commit()
     session.expect(Replace)
     assert isinstance(session.run(), Grant)
+
+
+def test_rule_12_reclaim_spares_who_came_while_it_waited_for_members() -> None:
+    bench = Bench(ttl=10)
+    old = bench.granted("a", owner="pub").lease
+    session = bench.asking(bench.want("a2", owner="pub", reclaim=True), tries_once=True).commit().commit().commit()
+    session.expect(List)
+    session.commit().expect(Read)
+    bench.session(remove(old, bench.terms())).run()
+    bench.granted("c", owner="somebody else")
+    assert isinstance(session.run(), Contended)
+    assert bench.holder == "c"
 
 
 def test_rule_12_reclaim_with_a_live_member_is_contended_when_the_time_is_up() -> None:

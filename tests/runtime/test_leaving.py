@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gc
 import pickle
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import lockstead
 from lockstead import Client, Ending, LeaseLost, LossReason, NotAcquired, Predecessor
 from lockstead.events import Abandoned, LockEvent, Lost, Released, ReleaseFailed
-from lockstead.protocol.commands import Extend, Remove
-from tests.runtime.faulty import Faulty, lose_answer, refuse, until
+from lockstead.protocol.commands import Command, Extend, Remove, TokenSource, Traits
+from lockstead.values import Space
+from tests.runtime.faulty import Faulty, SetClock, client_with, lose_answer, refuse, until
 
 
 @pytest.fixture
@@ -328,3 +332,49 @@ def test_a_closed_client_refuses_at_once_instead_of_waiting_for_ever(client: Cli
     client.close()
     with pytest.raises(lockstead.StoreRefused, match="closed"):
         client.lock("apt").acquire()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_h06_who_leaves_after_the_deadline_touches_nothing_though_nobody_noticed_the_loss(shared: bool) -> None:
+    """The process stood still past the deadline, and its keeper has not looked at the clock since."""
+
+    class Clock(SetClock):
+        """Whose time has gone by for the block alone."""
+
+        ahead = 0.0
+
+        def now(self) -> float:
+            return self.at + (self.ahead if threading.current_thread() is threading.main_thread() else 0.0)
+
+    store, clock = Faulty(), Clock()
+    client = client_with(store, clock)
+    lease = client.lock("apt", ttl=300).acquire()
+    if shared:
+        lease.share()
+    store.seen.clear()
+    clock.ahead = 298.0
+    assert lease.release() is False
+    # its own registration is all that it may take back
+    assert [command for command in store.seen if command.name.space is Space.LOCK] == []  # type: ignore[attr-defined]
+    assert client.lock("apt").inspect() is not None
+    client.close()
+
+
+def test_h06_h17_a_token_that_was_drawn_past_the_deadline_is_given_to_nobody() -> None:
+    class Drawn(Faulty):
+        @property
+        def traits(self) -> Traits:
+            return replace(super().traits, tokens=TokenSource.DRAWN)
+
+    store, clock = Drawn(), SetClock()
+    client = client_with(store, clock)
+    lease = client.lock("apt", ttl=300).acquire()
+
+    def stands_still(command: Command[Any]) -> None:
+        if isinstance(command, Extend) and command.name.space is Space.COMPANION:
+            clock.at += 298.0
+
+    store.before = stands_still
+    with pytest.raises(LeaseLost, match="EXPIRED"):
+        lease.sequencer()
+    client.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstead import Client
-from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused
+from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.protocol import acquire, members, release, renew, terms
 from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Snapshot, ask
 from lockstead.protocol.lifecycle import Duty, State, Tenure
@@ -19,7 +19,7 @@ from lockstead.testing.simulation.process import Process
 from lockstead.testing.simulation.store import SHARED
 from lockstead.values import Ending, Predecessor
 from tests.protocol import test_hazards, test_lifecycle, test_rules
-from tests.runtime import test_breaking
+from tests.runtime import test_breaking, test_leaving
 from tests.runtime.faulty import Faulty
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
@@ -113,6 +113,47 @@ def _client(_: Path) -> Iterator[Mapping[str, Any]]:
     store = Faulty()
     with Client(store) as client:
         yield {"client": client, "store": store}
+
+
+@mutant(
+    "an own record is adopted though it is ending",
+    "an operator has broken what a lost Create wrote: the key is free, and whoever comes next is the second holder",
+    test_rules.test_rule_02_what_is_ending_already_is_not_adopted_though_it_is_ours,
+    field="revoked",
+    read_before=True,
+)
+def adopts_what_is_ending() -> list[Patch]:
+    def adopt(want: Any, seen: Any, record: Any, terms: Any) -> Any:
+        reply = yield from ask(Extend(want.name, {}, seen.incarnation, lives=terms.settings.ttl))
+        if not isinstance(reply.answer, Snapshot) or terms.decode(want.name, reply.answer).holder != want.holder:
+            return None
+        return acquire._granted(want, reply, reply.answer, Predecessor(Ending.UNKNOWN), terms)
+
+    return [(acquire, "_adopt", adopt)]
+
+
+@mutant(
+    "reclaim replaces whatever stands there once the members have left",
+    "while it waited for them, somebody else took the lock: a living holder is overtaken",
+    test_rules.test_rule_12_reclaim_spares_who_came_while_it_waited_for_members,
+)
+def reclaim_without_a_second_look() -> list[Patch]:
+    true = acquire._reclaim
+
+    def reclaim(want: Any, seen: Any, record: Any, terms: Any, gives_up_at: float | None) -> Any:
+        script = true(want, seen, record, terms, gives_up_at)
+        command = next(script)
+        while True:
+            reply = yield command
+            if isinstance(command, Read) and isinstance(reply.answer, Snapshot):
+                latest = terms.decode(want.name, reply.answer)
+                return (yield from acquire._take_over(want, reply.answer, latest, terms, queues=False))
+            try:
+                command = script.send(reply)
+            except StopIteration as stop:
+                return stop.value
+
+    return [(acquire, "_reclaim", reclaim)]
 
 
 @mutant(
@@ -251,6 +292,47 @@ def absent_is_always_what_we_removed() -> list[Patch]:
         return (yield from true(lease, terms, revision))
 
     return everywhere(true, take_back)
+
+
+@mutant(
+    "an absent record is what we removed, though our request was never sent",
+    "an administrator has deleted it, and the release that could not be sent says that it gave it back",
+    test_hazards.test_h05_an_absent_record_after_a_request_that_was_never_sent_is_somebody_elses_work,
+)
+def never_sent_counts_as_removed() -> list[Patch]:
+    true = members.take_back
+
+    def take_back(lease: Any, terms: Any, revision: str | None = None, *, ours_until: float = 0.0) -> Any:
+        script = true(lease, terms, revision, ours_until=ours_until)
+        command = next(script)
+        while True:
+            try:
+                reply = yield command
+            except (OutcomeUnknown, StoreUnavailable):
+                command = script.throw(OutcomeUnknown("no answer"))
+                continue
+            try:
+                command = script.send(reply)
+            except StopIteration as stop:
+                return stop.value
+
+    return everywhere(true, take_back)
+
+
+@mutant(
+    "whoever leaves does not look at the clock",
+    "a process that stood still past its deadline removes a lease that it believed in no more",
+    test_leaving.test_h06_who_leaves_after_the_deadline_touches_nothing_though_nobody_noticed_the_loss,
+    shared=False,
+)
+def leaves_without_a_look_at_the_clock() -> list[Patch]:
+    true = Keeper.leave
+
+    def leave(self: Any, kept: Any, now: float) -> Any:
+        del now
+        return true(self, kept, float("-inf"))
+
+    return [(Keeper, "leave", leave)]
 
 
 @mutant(

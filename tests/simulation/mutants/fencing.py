@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from lockstead import conversations
 from lockstead.protocol import fence
 from lockstead.protocol.commands import Absent, Extend, Read, Snapshot, TokenSource, ask
 from lockstead.protocol.terms import draw, loss
+from lockstead.values import Sequencer
 from tests.protocol import test_hazards, test_rules
+from tests.runtime import test_leaving
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
 
@@ -85,3 +88,20 @@ def token_not_shared_between_siblings() -> list[Patch]:
 )
 def native_token_without_a_look() -> list[Patch]:
     return [(fence, "loss", lambda lease, answer, terms: None)]
+
+
+@mutant(
+    "a token that was drawn past the deadline is given out",
+    "the draw took as long as the lease: whoever holds it now has a lower token, or none yet",
+    test_leaving.test_h06_h17_a_token_that_was_drawn_past_the_deadline_is_given_to_nobody,
+)
+def token_drawn_past_the_deadline() -> list[Patch]:
+    true = conversations.sequencer
+
+    def sequencer(lease: Any) -> Any:
+        lease.check()
+        if lease._tenure.token is None:
+            lease._tenure.token = yield from fence.draw_token(lease._tenure.lease, lease._kept.terms, salt="s")
+        return Sequencer(lease.key, lease._tenure.token)
+
+    return everywhere(true, sequencer)

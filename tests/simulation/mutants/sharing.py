@@ -47,9 +47,26 @@ def attach_without_looking_for_closing() -> list[Patch]:
             reply = yield from ask(Extend(lease.name, {"closing": "1"}, lease.incarnation))
         except (StoreUnavailable, OutcomeUnknown):
             return release.Outcome.LEFT
-        return reply.answer if isinstance(reply.answer, Snapshot) else release.Outcome.NOT_OURS
+        return reply if isinstance(reply.answer, Snapshot) else release.Outcome.NOT_OURS
 
     return [(terms.Terms, "decode", decode), (release, "_close", close)]
+
+
+@mutant(
+    "attach takes a renewal for good that shows `closing`",
+    "the owner closed between its read and its renewal, has listed nobody, and removes the record",
+    test_rules.test_rule_04_attach_that_meets_closing_with_its_renewal_withdraws,
+)
+def attach_accepts_closing() -> list[Patch]:
+    true = renew.renew
+
+    def renewing(lease: Any, fields: Any, terms: Any) -> Any:
+        renewed = yield from true(lease, fields, terms)
+        if isinstance(renewed, renew.Renewed) and renewed.deadline is None:
+            return replace(renewed, deadline=terms.deadline(renewed.sent_at, lease.ttl))
+        return renewed
+
+    return [(members, "renew", renewing)]
 
 
 @mutant(
@@ -78,7 +95,7 @@ def member_reads_before_registering() -> list[Patch]:
 def release_without_closing() -> list[Patch]:
     def close(lease: Any, terms: Any, bound_at: float) -> Any:
         reply = yield from ask(Read(lease.name))
-        return reply.answer if isinstance(reply.answer, Snapshot) else release.Outcome.NOT_OURS
+        return reply if isinstance(reply.answer, Snapshot) else release.Outcome.NOT_OURS
 
     return [(release, "_close", close)]
 
