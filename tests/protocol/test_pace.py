@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from lockstead.errors import OutcomeUnknown, StoreRefused
-from lockstead.protocol.commands import Create, Extend, Pause, Read, Remove, StoreClock
+from lockstead.protocol.commands import Create, Extend, List, Pause, Read, Remove, Replace, StoreClock
 from lockstead.protocol.fence import draw_token
-from lockstead.protocol.members import Attached, member_name
-from lockstead.protocol.release import Outcome, remove
+from lockstead.protocol.members import Attached, drain, member_name
+from lockstead.protocol.release import Outcome, release, remove
 from lockstead.testing.simulation.store import DATED, NONE
 from lockstead.values import Space
 from tests.protocol.bench import APT, Bench, Session
@@ -126,6 +126,53 @@ def test_a_dead_key_that_turns_writes_away_is_not_taken_over_in_a_volley() -> No
     bench.now += 1000
     session = bench.asking(bench.want("a"), tries_once=True).commit()
     assert pauses_until_it_raises(session) == [0.1, 0.5, 1.0]
+
+
+def test_rule_12_who_reclaims_closes_once_and_then_keeps_the_stores_pace() -> None:
+    bench = Bench(replace(PACED, clock=StoreClock.SHARED))
+    bench.granted("a", owner="pub")
+    session = bench.asking(bench.want("a2", owner="pub", reclaim=True), tries_once=True).commit().commit()
+    session.expect(Extend)
+    session.commit().commit().commit()
+    session.expect(Replace)
+    pauses: list[float] = []
+    with pytest.raises(OutcomeUnknown):
+        while True:
+            match session.command:
+                case Pause():
+                    pauses.append(session.command.at_least)
+                    session.wait()
+                case Replace():
+                    turned_away(session)
+                case _:
+                    assert isinstance(session.command, Read | List)
+                    session.commit()
+    assert pauses == [0.1, 0.5, 1.0]
+
+
+def test_who_could_not_judge_a_dead_holder_or_member_for_writes_turned_away_asks_at_the_stores_pace() -> None:
+    """On Cloud Storage the verdict is a write to the companion, and it takes one change a second as well."""
+    bench = Bench(PACED)
+    lease = bench.granted("dead").lease
+    bench.joined(lease, "m")
+    bench.now += 1000
+    asking = bench.asking("a").commit().commit()
+    assert asking.expect(Extend).name.space is Space.COMPANION
+    assert turned_away(asking).expect(Pause).at_least == 1.0
+    draining = bench.session(drain(lease, bench.terms(), bound_at=bench.now + 30, salt="a")).commit()
+    assert draining.expect(Extend).name.space is Space.COMPANION
+    assert turned_away(draining).expect(Pause).at_least == 1.0
+
+
+def test_closing_is_asked_for_at_the_stores_pace() -> None:
+    bench = Bench(PACED)
+    lease = bench.granted("a").lease
+    session = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
+    pauses = []
+    for _ in range(4):
+        pauses.append(turned_away(session).expect(Pause).at_least)
+        session.wait()
+    assert pauses == [0.1, 0.5, 1.0, 1.0]
 
 
 # --- attaching where the record itself takes no more changes ---------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import Any
 
 from lockstead import Client
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
-from lockstead.protocol import acquire, members, release, renew, terms
-from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Snapshot, ask
+from lockstead.protocol import acquire, members, record, release, renew, terms
+from lockstead.protocol.commands import Absent, Create, Extend, Pause, Read, Remove, Snapshot, ask
 from lockstead.protocol.lifecycle import Duty, State, Tenure
 from lockstead.protocol.record import Record, encode
 from lockstead.runtime.engine import Engine
@@ -18,7 +18,7 @@ from lockstead.runtime.keeper import Keeper
 from lockstead.testing.simulation.process import Process
 from lockstead.testing.simulation.store import SHARED
 from lockstead.values import Ending, Predecessor
-from tests.protocol import test_hazards, test_lifecycle, test_rules
+from tests.protocol import test_hazards, test_lifecycle, test_pace, test_record, test_rules
 from tests.runtime import test_breaking, test_leaving
 from tests.runtime.faulty import Faulty
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
@@ -140,8 +140,8 @@ def adopts_what_is_ending() -> list[Patch]:
 def reclaim_without_a_second_look() -> list[Patch]:
     true = acquire._reclaim
 
-    def reclaim(want: Any, seen: Any, record: Any, terms: Any, gives_up_at: float | None) -> Any:
-        script = true(want, seen, record, terms, gives_up_at)
+    def reclaim(want: Any, reply: Any, record: Any, terms: Any, gives_up_at: float | None) -> Any:
+        script = true(want, reply, record, terms, gives_up_at)
         command = next(script)
         while True:
             reply = yield command
@@ -362,3 +362,30 @@ def nothing_is_swept() -> list[Patch]:
         return False
 
     return everywhere(release.sweep, sweep)
+
+
+@mutant(
+    "what was turned away is asked again at once",
+    "fifty members ask an object that takes one change a second ten times a second each, and none gets through",
+    test_pace.test_a_token_that_is_always_turned_away_ends_in_doubt_and_not_in_a_token,
+)
+def asks_in_a_volley() -> list[Patch]:
+    def again(self: Any, name: Any, turn: int) -> Any:
+        del turn
+        return Pause(name, self.settings.backoff_min, self.settings.backoff_min * 2, heeds=False)
+
+    return [(terms.Terms, "again", again)]
+
+
+@mutant(
+    "a renewal does not move `expires_at`",
+    "a gcslock or a Ruby gem in the same bucket deletes a lease that is renewed every few seconds",
+    test_record.test_stamps_are_put_on_what_writes_a_life_and_on_nothing_else,
+)
+def renewals_leave_expires_at() -> list[Patch]:
+    true = record.stamped
+
+    def stamped(command: Any, *more: Any, **others: Any) -> Any:
+        return command if isinstance(command, Extend) else true(command, *more, **others)
+
+    return everywhere(true, stamped)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lockstead.errors import OutcomeUnknown, StoreUnavailable
+from lockstead.errors import LossReason, OutcomeUnknown, StoreUnavailable
 from lockstead.protocol import acquire, book, expiry, members, release, renew, terms
 from lockstead.protocol.commands import Extend, Read, Remove, Snapshot, ask
 from lockstead.protocol.lifecycle import Tenure
+from lockstead.values import Name, Space
 from tests.protocol import test_expiry, test_hazards, test_rules, test_set_clock
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
@@ -190,6 +191,55 @@ def members_trust_a_clock_that_was_set() -> list[Patch]:
         return float(self.deadline(reply.sent_at - age, ttl))
 
     return [(terms.Terms, "deadline_by_look", by_look)]
+
+
+@mutant(
+    "what moved a revision counts from the receipt of the look before, not from its send",
+    "the answer to that look took seconds: it may have been renewed while it was under way, and not since",
+    test_set_clock.test_h31_of_looks_that_overlap_nobody_says_which_came_first,
+)
+def looks_count_from_their_receipt() -> list[Patch]:
+    true = book.Book.see
+
+    def see(self: Any, name: Any, seen: Any, reply: Any) -> Any:
+        known = self.looks.get(name)
+        look = true(self, name, seen, reply)
+        if known is not None and look.is_change(reply):
+            look = self.looks[name] = look._replace(changed_after=known.received_at)
+        return look
+
+    return [(book.Book, "see", see)]
+
+
+@mutant(
+    "the members of a lease share one registration",
+    "two threads of one process, or two tasks: the first that ends takes it back, and the owner waits for neither",
+    test_rules.test_rule_11_members_live_under_a_name_that_contains_the_incarnation_in_a_space_of_their_own,
+)
+def members_share_a_registration() -> list[Patch]:
+    def member_name(lease: Any, nonce: str) -> Name:
+        del nonce
+        return Name(lease.name.key, Space.MEMBER, f"{lease.incarnation}/all")
+
+    return everywhere(members.member_name, member_name)
+
+
+@mutant(
+    "a member that found no registration of its own goes on",
+    "the store came back empty: another process takes the lock, and this one goes on believing what it last knew",
+    test_hazards.test_h27_a_member_whose_registration_was_removed_is_lost,
+)
+def member_without_registration_goes_on() -> list[Patch]:
+    true = members.renew_member
+
+    def renew_member(lease: Any, registration: Any, fields: Any, terms: Any) -> Any:
+        outcome = yield from true(lease, registration, fields, terms)
+        if isinstance(outcome, renew.Over) and outcome.reason is LossReason.GONE:
+            at = terms.deadline((yield from ask(Read(lease.name))).sent_at, lease.ttl)
+            return members.MemberRenewed(at, at, at - lease.ttl)
+        return outcome
+
+    return everywhere(true, renew_member)
 
 
 @mutant(

@@ -166,18 +166,17 @@ def attempt(
         record = terms.decode(want.name, seen)
         if record.holder == want.holder and not record.ended:
             granted = yield from _fenced(want, (yield from _adopt(want, seen, record, terms)), terms)
-        elif (yield from is_over(want.name, record, reply, seen, want.holder, terms)):
+        else:
+            is_dead = yield from is_over(want.name, record, reply, seen, want.holder, terms)
+            if not is_dead and not _may_reclaim(want, record):
+                return Contended(record, seen, over_in=over_in(want.name, record, reply, seen, terms))
             if want.doubts > paced_for:
                 paced_for = yield from _keep_pace(want, doubts, terms)
                 continue
-            granted = yield from _take_over(want, seen, record, terms)
-        elif want.reclaim and _may_reclaim(want, record):
-            reclaimed = yield from _reclaim(want, seen, record, terms, gives_up_at)
-            if isinstance(reclaimed, Contended):
-                return reclaimed
-            granted = yield from _fenced(want, reclaimed, terms)
-        else:
-            return Contended(record, seen, over_in=over_in(want.name, record, reply, seen, terms))
+            if is_dead:
+                granted = yield from _take_over(want, seen, record, terms)
+            else:
+                granted = yield from _reclaim(want, reply, record, terms, gives_up_at)
         if granted is not None:
             return granted
     return Contended(None)
@@ -281,20 +280,23 @@ def _renewed(want: Acquisition, grant: Grant, terms: Terms) -> Script[Grant | No
 
 def _may_reclaim(want: Acquisition, record: Record) -> bool:
     # a tombstone bears its victim's name, and stands for what that one may still have under way
-    if record.is_foreign or record.tombstone:
+    if not want.reclaim or record.is_foreign or record.tombstone:
         return False
     return record.owner == want.owner and not want.keeps(record.holder)
 
 
 def _reclaim(
-    want: Acquisition, seen: Snapshot, record: Record, terms: Terms, gives_up_at: float | None
+    want: Acquisition, reply: Reply[Any], record: Record, terms: Terms, gives_up_at: float | None
 ) -> Script[Grant | Contended | None]:
     """Take the lock from our own dead predecessor, after its members have left; Contended if they do not in time.
 
     None: the record changed under our eyes, or the outcome is unknown; the next turn looks again.
     """
+    seen: Snapshot = reply.answer
     lease = LeaseId(want.name, record.holder, seen.incarnation, record.ttl or terms.settings.ttl)
-    closed = yield from ask(Extend(want.name, {"closing": "1"}, seen.incarnation))
+    closed = reply
+    if not record.closing:  # once is enough: where a record takes one change a second, this one turns the next away
+        closed = yield from ask(Extend(want.name, {"closing": "1"}, seen.incarnation))
     if not isinstance(closed.answer, Snapshot):
         return None
     bound_at = closed.received_at + terms.drain_bound()
@@ -307,7 +309,8 @@ def _reclaim(
         return None
     # it goes on with what was its own, so nobody who waits is overtaken
     record = terms.decode(want.name, latest.answer)
-    return (yield from _take_over(want, latest.answer, record, terms, queues=False))
+    taken = yield from _take_over(want, latest.answer, record, terms, queues=False)
+    return taken if isinstance(taken, Contended) else (yield from _fenced(want, taken, terms))
 
 
 def _fenced(want: Acquisition, grant: Grant | None, terms: Terms) -> Script[Grant | None]:

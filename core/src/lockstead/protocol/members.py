@@ -237,6 +237,7 @@ def drain(
     longest = settings.backoff_min
     is_last = False
     while True:
+        at_least = settings.backoff_min
         try:
             listed = yield from ask(List(Space.MEMBER, lease.name.key, f"{lease.incarnation}/"))
             verdict = yield from _sift(listed, terms, salt, whose)
@@ -244,13 +245,14 @@ def drain(
             return False  # who waits for a lock has less time than the bound: without this the loop would spin
         except (StoreUnavailable, OutcomeUnknown):
             verdict = _Drain.LIVE  # nothing is known, so nobody is proved gone
+            at_least = max(at_least, terms.traits.pace)  # what was turned away was a write, to judge somebody by
         if verdict is _Drain.EMPTY:
             return True
         if verdict is _Drain.CHANGED:
             continue
         if is_last:
             return False
-        pause = yield from ask(Pause(lease.name, settings.backoff_min, max(settings.backoff_min, longest)))
+        pause = yield from ask(Pause(lease.name, at_least, max(at_least, longest)))
         # whoever died before the closing is overdue by now, so the last look judges as well as counts
         is_last = pause.received_at >= bound_at
         longest = min(settings.backoff_max, max(settings.backoff_min, pause.answer.seconds * 2))

@@ -189,7 +189,7 @@ def _look_first(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome
 
 def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | Reply[Any]]:
     """Get an answer that shows `closing`, and give it. Only such an answer lets the members be listed."""
-    longest = terms.settings.backoff_min
+    longest, turn = terms.settings.backoff_min, 0
     while True:
         try:
             reply = yield from ask(Extend(lease.name, {"closing": "1"}, lease.incarnation))
@@ -202,7 +202,9 @@ def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | Re
                 return reply
         except (StoreUnavailable, OutcomeUnknown):
             pass
-        pause = yield from ask(Pause(lease.name, terms.settings.backoff_min, longest, heeds=False))
+        at_least = terms.again(lease.name, turn).at_least
+        pause = yield from ask(Pause(lease.name, at_least, max(at_least, longest), heeds=False))
+        turn += 1
         if pause.received_at >= bound_at:
             return Outcome.LEFT
         longest = min(terms.settings.backoff_max, longest * 2)

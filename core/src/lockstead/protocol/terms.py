@@ -86,6 +86,9 @@ class Terms:
         """
         at_least = self.settings.backoff_min
         spread = max(at_least, self.traits.pace)
+        if not heeds:
+            # after a doubt: what judges a dead record may be a write, and each that is turned away keeps others out
+            at_least = spread
         return Pause(name, at_least, max(at_least, at_most), asker, heeds, max(at_least, over_in), spread)
 
     def decode(self, name: Name, seen: Snapshot) -> Record:

@@ -50,6 +50,8 @@ ACCIDENTS: Final = {
     "damage": "the record is damaged",
     "stranger": "another implementation takes the lock",
     "set": "the store's clock is set",
+    "restart": "the store comes back empty",
+    "contender": "another implementation asks, and judges by its own clock",
 }
 """What may befall a process, the store or the record: a short name, and what it says in the table of faults."""
 
@@ -203,7 +205,7 @@ class Network:
         now = world.now
         process = talk.process
         if now < self.down_until or (self._changes_every and type(command) is not Read):
-            error = self._refusal(command, now)
+            error = self._refusal(talk, command, now)
             if error is not None:
                 if back is not None:
                     world.at(now + back, process, talk.failed, (number, error))
@@ -227,7 +229,7 @@ class Network:
         if self.delivered == self.halts_at:
             raise Halt
 
-    def _refusal(self, command: Command[Any], now: float) -> StoreError | None:
+    def _refusal(self, talk: Talk, command: Command[Any], now: float) -> StoreError | None:
         """Say how a store that is down, or has had too many changes of one record, refuses; nothing was done."""
         if now < self.down_until:
             self.faults[_DOWN] += 1
@@ -236,9 +238,13 @@ class Network:
         if type(command) is List:
             return None
         changed_at = self._store.touched_at.get(command.name)  # type: ignore[attr-defined]  # every other one has it
-        if changed_at is None or now - changed_at >= self._changes_every or self._random() < 0.5:
+        if changed_at is None or now - changed_at >= self._changes_every:
+            return None
+        if not self._store.traits.pace and self._random() < 0.5:
             return None
         self.faults[_TOO_MANY] += 1
+        if self._store.traits.pace:
+            talk.was_turned_away(now, self._store.traits.pace)
         if self._world.is_told:
             self._world.tell("store", f"{brief(command)}: {FAULTS[_TOO_MANY]}")
         return OutcomeUnknown("429 too many changes")

@@ -37,6 +37,15 @@ class Scenario(Enum):
     LONG = "long"
 
 
+class Extra(Enum):
+    """What befalls some plans besides all the rest, and what they promise then."""
+
+    THREADS = "several threads of a process are members of one lease: each keeps all that one alone keeps"
+    RESTART = "the store comes back empty: who held may believe for as long as after a removal, and nobody for longer"
+    PACED = "the store names its pace and keeps it: whoever was turned away asks no faster than that"
+    CONTENDER = "another implementation judges by `expires_at`: if prompt and not ahead, it hits no live lease"
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """All that a seed decides before the first event. Times are seconds.
@@ -45,7 +54,7 @@ class Plan:
     ends earlier once `delivers` requests are delivered (0: only by time). within: seconds in which all accidents begin.
     accidents: how many of each of `network.ACCIDENTS`. watches: the store can wake who waits.
     grants_at_most: the longest life that a server grants which drops records by itself (0: any).
-    sets_clock: by how many seconds the store's clock is set during the rough part, one for each time.
+    sets_clock: by how many seconds the store's clock is set during the rough part, one for each time. extra: what else.
     """
 
     scenario: Scenario
@@ -62,6 +71,7 @@ class Plan:
     watches: bool
     grants_at_most: float = 0.0
     sets_clock: tuple[float, ...] = ()
+    extra: Extra | None = None
 
 
 def scenario_of(seed: int) -> Scenario:
@@ -70,11 +80,11 @@ def scenario_of(seed: int) -> Scenario:
 
 
 def plan_of(
-    seed: int, scenario: Scenario | None = None, traits: Traits | None = None, *, may_set_clock: bool = True
+    seed: int, scenario: Scenario | None = None, traits: Traits | None = None, *, is_simulated: bool = True
 ) -> Plan:
     """Give the plan of a seed. traits: of the only kind of store to play, instead of one of the four.
 
-    may_set_clock: not where the store is a real one that is given the boot clock, which nobody sets.
+    is_simulated: a real store is given the boot clock, which nobody sets, and loses nothing.
     """
     dice = Random(seed ^ 0x5EED)
     plan = _long(dice) if (scenario or scenario_of(seed)) is Scenario.LONG else _short(dice)
@@ -82,8 +92,10 @@ def plan_of(
         traits = ENFORCED
     if traits is None or traits.clock is not StoreClock.ENFORCED:
         plan = plan if traits is None else replace(plan, traits=traits)
-        can_be_set = may_set_clock and plan.traits.clock is StoreClock.SHARED
-        return _set_at_times(plan, Random(seed ^ 0xC10C)) if can_be_set else plan
+        if not is_simulated:
+            return plan
+        plan = _set_at_times(plan, Random(seed ^ 0xC10C)) if plan.traits.clock is StoreClock.SHARED else plan
+        return plan if plan.sets_clock else _with_extra(plan, Random(seed ^ 0xE7A))
     shortest = min(settings.ttl for settings in plan.settings)
     return replace(plan, traits=traits, grants_at_most=Random(seed ^ 0xE7CD).choice((0.0, 0.0, 0.9 * shortest)))
 
@@ -104,6 +116,33 @@ def _set_at_times(plan: Plan, dice: Random) -> Plan:
     accidents = tuple(0 if kind == "kill" else times for kind, times in zip(ACCIDENTS, plan.accidents, strict=True))
     faults = replace(plan.faults, odds=(*plan.faults.odds[:-1], 0.0))
     return replace(plan, sets_clock=tuple(sets), accidents=accidents, faults=faults)
+
+
+def _with_extra(plan: Plan, dice: Random) -> Plan:
+    """Put one of `Extra` into two plans of five."""
+    if dice.random() >= 0.4:
+        return plan
+    is_dated = plan.traits.clock is StoreClock.DATED
+    extra = dice.choice(tuple(Extra) if is_dated else (Extra.THREADS, Extra.RESTART))
+    accidents = dict(zip(ACCIDENTS, plan.accidents, strict=True))
+    traits, faults, habits = plan.traits, plan.faults, plan.habits
+    match extra:
+        case Extra.THREADS:
+            habits = replace(habits, threads=0.7, shares=max(0.7, habits.shares))
+        case Extra.RESTART:
+            accidents["restart"] = dice.choice((1, 2))
+        case Extra.PACED:
+            traits, faults = replace(traits, pace=1.0), replace(faults, changes_every=1.0)
+            habits = replace(habits, draws=0.9, idle=0.1)
+        case Extra.CONTENDER:
+            accidents |= {"jump": 0, "contender": 1}
+            habits = replace(habits, work=2 * max(settings.ttl for settings in plan.settings))
+            # neither late nor doubled: a renewal that is overtaken by the next one would turn `expires_at` back
+            faults = replace(
+                faults, odds=tuple(0.0 if kind in (1, 3) else odds for kind, odds in enumerate(faults.odds))
+            )
+    counts = tuple(accidents[kind] for kind in ACCIDENTS)
+    return replace(plan, extra=extra, accidents=counts, traits=traits, faults=faults, habits=habits)
 
 
 @lru_cache(maxsize=1024)

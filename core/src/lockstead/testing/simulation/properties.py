@@ -121,6 +121,13 @@ class Watch:
         """A belief ended, or its process died."""
         self._beliefs.pop(id(tenure), None)
 
+    def expired(self, incarnation: str) -> None:
+        """Another implementation found this lease expired, by its own clock and what the record says for it."""
+        self.deleted(incarnation)
+        for process, tenure in self._beliefs.values():
+            if tenure.lease.incarnation == incarnation and tenure.believes(process.clock.at(self._world.now)):
+                self.violated(f"{process.name} believes in {incarnation}, and its record says that it has expired")
+
     def at_mercy(self, incarnation: str) -> None:
         """An operator is about to remove this lease at once, and has given up mutual exclusion for it."""
         self._forsaken.setdefault(incarnation, float("inf"))

@@ -29,6 +29,11 @@ from lockstead.testing.simulation.world import BootClock, Halt, Violation, World
 from lockstead.values import Name, Space
 
 KEY: Final = Name("apt")
+_FORGOTTEN: Final = {
+    "delete": (Space.LOCK,),
+    "forget": (Space.COMPANION,),
+    "restart": (Space.LOCK, Space.MEMBER, Space.COMPANION),
+}
 M = TypeVar("M", bound=Machine)
 
 
@@ -64,7 +69,7 @@ def play(
     store: opens a real one, to take part in the run. traits: of the only kind of simulated store to play. Without
     either, the seed chooses among four kinds. is_told: keep the event log.
     """
-    plan = plan_of(seed, scenario, traits, may_set_clock=store is None)
+    plan = plan_of(seed, scenario, traits, is_simulated=store is None)
     stage = Stage(seed, plan, store, is_told=is_told)
     violation = None
     try:
@@ -160,16 +165,17 @@ class Stage:
                 self.network.down_until = self.world.now + 1.2 * longest * random() ** 2
             case "jump":
                 dice.choice(self.workers).jump(1e5 * random() - 5e4)
-            case "revoke":
-                operator.revokes(None)
-            case "break":
-                operator.removes(None)
-            case "delete" | "forget":
-                operator.deletes(Space.LOCK if accident == "delete" else Space.COMPANION)
+            case "revoke" | "break":
+                operator.breaks(at_once=accident == "break")
+            case "delete" | "forget" | "restart":
+                for space in _FORGOTTEN[accident]:
+                    operator.deletes(space)
             case "damage":
                 operator.damages(None)
             case "stranger":
                 self.stranger.visits(longest * random())
+            case "contender":
+                self.stranger.contends(4 * longest)
 
     def _set_clock(self, seconds: float) -> None:
         """Set the store's clock, of which everybody here has just seen what it says."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 OVERTIME: Final = 0.9
 """Seconds after the end of a wait in which its last try must be over; as the real drivers have it."""
 
+VOLLEY: Final = 5
+"""So many changes of one conversation that are turned away within the store's pace are a volley."""
+
 Then = Callable[[Any, StoreError | None], None]
 
 
@@ -44,6 +47,7 @@ class Talk:
         "number",
         "process",
         "sent_at",
+        "turned_away",
         "turns",
     )
 
@@ -56,6 +60,7 @@ class Talk:
         self.number = 0
         self.sent_at = 0.0
         self.turns = 0
+        self.turned_away: tuple[float, ...] = ()
         self.has_paused = False
         self.is_over = False
         self.epoch = process.epoch
@@ -155,6 +160,12 @@ class Talk:
         ends_at = world.now + slept / self._clock.rate
         message = (self.number, Paused(seconds, changed))
         heappush(world.events, (ends_at, number, process, process.epoch, self.resumed, message))
+
+    def was_turned_away(self, at: float, pace: float) -> None:
+        """Note that the store would not take another change so soon; who asks on as fast keeps all others out."""
+        self.turned_away = (*self.turned_away[-VOLLEY + 1 :], at)
+        if len(self.turned_away) == VOLLEY and at - self.turned_away[0] < pace:
+            self.process.watch.violated(f"{self.process.name} was turned away {VOLLEY} times in {pace:g} s")
 
     def _count_idle_turn(self) -> None:
         """Catch a script that spins: it neither waits nor sends, and a real driver would burn a processor."""

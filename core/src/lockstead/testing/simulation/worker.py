@@ -25,7 +25,7 @@ from lockstead.values import Name
 class Habits:
     """What workers tend to do: probabilities, and mean lengths in seconds.
 
-    rivals: another thread of the process asks for the lock that is held.
+    rivals: another thread of the process asks for the lock that is held. threads: another one becomes a member of it.
     """
 
     work: float = 30.0
@@ -38,6 +38,7 @@ class Habits:
     cancels: float = 0.1
     reclaims: float = 0.5
     rivals: float = 0.0
+    threads: float = 0.0
 
 
 @dataclass(slots=True)
@@ -145,6 +146,8 @@ class Worker(Process):
             self.after(length * self.world.dice.random() ** 2, self._share, kept)
         if habits.rivals and self._throws(habits.rivals):
             self.after(self._span(length), self._rival)
+        if habits.threads and self._throws(habits.threads):
+            self.after(length * self.world.dice.random(), self._join_in, kept)
         ends = self._detach if self._throws(habits.detaches) else self._finish_work
         self.after(length, ends, kept)
 
@@ -165,6 +168,20 @@ class Worker(Process):
                 self.given_up(want)
 
         self.converse(acquire(want, self.terms, gives_up_at=self.now(), tries_once=True), asked, self.now())
+
+    def _join_in(self, kept: Kept) -> None:
+        """Become a member once more, as another thread of a process that works under a shared lease may."""
+        lease, nonce = kept.tenure.lease, self.nonce()
+        if not kept.tenure.shared or not kept.tenure.believes(self.now()):
+            return
+        settings = self.settings.for_ttl(lease.ttl)
+
+        def joined(outcome: Any, _: StoreError | None) -> None:
+            if isinstance(outcome, Attached):
+                other = self.attached(outcome, settings)
+                self.after(self._span(self.habits.work), lambda _: self.release(other, _nothing))
+
+        self.converse(attach(lease, nonce, self._registration(nonce, lease.ttl), self.terms), joined)
 
     def _finish_work(self, kept: Kept) -> None:
         if self._held is not kept:
