@@ -13,10 +13,10 @@ import pytest
 from lockstead import AsyncClient, Client, LeaseLost, NotAcquired
 from lockstead.errors import OutcomeUnknown, StoreError
 from lockstead.events import LockEvent, Warned
-from lockstead.protocol.commands import Command, Create, Extend, Remove
-from lockstead.runtime.engine import in_seconds, in_words
+from lockstead.protocol.commands import Command, Create, Extend, Read, Remove
+from lockstead.runtime.engine import CALLS_MAX, in_seconds, in_words
 from lockstead.values import Space
-from tests.runtime.faulty import Faulty, HangsUntilLimit, client_with, lose_answer, quiet, refuse, until
+from tests.runtime.faulty import Faulty, HangsUntilLimit, Ticking, client_with, lose_answer, quiet, refuse, until
 
 SETTINGS = {"ttl": 60, "request_timeout": 0.2, "backoff_min": 0.01, "backoff_max": 0.02}
 
@@ -142,6 +142,79 @@ def test_h28_a_request_that_commits_after_its_acquisition_was_given_up_is_swept(
         store.is_silent = False
         store.inner.perform(store.pending, 1.0)
         until(lambda: free(store))
+
+
+def test_h28_a_request_that_commits_many_request_limits_later_is_swept() -> None:
+    store = Faulty()
+    ticking = Ticking(store)
+    with ticking.client as client:
+        store.before = lose_answer
+        with pytest.raises(OutcomeUnknown):
+            client.lock("apt", ttl=300).acquire(timeout=0)
+        landing = next(command for command in store.seen if isinstance(command, Create))
+        store.before = lambda _command: None
+        for limits in (3, 7, 15):
+            looks = store.count(Read)
+            store.inner.perform(landing, 1.0)
+            ticking.pass_by(limits * 30.0 + 31.0 - (ticking.clock.at - 1000.0))
+            until(lambda looks=looks: store.count(Read) > looks and free(store))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "timed out"])
+def test_h18_h28_what_a_forgotten_call_of_a_cancelled_task_writes_is_taken_back_as_soon_as_it_ends(how: str) -> None:
+    """A store without an awaiting side is asked in a thread, which goes on though nobody awaits it any more."""
+    store = Faulty()
+    landing, lands = threading.Event(), threading.Event()
+
+    def hold_up(command: Command[Any]) -> None:
+        if isinstance(command, Create):
+            landing.set()
+            assert lands.wait(20)
+
+    store.before = hold_up
+
+    async def ask() -> None:
+        async with AsyncClient(store, listener=quiet) as client:
+            # the next look that is planned is 30 s away
+            asking = asyncio.create_task(client.lock("apt", ttl=300).acquire())
+            await asyncio.to_thread(landing.wait, 20)
+            until(lambda: store.count(Read) == 0)
+            if how == "cancelled":
+                asking.cancel()
+            with pytest.raises(asyncio.CancelledError if how == "cancelled" else TimeoutError):
+                async with asyncio.timeout(None if how == "cancelled" else 0.01):
+                    await asking
+            await asyncio.to_thread(until, lambda: store.count(Read) == 1)  # it was looked after, too early
+            lands.set()
+            await asyncio.to_thread(until, lambda: store.count(Remove) == 1)
+            assert free(store)
+
+    asyncio.run(ask())
+
+
+def test_a_call_of_a_cancelled_task_that_has_not_begun_is_not_made() -> None:
+    store = Faulty()
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def busy() -> None:
+        begun.set()
+        goes_on.wait(20)
+
+    async def ask() -> None:
+        async with AsyncClient(store, listener=quiet) as client:
+            for _ in range(CALLS_MAX):
+                client._engine.calls.submit(busy)
+            asking = asyncio.create_task(client.lock("apt", ttl=300).acquire())
+            await asyncio.sleep(0)
+            await asyncio.to_thread(begun.wait, 20)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            goes_on.set()
+            await asyncio.to_thread(until, lambda: store.count(Read) == 1)
+
+    asyncio.run(ask())
+    assert store.count(Create) == 0
 
 
 @pytest.mark.parametrize("timeout", [0, 0.3])

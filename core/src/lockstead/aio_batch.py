@@ -169,7 +169,7 @@ async def _round(engine: Engine, asks: list[Ask]) -> None:
     async def look(one: Ask) -> None:
         async with turns:
             try:
-                one.outcome = await arun(one.script, engine, one.asking.limits, LoopBell())
+                one.outcome = await arun(one.script, engine, one.asking.limits, LoopBell(one.asking.came_late))
             except Exception as error:  # noqa: BLE001 - it belongs to this key, and is raised when all have answered
                 one.error = error
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 async def ask(asking: conversations.Asking) -> AsyncLease | None:
     """Carry an acquisition out, awaiting; None if others hold the lock."""
-    engine, bell = asking.engine, LoopBell()
+    engine, bell = asking.engine, LoopBell(asking.came_late)
     try:
         first = asking.enter(bell)
         in_time = first or await wait_in_line(engine, asking.key, bell, asking.gives_up_at)

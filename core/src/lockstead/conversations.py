@@ -71,7 +71,7 @@ class Asking:
         self._settings = settings
         self._contended = NOTHING_SEEN
         self._waits = limit != 0
-        self._is_told = self._has_asked = False
+        self._is_told = self._has_asked = self._is_over = False
         self._silences = 0
         self._started_at = engine.clock.now()
         name = Name(key)
@@ -133,6 +133,7 @@ class Asking:
         engine = self.engine
         if isinstance(outcome, Contended):
             self._contended = outcome
+            self._is_over = True
             engine.wishes.discard(self._want.holder)
             engine.given_up(self._want, self._settings)
             return None
@@ -146,9 +147,15 @@ class Asking:
     @never_in
     def failed(self, error: BaseException) -> None:
         """The acquisition ended without an answer: take back what it may have written, if it came to that."""
+        self._is_over = True
         self.engine.wishes.discard(self._want.holder)
         if self._has_asked:
             self.engine.given_up(self._want, self._settings, error)
+
+    def came_late(self) -> None:
+        """A request of this acquisition has ended that nobody awaits any more: take back at once what it wrote."""
+        if self._is_over:
+            self.engine.look_after(self._want.name, self._want.holder, self._settings)
 
     def not_acquired(self) -> NotAcquired:
         """Give the error of a wait that ended because others hold the lock."""

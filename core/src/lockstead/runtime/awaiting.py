@@ -29,11 +29,16 @@ LATE: Final = 0.05
 
 
 class LoopBell:
-    """An awaiting waiter's bell; belongs to the event loop it was made in."""
+    """An awaiting waiter's bell; belongs to the event loop it was made in.
 
-    __slots__ = ("_async", "_loop", "_thread", "is_deserted", "is_over")
+    came_late is called in a thread of the engine's when a request of the waiter's has ended there that it awaits no
+    more. What the request did, it did until then.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_async", "_loop", "_thread", "came_late", "is_deserted", "is_over")
+
+    def __init__(self, came_late: Callable[[], None] | None = None) -> None:
+        self.came_late = came_late
         self.is_deserted = False
         self.is_over = False
         self._loop = asyncio.get_running_loop()
@@ -71,10 +76,13 @@ class LoopBell:
         self._thread.set()
 
 
-async def in_thread(workers: Workers, job: Callable[[], T], *, queue: bool = True) -> T:
+async def in_thread(
+    workers: Workers, job: Callable[[], T], *, queue: bool = True, came_late: Callable[[], None] | None = None
+) -> T:
     """Run a blocking call in a thread and await its end. Cancelled, it lets the call go on and forgets its answer.
 
-    Raises StoreUnavailable if there is no thread; queue: whether to wait for one that is busy.
+    came_late is called in that thread once a call has ended which nobody awaits any more. A call that has not begun by
+    then is not made. Raises StoreUnavailable if there is no thread; queue: whether to wait for one that is busy.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -84,6 +92,8 @@ async def in_thread(workers: Workers, job: Callable[[], T], *, queue: bool = Tru
             answer(future)
 
     def work() -> None:
+        if future.cancelled():
+            return
         try:
             result = job()
             told = partial(tell, lambda waiting: waiting.set_result(result))
@@ -92,6 +102,9 @@ async def in_thread(workers: Workers, job: Callable[[], T], *, queue: bool = Tru
             told = partial(tell, lambda waiting: waiting.set_exception(failure))
         with suppress(RuntimeError):  # the loop is closed, so nobody awaits any more
             loop.call_soon_threadsafe(told)
+        # cancelled from now on, the call has ended before: whoever looks then sees all that it did
+        if came_late is not None and future.cancelled():
+            came_late()
 
     if not workers.submit(work, queue=queue):
         raise StoreUnavailable("there is no thread to ask the store in: the client was closed, or the system has none")
@@ -111,7 +124,7 @@ async def arun(script: Script[T], engine: Engine, limits: Limits, bell: LoopBell
                     answer = await _pause(command, engine, limits, sent_at, bell)
                 else:
                     answer = await _perform(
-                        stamped(command, clock.wall(), engine.traits.clock), engine, limits.of(sent_at)
+                        stamped(command, clock.wall(), engine.traits.clock), engine, limits.of(sent_at), bell
                     )
             except StoreError as error:
                 command = script.throw(error)
@@ -128,14 +141,15 @@ async def arun(script: Script[T], engine: Engine, limits: Limits, bell: LoopBell
         script.close()
 
 
-async def _perform(command: Command[Any], engine: Engine, limit: float) -> Any:
+async def _perform(command: Command[Any], engine: Engine, limit: float, bell: LoopBell) -> Any:
     store: Store = engine.store
     try:
         if isinstance(store, Awaits):
             async with asyncio.timeout(limit):
                 return await store.aperform(command, limit)
         async with asyncio.timeout(limit + LATE):
-            return await in_thread(engine.calls, partial(store.perform, command, limit))
+            call = partial(store.perform, command, limit)
+            return await in_thread(engine.calls, call, came_late=bell.came_late)
     except TimeoutError as error:
         raise OutcomeUnknown(f"no answer within {limit:.3g} s") from error
 

@@ -10,7 +10,8 @@ import random
 import sys
 import threading
 import weakref
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -37,6 +38,9 @@ from lockstead.values import Name
 
 CALLS_MAX: Final = 32
 """Requests at once that awaiting callers have in threads, to a store without an awaiting side."""
+
+LOOKS: Final = (1, 2, 4, 8, 16)
+"""When an acquisition that was given up is looked after again: request limits after the first look, at once."""
 
 LEAVE_AGAIN_MAX: Final = 30.0
 """Seconds, at most, until a place in a store's queue that could not be given up is given up again."""
@@ -248,13 +252,25 @@ class Engine:
         self.keeper.chore(delay, leave)
 
     def sweep(self, name: Name, holder: str, settings: Settings, had: Had | None = None) -> None:
-        """Look for a record of this holder, whose acquisition is over, and free its key. A request may commit late.
+        """Look for a record of this holder, whose acquisition is over, and free its key; and again later.
 
+        A request may commit late, so there are some more looks, each after twice the time of the one before.
         had: the lease that it had, if anybody worked under it.
         """
-        work = partial(self._sweep, name, holder, settings, had)
-        self.keeper.chore(0.0, work)
-        self.keeper.chore(2 * settings.request_timeout, work)
+        self._look(name, holder, settings, had, deque(pauses(settings.request_timeout)))
+
+    def _look(self, name: Name, holder: str, settings: Settings, had: Had | None, left: deque[float]) -> None:
+        def look() -> None:
+            # one after the other: a client that is closed looks once more and not for each of them
+            if left:
+                self._look(name, holder, settings, had, left)
+            self._sweep(name, holder, settings, had)
+
+        self.keeper.chore(left.popleft(), look)
+
+    def look_after(self, name: Name, holder: str, settings: Settings) -> None:
+        """Look once, now, for what a request wrote that was answered after its acquisition was over."""
+        self.keeper.chore(0.0, partial(self._sweep, name, holder, settings, None))
 
     def _sweep(self, name: Name, holder: str, settings: Settings, had: Had | None) -> None:
         script = sweep(name, holder, self.terms(settings), had)
@@ -368,6 +384,14 @@ def _caller() -> Any:
     loop = None if asyncio is None else asyncio._get_running_loop()
     task = None if asyncio is None or loop is None else asyncio.current_task(loop)
     return threading.current_thread() if task is None else task
+
+
+def pauses(request_timeout: float) -> Iterator[float]:
+    """Give how long to wait before each look at what an acquisition that was given up may have written."""
+    last = 0.0
+    for at in (0.0, *(limits * request_timeout for limits in LOOKS)):
+        yield at - last
+        last = at
 
 
 def in_seconds(duration: float) -> str:
