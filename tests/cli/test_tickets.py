@@ -23,6 +23,23 @@ FORGED = str(lockstead.LeaseTicket("redis://elsewhere.example/0", "apt", "a/1", 
 GIVEN = ("ticket", "key", "store", "holder", "ttl", "time_left", "renew_before", "token", "sequencer", "incarnation")
 
 
+# --- a store that is busy for a moment ------------------------------------------------------------------------------
+
+
+def test_one_answer_that_the_store_is_busy_ends_no_step(bucket: Shell, server: GcsServer) -> None:
+    inject = server.faults.inject
+    struck = [inject("fail", kind="get", status=503)]  # the first read is that of the token
+    ticket = bucket.run("acquire", bucket.url(), "--ttl", "10m").out.strip()
+    struck += [inject("lose_request", kind="get"), inject("fail", kind="patch", status=429)]
+    assert bucket.run("renew", ticket).code == 0
+    assert bucket.run("release", ticket).code == 0
+    struck += [inject("fail", kind="get", status=503, skip=skip) for skip in range(4)]
+    assert bucket.run("run", bucket.url(), "--", "true").code == 0
+    assert [one.hits for one in struck] == [1] * len(struck)
+    with bucket.client() as client:
+        assert client.list() == []
+
+
 # --- acquire --------------------------------------------------------------------------------------------------------
 
 

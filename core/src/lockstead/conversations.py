@@ -20,6 +20,7 @@ from lockstead.protocol.acquire import Contended, Grant, acquire
 from lockstead.protocol.commands import List, Read, Script, TokenSource, ask
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.members import attach, drain, member_name, withdraw
+from lockstead.protocol.patience import patiently
 from lockstead.protocol.record import decode, number
 from lockstead.protocol.release import Sight
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, over, renew
@@ -184,7 +185,11 @@ def sequencer(lease: HeldLease) -> Script[Sequencer]:
                 f"{engine.traits.scheme} has no fencing tokens, so the data cannot refuse a holder that was paused; "
                 "where that matters take a store that has them: etcd:, zk:, postgresql:, redis:, gs: or sqlite:"
             )
-        token = yield from draw_token(tenure.lease, lease._kept.terms, salt=fresh_nonce())
+        terms = lease._kept.terms
+        # each attempt writes another value: one that changes nothing need not move the number
+        token = yield from patiently(
+            lambda: draw_token(tenure.lease, terms, salt=fresh_nonce()), tenure.lease.name, terms, until=tenure.deadline
+        )
         if token is None:
             yield from _find_loss(lease)
         tenure.token = token
@@ -211,7 +216,10 @@ def share(lease: HeldLease) -> Script[LeaseTicket]:
         fields = engine.registration_fields(nonce, tenure.lease.ttl, tenure.settings)
         # from here on somebody may live under the lease, whatever becomes of this
         tenure.shared = True
-        joined = yield from attach(tenure.lease, nonce, fields, lease._kept.terms)
+        terms = lease._kept.terms
+        joined = yield from patiently(
+            lambda: attach(tenure.lease, nonce, fields, terms), tenure.lease.name, terms, until=tenure.deadline
+        )
         if isinstance(joined, Over):
             engine.keeper.lose(lease._kept, joined.reason, joined.detail)
             raise lease._found_lost()
@@ -257,7 +265,8 @@ def attached(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket |
     said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     nonce = fresh_nonce()
     fields = engine.registration_fields(nonce, said.ttl, scaled)
-    joined = yield from attach(lease, nonce, fields, engine.terms(scaled))
+    terms = engine.terms(scaled)
+    joined = yield from patiently(lambda: attach(lease, nonce, fields, terms), lease.name, terms)
     if isinstance(joined, Over):
         raise lost_by_ticket(said, joined, "attach to")
     kept = engine.attached(joined, scaled)
@@ -300,6 +309,12 @@ def renewed(
     """Extend, as its owner, the lease that a ticket names; the seconds for which it may be believed from now on."""
     said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     terms = engine.terms(scaled)
+    return (yield from patiently(lambda: _renewed_once(engine, said, lease, terms, progress), lease.name, terms))
+
+
+def _renewed_once(
+    engine: Engine, said: LeaseTicket, lease: LeaseId, terms: Terms, progress: str | None
+) -> Script[float]:
     record = yield from extensible(lease, terms)
     if isinstance(record, Over):
         raise lost_by_ticket(said, record, "renew")
@@ -316,7 +331,7 @@ def renewed(
     left = verdict.deadline - engine.clock.now()
     if left <= 0:
         raise lost_by_ticket(said, Over(LossReason.EXPIRED, "the answer came too late"), "renew")
-    engine.emit(Renewed(key, lease.holder, verdict.deadline))
+    engine.emit(Renewed(said.key, lease.holder, verdict.deadline))
     return left
 
 

@@ -1,0 +1,41 @@
+"""Decides how often a conversation is held again that a caller waits for, while the store is silent for a moment.
+
+The keeper renews again and again by itself. A token, a registration or a renewal by ticket is asked for once, by
+somebody whose step fails with it: one answer that says "too many requests" must not be the end of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Final, TypeVar
+
+from lockstead.errors import OutcomeUnknown, StoreUnavailable
+from lockstead.protocol.commands import Pause, Script, ask
+from lockstead.protocol.terms import Terms
+from lockstead.values import Name
+
+T = TypeVar("T")
+
+ATTEMPTS_MAX: Final = 8
+"""Attempts until the store's silence is raised: about 7 s at the defaults, if each is refused at once."""
+
+
+def patiently(hold: Callable[[], Script[T]], name: Name, terms: Terms, *, until: float = inf) -> Script[T]:
+    """Hold a conversation anew while the store is silent. until: when it is of no use any more (boot clock).
+
+    hold gives the script from its beginning, which must do no harm if an earlier one was carried out in part. Raises
+    StoreUnavailable or OutcomeUnknown, as the last attempt did.
+    """
+    settings, longest = terms.settings, terms.settings.backoff_min
+    attempt = 1
+    while True:
+        try:
+            return (yield from hold())
+        except (StoreUnavailable, OutcomeUnknown):
+            if attempt == ATTEMPTS_MAX:
+                raise
+            pause = yield from ask(Pause(name, settings.backoff_min, longest, heeds=False))
+            if pause.received_at >= until:
+                raise
+            attempt, longest = attempt + 1, min(settings.backoff_max, longest * 2)

@@ -1,0 +1,66 @@
+"""Who asks once and not in rounds, as the keeper does, is not thrown out by one answer that the store is busy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lockstead.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
+from lockstead.protocol.commands import Pause, Read, Script
+from lockstead.protocol.patience import ATTEMPTS_MAX, patiently
+from lockstead.values import Name
+from tests.protocol.bench import APT, Bench, Session
+
+
+def looks() -> Script[Any]:
+    reply = yield Read(APT)
+    return reply.answer
+
+
+def waits(session: Session) -> Iterator[float]:
+    while not session.is_over:
+        session.unsent()
+        pause = session.expect(Pause)
+        assert not pause.heeds
+        yield pause.at_most
+        session.wait(pause.at_most)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("503"), OutcomeUnknown("reset")])
+def test_a_conversation_is_held_anew_from_its_beginning_after_one_failure(error: Exception) -> None:
+    bench = Bench()
+    bench.granted("a")
+    session = bench.session(patiently(looks, APT, bench.terms()))
+    session.expect(Read)
+    session.unsent(error=error).wait()
+    session.expect(Read)
+    assert session.commit().outcome.fields["identity"] == "a"
+
+
+def test_pauses_grow_and_a_store_that_stays_silent_is_said_to_be_so() -> None:
+    bench = Bench(backoff_min=0.1, backoff_max=1.0)
+    session = bench.session(patiently(looks, APT, bench.terms()))
+    longest: list[float] = []
+    with pytest.raises(StoreUnavailable):
+        for pause in waits(session):
+            longest.append(pause)
+    assert longest == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0])
+    assert len(longest) == ATTEMPTS_MAX - 1
+
+
+def test_nobody_asks_on_once_it_is_of_no_use() -> None:
+    bench = Bench()
+    session = bench.session(patiently(looks, Name("apt"), bench.terms(), until=bench.now + 0.15))
+    session.unsent().wait(0.1)
+    session.unsent()
+    with pytest.raises(StoreUnavailable):
+        session.wait(0.1)
+
+
+def test_what_will_never_be_is_not_asked_again() -> None:
+    bench = Bench()
+    session = bench.session(patiently(looks, APT, bench.terms()))
+    with pytest.raises(StoreRefused):
+        session.unsent(error=StoreRefused("no such bucket"))
