@@ -58,14 +58,13 @@ class LockSettings:
 @contextmanager
 def held(settings: LockSettings, key: str, purpose: str) -> Iterator[lockstead.Lease]:
     """Hold the lock of a key while the block runs, or join who holds it; raises what lockstead raises."""
-    options: dict[str, object] = {} if settings.owner is None else {"owner": settings.owner}
     lock = lockstead.Lock(
         f"{settings.url}#{key}",
         ttl=settings.ttl,
         purpose=purpose,
         backoff_max=settings.backoff_max,
         backoff_min=min(0.1, settings.backoff_max),
-        **options,
+        owner=settings.owner,
     )
     with lock.hold(timeout=settings.timeout) if settings.ticket is None else lock.attach(settings.ticket) as lease:
         yield lease

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockstead.settings import Settings
+from lockstead.settings import SETTING_NAMES, Given, Settings
 
 
 def test_the_defaults_follow_from_the_ttl() -> None:
@@ -94,3 +94,9 @@ def test_the_drains_bound_lets_a_dead_registration_expire() -> None:
     assert made.drain_bound(2.0) == pytest.approx(101.0 + 2.0 + 20.0)
     assert made.drain_bound(2.0, observing=True) == pytest.approx(2 * 123.0)
     assert Settings.make(drain=7).drain_bound(2.0, observing=True) == 7.0
+
+
+def test_what_a_type_checker_is_told_of_the_settings_is_what_they_are() -> None:
+    made = {name: kind for name, kind in Settings.make.__annotations__.items() if name != "return"}
+    assert {name: kind.__forward_arg__ for name, kind in Given.__annotations__.items()} == made
+    assert set(made) == SETTING_NAMES

@@ -140,6 +140,11 @@ def test_the_surface_is_typed(tmp_path: Path) -> None:
         reveal_type(lock.inspect())
         reveal_type(lockstead.current_lease().is_held)
         work("no", name="")
+        lockstead.Lock("memory:#apt", ttk=5)
+        lockstead.AsyncLock("memory:#apt", ttl=[])
+        lockstead.connect("memory:").lock("apt", purpos="x")
+        lockstead.connect("memory:").try_many(["apt"], tll=5)
+        lock.acquire(blocking=False)
         """)
     )
     told, errors, code = api.run([str(script), "--strict", "--no-incremental", "--cache-dir", str(tmp_path / "cache")])
@@ -154,7 +159,10 @@ def test_the_surface_is_typed(tmp_path: Path) -> None:
         "lockstead.holding.Holding | None",
         "bool",
     ]
-    assert [line.rpartition("[")[2] for line in told.splitlines() if " error: " in line] == ["arg-type]"]
+    errors_found = [line.rpartition("[")[2] for line in told.splitlines() if " error: " in line]
+    assert errors_found == [
+        f"{one}]" for one in ("arg-type", "call-arg", "arg-type", "call-arg", "call-arg", "arg-type")
+    ]
     assert code == 1
 
 

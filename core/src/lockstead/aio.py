@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, Self
+from typing import Never, NoReturn, Self, Unpack
 
 from lockstead import aio_batch, conversations, opening
 from lockstead.aio_batch import AsyncBatch
@@ -17,7 +17,7 @@ from lockstead.events import Listener
 from lockstead.holding import AuditEntry, Breaking, Holding
 from lockstead.runtime.awaiting import aside
 from lockstead.runtime.engine import Engine
-from lockstead.settings import Settings
+from lockstead.settings import Given, Settings
 from lockstead.stores.port import Store
 from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 
@@ -28,11 +28,11 @@ class AsyncClient:
     def __init__(self, store: Store, *, listener: Listener | None = None) -> None:
         self._engine = Engine(store, listener)
 
-    def lock(self, key: str, **settings: Any) -> AsyncLock:
+    def lock(self, key: str, **settings: Unpack[Given]) -> AsyncLock:
         """Name a lock of this store; asks nothing. Settings as in `Settings.make`."""
         return AsyncLock._of(self._engine, key, settings)
 
-    async def try_many(self, keys: Iterable[str], **settings: Any) -> AsyncBatch:
+    async def try_many(self, keys: Iterable[str], **settings: Unpack[Given]) -> AsyncBatch:
         """Take as many locks as are free now, without waiting; as `Client.try_many`."""
         return await aio_batch.try_many(self._engine, Settings.make(**settings), keys)
 
@@ -40,7 +40,7 @@ class AsyncClient:
         self,
         keys: Iterable[str],
         timeout: Duration | None = None,  # noqa: ASYNC109
-        **settings: Any,
+        **settings: Unpack[Given],
     ) -> AsyncBatch:
         """Take all locks or none, in one order for everybody; as `Client.acquire_all`."""
         return await aio_batch.acquire_all(self._engine, Settings.make(**settings), keys, timeout)
@@ -97,8 +97,15 @@ class AsyncLock(opening.NamedLock):
 
     # --- asking --------------------------------------------------------------------------------------------------
 
-    async def acquire(self, timeout: Duration | None = None, *, reclaim: bool = False) -> AsyncLease:  # noqa: ASYNC109
+    async def acquire(
+        self,
+        timeout: Duration | None = None,  # noqa: ASYNC109
+        *,
+        reclaim: bool = False,
+        **unknown: Never,
+    ) -> AsyncLease:
         """Wait for the lock, as `Lock.acquire`. Cancelled at any await, it leaves nothing behind beyond one ttl."""
+        opening.refuse_unknown(unknown)
         limit = None if timeout is None else seconds(timeout, "timeout")
         engine = await self._ready()
         asking = conversations.Asking(engine, self._key, self._settings, limit, reclaim=reclaim)
@@ -125,8 +132,9 @@ class AsyncLock(opening.NamedLock):
 
         As `Lock.hold`; interrupt cancels the task when the lease is lost, and the block leaves as LeaseLost.
         """
-        acquire = functools.partial(self.acquire, timeout, reclaim=reclaim)
-        return AsyncHold(acquire, interrupt=interrupt, drain=drain)
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        bound = None if drain is None else seconds(drain, "drain")
+        return AsyncHold(functools.partial(self.acquire, limit, reclaim=reclaim), interrupt=interrupt, drain=bound)
 
     async def __aenter__(self) -> NoReturn:
         raise TypeError("an AsyncLock is not held by itself: use 'async with lock.hold():'")

@@ -59,6 +59,10 @@ class AsyncLease(HeldLease):
         """Give key, mode and fencing token, for the resource to check; draws the token when first asked."""
         return await self._converse(conversations.sequencer(self))
 
+    async def renew(self) -> float:
+        """Renew the lease at once, before what may block the event loop; the seconds left then; as `Lease.renew`."""
+        return await self._converse(conversations.renew_now(self))
+
     async def detach(self) -> LeaseTicket:
         """Stop keeping the lease without giving it back, and give the ticket to carry on with."""
         self._leave_to_others()

@@ -207,6 +207,16 @@ def _find_loss(lease: HeldLease) -> Script[NoReturn]:
     raise NotAcquired(f"no token could be drawn for {lease.key!r}: its record changes too fast", key=lease.key)
 
 
+def renew_now(lease: HeldLease) -> Script[float]:
+    """Renew a lease at its holder's word; the seconds for which it may be believed from now on."""
+    lease.check()
+    keeper, kept, tenure = lease._engine.keeper, lease._kept, lease._tenure
+    outcome = yield from patiently(lambda: keeper.renewal(kept), tenure.lease.name, kept.terms, until=tenure.tell_at)
+    keeper.renewed(kept, outcome)
+    lease.check()
+    return lease.time_left
+
+
 def share(lease: HeldLease) -> Script[LeaseTicket]:
     """Register this process as a member beside others, and give the ticket."""
     lease.check()
@@ -247,7 +257,10 @@ def give_back(lease: HeldLease, bound_at: float) -> Script[bool]:
     engine = lease._engine
     outcome = yield from leaving.give_back(lease._tenure, lease._kept.terms, bound_at=bound_at)
     removed = outcome.is_free
-    engine.emit(Released(lease.key, lease.holder, removed, outcome.value))
+    if lease.is_member:
+        engine.emit(Detached(lease.key, lease.holder))
+    else:
+        engine.emit(Released(lease.key, lease.holder, removed, outcome.value))
     return removed
 
 

@@ -21,7 +21,7 @@ class LossReason(Enum):
     GONE = "GONE"
     """The record is absent: somebody removed it."""
     REVOKED = "REVOKED"
-    """An operator or the reaper broke the lease."""
+    """An operator broke the lease, or a process of the same owner reclaims it."""
     EXPIRED = "EXPIRED"
     """The deadline, less the margin for the abort, has come."""
     UNREACHABLE = "UNREACHABLE"

@@ -96,7 +96,7 @@ class ReleaseFailed:
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """This process stopped keeping the lease without giving it back."""
+    """This process works under the lease no more and has not given it back: it was detached, or was a member."""
 
     key: str
     holder: str
@@ -169,7 +169,7 @@ def log(event: LockEvent) -> None:
         case ReleaseFailed():
             _log.warning("%r: not given back, the ttl will free it: %s", event.key, event.error)
         case Detached():
-            _log.info("%r: detached from the lease of %r", event.key, event.holder)
+            _log.info("%r: works no more under the lease of %r", event.key, event.holder)
         case Abandoned():
             _log.warning("%r: the lease of %r was dropped unreleased, the ttl will free it", event.key, event.holder)
         case CallbackFailed():

@@ -7,10 +7,10 @@ awaiting twin is `aio`.
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Never, NoReturn, Self, Unpack
 
 from lockstead import opening
-from lockstead.settings import Settings
+from lockstead.settings import Given, Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ class Client:
 
         self._engine = Engine(store, listener)
 
-    def lock(self, key: str, **settings: Any) -> Lock:
+    def lock(self, key: str, **settings: Unpack[Given]) -> Lock:
         """Name a lock of this store; asks nothing. Settings as in `Settings.make`."""
         return Lock._of(self._engine, key, settings)
 
-    def try_many(self, keys: Iterable[str], **settings: Any) -> Batch:
+    def try_many(self, keys: Iterable[str], **settings: Unpack[Given]) -> Batch:
         """Take as many locks as are free now, without waiting: a Batch, which knows what it has and what it waits for.
 
         Come back for the rest with `batch.try_more()`, or go through all with `batch.each()`. Settings as in
@@ -59,7 +59,7 @@ class Client:
 
         return batch.try_many(self._engine, Settings.make(**settings), keys)
 
-    def acquire_all(self, keys: Iterable[str], timeout: Duration | None = None, **settings: Any) -> Batch:
+    def acquire_all(self, keys: Iterable[str], timeout: Duration | None = None, **settings: Unpack[Given]) -> Batch:
         """Take all locks or none: one after the other, in the order of their names' UTF-8 bytes.
 
         Whoever takes several locks takes them like this, and no two wait for each other. It waits while it holds, so
@@ -131,13 +131,20 @@ class Lock(opening.NamedLock):
 
     # --- asking --------------------------------------------------------------------------------------------------
 
-    def acquire(self, timeout: Duration | None = None, *, reclaim: bool = False) -> Lease:
+    def acquire(
+        self,
+        timeout: Duration | None = None,
+        *,
+        reclaim: bool = False,
+        **unknown: Never,
+    ) -> Lease:
         """Wait for the lock, for ever by default; 0 is one try. NotAcquired after `timeout` seconds.
 
         Ends within timeout + 1 s even if the store hangs. reclaim: take the lock from an earlier process of the same
         explicit owner, whose death the caller vouches for. Raises StoreUnavailable or OutcomeUnknown if the store is
         still silent at the end.
         """
+        opening.refuse_unknown(unknown)
         asking, lease = self._ask(None if timeout is None else seconds(timeout, "timeout"), reclaim=reclaim)
         if lease is None:
             raise asking.not_acquired()
@@ -170,7 +177,9 @@ class Lock(opening.NamedLock):
         """
         from lockstead.lease import Hold
 
-        return Hold(partial(self.acquire, timeout, reclaim=reclaim), interrupt=interrupt, drain=drain)
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        bound = None if drain is None else seconds(drain, "drain")
+        return Hold(partial(self.acquire, limit, reclaim=reclaim), interrupt=interrupt, drain=bound)
 
     def __enter__(self) -> NoReturn:
         raise TypeError("a Lock is not held by itself: use 'with lock.hold():'")

@@ -11,10 +11,10 @@ import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, Unpack
 
 from lockstead.runtime import fork
-from lockstead.settings import SETTING_NAMES, Settings
+from lockstead.settings import SETTING_NAMES, Given, Settings
 from lockstead.stores import url as urls
 from lockstead.values import LeaseTicket, checked_key
 
@@ -102,10 +102,24 @@ def made_settings(given: Mapping[str, Any]) -> Settings:
     return Settings.make(**given)
 
 
+_INSTEAD: Final = {
+    "blocking": "for one try that waits for nobody call try_acquire()",
+    "blocking_timeout": "write timeout=",
+}
+"""What other locks call it, and what does it here."""
+
+
+def refuse_unknown(given: Mapping[str, object]) -> None:
+    """Raise TypeError for an argument that acquire() does not have; it names what does what other locks do by it."""
+    for name in given:
+        instead = f"; {_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise TypeError(f"acquire() has no argument {name!r}{instead}")
+
+
 class NamedLock:
     """What blocking and awaiting locks have in common: a key, settings, and a store that is opened when first asked."""
 
-    def __init__(self, url: str, *, client: object | None = None, **settings: Any) -> None:
+    def __init__(self, url: str, *, client: object | None = None, **settings: Unpack[Given]) -> None:
         named = target(url)
         self._key = named.key
         self._scheme = named.store.scheme
@@ -148,6 +162,15 @@ class NamedLock:
                 f"{traits.scheme}: cannot tell how a holder ended, so on_unclean='fail' would never fail; "
                 "take on_unclean='warn', or another store"
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is open: another process, or a copy, opens the store anew when it is first asked."""
+        if not hasattr(self, "_open"):
+            raise TypeError(
+                f"{self!r} was made by a client, whose connections stay in this process: name the lock by its URL, "
+                f"{type(self).__name__}('STORE#KEY'), to copy or pickle it"
+            )
+        return {**self.__dict__, "_opened": None}
 
     def _open_now(self) -> Engine:
         if self._opened is None:

@@ -7,12 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Self
+from typing import Final, Self, TypedDict
 
 from lockstead.values import RENEWALS_PER_TTL, Duration, seconds
 
 TTL_MIN: Final = 1.0
 LOCK_DELAY_MAX: Final = 60.0
+
+
+class Given(TypedDict, total=False):
+    """The settings of a lock as a caller gives them, each as in `Settings.make`."""
+
+    ttl: Duration
+    renew_every: Duration | None
+    max_failures: int | str
+    request_timeout: Duration | None
+    abort_margin: Duration | None
+    drift: float | str
+    backoff_min: Duration
+    backoff_max: Duration
+    lock_delay: Duration
+    drain: Duration | None
+    owner: str | None
+    purpose: str | None
+    expected: Duration | None
+    alert_after: Duration | None
+    auto_unlock_after: Duration | None
+    labels: Mapping[str, str] | str | None
+    backtrace: bool | str
+    assume_ttl: Duration | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Sequencer:
-    """Key, mode and fencing token as one string that a resource can check.
+    """Fencing token, mode and key as one string that a resource can check: `token:mode:key`.
 
     Says who came later, never who holds the lock now. Source: Chubby, OSDI 2006, section 2.4.
     """

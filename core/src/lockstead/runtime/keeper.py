@@ -392,14 +392,24 @@ class Keeper:
             is_ours = isinstance(outcome, Renewed | MemberRenewed | Over | StoreError)
             self._renewed(batch[at], told[at][1], outcome if is_ours else _failure(outcome))
 
-    def _renewed(self, kept: Kept, progress: str | None, outcome: Outcome) -> None:
+    def renewal(self, kept: Kept) -> Script[Renewed | MemberRenewed | Over]:
+        """Give the script of a renewal that somebody asks for himself; `renewed` takes up what came of it."""
+        return _renewal(kept, {})
+
+    def renewed(self, kept: Kept, outcome: Renewed | MemberRenewed | Over) -> None:
+        """Take up a renewal that somebody asked for himself, beside one of our own that may be under way."""
+        self._renewed(kept, None, outcome, is_ours=False)
+
+    def _renewed(self, kept: Kept, progress: str | None, outcome: Outcome, *, is_ours: bool = True) -> None:
         tenure = kept.tenure
         with self._lock:
-            now = self._clock.now()
+            now, in_flight = self._clock.now(), tenure.in_flight
             was_held = tenure.state is State.HELD
             if isinstance(outcome, StoreError):
                 kept.progress = progress if kept.progress is None else kept.progress
             _apply(tenure, outcome, now)
+            if not is_ours:
+                tenure.in_flight = in_flight
             lost = was_held and tenure.state is State.LOST
             deadline = tenure.deadline if tenure.state is State.HELD else None
             if tenure.state is State.HELD and id(tenure) in self._kept:
