@@ -105,7 +105,7 @@ def answer_lost(store: Faulty) -> None:
 def block_that_never_began(store: Faulty) -> None:
     """Something goes wrong when the lease is there and its block has not begun."""
     with Client(store, listener=quiet) as client, pytest.raises(MemoryError):
-        client._engine.keeper.on_lost = _fail  # type: ignore[method-assign]  # what a guard asks for first
+        client._engine.keeper.guard = _fail  # type: ignore[method-assign]  # what a guard asks for first
         with client.lock("a").hold(interrupt=True):
             raise AssertionError("the block began")
 
@@ -113,7 +113,7 @@ def block_that_never_began(store: Faulty) -> None:
 def block_that_never_began_in_a_task(store: Faulty) -> None:
     async def ask() -> None:
         async with AsyncClient(store, listener=quiet) as client:
-            client._engine.keeper.on_lost = _fail  # type: ignore[method-assign]  # what a guard asks for first
+            client._engine.keeper.guard = _fail  # type: ignore[method-assign]  # what a guard asks for first
             async with client.lock("a").hold(interrupt=True):
                 raise AssertionError("the block began")
 

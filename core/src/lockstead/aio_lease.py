@@ -206,13 +206,11 @@ class AsyncHold:
         return holding_it
 
 
-async def leave(
-    lease: AsyncLease, error: BaseException | None, drain: Duration | None, *, unused: bool = False
-) -> None:
+async def leave(lease: AsyncLease, error: BaseException | None, drain: Duration | None) -> None:
     """Give a lease back at the end of its block, and raise LeaseLost if the block returned without holding it."""
     lost = lease._loss_at_exit()
     try:
-        await lease.release(drain, unused=unused)
+        await lease.release(drain)
     except StoreError as failed:
         lease._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
     lease._raise_at_exit(lost, error)

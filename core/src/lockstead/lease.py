@@ -235,12 +235,12 @@ class Hold:
         return holding_it
 
 
-def leave(lease: Lease, error: BaseException | None, drain: Duration | None, *, unused: bool = False) -> None:
+def leave(lease: Lease, error: BaseException | None, drain: Duration | None) -> None:
     """Give a lease back at the end of its block, and raise LeaseLost if the block returned without holding it."""
     context.leave(lease)
     lost = lease._loss_at_exit()
     try:
-        lease.release(drain, unused=unused)
+        lease.release(drain)
     except StoreError as failed:
         lease._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
     lease._raise_at_exit(lost, error)
