@@ -18,7 +18,7 @@ from google.auth.exceptions import RefreshError, TransportError
 from google.cloud import storage
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
-from lockstead.protocol.commands import Read
+from lockstead.protocol.commands import Read, Remove
 from lockstead.stores import url
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.gcs.access import ENDPOINT, Access, access_of, default_access
@@ -182,9 +182,55 @@ def test_h22_credentials_that_fail_are_told_without_what_they_said(failure: Exce
 def test_a_token_that_was_not_accepted_is_replaced_before_the_next_request() -> None:
     access = Access(ENDPOINT, Tokens())
     assert bearer(access.signed({}, Bounds(5.0))) == f"Bearer {SECRET}-1"
-    access.rejected()
+    assert access.rejected({"authorization": f"Bearer {SECRET}-1"})
     assert bearer(access.signed({}, Bounds(5.0))) == f"Bearer {SECRET}-2"
     assert bearer(access.signed({}, Bounds(5.0))) == f"Bearer {SECRET}-2"
+
+
+class Expired(Tokens):
+    """Credentials whose first token the service no longer takes, though they call it valid."""
+
+    def answer(self, token: str) -> bytes:
+        is_good = not token.endswith(f"{SECRET}-1")
+        status, body = (b"404 Not Found", b'{"error":{"code":404,"message":"No such object: b/k"}}')
+        if not is_good:
+            status, body = b"401 Unauthorized", b'{"error":{"code":401,"message":"Invalid Credentials"}}'
+        return b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (
+            status,
+            len(body),
+            body,
+        )
+
+
+@pytest.mark.parametrize("command", [Read(Name("k")), Remove(Name("k"), "1", "1")], ids=["read", "release"])
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_a_token_that_is_refused_although_it_is_called_valid_is_fetched_anew_and_the_request_sent_once_more(
+    command: Any, is_awaited: bool
+) -> None:
+    credentials, asked = Expired(), []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            client, _ = listening.accept()
+            with client:
+                while said := client.recv(65536):
+                    token = next(
+                        line for line in said.decode().split("\r\n") if line.lower().startswith("authorization")
+                    )
+                    asked.append(token)
+                    client.sendall(credentials.answer(token))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        store = GcsStore(Place("b", ""), Access(f"http://127.0.0.1:{listening.getsockname()[1]}", credentials))
+        if is_awaited:
+            asyncio.run(store.aperform(command, 10.0))
+        else:
+            store.perform(command, 10.0)
+        store.close()
+        thread.join(10.0)
+    assert [token.rpartition("-")[2] for token in asked] == ["1", "2"]
+    assert credentials.refreshed == 2
 
 
 def test_h13_a_forked_child_does_not_wait_for_its_parents_refresh() -> None:

@@ -230,6 +230,13 @@ def test_clear_answers(command: Command[Any]) -> None:
         assert isinstance(answer_to(command, answered(200, OBJECT), PLACE), Snapshot)
 
 
+@pytest.mark.parametrize(
+    "said", ["No such object: bucket/a bucket does not exist", "Not Found: bucket/apt", "Not Found"]
+)
+def test_a_name_in_which_a_bucket_is_spoken_of_is_not_taken_for_a_missing_bucket(said: str) -> None:
+    assert answer_to(Read(APT), refusal(404, said, "notFound"), PLACE) == Absent(1795237201.0)
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
 @pytest.mark.parametrize(
     ("response", "kind", "says"),

@@ -35,6 +35,7 @@ def test_a_server_that_forgets_everything_draws_a_warning_and_nothing_else(serve
     findings = found(server)
     severities = {check: finding.severity for check, finding in findings.items()}
     assert severities == {
+        "transport": Severity.OK,
         "version": Severity.OK,
         "memory": Severity.OK,
         "persistence": Severity.WARNING,

@@ -35,7 +35,7 @@ def access(text: str, client: object | None = None) -> Access:
     [
         ("redis://h", Kind.SERVER, [("h", 6379)], "", 0),
         ("redis://h:1/", Kind.SERVER, [("h", 1)], "", 0),
-        ("redis://u:p@h:1/3", Kind.SERVER, [("h", 1)], "", 3),
+        ("rediss://u:p@h:1/3", Kind.SERVER, [("h", 1)], "", 3),
         ("redis://[::1]:1/3", Kind.SERVER, [("::1", 1)], "", 3),
         ("redis://[::1]", Kind.SERVER, [("::1", 6379)], "", 0),
         ("redis+sentinel://a,b:2/locks", Kind.SENTINEL, [("a", 26379), ("b", 2)], "locks", 0),
@@ -76,13 +76,13 @@ def test_h22_what_is_shown_has_neither_user_nor_password_and_opens_the_same() ->
 
 def test_credentials_come_from_the_environment_where_the_url_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDISCLI_AUTH", "cli")
-    assert (access("redis://h").username, access("redis://h").password) == (None, "cli")
+    assert (access("redis://localhost").username, access("redis://localhost").password) == (None, "cli")
     monkeypatch.setenv("REDIS_PASSWORD", "pass")
     monkeypatch.setenv("REDIS_USERNAME", "anna")
-    assert (access("redis://h").username, access("redis://h").password) == ("anna", "pass")
-    assert (access("redis://:other@h").username, access("redis://:other@h").password) == (None, "other")
+    assert (access("redis://localhost").username, access("redis://localhost").password) == ("anna", "pass")
+    assert (access("redis://:other@localhost").username, access("redis://:other@localhost").password) == (None, "other")
     monkeypatch.setenv("REDIS_SENTINEL_PASSWORD", "guard")
-    assert access("redis+sentinel://h/s").sentinel_ways == {"password": "guard"}
+    assert access("redis+sentinel://localhost/s").sentinel_ways == {"password": "guard"}
 
 
 def test_naming_a_lock_imports_no_client_library() -> None:

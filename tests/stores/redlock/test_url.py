@@ -54,9 +54,9 @@ def test_what_is_wrong_is_said_in_one_line(text: str, line: str) -> None:
 
 
 def test_h22_what_is_printed_has_no_credentials_and_opens_the_same_store() -> None:
-    shown = url.printable("redlock://me:se%40cret@a,b,c:7000/2?prefix=x&restart_delay=10m#apt")
-    assert shown == "redlock://a,b,c:7000/2?prefix=x&restart_delay=10m"
-    store = opened("redlock://me:se%40cret@a,b,c:7000/2?prefix=x&restart_delay=10m")
+    shown = url.printable("redlock://me:se%40cret@a,b,c:7000/2?cleartext=true&prefix=x&restart_delay=10m#apt")
+    assert shown == "redlock://a,b,c:7000/2?cleartext=true&prefix=x&restart_delay=10m"
+    store = opened("redlock://me:se%40cret@a,b,c:7000/2?cleartext=true&prefix=x&restart_delay=10m")
     assert store.url == shown
     assert "cret" not in repr(store) + repr(store._panel.masters)
     assert (store._panel.masters[0].access.username, store._panel.masters[0].access.password) == ("me", "se@cret")
@@ -65,7 +65,7 @@ def test_h22_what_is_printed_has_no_credentials_and_opens_the_same_store() -> No
 def test_credentials_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_USERNAME", "me")
     monkeypatch.setenv("REDIS_PASSWORD", "secret")
-    access = opened("redlock://a,b,c")._panel.masters[0].access
+    access = opened("redlock://a,b,c?tls=true")._panel.masters[0].access
     assert (access.username, access.password) == ("me", "secret")
 
 

@@ -34,6 +34,7 @@ def test_one_server_by_itself_draws_a_warning_and_everybody_who_may_write_a_note
 ) -> None:
     findings = found(space)
     assert {check: finding.severity for check, finding in findings.items()} == {
+        "transport": Severity.OK,
         "ensemble": Severity.WARNING,
         "version": Severity.OK,
         "session": Severity.OK,

@@ -15,16 +15,22 @@ from cassandra import cluster
 from cassandra.connection import ConnectionException
 
 from lockstead.stores.bounds import LISTING_MAX, BoundedSocket, Bounds
+from lockstead.stores.transport import is_local
 
 
-def bounded(names: Mapping[str, str]) -> type[Any]:
-    """Give a class of connections for `Cluster`. names: what a node's certificate is to name, by its address."""
+def bounded(names: Mapping[str, str], *, refuses_clear: bool = False) -> type[Any]:
+    """Give a class of connections for `Cluster`. names: what a node's certificate is to name, by its address.
+
+    refuses_clear: no other machine is connected to, for a password would go to it in clear.
+    """
     kind: Any = cluster.Cluster.connection_class
 
     class Bounded(kind):  # type: ignore[misc]  # the driver chooses it when it is imported
         """A connection to one node."""
 
         def _connect_socket(self) -> None:
+            if refuses_clear and not is_local(self.endpoint.address):
+                raise OSError(f"the password would go to {self.endpoint.address} in clear")
             super()._connect_socket()
             connected: Any = self._socket
             self._socket: Any = BoundedSocket(connected, _one_frame())

@@ -223,7 +223,10 @@ def cluster_of(where: Where) -> Any:
     """Make a cluster object as the URL says, not connected."""
     profile = cluster.ExecutionProfile(load_balancing_policy=DCAwareRoundRobinPolicy(where.datacenter or None))
     return cluster.Cluster(
-        connection_class=bounded(names_of(where.hosts) if where.tls else {}),
+        connection_class=bounded(
+            names_of(where.hosts) if where.tls else {},
+            refuses_clear=bool(where.user) and not where.tls and not where.may_be_clear,
+        ),
         contact_points=[cluster.DefaultEndPoint(host, port) for host, port in where.hosts],
         port=where.hosts[0][1],
         auth_provider=PlainTextAuthProvider(where.user, where.password) if where.user else None,

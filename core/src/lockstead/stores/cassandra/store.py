@@ -235,7 +235,8 @@ class CassandraStore:
         """Look at the cluster: its version, its nodes, the copies of the keyspace, the table."""
         from lockstead.stores.cassandra.doctor import examination
 
-        return examination(self._link.look, self._where, limit)
+        yield self._where.transport()
+        yield from examination(self._link.look, self._where, limit)
 
     # --- life ----------------------------------------------------------------------------------------------------
 

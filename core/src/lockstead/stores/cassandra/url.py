@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
     from lockstead.stores.cassandra.store import CassandraStore
+    from lockstead.stores.examination import Finding
 
+TLS_WAY: Final = "tls=true"
 PORT: Final = 9042
 KEYSPACE: Final = "lockstead"
 """The keyspace of a URL that names none."""
 
 CONSISTENCIES: Final = ("serial", "local_serial")
 
-_OPTIONS: Final = frozenset({"ca", "cert", "consistency", "datacenter", "key", "replication", "tls"})
+_OPTIONS: Final = frozenset({"ca", "cert", "consistency", "datacenter", "key", "replication", "tls", "cleartext"})
 _SHAPE: Final = "write 'cassandra://host1,host2:9042/keyspace', with 'user:password@' before the hosts where wanted"
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 _KEYSPACE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
@@ -47,6 +49,26 @@ class Where:
     ca: str = ""
     cert: str = ""
     key: str = ""
+    may_be_clear: bool = False
+
+    def check(self) -> None:
+        """Raise StoreRefused where the password would go in clear to another machine."""
+        from lockstead.stores.transport import refuse_clear
+
+        if (self.user or self.password) and not self.tls and not self.may_be_clear:
+            refuse_clear(self.names, way=TLS_WAY)
+
+    def transport(self) -> Finding:
+        """Say who can read what is sent."""
+        from lockstead.stores.transport import transport
+
+        has_password = bool(self.user or self.password)
+        return transport(self.names, tls=self.tls, is_verified=self.tls, has_password=has_password, way=TLS_WAY)
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts without their ports."""
+        return [host for host, _port in self.hosts]
 
     @property
     def url(self) -> str:
@@ -59,6 +81,8 @@ class Where:
             options["consistency"] = self.consistency
         if self.tls and not self.ca and not self.cert:
             options["tls"] = "true"
+        if self.may_be_clear:
+            options["cleartext"] = "true"
         hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
         return f"cassandra://{hosts}/{self.keyspace}{query(options)}"
 
@@ -112,6 +136,7 @@ class _Opener:
         from lockstead.errors import StoreRefused
 
         where = where_of(store_url, os.environ)
+        where.check()
         if client is not None and (not callable(client) or hasattr(client, "connect")):
             raise TypeError("the client of a Cassandra store is a function that makes a Cluster, not connected")
         try:
@@ -127,6 +152,7 @@ def where_of(store_url: str, environ: Mapping[str, str] | None = None) -> Where:
     """Read a store's URL; credentials it does not name are taken from CASSANDRA_USERNAME and CASSANDRA_PASSWORD."""
     from urllib.parse import unquote
 
+    from lockstead.stores.transport import CLEARTEXT, flag, wants_tls
     from lockstead.stores.url import options_of
 
     before, options = options_of(store_url)
@@ -146,7 +172,8 @@ def where_of(store_url: str, environ: Mapping[str, str] | None = None) -> Where:
         consistency=_consistency(options.get("consistency", "serial")),
         replication=_replication(options.get("replication", "")),
         datacenter=options.get("datacenter", ""),
-        tls=_flag(options.get("tls", "false")) or any(files.values()),
+        tls=wants_tls(options, files),
+        may_be_clear=flag(options, CLEARTEXT),
         **files,
     )
 
@@ -176,12 +203,6 @@ def _replication(text: str) -> str:
     if text and not is_number and not all(_DATACENTER_COPIES.fullmatch(part) for part in text.split(",")):
         raise ValueError("replication is a number of copies, or one for each data centre: 'dc1:3,dc2:3'")
     return text
-
-
-def _flag(text: str) -> bool:
-    if text.lower() not in {"true", "false", "1", "0"}:
-        raise ValueError("tls is true or false")
-    return text.lower() in {"true", "1"}
 
 
 OPENER: Final = _Opener()

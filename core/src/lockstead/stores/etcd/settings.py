@@ -1,7 +1,7 @@
 """Decides what the URL and the environment say of an etcd: members, prefix, certificates, user. Must not know requests.
 
 Credentials and certificates that the URL leaves out come from the variables of `etcdctl`: ETCDCTL_USER (user, or
-user:password), ETCDCTL_PASSWORD, ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY.
+user:password), ETCDCTL_PASSWORD, ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY. A certificate from either asks for TLS.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from lockstead.stores.etcd.wire import Root
+from lockstead.stores.transport import CLEARTEXT, flag, refuse_clear, wants_tls
 from lockstead.stores.url import options_of, query
 
 PORT: Final = 2379
-OPTIONS: Final = frozenset({"tls", "cacert", "cert", "cert_key"})
+FILES: Final = ("cacert", "cert", "cert_key")
+OPTIONS: Final = frozenset({"tls", "cleartext", *FILES})
+TLS_WAY: Final = "?tls=true"
+
+VARIABLES: Final = ("ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY")
 
 _SHAPE: Final = re.compile(r"etcd://(?:(?P<who>[^/]*)@)?(?P<hosts>[^/@]+)(?:/(?P<prefix>.*))?")
 _HOST: Final = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>[0-9]{1,5}))?")
-_YES: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,17 @@ class EtcdSettings:
     cert_key: str | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
+    may_be_clear: bool = False
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts of the members."""
+        return [endpoint.rpartition(":")[0] for endpoint in self.endpoints]
+
+    def check(self) -> None:
+        """Raise StoreRefused where the password would go in clear to another machine."""
+        if self.user and not self.is_secure and not self.may_be_clear:
+            refuse_clear(self.hosts, way=TLS_WAY)
 
     @property
     def scheme(self) -> str:
@@ -59,6 +74,7 @@ def read(store_url: str, environment: Mapping[str, str]) -> EtcdSettings:
         cert_key=cert_key,
         user=user,
         password=password,
+        may_be_clear=flag(options, CLEARTEXT),
     )
 
 
@@ -84,13 +100,9 @@ def _endpoints(hosts: str) -> tuple[str, ...]:
 def _certificates(
     options: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[bool, str | None, str | None, str | None]:
-    said = options.get("tls", "").lower()
-    if said and said not in _YES:
-        raise ValueError("the setting tls of an etcd's URL is true or false")
-    is_secure = _YES[said] if said else bool({"cacert", "cert", "cert_key"} & set(options))
-    if not is_secure:
-        if any(name in options for name in ("cacert", "cert", "cert_key")):
-            raise ValueError("the URL of the etcd names certificates and says tls=false")
+    # what etcdctl takes for TLS asks for it here as well, unless the URL says otherwise
+    asks = wants_tls(options, FILES) or any(environment.get(name) for name in VARIABLES)
+    if not asks or ("tls" in options and not flag(options, "tls")):
         return False, None, None, None
     cacert = options.get("cacert") or environment.get("ETCDCTL_CACERT") or None
     cert = options.get("cert") or environment.get("ETCDCTL_CERT") or None

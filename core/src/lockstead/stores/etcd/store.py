@@ -21,7 +21,7 @@ from lockstead.stores.etcd.batch import batch
 from lockstead.stores.etcd.errors import answered, is_token_spent
 from lockstead.stores.etcd.leases import Leases
 from lockstead.stores.etcd.line import Line
-from lockstead.stores.etcd.settings import EtcdSettings
+from lockstead.stores.etcd.settings import TLS_WAY, EtcdSettings
 from lockstead.stores.etcd.sockets import Sockets
 from lockstead.stores.etcd.steps import Course, Steps, end
 from lockstead.stores.etcd.talk import Talker
@@ -29,6 +29,7 @@ from lockstead.stores.etcd.transport import MISTAKE_LIMIT, Members, looks_mistak
 from lockstead.stores.etcd.waits import Waiting
 from lockstead.stores.etcd.wire import Request, Response
 from lockstead.stores.loops import PerLoop
+from lockstead.stores.transport import transport
 
 if TYPE_CHECKING:
     from lockstead.stores.examination import Finding, Promise
@@ -207,7 +208,9 @@ class EtcdStore:
         def each(request: Request) -> list[Response | StoreError]:
             return [self._sent_to(number, request, limit) for number in range(len(self._members))]
 
-        return examination(self._settings, each)
+        said, secure = self._settings, self._settings.is_secure
+        yield transport(said.hosts, tls=secure, is_verified=secure, has_password=said.user is not None, way=TLS_WAY)
+        yield from examination(said, each)
 
     def _sent_to(self, number: int, request: Request, limit: float) -> Response | StoreError:
         try:

@@ -30,7 +30,7 @@ MISTAKE_LIMIT: Final = 1.0
 HELLO: Final = b"GET /version HTTP/1.0\r\n\r\n"
 
 WANTS_TLS: Final = "etcd at {} wants TLS; write ?tls=true in the URL"
-NO_TLS: Final = "etcd at {} speaks no TLS; leave tls and certificates out of the URL"
+NO_TLS: Final = "etcd at {} speaks no TLS; leave tls and certificates out of the URL, or write ?tls=false"
 
 
 class Members:

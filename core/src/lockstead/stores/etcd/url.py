@@ -29,7 +29,7 @@ class _Opener:
     @property
     def options(self) -> frozenset[str]:
         """How the members are spoken to."""
-        return frozenset({"tls", "cacert", "cert", "cert_key"})
+        return frozenset({"tls", "cleartext", "cacert", "cert", "cert_key"})
 
     @property
     def takes_user(self) -> bool:
@@ -63,7 +63,9 @@ class _Opener:
         from lockstead.stores.etcd.settings import printable, read
         from lockstead.stores.etcd.store import EtcdStore
 
-        return EtcdStore(read(store_url, os.environ), printable(store_url))
+        settings = read(store_url, os.environ)
+        settings.check()
+        return EtcdStore(settings, printable(store_url))
 
 
 OPENER: Final = _Opener()

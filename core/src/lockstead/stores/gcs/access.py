@@ -15,9 +15,11 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.bounds import Bounds
+from lockstead.stores.transport import refuse_clear
 
 ENDPOINT: Final = "https://storage.googleapis.com"
 SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
@@ -85,9 +87,16 @@ class Access:
                 raise _unsigned(error) from error
         return self._with_token(headers)
 
-    def rejected(self) -> None:
-        """Note that the service did not accept the token: the next request asks for a new one first."""
-        self._is_rejected = True
+    def rejected(self, headers: Mapping[str, str]) -> bool:
+        """Note that the service did not accept a request with these headers. True if it is worth sending once more.
+
+        The next request has another token: a new one, or the one that somebody else fetched meanwhile.
+        """
+        if self._credentials is None:
+            return False
+        if self._with_token({}).items() <= headers.items():
+            self._is_rejected = True
+        return True
 
     def forget(self) -> None:
         """Make it usable in a forked child: the refreshing thread stayed with the parent."""
@@ -140,7 +149,6 @@ class Access:
 
 def _proxy(endpoint: str) -> str | None:
     """Give the address of the proxy that the environment asks for on the way there; None for none."""
-    from urllib.parse import urlsplit
     from urllib.request import getproxies, proxy_bypass
 
     if proxy_bypass(urlsplit(endpoint).netloc):
@@ -209,8 +217,6 @@ def default_access() -> Access:
 
 def _emulator(said: str) -> str:
     """Give the endpoint that STORAGE_EMULATOR_HOST names; StoreRefused if it is none, without repeating it."""
-    from urllib.parse import urlsplit
-
     try:
         parts = urlsplit(said if "://" in said else f"http://{said}")
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -236,5 +242,8 @@ def access_of(client: object) -> Access:
     endpoint = str(getattr(connection, "API_BASE_URL", ENDPOINT))
     if isinstance(credentials, AnonymousCredentials):
         return Access(endpoint)
+    parts = urlsplit(endpoint)
+    if parts.scheme != "https":
+        refuse_clear([parts.hostname or ""], way="an https:// endpoint for the client")
     scoped = with_scopes_if_required(credentials, [SCOPE])  # type: ignore[no-untyped-call]  # it has no types
     return Access(endpoint, scoped)

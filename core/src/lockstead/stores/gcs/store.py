@@ -81,7 +81,7 @@ class GcsStore:
             except StopIteration as stop:
                 return cast(A, stop.value)
 
-    def _send(self, request: Request, bounds: Bounds) -> Response:
+    def _send(self, request: Request, bounds: Bounds, *, again: bool = True) -> Response:
         from lockstead.stores.http import exchanged
 
         pool = self._blocking()
@@ -93,7 +93,10 @@ class GcsStore:
         finally:
             if not self._is_open:
                 pool.close()  # closed meanwhile, and it may have connected anew since
-        return self._received(answer)
+        if answer.status == 401 and self._access.rejected(headers) and again:
+            # refused before anything was done, so this is no repetition
+            return self._send(request, bounds, again=False)
+        return _response(answer)
 
     def _blocking(self) -> Pool:
         with self._lock:
@@ -137,7 +140,7 @@ class GcsStore:
             except StopIteration as stop:
                 return stop.value
 
-    async def _asend(self, pool: AwaitedPool, request: Request, bounds: Bounds) -> Response:
+    async def _asend(self, pool: AwaitedPool, request: Request, bounds: Bounds, *, again: bool = True) -> Response:
         from lockstead.stores.http import aexchanged
 
         headers = await self._access.asigned(request.headers, bounds)
@@ -148,18 +151,14 @@ class GcsStore:
         finally:
             if not self._is_open:
                 await pool.aclose()
-        return self._received(answer)
+        if answer.status == 401 and self._access.rejected(headers) and again:
+            return await self._asend(pool, request, bounds, again=False)
+        return _response(answer)
 
     def _per_loop(self) -> PerLoop[AwaitedPool]:
         return PerLoop(self._transports.awaiting, lambda pool: pool.aclose())
 
     # --- both ----------------------------------------------------------------------------------------------------
-
-    def _received(self, answer: Answer) -> Response:
-        if answer.status == 401:
-            self._access.rejected()
-        date = answer.headers.get(b"date")
-        return Response(answer.status, None if date is None else date.decode("latin-1"), answer.body)
 
     def prepare(self) -> None:
         """Make what the first request needs: how long its answer takes calibrates the clocks, so nothing may add."""
@@ -186,3 +185,8 @@ class GcsStore:
         if pool is not None:
             pool.close()
         self._awaiting.close()
+
+
+def _response(answer: Answer) -> Response:
+    date = answer.headers.get(b"date")
+    return Response(answer.status, None if date is None else date.decode("latin-1"), answer.body)

@@ -328,10 +328,18 @@ def complaint(response: Response) -> tuple[str, str]:
 
 
 def _is_about_object(response: Response) -> bool:
-    """Tell a missing object from a missing bucket, and from a stranger's "not found"."""
-    said = complaint(response)[0].lower()
-    return bool(said) and ("no such object" in said or "bucket" not in said)
+    """Tell a missing object from a missing bucket, and from a stranger's "not found".
 
+    Of a bucket the service says that "the specified bucket does not exist" and no more; of an object it repeats names,
+    in which any word may stand.
+    """
+    said = complaint(response)[0]
+    return bool(said) and not _NO_BUCKET.match(said)
+
+
+_NO_BUCKET: Final = re.compile(
+    r"(the (specified|requested) )?bucket (\S+ )?(does not exist|(was )?not found)", re.IGNORECASE
+)
 
 _RATE: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "quotaExceeded", "slowDown", "backendError"})
 """Reasons under which a 403 speaks of the pace, not of a right."""

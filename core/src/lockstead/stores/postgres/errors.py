@@ -27,6 +27,10 @@ _REFUSED: Final[tuple[tuple[str, str], ...]] = (
         "password authentication failed",
         "correct the user or the password: in the URL, PGUSER and PGPASSWORD, or ~/.pgpass",
     ),
+    (
+        "server requested a cleartext password",
+        "write sslmode=require (verify-full is better), or cleartext=true where everybody on the way is trusted",
+    ),
     ("no password supplied", "give the password: in the URL, PGPASSWORD, or ~/.pgpass"),
     ("SASL authentication failed", "correct the user or the password: in the URL, PGUSER and PGPASSWORD, or ~/.pgpass"),
     ("authentication failed", "the server expects another way to log in: see its pg_hba.conf"),

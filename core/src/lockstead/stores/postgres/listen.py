@@ -140,7 +140,7 @@ class Listener:
     def _listen(self, ear: int) -> None:
         """Listen until nobody has waited for long. Raises StoreError when the connection is lost."""
         target = self._target
-        link = connect(_conninfo(target), target.url, ANSWERS_WITHIN)
+        link = connect(_conninfo(target), target.url, ANSWERS_WITHIN, may_be_clear=target.may_be_clear)
         try:
             (row,) = link.ask(b"SELECT pg_catalog.pg_backend_pid()", (), ANSWERS_WITHIN)
             self._me = str(row[0])

@@ -94,7 +94,7 @@ class Pool:
                 self._returned.notify()
 
     def _open(self, ends_at: float) -> Link:
-        link = connect(self._target.conninfo, self._target.url, _left(ends_at))
+        link = connect(self._target.conninfo, self._target.url, _left(ends_at), may_be_clear=self._target.may_be_clear)
         try:
             prepare(link, self._target, self._statements, ends_at)
         except BaseException:

@@ -35,6 +35,7 @@ from lockstead.stores.postgres.rows import At, at, changed, encoded, listing, na
 from lockstead.stores.postgres.statements import bucket, statements
 from lockstead.stores.postgres.url import Target
 from lockstead.stores.postgres.wire import Row
+from lockstead.stores.transport import transport
 from lockstead.values import Name
 
 if TYPE_CHECKING:
@@ -246,6 +247,10 @@ class PostgresStore:
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
         """Look at the server's durability, its standbys, what stands between, and the role's rights."""
         with self._pool.lend(limit) as link:
+            verified = self._target.is_verified
+            yield transport(
+                [link.host], tls=link.is_encrypted, is_verified=verified, has_password=False, way="sslmode=verify-full"
+            )
             yield from examination(link, self._target.schema, limit)
 
     # --- life ----------------------------------------------------------------------------------------------------

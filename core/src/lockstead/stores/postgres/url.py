@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import StoreRefused
+from lockstead.stores.transport import CLEARTEXT, flag
 from lockstead.stores.url import options_of, query
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ LIBPQ: Final = frozenset((
 # fmt: on
 """What libpq reads itself. Host, port and database stand in the URL proper."""
 
-OURS: Final = frozenset(("schema", "listen", "listen_host", "listen_port"))
+OURS: Final = frozenset(("cleartext", "schema", "listen", "listen_host", "listen_port"))
 SECRET: Final = frozenset(("password", "sslpassword", "user"))
 """What is left out of a URL that is shown: libpq finds it in PGUSER, PGPASSWORD, a password file or a service."""
 
@@ -40,7 +41,8 @@ class Target:
     """What a URL names. conninfo is for libpq and may hold credentials; url may be shown.
 
     listen: whether a connection that waits for notifications is opened: "auto" (not through a pooler), "yes", "no".
-    listen_to: libpq's options for that connection where it goes another way.
+    listen_to: libpq's options for that connection where it goes another way. may_be_clear: a password may go in clear
+    to another machine. is_verified: the server's certificate has to name the host.
     """
 
     conninfo: str = field(repr=False)
@@ -48,6 +50,8 @@ class Target:
     schema: str = SCHEMA
     listen: str = "auto"
     listen_to: tuple[tuple[str, str], ...] = ()
+    may_be_clear: bool = False
+    is_verified: bool = False
 
 
 class _Opener:
@@ -62,7 +66,7 @@ class _Opener:
 
     @property
     def options(self) -> frozenset[str]:
-        """Those of libpq, and `schema`, `listen`, `listen_host`, `listen_port`."""
+        """Those of libpq, and `cleartext`, `schema`, `listen`, `listen_host`, `listen_port`."""
         return LIBPQ | OURS
 
     @property
@@ -127,6 +131,8 @@ def target_of(store_url: str) -> Target:
             for ours, libpq in (("listen_host", "host"), ("listen_port", "port"))
             if options.get(ours)
         ),
+        may_be_clear=flag(options, CLEARTEXT),
+        is_verified=options.get("sslmode") == "verify-full",
     )
 
 

@@ -9,13 +9,14 @@ hand each to another connection of its own. Must not know what is asked.
 from __future__ import annotations
 
 import math
+import os
 import select
 import socket
 import struct
 import time
 import zlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psycopg
 from psycopg import pq
@@ -24,6 +25,7 @@ from psycopg.conninfo import conninfo_attempts, conninfo_to_dict, make_conninfo
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.bounds import LISTING_MAX, AnswerTooLong, Bounds
 from lockstead.stores.postgres.errors import Missing, not_connected, refusal
+from lockstead.stores.transport import is_local
 
 if TYPE_CHECKING:
     from psycopg.pq import abc
@@ -89,6 +91,16 @@ class Link:
         """Give what the server said of itself when it was connected to ("server_encoding"); empty if nothing."""
         value = self._connection.parameter_status(name.encode())
         return "" if value is None else value.decode("utf-8", "replace")
+
+    @property
+    def host(self) -> str:
+        """The host that was connected to; a path for a socket of this machine."""
+        return self._connection.host.decode("utf-8", "replace") or "/"
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether what is sent goes through TLS."""
+        return bool(self._connection.ssl_in_use)
 
     @property
     def version(self) -> int:
@@ -264,8 +276,10 @@ def raise_for(
         raise OutcomeUnknown(f"{place} failed while it committed: {_line(last.get_error_message('utf-8'))}")
 
 
-def connect(conninfo: str, place: str, limit: float) -> Link:
+def connect(conninfo: str, place: str, limit: float, *, may_be_clear: bool = False) -> Link:
     """Open a connection within `limit` seconds, to the first of its hosts that takes one.
+
+    may_be_clear: a server may ask another machine's password in clear.
 
     Raises StoreUnavailable or StoreRefused: nothing was asked of the server yet.
     """
@@ -284,13 +298,31 @@ def connect(conninfo: str, place: str, limit: float) -> Link:
         share = max(0.0, ends_at - time.monotonic()) / (len(attempts) - number)
         until = time.monotonic() + (min(share, allowed) if allowed > 0 else share)
         try:
-            return Link(_connected(make_conninfo("", **attempt), until), place)
+            guarded = {**attempt, **_guard(attempt, may_be_clear=may_be_clear)}
+            return Link(_connected(make_conninfo("", **guarded), until), place)
         except _Late:
             said.append(StoreUnavailable(f"cannot connect to {place}: no answer within {limit:.3g} s"))
+        except StoreRefused as error:
+            said.append(error)
         except psycopg.Error as error:
             said.append(not_connected(_line(error), place))
     # what can be waited for weighs more than what cannot: one host of several that is misconfigured is no verdict
     raise next((error for error in said if isinstance(error, StoreUnavailable)), said[0])
+
+
+def _guard(attempt: Mapping[str, Any], *, may_be_clear: bool) -> dict[str, str]:
+    """Give what keeps libpq from answering a server that asks for the password itself, where TLS may be missing."""
+    host = str(attempt.get("hostaddr") or attempt.get("host") or os.environ.get("PGHOST") or "/")
+    mode = attempt.get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
+    has_own = attempt.get("require_auth") or os.environ.get("PGREQUIREAUTH")
+    if may_be_clear or has_own or is_local(host) or mode not in ("disable", "allow", "prefer"):
+        return {}
+    if pq.version() < 160000:
+        raise StoreRefused(
+            f"this libpq ({pq.version() // 10000}) cannot keep a password from being sent to {host} in clear; write "
+            "sslmode=verify-full, or cleartext=true where everybody on the way is trusted"
+        )
+    return {"require_auth": "!password"}
 
 
 def _connected(conninfo: str, ends_at: float) -> abc.PGconn:

@@ -6,15 +6,17 @@ Must not know commands. No message and no repr of this file shows a credential.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
 
 from lockstead.errors import StoreRefused
+from lockstead.stores.transport import flag, refuse_clear, transport
 
 if TYPE_CHECKING:
     from lockstead.stores.bounds import BoundedSocket, Bounds
+    from lockstead.stores.examination import Finding
 
 Address: TypeAlias = "tuple[str, int]"
 """Host and port."""
@@ -82,7 +84,10 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where and how to connect. ways: arguments of redis-py's connections, of a caller's own client among them."""
+    """Where and how to connect. ways: arguments of redis-py's connections, of a caller's own client among them.
+
+    may_be_clear: the password may go in clear to other machines.
+    """
 
     kind: Kind
     addresses: tuple[Address, ...]
@@ -93,6 +98,7 @@ class Access:
     password: str | None = field(default=None, repr=False)
     ways: Mapping[str, Any] = field(default_factory=dict, repr=False)
     sentinel_ways: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    may_be_clear: bool = False
 
     def connection(
         self, address: Address, bounds: Bounds, *, to_sentinel: bool = False, patience: float | None = None
@@ -103,6 +109,7 @@ class Access:
         """
         from lockstead.stores.redis.bounded import Plain, Secure
 
+        self.check(address, to_sentinel=to_sentinel)
         made = (Secure if self.is_secure else Plain)(**self._arguments(address, patience, to_sentinel=to_sentinel))
         made.bounds = bounds
         return cast(Connection, made)
@@ -111,10 +118,32 @@ class Access:
         """Make an awaiting connection, like `connection`; whoever awaits it limits its time."""
         from lockstead.stores.redis.bounded import AwaitedPlain, AwaitedSecure
 
+        self.check(address, to_sentinel=to_sentinel)
         kind = AwaitedSecure if self.is_secure else AwaitedPlain
         made = kind(**self._arguments(address, None, to_sentinel=to_sentinel))
         made.bounds = bounds
         return cast(AwaitedConnection, made)
+
+    def check(self, address: Address, *, to_sentinel: bool = False) -> None:
+        """Raise StoreRefused where a password would go in clear to another machine: one may be named by a server."""
+        if self.has_password(to_sentinel=to_sentinel) and not self.is_secure and not self.may_be_clear:
+            refuse_clear((address[0],), way=TLS_WAY)
+
+    def has_password(self, *, to_sentinel: bool = False) -> bool:
+        """Tell whether a password is sent."""
+        who = self.sentinel_ways if to_sentinel else {**self.ways, **self._who()}
+        return bool(who.get("password") or who.get("credential_provider"))
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether certificates are held against the hosts."""
+        return self.is_secure and bool(self.ways.get("ssl_check_hostname"))
+
+    def transport(self, addresses: Iterable[Address]) -> Finding:
+        """Say who can read what is sent to these addresses."""
+        hosts = [address[0] for address in addresses]
+        is_verified, has_password = self.is_verified, self.has_password()
+        return transport(hosts, tls=self.is_secure, is_verified=is_verified, has_password=has_password, way=TLS_WAY)
 
     def _arguments(self, address: Address, patience: float | None, *, to_sentinel: bool) -> dict[str, Any]:
         who = dict(self.sentinel_ways) if to_sentinel else self._who()
@@ -138,6 +167,26 @@ class Access:
         if self.ways.get("credential_provider") is not None:
             return {}
         return {"username": self.username, "password": self.password}
+
+
+TLS_OPTIONS: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname", "ssl_cert_reqs"})
+"""The files and checks of TLS in a URL, as redis-py names them. Each of them asks for TLS."""
+
+TLS_WAY: Final = "rediss:// (or tls=true)"
+
+
+def tls_ways(options: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what redis-py is told of TLS. Certificates and names are checked, whatever the library's own default is.
+
+    known: what a caller's client says.
+    """
+    ways: dict[str, Any] = {**known, **{name: value for name, value in options.items() if name in TLS_OPTIONS}}
+    ways.setdefault("ssl_cert_reqs", "required")
+    is_checked = str(ways["ssl_cert_reqs"]).lower() not in ("none", "verifymode.cert_none", "0")
+    if "ssl_check_hostname" in options:
+        ways["ssl_check_hostname"] = flag(options, "ssl_check_hostname")
+    ways.setdefault("ssl_check_hostname", is_checked)
+    return ways
 
 
 _TAKEN: Final = frozenset({"username", "password", "credential_provider", "client_name", "socket_keepalive_options"})

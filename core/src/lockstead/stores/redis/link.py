@@ -263,6 +263,8 @@ class Links:
         """Make a connection of one's own. Raises StoreError."""
         try:
             connection = self._access.connection(address, bounds, to_sentinel=to_sentinel)
+        except StoreError:
+            raise
         except Exception as error:
             raise StoreRefused(f"no connection to Redis can be made: {type(error).__name__}: {error}") from error
         link = Link(connection, address)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from lockstead.errors import StoreRefused, StoreUnavailable
+from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.redis.access import Access, Address, AwaitedConnection
 from lockstead.stores.redis.errors import unanswered, unconnected
@@ -139,6 +139,8 @@ class AwaitedLinks:
                 return link
         try:
             connection = self._access.awaiting(ask.address, bounds, to_sentinel=ask.to_sentinel)
+        except StoreError:
+            raise
         except Exception as error:
             raise StoreRefused(f"no connection to Redis can be made: {type(error).__name__}: {error}") from error
         link = AwaitedLink(connection, ask.address)

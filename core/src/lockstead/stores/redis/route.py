@@ -18,6 +18,9 @@ from lockstead.stores.redis.wire import Request, Words
 
 T = TypeVar("T")
 
+SLOTS: Final = 16384
+"""Slots of a Cluster."""
+
 STEPS_MAX: Final = 8
 """Times that one request may be sent on, from node to node."""
 
@@ -62,6 +65,10 @@ class Route(Protocol):
         """Note that another server is responsible for a key. StoreRefused where there is but one."""
         ...
 
+    def asks(self, address: Address) -> None:
+        """Allow that another server is asked once. StoreRefused where there is but one."""
+        ...
+
 
 def route(access: Access) -> Route:
     """Make the route to what stands at the addresses."""
@@ -99,6 +106,10 @@ class OneServer:
 
     def moved(self, key: bytes, address: Address) -> None:  # noqa: ARG002 - as every route
         """Refuse: it is a node of a Cluster."""
+        self.asks(address)
+
+    def asks(self, address: Address) -> None:  # noqa: ARG002 - as every route
+        """Refuse: it is a node of a Cluster."""
         raise StoreRefused(f"{shown(self.address)} is a node of a Redis Cluster; write redis+cluster://")
 
 
@@ -131,6 +142,10 @@ class BySentinel:
             self._master = None
 
     def moved(self, key: bytes, address: Address) -> None:  # noqa: ARG002 - as every route
+        """Refuse: it is a node of a Cluster."""
+        self.asks(address)
+
+    def asks(self, address: Address) -> None:  # noqa: ARG002 - as every route
         """Refuse: it is a node of a Cluster."""
         raise StoreRefused(f"the service {self._service!r} is a node of a Redis Cluster; write redis+cluster://")
 
@@ -203,6 +218,9 @@ class ByCluster:
         """Note where the slot is now; the others may have moved as well."""
         self._slots[slot_of(key)] = address
 
+    def asks(self, address: Address) -> None:
+        """Allow it: the slot is on its way there."""
+
     def _refreshed(self) -> Talk[None]:
         silent: StoreError | None = None
         nodes = tuple(dict.fromkeys((*self._slots.values(), *self._seeds)))
@@ -229,10 +247,13 @@ class ByCluster:
 
 def _slots(reply: Any, asked: Address) -> dict[int, Address]:
     slots: dict[int, Address] = {}
-    for first, last, master, *_replicas in reply:
-        # a node that does not know its own address says nothing: it is the one that was asked
-        address = (master[0].decode() if master[0] else asked[0], int(master[1]))
-        slots.update(dict.fromkeys(range(first, last + 1), address))
+    try:
+        for first, last, master, *_replicas in reply:
+            # a node that does not know its own address says nothing: it is the one that was asked
+            address = (master[0].decode() if master[0] else asked[0], int(master[1]))
+            slots.update(dict.fromkeys(range(max(0, first), min(SLOTS, last + 1)), address))
+    except (TypeError, ValueError, IndexError, AttributeError):
+        raise StoreRefused(f"{shown(asked)} does not name its slots as a Redis Cluster does") from None
     return slots
 
 
@@ -301,6 +322,7 @@ def settled(reply: Any, request: Request, address: Address, along: Route, *, is_
                 commands = (request.by_digest(),)
             case "ASK":
                 address = _target(reply, address)
+                along.asks(address)
                 commands = ((b"ASKING",), request.in_full())
             case code:
                 if code in ("READONLY", "CLUSTERDOWN", "MASTERDOWN"):
@@ -314,6 +336,8 @@ def _target(reply: Exception, asked: Address) -> Address:
     """Read where MOVED and ASK send us."""
     target = str(reply).split()[-1]
     host, _, port = target.rpartition(":")
+    if not port.isdigit() or not 0 < int(port) < 65536:
+        raise StoreRefused(f"{shown(asked)} sends us to no address; is it a node of a Redis Cluster?")
     return host.strip("[]") or asked[0], int(port)
 
 

@@ -316,7 +316,9 @@ class RedisStore:
             return self._links.exchange(Ask(address, (words,), is_routed=self._is_routed), Bounds(limit))[0]
 
         self._check_open()
-        return examination(self._run(self._route.masters(), Bounds(limit)), self._ears.channel, send)
+        masters = self._run(self._route.masters(), Bounds(limit))
+        yield self._access.transport((*self._access.addresses, *masters))
+        yield from examination(masters, self._ears.channel, send)
 
     # --- life ----------------------------------------------------------------------------------------------------
 

@@ -24,8 +24,9 @@ PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
 _TLS: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname", "ssl_cert_reqs"})
+"""As in `access`, which is imported to open a store alone."""
+
 _HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
-_TRUE: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 class _Opener:
@@ -44,8 +45,8 @@ class _Opener:
 
     @property
     def options(self) -> frozenset[str]:
-        """`prefix` of all keys, `tls` where the scheme does not say it, and the files and checks of TLS."""
-        return _TLS | {"prefix"} | (set() if self._scheme.startswith("rediss") else {"tls"})
+        """`prefix` of all keys, `tls` where the scheme does not say it, its files and checks, and `cleartext`."""
+        return _TLS | {"prefix", "cleartext"} | (set() if self._scheme.startswith("rediss") else {"tls"})
 
     @property
     def takes_user(self) -> bool:
@@ -81,7 +82,15 @@ class _Opener:
     def _access(self, store_url: str, client: object | None) -> Access:
         from urllib.parse import unquote
 
-        from lockstead.stores.redis.access import Access, Kind, default_credentials, sentinel_credentials, ways_of
+        from lockstead.stores.redis.access import (
+            Access,
+            Kind,
+            default_credentials,
+            sentinel_credentials,
+            tls_ways,
+            ways_of,
+        )
+        from lockstead.stores.transport import CLEARTEXT, flag, wants_tls
 
         before, options = options_of(store_url)
         if not before.startswith(self._start):
@@ -94,8 +103,8 @@ class _Opener:
             raise ValueError("several servers: write redis+sentinel:// or redis+cluster:// before them")
         service, db = _path(path, kind)
         ways, is_secure = ({}, False) if client is None else ways_of(client)
-        is_secure = is_secure or self._scheme.startswith("rediss") or _flag(options.pop("tls", "false"), "tls")
-        ways |= _tls(options) if is_secure else {}
+        is_secure = wants_tls(options, _TLS) or is_secure or self._scheme.startswith("rediss")
+        ways = tls_ways(options, ways) if is_secure else ways
         user, _, password = who.partition(":")
         username: str | None = unquote(user) or None
         secret: str | None = unquote(password) or None
@@ -108,7 +117,12 @@ class _Opener:
             sentinel_ways = {
                 name: way for name, way in ways.items() if name.startswith("ssl_")
             } | sentinel_credentials()
-        return Access(kind, addresses, service, db, is_secure, username, secret, ways, sentinel_ways)
+        clear = flag(options, CLEARTEXT)
+        access = Access(kind, addresses, service, db, is_secure, username, secret, ways, sentinel_ways, clear)
+        for address in addresses:
+            # where Sentinels stand the server does not stand as well, but what is true of them is true of it
+            access.check(address)
+        return access
 
 
 def _addresses(hosts: str, port: int) -> tuple[Address, ...]:
@@ -136,20 +150,6 @@ def _path(path: str, kind: Any) -> tuple[str, int]:
     if len(pieces) > 1 or not all(piece.isascii() and piece.isdigit() for piece in pieces):
         raise ValueError("what follows the host is the number of a database, as in 'redis://host:port/0'")
     return service, int(pieces[0]) if pieces else 0
-
-
-def _flag(text: str, name: str) -> bool:
-    known = _TRUE.get(text.lower())
-    if known is None:
-        raise ValueError(f"{name} is true or false, not {text!r}")
-    return known
-
-
-def _tls(options: dict[str, str]) -> dict[str, Any]:
-    ways: dict[str, Any] = {name: value for name, value in options.items() if name in _TLS}
-    if "ssl_check_hostname" in ways:
-        ways["ssl_check_hostname"] = _flag(ways["ssl_check_hostname"], "ssl_check_hostname")
-    return ways
 
 
 OPENER: Final = _Opener("redis")

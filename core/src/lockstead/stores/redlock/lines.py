@@ -277,6 +277,8 @@ class Master:
 
         try:
             connection = cast(Pipelined, self.access.connection(self.address, Bounds(DIAL_LIMIT), patience=DIAL_LIMIT))
+        except StoreError:
+            raise
         except Exception as error:
             raise StoreRefused(f"no connection to Redis can be made: {type(error).__name__}: {error}") from error
         try:

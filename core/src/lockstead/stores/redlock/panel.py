@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import StoreRefused, StoreUnavailable
 from lockstead.stores.bootclock import boot_now
@@ -20,6 +20,9 @@ from lockstead.stores.redis.errors import code_of, refusal
 from lockstead.stores.redlock.lines import STALE_LIMITS, STALE_MIN, Line, Master, Sink
 from lockstead.stores.redlock.scripts import SCRIPT, Seen, Words
 from lockstead.stores.redlock.votes import Ballot, quorum_of
+
+if TYPE_CHECKING:
+    from lockstead.stores.examination import Finding
 
 CHUNK: Final = 64
 """Questions sent to a master before answers are read."""
@@ -43,6 +46,10 @@ class Panel:
     def quorum(self) -> int:
         """How many masters decide."""
         return quorum_of(len(self.masters))
+
+    def transport(self) -> Finding:
+        """Say who can read what is sent to the masters."""
+        return self._access.transport(self._access.addresses)
 
     def session(self, limit: float) -> Session:
         """Begin to ask: within `limit` seconds, with a connection to each master that can be reached."""

@@ -359,7 +359,8 @@ class RedlockStore:
         """Look at every master: whether it may vote, what it forgets, whether it evicts, how its clock stands."""
         from lockstead.stores.redlock.doctor import examination
 
-        return examination(self._panel, self._restart_delay, limit)
+        yield self._panel.transport()
+        yield from examination(self._panel, self._restart_delay, limit)
 
     # --- life ----------------------------------------------------------------------------------------------------
 

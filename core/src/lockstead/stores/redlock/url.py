@@ -8,7 +8,7 @@ locks opens none, so this file imports nothing but to open one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from lockstead.stores.url import options_of, query
 
@@ -29,7 +29,6 @@ MASTER_LIMIT: Final = 0.2
 """Seconds that one master is waited for: far below any ttl, and above a round trip between data centres."""
 
 _TLS: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname", "ssl_cert_reqs"})
-_TRUE: Final = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 class _Opener:
@@ -44,8 +43,8 @@ class _Opener:
 
     @property
     def options(self) -> frozenset[str]:
-        """`prefix` of all keys, `restart_delay`, `master_limit`; `tls` with files and checks as redis-py names them."""
-        return _TLS | {"prefix", "tls", "restart_delay", "master_limit"}
+        """What Redis takes as well, and `restart_delay` and `master_limit`."""
+        return _TLS | {"prefix", "tls", "cleartext", "restart_delay", "master_limit"}
 
     @property
     def takes_user(self) -> bool:
@@ -92,7 +91,8 @@ class _Opener:
     def _access(self, store_url: str, client: object | None) -> Access:
         from urllib.parse import unquote
 
-        from lockstead.stores.redis.access import Access, Kind, default_credentials, ways_of
+        from lockstead.stores.redis.access import Access, Kind, default_credentials, tls_ways, ways_of
+        from lockstead.stores.transport import CLEARTEXT, flag, wants_tls
 
         before, options = options_of(store_url)
         if not before.startswith("redlock://"):
@@ -101,8 +101,8 @@ class _Opener:
         who, _, hosts = place.rpartition("@")
         addresses, db = _addresses(hosts), _db(path)
         ways, is_secure = ({}, False) if client is None else ways_of(client)
-        is_secure = is_secure or _flag(options.pop("tls", "false"), "tls")
-        ways |= _tls(options) if is_secure else {}
+        is_secure = wants_tls(options, _TLS) or is_secure
+        ways = tls_ways(options, ways) if is_secure else ways
         user, _, password = who.partition(":")
         username: str | None = unquote(user) or None
         secret: str | None = unquote(password) or None
@@ -110,7 +110,11 @@ class _Opener:
             username, secret = ways.pop("username", None), ways.pop("password", None)
         elif not who:
             username, secret = default_credentials()
-        return Access(Kind.SERVER, addresses, "", db, is_secure, username, secret, ways)
+        clear = flag(options, CLEARTEXT)
+        access = Access(Kind.SERVER, addresses, "", db, is_secure, username, secret, ways, may_be_clear=clear)
+        for address in addresses:
+            access.check(address)
+        return access
 
 
 def _warn_of_even(count: int) -> None:
@@ -145,20 +149,6 @@ def _db(path: str) -> int:
     if len(pieces) > 1 or not all(piece.isascii() and piece.isdigit() for piece in pieces):
         raise ValueError("what follows the hosts is the number of a database, as in 'redlock://h1,h2,h3/0'")
     return int(pieces[0]) if pieces else 0
-
-
-def _flag(text: str, name: str) -> bool:
-    known = _TRUE.get(text.lower())
-    if known is None:
-        raise ValueError(f"{name} is true or false, not {text!r}")
-    return known
-
-
-def _tls(options: dict[str, str]) -> dict[str, Any]:
-    ways: dict[str, Any] = {name: value for name, value in options.items() if name in _TLS}
-    if "ssl_check_hostname" in ways:
-        ways["ssl_check_hostname"] = _flag(ways["ssl_check_hostname"], "ssl_check_hostname")
-    return ways
 
 
 OPENER: Final = _Opener()

@@ -97,6 +97,7 @@ class ZookeeperStore:
         from lockstead.stores.zookeeper.rights import rights
 
         self._wire.ready(limit)
+        yield self._where.transport()
         yield from examination(self._where, limit)
         yield self._wire.run(rights(self._tree), limit)
 

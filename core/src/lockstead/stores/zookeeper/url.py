@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
+    from lockstead.stores.examination import Finding
     from lockstead.stores.zookeeper.store import ZookeeperStore
 
+TLS_WAY: Final = "tls=true"
 PORT: Final = 2181
 PATH: Final = "/lockstead"
 """The path of a URL that names none."""
@@ -43,6 +45,26 @@ class Where:
     ca: str = ""
     cert: str = ""
     key: str = ""
+    may_be_clear: bool = False
+
+    def check(self) -> None:
+        """Raise StoreRefused where the password would go in clear to another machine."""
+        from lockstead.stores.transport import refuse_clear
+
+        if (self.user or self.password) and not self.tls and not self.may_be_clear:
+            refuse_clear(self.names, way=TLS_WAY)
+
+    def transport(self) -> Finding:
+        """Say who can read what is sent."""
+        from lockstead.stores.transport import transport
+
+        has_password = bool(self.user or self.password)
+        return transport(self.names, tls=self.tls, is_verified=self.tls, has_password=has_password, way=TLS_WAY)
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts without their ports."""
+        return [host.rpartition(":")[0] for host in self.hosts]
 
     @property
     def url(self) -> str:
@@ -56,6 +78,8 @@ class Where:
             options["session"] = f"{self.session:g}"
         if self.tls and not self.ca and not self.cert:
             options["tls"] = "true"
+        if self.may_be_clear:
+            options["cleartext"] = "true"
         return f"zk://{','.join(self.hosts)}{quote(self.path, safe='/:@!$&*+,;=')}{query(options)}"
 
 
@@ -72,7 +96,7 @@ class _Opener:
     @property
     def options(self) -> frozenset[str]:
         """`session` (seconds), `tls`, and the files `ca`, `cert` and `key`."""
-        return frozenset({"session", "tls", "ca", "cert", "key"})
+        return frozenset({"session", "tls", "cleartext", "ca", "cert", "key"})
 
     @property
     def takes_user(self) -> bool:
@@ -98,6 +122,7 @@ class _Opener:
         from lockstead.errors import StoreRefused
 
         where = where_of(store_url, os.environ)
+        where.check()
         if client is not None and (not callable(client) or hasattr(client, "start_async")):
             raise TypeError("the client of a ZooKeeper store is a function that makes a KazooClient, not started")
         try:
@@ -111,6 +136,7 @@ def where_of(store_url: str, environ: Mapping[str, str] | None = None) -> Where:
     """Read a store's URL; credentials that it does not name are taken from ZOOKEEPER_USER and ZOOKEEPER_PASSWORD."""
     from urllib.parse import unquote
 
+    from lockstead.stores.transport import CLEARTEXT, flag, wants_tls
     from lockstead.stores.url import options_of
 
     before, options = options_of(store_url)
@@ -128,7 +154,8 @@ def where_of(store_url: str, environ: Mapping[str, str] | None = None) -> Where:
         user=user,
         password=password,
         session=_session(options.get("session")),
-        tls=_flag(options.get("tls", "false")) or any(files.values()),
+        tls=wants_tls(options, files),
+        may_be_clear=flag(options, CLEARTEXT),
         **files,
     )
 
@@ -161,12 +188,6 @@ def _session(text: str | None) -> float:
     if not 1.0 <= value <= 3600.0:
         raise ValueError(f"session is {value:g} s; between 1 s and an hour makes sense")
     return value
-
-
-def _flag(text: str) -> bool:
-    if text.lower() not in {"true", "false", "1", "0"}:
-        raise ValueError("tls is true or false")
-    return text.lower() in {"true", "1"}
 
 
 OPENER: Final = _Opener()
