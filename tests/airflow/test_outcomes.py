@@ -39,11 +39,11 @@ def test_who_acquires_is_called_the_same_over_tries_and_who_works_is_not():
         ("airflow:dag/run/g.work/3/1", True),  # an earlier try
         ("airflow:dag/run/g.work/3/2", False),  # this one
         ("airflow:dag/run/g.work/33/1", False),  # another index of this task
-        ("airflow:dag/run/g.first/-1/1", True),  # directly upstream
+        ("airflow:dag/run/g.first/1", True),  # directly upstream
         ("airflow:dag/run/g.first/5/1", True),  # any index of it
-        ("airflow:dag/run/g.first2/-1/1", False),  # only named alike
-        ("airflow:dag/run2/g.first/-1/1", False),  # of another run
-        ("airflow:dag/run/g.other/-1/1", False),  # beside this one
+        ("airflow:dag/run/g.first2/1", False),  # only named alike
+        ("airflow:dag/run2/g.first/1", False),  # of another run
+        ("airflow:dag/run/g.other/1", False),  # beside this one
         ("somebody", False),
     ],
 )
@@ -51,8 +51,16 @@ def test_a_body_waits_for_tasks_directly_upstream_and_for_its_own_earlier_tries(
     assert ME.works_before(["g.first"])(owner) is is_before
 
 
+def test_a_task_that_is_not_mapped_is_called_without_an_index_and_waits_for_its_own_earlier_tries():
+    first, second = (Attempt("dag", "run", "t", -1, number) for number in (1, 2))
+    assert (first.acquirer("t"), first.acquirer("g")) == ("airflow:dag/run/t", "airflow:dag/run/g")
+    assert first.member == "airflow:dag/run/t/1"
+    assert second.works_before([])(first.member)
+    assert not second.works_before([])("airflow:dag/run/t2/1")
+
+
 def test_an_owner_is_printable_whatever_a_run_is_called():
-    assert Attempt("dag", "a\nb", "t", -1, 1).member == "airflow:dag/a?b/t/-1/1"
+    assert Attempt("dag", "a\nb", "t", -1, 1).member == "airflow:dag/a?b/t/1"
 
 
 def test_a_grant_is_read_back_from_what_acquire_returns_and_from_an_event():

@@ -192,6 +192,8 @@ def unbegun(stage: Stage) -> dict[str, Any]:
     stage.until(
         lambda: (held := stage.lock().inspect()) and held.owner.startswith("airflow:") and held, "it is not granted"
     )
+    # its trigger has fired, and is over: one that is still at it gives its own grant back
+    stage.until(lambda: stage.airflow.task(run, "publish").state != "deferred", "its trigger does not fire")
     failed_at = time.monotonic()
     stage.airflow.mark(run, "publish", "failed")
     stage.until(stage.is_free, "nobody gives the grant back")

@@ -35,6 +35,7 @@ _PLACES: Final = {
     "BaseNotifier": ("airflow.sdk.bases.notifier", "airflow.notifications.basenotifier"),
     "BaseOperatorLink": ("airflow.sdk", "airflow.models.baseoperatorlink"),
     "BaseTrigger": ("airflow.triggers.base",),
+    "TaskSuccessEvent": ("airflow.triggers.base",),
     "TriggerEvent": ("airflow.triggers.base",),
     "_sentinel": ("airflow.models.base",),
     "conf": ("airflow.configuration",),

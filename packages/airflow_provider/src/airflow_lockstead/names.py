@@ -33,7 +33,7 @@ class Attempt:
 
         scope: the full id of the group whose lock it is, or of the task.
         """
-        return f"{self._below(scope)}{self.map_index}"
+        return f"{self._below(scope)}{self._index}".rstrip("/")
 
     @property
     def place(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Attempt:
     @property
     def member(self) -> str:
         """Name this try as one who works under a lease."""
-        return f"{self._below(self.task_id)}{self.map_index}/{self.try_number}"
+        return f"{self._below(self.task_id)}{self._index}{self.try_number}"
 
     def works_before(self, upstream: Iterable[str]) -> Callable[[str], bool]:
         """Give what chooses, by owner, whom this body waits for: tasks directly upstream, and its own earlier tries.
@@ -52,13 +52,17 @@ class Attempt:
         Marking a running task lets what is downstream of it start while its body is still alive.
         """
         others = tuple(self._below(task_id) for task_id in upstream)
-        own = f"{self._below(self.task_id)}{self.map_index}/"
+        own = f"{self._below(self.task_id)}{self._index}"
         this = self.member
 
         def is_before(owner: str) -> bool:
             return owner != this and owner.startswith((own, *others))
 
         return is_before
+
+    @property
+    def _index(self) -> str:
+        return f"{self.map_index}/" if self.map_index >= 0 else ""
 
     def _below(self, name: str) -> str:
         text = f"{PREFIX}{self.dag_id}/{self.run_id}/{name}/"

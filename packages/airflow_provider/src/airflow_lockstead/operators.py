@@ -306,8 +306,9 @@ class KeepLockOperator(_FromAcquire):
         return {**Attempt.of(ti).place, "task_id": self.release_id}
 
     def ended(self, context: Any, event: Mapping[str, Any]) -> None:  # noqa: ARG002 - as Airflow calls it
-        """End with the lease."""
-        if event.get("state") != "ended":
+        """End with the lease, where the trigger could not do so itself."""
+        from airflow_lockstead.triggers import ENDED, tell_ended
+
+        if event.get("state") != ENDED:
             raise compat.AirflowException(f"lockstead: the lease is not kept any more: {event.get('message')}")
-        log = self.log.info if event.get("reason") in ("GONE", "TAKEN") else self.log.warning
-        log("the lease has ended: %s", event.get("message"))
+        tell_ended(event, self.log)

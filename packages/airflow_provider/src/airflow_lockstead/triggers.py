@@ -21,6 +21,8 @@ from airflow_lockstead.spec import LockSpec
 from lockstead import unclean
 
 if TYPE_CHECKING:
+    import logging
+
     from lockstead import AsyncLease, AsyncLock, Holding
 
 LOOK_AGAIN: Final = 5.0
@@ -29,7 +31,10 @@ LOOK_AGAIN: Final = 5.0
 LOOK_MIN: Final = 2.0
 """Seconds that whoever waits until a lock is free has at least."""
 
-LOOK_EVERY: Final = 5.0
+ENDED: Final = "ended"
+"""What a keeper fires with when its lease has ended, however it did."""
+
+LOOK_EVERY: Final = 3.0
 """Seconds between two looks of a keeper at whether its lease has ended: so much longer its run lasts, at most."""
 
 PAUSE_MIN: Final = 1.0
@@ -157,12 +162,20 @@ class KeepTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
         return f"{__name__}.{type(self).__qualname__}", told
 
     async def run(self) -> AsyncIterator[Any]:
-        """Fire once, with why the lease has ended."""
+        """Fire once, with why the lease has ended; where that can, it ends its task itself.
+
+        Its run lasts until the keeper has ended, and one that is resumed for it waits for a slot and a process.
+        """
         try:
             event = await self._kept()
         except (lockstead.StoreRefused, ValueError, TypeError) as error:
             event = grants.failure(error)
-        yield compat.TriggerEvent(event)
+        if event["state"] != ENDED or not compat.HAS_TASK_SDK:
+            # 2.10 would set no end date
+            yield compat.TriggerEvent(event)
+            return
+        tell_ended(event, self.log)
+        yield compat.TaskSuccessEvent()
 
     async def _kept(self) -> dict[str, Any]:
         lock = await connection.async_lock(LockSpec(**self.spec))
@@ -173,7 +186,7 @@ class KeepTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
             try:
                 await lock.renew(said)
             except lockstead.LeaseLost as lost:
-                return {"state": "ended", "reason": lost.reason.value, "message": str(lost)}
+                return {"state": ENDED, "reason": lost.reason.value, "message": str(lost)}
             except (lockstead.StoreUnavailable, lockstead.OutcomeUnknown) as error:
                 self.log.warning("could not renew %r, trying again in %.0f s: %s", said.key, pause, error)
                 await asyncio.sleep(pause)
@@ -186,7 +199,7 @@ class KeepTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
                 told = (
                     f"{self.release['task_id']} is {state}, so nobody gives it back: it expires" if self.release else ""
                 )
-                return {"state": "ended", "reason": "not released", "message": told}
+                return {"state": ENDED, "reason": "not released", "message": told}
 
     async def _state_of_the_release(self) -> str | None:
         if self.release is None:
@@ -245,6 +258,12 @@ class FreeTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
             held = await _look(spec, lock)
             return {"state": "held", "message": grants.waiting(lock.key, held) if held else f"{lock.key!r} is held"}
         return {"state": "free"}
+
+
+def tell_ended(event: Mapping[str, Any], log: logging.Logger) -> None:
+    """Say how a lease that was kept has ended; a warning, if it was neither given back nor had by the next one."""
+    say = log.info if event.get("reason") in ("GONE", "TAKEN") else log.warning
+    say("the lease has ended: %s", event.get("message"))
 
 
 def plain(spec: LockSpec) -> dict[str, Any]:
