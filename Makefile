@@ -144,6 +144,11 @@ sim: $(STAMP) ## the lock protocol in virtual time under faults; SEED= replays o
 	$(RUN)/python -m lockstead.testing.simulation $(if $(SEED),--seed '$(SEED)') $(if $(SEEDS),--seeds '$(SEEDS)') \
 	  $(if $(FROM),--from '$(FROM)') $(if $(SCENARIO),--scenario '$(SCENARIO)') $(ARGS)
 
+.PHONY: mutants
+mutants: $(STAMP) ## small changes of the engine that some test has to see; takes hours; FILES= SAMPLE= SEED= choose some
+	$(RUN)/python -m tests.mutants $(if $(FILES),--files $(FILES)) $(if $(SAMPLE),--sample '$(SAMPLE)') \
+	  $(if $(SEED),--seed '$(SEED)') $(ARGS)
+
 .PHONY: model
 model: $(STAMP) debian ## prove the models of the protocol with spin; ARGS=--deep for what takes minutes
 	$(RUN)/python -m tests.model $(ARGS)

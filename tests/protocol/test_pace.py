@@ -29,7 +29,7 @@ def pauses_until_it_raises(session: Session) -> list[float]:
     """Turn every change away and wait the shortest of every pause; give the pauses."""
     pauses: list[float] = []
     with pytest.raises(OutcomeUnknown):
-        while True:
+        while not session.is_over:
             match session.command:
                 case Pause():
                     pauses.append(session.command.at_least)

@@ -218,7 +218,7 @@ def test_rule_04_a_registration_that_landed_unseen_counts_from_the_extend_that_a
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     session = bench.attaching(lease, "m").lose(after=1.0).commit(after=1.0)
-    session.expect(Extend)
+    assert session.expect(Extend).lives == 10.0
     adopted_at = bench.now
     joined = session.run()
     assert joined.registration_deadline == pytest.approx(adopted_at + 9.9)

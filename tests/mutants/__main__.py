@@ -1,0 +1,126 @@
+"""Decides which mutants are run, remembers what became of each, and says which of them live.
+
+    python -m tests.mutants [--files GLOB ...] [--sample N] [--seed N] [--jobs N] [--quick] [--list]
+
+Resumable: a verdict stays in build/mutants.jsonl until the mutant's module changes. Interrupt it at any time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from fnmatch import fnmatch
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from tests.mutants.killing import ROOT, SOURCES, Mutant, Verdict, of_file, tried
+
+RESULTS: Final = ROOT / "build" / "mutants.jsonl"
+SURVIVORS: Final = Path(__file__).parent / "survivors.toml"
+FOLDERS: Final = ("protocol", "runtime")
+
+
+def files(patterns: Sequence[str]) -> list[str]:
+    """Give the modules whose names match, protocol first."""
+    known = [
+        str(path.relative_to(SOURCES / "lockstead"))
+        for folder in FOLDERS
+        for path in sorted((SOURCES / "lockstead" / folder).glob("*.py"))
+        if path.name != "__init__.py"
+    ]
+    return [file for file in known if not patterns or any(fnmatch(file, pattern) for pattern in patterns)]
+
+
+def chosen(mutants: Sequence[Mutant], sample: int, seed: int) -> list[Mutant]:
+    """Give so many of them by lot, or all for 0. The same seed gives the same."""
+    if not sample:
+        return list(mutants)
+    return Random(seed).sample(list(mutants), min(sample, len(mutants)))
+
+
+def judged() -> dict[str, dict[str, str]]:
+    """Give what is said of each mutant that no test kills: `equivalent` and why, or `open` and what is missing."""
+    return {said["name"]: said for said in tomllib.loads(SURVIVORS.read_text("utf-8"))["survivor"]}
+
+
+def _digest(file: str) -> str:
+    return hashlib.sha256((SOURCES / "lockstead" / file).read_bytes()).hexdigest()[:16]
+
+
+def known() -> dict[str, dict[str, Any]]:
+    """Give the verdicts so far on mutants of modules that have not changed since."""
+    if not RESULTS.exists():
+        return {}
+    lines = (json.loads(line) for line in RESULTS.read_text("utf-8").splitlines())
+    digests = {file: _digest(file) for file in files(())}
+    return {line["name"]: line for line in lines if digests.get(line["file"]) == line["digest"]}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run them; 1 if one lives of which nothing is said."""
+    parser = argparse.ArgumentParser(prog="mutants", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--files", nargs="*", default=[], help="modules below lockstead/, as protocol/members.py")
+    parser.add_argument("--sample", type=int, default=0, help="so many by lot; default: all")
+    parser.add_argument("--seed", type=int, default=0, help="of the lot")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="at once")
+    parser.add_argument("--quick", action="store_true", help="of the protocol: without the tests of the runtime")
+    parser.add_argument("--list", action="store_true", help="name the mutants and run none")
+    asked = parser.parse_args(arguments)
+    mutants = chosen([mutant for file in files(asked.files) for mutant in of_file(file)], asked.sample, asked.seed)
+    if asked.list:
+        sys.stdout.writelines(f"{mutant.name}\n" for mutant in mutants)
+        return 0
+    done = known()
+    left = [mutant for mutant in mutants if mutant.name not in done]
+    sys.stdout.write(f"{len(mutants)} mutants, {len(mutants) - len(left)} of them known\n")
+    RESULTS.parent.mkdir(exist_ok=True)
+    with RESULTS.open("a", encoding="utf-8") as results:
+        for mutant, verdict in _all(left, asked.jobs, is_quick=asked.quick):
+            line = {
+                "file": mutant.file,
+                "digest": _digest(mutant.file),
+                "name": verdict.name,
+                "line": verdict.line,
+                "killer": verdict.killer,
+                "took": verdict.took,
+            }
+            done[verdict.name] = line
+            results.write(json.dumps(line) + "\n")
+            results.flush()
+            if verdict.killer is None:
+                sys.stdout.write(f"{time.strftime('%H:%M:%S')} lives: {verdict.name} (line {verdict.line})\n")
+                sys.stdout.flush()
+    return _told([done[mutant.name] for mutant in mutants if mutant.name in done])
+
+
+def _all(left: Sequence[Mutant], jobs: int, *, is_quick: bool) -> Iterable[tuple[Mutant, Verdict]]:
+    with ThreadPoolExecutor(jobs) as pool:
+        tries = {pool.submit(tried, mutant, is_quick=is_quick): mutant for mutant in left}
+        try:
+            for done in as_completed(tries):
+                yield tries[done], done.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _told(lines: Sequence[dict[str, Any]]) -> int:
+    living = [line["name"] for line in lines if line["killer"] is None]
+    said = judged()
+    unsaid = [name for name in living if name not in said]
+    killed = len(lines) - len(living)
+    sys.stdout.write(f"{len(lines)} run, {killed} killed, {len(living)} live, of {len(unsaid)} nothing is said\n")
+    sys.stdout.writelines(f"  {name}\n" for name in unsaid)
+    return 1 if unsaid else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

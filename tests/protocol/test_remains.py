@@ -1,0 +1,144 @@
+"""What mutants showed that no test had seen: each of these fails with one small change of the engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstead.errors import LossReason, OutcomeUnknown
+from lockstead.protocol.book import BOOK_ENTRIES_MAX, Book
+from lockstead.protocol.commands import Extend, List, Pause, Read, Reply, Snapshot
+from lockstead.protocol.fence import draw_token, verify
+from lockstead.protocol.lifecycle import Duty, Tenure
+from lockstead.protocol.members import _is_ample, drain, renew_member
+from lockstead.protocol.renew import Over, extensible, renew
+from lockstead.protocol.terms import LeaseId
+from lockstead.settings import Settings
+from lockstead.testing.simulation.store import DATED, NONE
+from lockstead.values import Name, Sequencer, Space
+from tests.protocol.bench import APT, Bench
+
+
+def tenure() -> Tenure:
+    return Tenure(LeaseId(APT, "a", "1", 300.0), Settings.make(ttl=300), deadline=297.0, renewed_at=0.0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "detail"),
+    [
+        ({"identity": "b/1", "owner": "bea"}, LossReason.TAKEN, "bea"),
+        ({"identity": "b/1", "owner": ""}, LossReason.TAKEN, "b/1"),
+        ({"ended": "1"}, LossReason.GONE, ""),
+    ],
+)
+def test_a_loss_names_who_has_the_lock_now_and_nobody_else(
+    fields: dict[str, str], reason: LossReason, detail: str
+) -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    bench.store.perform(Extend(APT, fields, lease.incarnation))
+    assert bench.session(renew(lease, {}, bench.terms())).run() == Over(reason, detail)
+
+
+@pytest.mark.parametrize("field", ["closing", "revoked", "ended"])
+def test_what_is_ending_may_not_be_extended_by_who_renews_now_and_then(field: str) -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    said = '{"by":"op","reason":"x"}' if field == "revoked" else "1"
+    bench.store.perform(Extend(APT, {field: said}, lease.incarnation))
+    assert isinstance(bench.session(extensible(lease, bench.terms())).run(), Over)
+
+
+def test_a_member_whose_registration_is_marked_closing_is_lost() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    joined = bench.joined(lease, "m")
+    bench.store.perform(Extend(joined.registration.name, {"closing": "1"}, joined.registration.incarnation))
+    outcome = bench.session(renew_member(lease, joined.registration, {}, bench.terms())).run()
+    assert outcome == Over(LossReason.GONE)
+
+
+def test_a_book_forgets_the_oldest_and_nobody_for_what_it_knows_already() -> None:
+    book = Book()
+    seen = Snapshot({}, "1", "1")
+    names = [Name(f"k{number}") for number in range(BOOK_ENTRIES_MAX)]
+    for name in names:
+        book.see(name, seen, Reply(seen, 1.0, 2.0))
+    book.see(names[5], seen, Reply(seen, 3.0, 4.0))
+    assert len(book.looks) == BOOK_ENTRIES_MAX
+    assert names[0] in book.looks
+    book.see(Name("one more"), seen, Reply(seen, 5.0, 6.0))
+    assert len(book.looks) == BOOK_ENTRIES_MAX
+    assert names[0] not in book.looks
+
+
+def test_a_drain_looks_more_and_more_seldom_up_to_the_longest_pause() -> None:
+    bench = Bench(ttl=1000, backoff_max=1.0)
+    lease = bench.granted("a").lease
+    bench.joined(lease, "m")
+    session = bench.session(drain(lease, bench.terms(), bound_at=bench.now + 60, salt="a"))
+    longest = []
+    for _ in range(6):
+        session.expect(List)
+        pause = session.commit().expect(Pause)
+        longest.append(pause.at_most)
+        session.wait(pause.at_most)
+    assert longest == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
+
+
+def test_a_renewal_that_hangs_counts_in_every_round() -> None:
+    held = tenure()
+    every, now = held.settings.renew_every, held.due_at
+    held.sending(now)
+    for _ in range(held.settings.max_failures - 1):
+        now += every
+        assert held.duty(now) is Duty.NOTHING
+    assert held.duty(now + every) is Duty.TELL
+    assert held.reason is LossReason.UNREACHABLE
+
+
+def test_a_renewal_may_go_out_early_once_half_of_the_wait_is_over_and_only_while_it_is_held() -> None:
+    held = tenure()
+    soon = held.due_at - held.settings.renew_every / 2
+    assert held.may_join(soon)
+    assert not held.may_join(soon - 0.001)
+    held.sending(soon)
+    assert not held.may_join(soon)
+    lost = tenure()
+    lost.lose(LossReason.TAKEN)
+    assert not lost.may_join(soon)
+
+
+def test_what_went_wrong_last_is_remembered_until_a_renewal_succeeds() -> None:
+    held, error = tenure(), OutcomeUnknown("refused")
+    held.sending(40.0)
+    held.failed(41.0, error)
+    assert held.last_error is error
+    held.sending(50.0)
+    held.renewed(50.0, 347.0, 51.0)
+    assert held.last_error is None
+
+
+def test_a_sequencer_is_verified_where_no_answer_tells_an_age() -> None:
+    bench = Bench(NONE, ttl=10)
+    token = bench.granted("a").token
+    assert token is not None
+    bench.now += 1000
+    assert bench.session(verify(Sequencer("apt", token), bench.terms())).run() is True
+
+
+def test_a_draw_that_gives_no_number_gives_no_token() -> None:
+    bench = Bench(DATED)
+    lease = bench.granted("a").lease
+    session = bench.session(draw_token(lease, bench.terms(), salt="s")).commit()
+    assert session.expect(Extend).name.space is Space.COMPANION
+    session.answer(Snapshot({"v": "1"}, "1", "2"))
+    assert (session.is_over, session.outcome) == (True, None)
+    assert "token" not in bench.store.perform(Read(APT)).fields
+
+
+def test_a_member_is_content_with_what_outlasts_all_failures_that_are_tolerated_and_the_abort() -> None:
+    terms = Bench(ttl=300).terms()
+    settings = terms.settings
+    needed = settings.renew_every + settings.max_failures * settings.renew_every + settings.abort_margin
+    assert _is_ample(needed, terms)
+    assert not _is_ample(needed - 0.001, terms)
