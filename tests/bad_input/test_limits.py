@@ -7,6 +7,7 @@ bounded memory. Each store is met when it connects and when it waits for an answ
 from __future__ import annotations
 
 import asyncio
+import importlib
 import socket
 import struct
 import threading
@@ -271,6 +272,9 @@ AWAITING: Final = [one for one in MEETINGS if one.values[0] in ("gs", "redis", "
 def test_h22_an_awaiting_request_ends_in_time_and_in_bounded_memory_whatever_a_server_does(
     store: str, way: str, greets: bool, holding: Holding
 ) -> None:
+    for library in ("anyio", "httpcore", "redis.asyncio"):
+        importlib.import_module(library)  # once for each process, and no time of a request
+
     async def asked() -> float:
         lock = lockstead.AsyncLock(f"{STORES[store].format(port=holding.port)}#apt", **settings())  # type: ignore[arg-type]
         began_at = time.monotonic()
