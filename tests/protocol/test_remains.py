@@ -6,7 +6,7 @@ import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown
 from lockstead.protocol.book import BOOK_ENTRIES_MAX, Book
-from lockstead.protocol.commands import Extend, List, Pause, Read, Reply, Snapshot
+from lockstead.protocol.commands import Conflict, Extend, List, Pause, Read, Reply, Snapshot
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.lifecycle import Duty, Tenure
 from lockstead.protocol.members import _is_ample, drain, renew_member
@@ -142,3 +142,20 @@ def test_a_member_is_content_with_what_outlasts_all_failures_that_are_tolerated_
     needed = settings.renew_every + settings.max_failures * settings.renew_every + settings.abort_margin
     assert _is_ample(needed, terms)
     assert not _is_ample(needed - 0.001, terms)
+
+
+def test_a_renewal_says_for_how_long_and_calibrates_the_clocks() -> None:
+    bench = Bench(DATED, ttl=20)
+    lease, terms = bench.granted("a").lease, bench.terms()
+    session = bench.session(renew(lease, {}, terms))
+    assert session.expect(Extend).lives == 20.0
+    session.commit()
+    assert terms.book.is_calibrated
+
+
+def test_a_renewal_that_is_refused_though_the_lease_is_still_ours_tells_nothing() -> None:
+    bench = Bench()
+    session = bench.session(renew(bench.granted("a").lease, {}, bench.terms())).answer(Conflict())
+    session.expect(Read)
+    with pytest.raises(OutcomeUnknown, match="still ours"):
+        session.commit()
