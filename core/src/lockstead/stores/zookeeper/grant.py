@@ -19,13 +19,16 @@ from kazoo import exceptions as kz
 from lockstead.protocol.commands import Absent, Conflict, Snapshot
 from lockstead.stores.zookeeper.answers import refused_at
 from lockstead.stores.zookeeper.names import Tree, in_order, written
-from lockstead.stores.zookeeper.steps import Ask, Flow, Operation, make, transaction
+from lockstead.stores.zookeeper.steps import Ask, Flow, Operation, cleared, make, transaction
 from lockstead.values import Name
 
 if TYPE_CHECKING:
     from lockstead.stores.zookeeper.line import Line
 
 _QUEUED: Final = Conflict(is_queued=True)
+
+LOOKS_MAX: Final = 16
+"""Looks at one queue, each but the first after something was cleared away there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +122,16 @@ class Grants:
 
     def _order(self, name: Name) -> Flow[list[str]]:
         queue = self._tree.queue(name)
-        found = (yield Ask(lambda client: (client.get_children_async(queue),)))[0]
-        return [] if isinstance(found, kz.NoNodeError) else in_order(found)
+        for _ in range(LOOKS_MAX):
+            found = (yield Ask(lambda client: (client.get_children_async(queue),)))[0]
+            if isinstance(found, kz.NoNodeError):
+                return []
+            order = in_order(found)
+            # what is no place of ours is in the way of a newcomer, and who is first in the way of everybody
+            strays = [*(set(found) - set(order)), *order[:1]]
+            if not found or not (yield from cleared(queue, strays)):
+                break
+        return order
 
 
 def what_stands(path: str) -> Flow[Conflict | Absent]:

@@ -21,7 +21,7 @@ from lockstead.errors import StoreError
 from lockstead.stores.zookeeper.answers import outcome
 from lockstead.stores.zookeeper.bells import Bell, Bells
 from lockstead.stores.zookeeper.names import Tree, in_order
-from lockstead.stores.zookeeper.steps import Ask, Flow, make
+from lockstead.stores.zookeeper.steps import Ask, Flow, cleared, make
 from lockstead.stores.zookeeper.wire import Wire
 from lockstead.values import Name
 
@@ -170,7 +170,11 @@ class Line:
             stand.watches = watched
             before = self._ask(client, Ask(lambda client: (client.get_async(watched, watch=ringer),)), ends_at, is_over)  # noqa: B023
             if not isinstance(before, kz.NoNodeError):
-                return False
+                if stand.is_first or before[1].ephemeralOwner:
+                    return False
+                # nobody's place, and it would stand for ever: without it there is another to watch
+                self._carry_out(client, cleared(queue, [order[index - 1]]), ends_at, is_over)
+                continue
             if stand.is_first:
                 self._unwatch(stand)
                 return True
@@ -211,11 +215,12 @@ class Line:
             else:
                 stand.node = str(made).rpartition("/")[2]
 
-    def _carry_out(self, client: Any, flow: Flow[None], ends_at: float, is_over: Callable[[float], bool]) -> None:
+    def _carry_out(self, client: Any, flow: Flow[Any], ends_at: float, is_over: Callable[[float], bool]) -> None:
         with suppress(StopIteration):
             ask = next(flow)
             while True:
-                ask = flow.send([self._ask(client, ask, ends_at, is_over)])
+                results = self._wire.send(client, ask, max(ends_at, time.monotonic() + 1.0))
+                ask = flow.send([_answer(one, ends_at, is_over, writes=ask.writes) for one in results])
 
     def _ask(self, client: Any, ask: Ask, ends_at: float, is_over: Callable[[float], bool]) -> Any:
         results = self._wire.send(client, ask, max(ends_at, time.monotonic() + 1.0))

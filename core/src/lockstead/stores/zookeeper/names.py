@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
+from lockstead.reading import RECORD_BYTES_MAX
 from lockstead.values import Name, Space
 
 _SEPARATOR: Final = ","
@@ -93,7 +94,9 @@ def written(mark: str, fields: dict[str, str]) -> bytes:
 
 
 def stored(data: bytes | None) -> Stored | None:
-    """Read the data of a record's node; None if it is damaged, or another program's."""
+    """Read the data of a record's node; None if it is damaged, too large, or another program's."""
+    if data is not None and len(data) > RECORD_BYTES_MAX:
+        return None
     try:
         said = json.loads((data or b"").decode("utf-8", "surrogatepass"))
         mark, fields = said["incarnation"], said["fields"]

@@ -13,6 +13,8 @@ from kazoo import exceptions as kz
 from kazoo.protocol import serialization
 from kazoo.security import OPEN_ACL_UNSAFE
 
+from lockstead.errors import StoreRefused
+
 T = TypeVar("T")
 
 
@@ -34,6 +36,9 @@ Flow: TypeAlias = Generator[Ask, list[Any], T]
 
 Operation: TypeAlias = tuple[str, str] | tuple[str, str, int] | tuple[str, str, bytes] | tuple[str, str, bytes, int]
 """One of a transaction: "create" path data, "delete" path [version], "set" path data version, "check" path."""
+
+STRAYS_MAX: Final = 100
+"""Nodes of a queue that are looked at together."""
 
 _KINDS: Final[dict[str, Callable[..., Any]]] = {
     "create": serialization.Create,
@@ -82,3 +87,22 @@ def make(path: str) -> Flow[None]:
     if isinstance(made, kz.NoNodeError) and parent:
         yield from make(parent)
         yield from make(path)
+
+
+def cleared(queue: str, nodes: Sequence[str]) -> Flow[bool]:
+    """Delete those of these nodes of a queue that are not ephemeral: nobody's places, and they would stand for ever.
+
+    True if one was deleted or has gone, so that the queue is worth another look.
+    """
+    some = list(nodes[:STRAYS_MAX])
+    found = yield Ask(lambda client: [client.exists_async(f"{queue}/{node}") for node in some])
+    strays = [node for node, stat in zip(some, found, strict=True) if stat is not None and not stat.ephemeralOwner]
+    if not strays:
+        return any(stat is None for stat in found)
+    gone = yield Ask(lambda client: [client.delete_async(f"{queue}/{node}") for node in strays], writes=True)
+    if all(isinstance(one, kz.NotEmptyError) for one in gone):
+        raise StoreRefused(
+            f"what stands at {queue}/{strays[0]} in ZooKeeper is no place in a queue, and keeps everybody waiting; "
+            "delete it with all that stands below it"
+        )
+    return True

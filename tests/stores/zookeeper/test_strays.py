@@ -1,0 +1,47 @@
+"""What somebody else put into a queue of ZooKeeper is no place there, and keeps nobody waiting."""
+
+from __future__ import annotations
+
+import pytest
+
+from lockstead.errors import StoreRefused
+from lockstead.protocol.commands import Remove, Removed, Snapshot
+from lockstead.stores.zookeeper.store import ZookeeperStore
+from lockstead.testing.conformance.base import is_a
+from tests.servers.zookeeper import ZookeeperServer, asked
+from tests.stores.zookeeper.server import APT, LIMIT, server, space, store
+from tests.stores.zookeeper.test_queue import Standing, asks, places, until
+
+__all__ = ["server", "space", "store"]
+
+ZERO = "0" * 32 + "-0000000000"
+NODES = {"no place": ["evil"], "like a place": [ZERO], "many": [ZERO, *(f"evil{number}" for number in range(250))]}
+
+
+def put(server: ZookeeperServer, store: ZookeeperStore, nodes: list[str]) -> None:
+    base = "/" + store.url.partition("?")[0].rpartition("/")[2]
+    with asked(server.address) as client:
+        for node in nodes:
+            client.create(f"{base}/queue/apt/{node}", b"", makepath=True)
+
+
+@pytest.mark.parametrize("nodes", NODES)
+def test_a_stray_node_in_a_queue_blocks_nobody(server: ZookeeperServer, store: ZookeeperStore, nodes: str) -> None:
+    put(server, store, NODES[nodes])
+    first = is_a(Snapshot, asks(store, "anna/1"))
+    put(server, store, NODES[nodes])
+    waiter = Standing(store, "ben/1")
+    try:
+        until(lambda: any(one not in NODES[nodes] for one in places(server, store.url)))
+        is_a(Removed, store.perform(Remove(APT, first.incarnation), LIMIT))
+        assert waiter.has_turn.wait(20.0)
+        is_a(Snapshot, asks(store, "ben/1"))
+    finally:
+        waiter.end()
+
+
+def test_a_stray_node_with_more_below_it_is_named_in_one_line(server: ZookeeperServer, store: ZookeeperStore) -> None:
+    put(server, store, ["evil/below"])
+    with pytest.raises(StoreRefused, match="queue/apt/evil in ZooKeeper is no place") as refused:
+        asks(store, "anna/1")
+    assert "\n" not in str(refused.value)
