@@ -149,6 +149,10 @@ mutants: $(STAMP) ## small changes of the engine that some test has to see; take
 	$(RUN)/python -m tests.mutants $(if $(FILES),--files $(FILES)) $(if $(SAMPLE),--sample '$(SAMPLE)') \
 	  $(if $(SEED),--seed '$(SEED)') $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(STAMP) ## whatever reads what others wrote, with any input; TARGET= one of them or several, SECONDS= for how long
+	TARGET='$(TARGET)' SECONDS='$(SECONDS)' $(RUN)/python -m tests.fuzz
+
 .PHONY: model
 model: $(STAMP) debian ## prove the models of the protocol with spin; ARGS=--deep for what takes minutes
 	$(RUN)/python -m tests.model $(ARGS)

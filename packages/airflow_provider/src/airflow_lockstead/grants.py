@@ -57,7 +57,7 @@ class Grant:
                 waited=float(said.get("waited", 0.0)),
                 unclean=said.get("unclean"),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"this is not what acquire returns: {said!r}") from error
 
     def __str__(self) -> str:

@@ -33,6 +33,7 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
+from lockstead.stores.kept import bounded
 from lockstead.values import Name, Space
 
 RESERVED: Final = ".lockstead"
@@ -105,8 +106,11 @@ class Place:
         if not key or (slash and (not part or space is Space.LOCK)):
             return None
         name = Name(key, space, unquote(part))
-        # compared as written: a foreign object must not pass for a key that is stored under another name
-        return name if self.object_name(name) == object_name else None
+        try:
+            # compared as written: a foreign object must not pass for a key that is stored under another name
+            return name if self.object_name(name) == object_name else None
+        except (StoreRefused, ValueError):
+            return None  # it would be too long as we write it, or is no text: one such object must hide no other
 
 
 _URL_SAFE: Final = "/:@!$&*+,;="
@@ -279,7 +283,7 @@ def _snapshot(resource: Mapping[str, Any], now: float | None, command: Command[A
     try:
         metageneration = int(resource["metageneration"])
         return Snapshot(
-            fields=dict(resource.get("metadata") or {}),
+            fields=bounded(resource.get("metadata") or {}),
             incarnation=str(resource["generation"]),
             revision=str(metageneration),
             updated_at=_instant(resource["updated"]),
@@ -287,14 +291,14 @@ def _snapshot(resource: Mapping[str, Any], now: float | None, command: Command[A
             # of a companion: grows with every write, and over its deletion too
             token=int(_instant(resource["timeCreated"]) * 1000) + metageneration,
         )
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
         raise OutcomeUnknown(f"the answer to {type(command).__name__} is no object of Cloud Storage") from error
 
 
 def _json(response: Response, command: Command[Any]) -> dict[str, Any]:
     try:
         body = json.loads(response.body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OutcomeUnknown(f"the answer to {type(command).__name__} is no JSON; is this Cloud Storage?") from error
     if not isinstance(body, dict):
         raise OutcomeUnknown(f"the answer to {type(command).__name__} is no object; is this Cloud Storage?")
@@ -311,7 +315,7 @@ def _date(text: str | None) -> float | None:
         return None
     try:
         return parsedate_to_datetime(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
@@ -323,7 +327,7 @@ def complaint(response: Response) -> tuple[str, str]:
             return str(error)[:300], ""
         reasons = [str(one.get("reason", "")) for one in error.get("errors", ()) if isinstance(one, dict)]
         return " ".join(str(error["message"]).split())[:300], (reasons or [""])[0]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "", ""
 
 

@@ -1,0 +1,226 @@
+"""A target for each reader of what somebody else may have written: total, bounded, and true of what we write ourselves.
+
+A target takes any text and any map of text. It may return, or raise what its reader documents; whatever else leaves it
+is a fault. SEEDS are what once did.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, Final, TypeAlias
+
+from hypothesis import strategies as st
+
+from airflow_lockstead.grants import Grant
+from lockstead.errors import StoreError, StoreRefused
+from lockstead.holding import audited, listing
+from lockstead.protocol.commands import Create, Extend, Read, Remove, Snapshot
+from lockstead.protocol.record import decode, encode
+from lockstead.protocol.terms import Terms
+from lockstead.reading import EPOCH_MAX, RECORD_BYTES_MAX, clean
+from lockstead.settings import Settings
+from lockstead.stores import url as urls
+from lockstead.stores.etcd import wire as etcd
+from lockstead.stores.gcs import wire as gcs
+from lockstead.stores.kept import map_of_text
+from lockstead.stores.postgres import rows as postgres
+from lockstead.stores.redis import wire as redis
+from lockstead.stores.sqlite.store import TRAITS
+from lockstead.stores.zookeeper import names as zookeeper
+from lockstead.unclean import Unclean, origin
+from lockstead.values import Ending, LeaseTicket, Name, Predecessor, Sequencer, Space
+
+Fields: TypeAlias = "Mapping[str, str]"
+Target: TypeAlias = "Callable[[str, Fields], None]"
+
+TERMS: Final = Terms(TRAITS, Settings())
+APT: Final = Name("apt")
+WORDS: Final = (
+    *("v", "identity", "ttl", "owner", "acquired_at", "expires_at", "expected", "alert_at", "token", "pid", "closing"),
+    *("ended", "revoked", "labels", "lock_delay", "purpose", "progress", "backtrace", "at", "by", "reason", "damage"),
+    *("ticket", "key", "holder", "waited", "unclean"),
+)
+ATOMS: Final = (
+    *("", "0", "1", "-1", "\u00b2", "\u0663", "1_0", "nan", "inf", "1e400", "1e300", "1795246030383", "9" * 5000, "\0"),
+    *("\ud800", "x" * 100, "[", "[" * 3000, "{}", "[]", "null", '{"by":1,"reason":2}', '{"a":' + "9" * 5000 + "}"),
+    *(
+        "true",
+        "1.0.0",
+        "1.x\x1b[2J",
+        "2",
+        '{"v":"1"}',
+        '{"v":"\\ud800"}',
+        "y" * (RECORD_BYTES_MAX + 1),
+        "\x1b[2J\u202e",
+    ),
+)
+
+texts: Final = st.one_of(st.sampled_from(ATOMS), st.text(max_size=40))
+maps: Final = st.dictionaries(st.one_of(st.sampled_from(WORDS), texts), texts, max_size=8)
+SEEDS: Final = [(atom, {"v": "1", "identity": "x/1", "ttl": "60", word: atom}) for atom in ATOMS for word in WORDS[:6]]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def record(text: str, fields: Fields) -> None:
+    for foreign in (False, True):
+        with suppress(StoreRefused):
+            read = decode(APT, {"identity": text, **fields}, foreign=foreign)
+            assert clean(read.owner + read.holder) == read.owner + read.holder
+            assert all(at is None or 0 <= at <= EPOCH_MAX for at in (read.acquired_at, read.alert_at))
+            # what we write of it is read again as it is; what is unknown goes on as it came
+            if not foreign and not read.unknown and sum(map(len, fields.values())) < 1000:
+                assert decode(APT, encode(read)) == read
+
+
+def member(text: str, fields: Fields) -> None:
+    shown = listing(Name("apt", Space.MEMBER, text), Snapshot(fields, text, text, 1.0, 2.0, 1), TERMS)
+    assert shown is None or clean(shown.owner) == shown.owner
+
+
+def listed(text: str, fields: Fields) -> None:
+    shown = listing(Name(text), Snapshot(fields, "1", "1", 1.0, 2.0, 1), TERMS)
+    assert shown is None or (
+        clean(shown.key) == shown.key and (shown.acquired_at is None or shown.acquired_at.year > 0)
+    )
+
+
+def audit(text: str, fields: Fields) -> None:
+    entry = audited(Name(text, Space.AUDIT, text), Snapshot(fields, "1", "1"))
+    assert entry.at is None or entry.at.year < 10_000
+    assert clean(entry.reason + entry.by) == entry.reason + entry.by
+
+
+def unclean(text: str, fields: Fields) -> None:
+    last = Unclean("apt", "me", Ending.REVOKED)
+    said = [*fields.values(), text, str(Unclean("apt", clean(text), Ending.EXPIRED))]
+    for reason in said:
+        entry = audited(APT, Snapshot({"holder": "me/1", "by": "me/1", "reason": reason}, "1", "1"))
+        found = origin(last, Predecessor(Ending.REVOKED, "me", "me/1"), [entry])
+        assert found == last or str(found) == entry.reason
+
+
+def ticket(text: str, fields: Fields) -> None:
+    packed = base64.urlsafe_b64encode(_bytes(json.dumps([text, *fields.values(), 60]))).decode().rstrip("=")
+    for one in (text, f"lockstead1.{text}", f"lockstead1.{packed}"):
+        with suppress(ValueError):
+            read = LeaseTicket.parse(one)
+            assert LeaseTicket.parse(str(read)) == read
+
+
+def sequencer(text: str, fields: Fields) -> None:
+    for one in (text, f"7:exclusive:{text}", f"{text}:exclusive:apt", *fields):
+        with suppress(ValueError):
+            assert str(Sequencer.parse(one))
+
+
+def url(text: str, fields: Fields) -> None:
+    behind = "&".join(f"{name}={value}" for name, value in fields.items())
+    for begin in (
+        "sqlite:///x#",
+        "redis://h/0?",
+        "etcd://h/x?",
+        "gs://b/p#",
+        "zk://",
+        "cassandra://h/k#",
+        "postgresql:",
+        "",
+    ):
+        for one in (begin + text, f"{begin}{text}?{behind}", f"{begin}{behind}#{text}"):
+            with suppress(ValueError, TypeError):
+                urls.parse_lock(one)
+
+
+def kept(text: str, fields: Fields) -> None:
+    for written in (text, _bytes(text), json.dumps(dict(fields))):
+        read = map_of_text(written)
+        "".join([*read, *read.values()]).encode()  # no half characters, which no store takes back
+    plain = {clean(name): clean(value) for name, value in fields.items()}
+    if sum(map(len, json.dumps(plain))) < RECORD_BYTES_MAX:
+        assert map_of_text(json.dumps(plain)) == plain
+
+
+def on_redis(text: str, fields: Fields) -> None:
+    body = _bytes(" ".join(fields) + "\n" + text)
+    for command in (Read(APT), Remove(APT, "1"), Extend(APT, {}, None), Create(APT, {})):
+        for word in (
+            b"ok ",
+            b"absent 1",
+            b"conflict 1",
+            b"foreign 1 damaged-1 1",
+            b"spent 1",
+            b"",
+            b"ok 1 ab 1 1 1 1\n",
+        ):
+            # the head comes from our own script: only what is behind it is somebody else's
+            said = word + (body if word.endswith(b"\n") else b"")
+            if word != b"ok " or isinstance(command, Read):
+                with suppress(StoreError, ValueError):
+                    redis.answer(command, said)
+    redis.Keys().name(_bytes(text))
+
+
+def on_etcd(text: str, fields: Fields) -> None:
+    item: dict[str, Any] = {"create_revision": "1", "mod_revision": "1"}
+    for value in (text, json.dumps({"fields": dict(fields), "stands": text}), json.dumps({"fields": [text]})):
+        item |= {"key": etcd.b64("x/lock/apt:a"), "value": base64.b64encode(_bytes(value)).decode()}
+        assert isinstance(etcd.kv_of(item).snapshot(), Snapshot)
+    for space in Space:
+        etcd.Root.at("x").name_of(f"x/{space.value}/{text}", space)
+
+
+def on_gcs(text: str, fields: Fields) -> None:
+    place = gcs.Place("b", "p")
+    for space in Space:
+        for begin in ("p/", "p/.lockstead/member/", ""):
+            place.name_of(begin + text, space)
+    resource = {
+        "metageneration": "1",
+        "generation": "1",
+        "updated": text,
+        "timeCreated": text,
+        "metadata": dict(fields),
+    }
+    for body in (_bytes(text), _bytes(json.dumps(resource))):
+        for status in (200, 404, 403, 500):
+            with suppress(StoreError):
+                gcs.answer_to(Read(APT), gcs.Response(status, text, body), place)
+
+
+def on_zookeeper(text: str, fields: Fields) -> None:
+    for data in (
+        text,
+        json.dumps({"incarnation": "0" * 32, "fields": dict(fields)}),
+        json.dumps({"incarnation": text}),
+    ):
+        zookeeper.stored(_bytes(data))
+    for space in Space:
+        zookeeper.named(space, text)
+    assert set(zookeeper.in_order([text, *fields])) <= {text, *fields}
+
+
+def on_postgres(text: str, fields: Fields) -> None:
+    for said in (None, text, json.dumps(dict(fields))):
+        assert isinstance(postgres.snapshot(["1", "1", "1", "1", said]), Snapshot)
+        assert isinstance(postgres.snapshot(["1", "1", None, None, said]), Snapshot)
+
+
+def handed_over(text: str, fields: Fields) -> None:
+    for said in (dict(fields), {**fields, "ticket": text, "token": text, "key": text, "holder": text}):
+        for number in (text, float("inf"), None, []):
+            with suppress(ValueError):
+                Grant.read({**said, "token": number})
+
+
+TARGETS: Final[dict[str, Target]] = {
+    one.__name__.replace("_", "-"): one
+    for one in (
+        *(record, member, listed, audit, unclean, ticket, sequencer, url, kept, handed_over),
+        *(on_redis, on_etcd, on_gcs, on_zookeeper, on_postgres),
+    )
+}
