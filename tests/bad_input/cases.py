@@ -220,7 +220,7 @@ def failing(status: int) -> Callable[[World, GcsServer], object]:
 
 
 ADDRESS = "STORAGE_EMULATOR_HOST is no address; write 'http://127.0.0.1:PORT', or unset it"
-EXTRA = "the gs: store needs its client libraries: pip install google-cloud-storage httpx"
+EXTRA = "the gs: store needs its client libraries: pip install google-cloud-storage 'httpcore[asyncio]'"
 KEPT = (
     "Replace is forbidden in …: …; locks are deleted and written anew: use a bucket without retention policy and holds"
 )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
     from lockstead.stores.etcd.store import EtcdStore
 
-MISSING: Final = "the etcd store needs its client libraries: pip install 'lockstead[etcd]'"
+MISSING: Final = "the etcd store needs its client libraries: pip install 'httpcore[asyncio]' h11"
 
 
 class _Opener:

@@ -23,7 +23,7 @@ from lockstead.stores.transport import refuse_clear
 
 ENDPOINT: Final = "https://storage.googleapis.com"
 SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
-MISSING: Final = "the gs: store needs its client libraries: pip install google-cloud-storage httpx"
+MISSING: Final = "the gs: store needs its client libraries: pip install google-cloud-storage 'httpcore[asyncio]'"
 
 REFRESH_LIMIT: Final = 30.0
 """Seconds that one request for a token may take; google-auth would wait two minutes."""
