@@ -54,6 +54,7 @@ def test_above_a_graph_or_a_job_it_says_where_it_belongs() -> None:
         (lambda: locked(lambda: None), TypeError, "must take the context alone"),
         (lambda: locked(5), TypeError, "the key must be text, or a callable of the context, not int"),
         (lambda: locked(""), ValueError, "the key is empty"),
+        (lambda: locked("apt-{dist}"), ValueError, "the key 'apt-{dist}' has braces, and is not a template here"),
         (lambda: locked("a\nb"), ValueError, "control or unprintable"),
         (lambda: locked("k", on_unclean="maybe"), ValueError, "on_unclean must be 'warn' or 'fail', not 'maybe'"),
         (lambda: locked("k", ttl="soon"), ValueError, "ttl 'soon' is no duration"),

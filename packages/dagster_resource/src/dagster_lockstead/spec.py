@@ -46,6 +46,7 @@ class LockSpec:
             if not isinstance(self.key, str):
                 raise TypeError(f"the key must be text, or a callable of the context, not {type(self.key).__name__}")
             checked_key(self.key)
+            _refuse_template(self.key)
         else:
             _check_takes_context(self.key)
         if not isinstance(self.resource, str) or not self.resource.isidentifier():
@@ -85,6 +86,15 @@ class LockSpec:
         if not key.strip():
             raise ValueError(f"the lock's key {called!r} gave an empty text")
         return replace(self, key=checked_key(key))
+
+
+def _refuse_template(key: str) -> None:
+    """Raise ValueError, with one line, for a key with braces: taken as they stand, they would be another lock."""
+    if "{" in key or "}" in key:
+        raise ValueError(
+            f"the key {key!r} has braces, and is not a template here: give a callable of the context, as in "
+            "@locked(lambda context: f'apt-{context.partition_key}')"
+        )
 
 
 def _check_takes_context(key: Callable[..., object]) -> None:
