@@ -314,3 +314,39 @@ def test_once_closed_it_says_so_and_leaves_nothing_open(url: str, tmp_path: Path
     open_files = [str(found.readlink()) for found in Path("/proc/self/fd").iterdir() if found.is_symlink()]
     assert not [name for name in open_files if name.startswith(str(tmp_path))]
     until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("lockstead")])
+
+
+def test_a_forked_child_sees_what_its_parent_holds_and_releases_it_as_any_other_process(tmp_path: Path):
+    with LocksteadLockManager(f"sqlite:///{tmp_path}/locks.db") as manager:
+        assert manager.acquire_lock("report", "me")
+        answer, said = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                held = manager.is_lock_holder("report", "me")
+                manager.release_lock("report", "me")
+                os.write(said, f"{held} {manager.is_locked('report')}".encode())
+            finally:
+                os._exit(0)
+        os.close(said)
+        with os.fdopen(answer) as told:
+            assert told.read() == "True False"
+        os.waitpid(child, 0)
+        assert not manager.is_locked("report")
+
+
+def test_managers_of_one_store_are_equal_and_others_are_not():
+    one = LocksteadLockManager("sqlite:///locks.db", ttl="1m")
+    assert one == pickle.loads(pickle.dumps(one)) == copy.copy(one)
+    assert len({one, pickle.loads(pickle.dumps(one))}) == 1
+    assert one != LocksteadLockManager("sqlite:///locks.db")
+    assert one != LocksteadLockManager("sqlite:///others.db", ttl="1m")
+    assert one != "sqlite:///locks.db"
+
+
+def test_a_pickle_says_that_it_holds_a_password(caplog: pytest.LogCaptureFixture):
+    pickle.dumps(LocksteadLockManager("redis://host/0"))
+    assert caplog.text == ""
+    pickle.dumps(LocksteadLockManager("redis://u:secret@host/0"))
+    assert "pickled with the password in its URL" in caplog.text
+    assert "secret" not in caplog.text

@@ -273,6 +273,7 @@ def test_h18_a_wait_that_runs_out_of_time_tries_once_more_and_names_the_holder()
     ("duration", "words", "whole"),
     [
         (0.00185, "less than a second", "less than a second"),
+        (0.998, "less than a second", "1 s"),
         (1.8, "1 second", "2 s"),
         (59.9, "59 seconds", "60 s"),
         (300, "5 minutes", "300 s"),

@@ -17,6 +17,7 @@ from tests.servers.prefect import PrefectServer, told
 HOME = tempfile.TemporaryDirectory(prefix="lockstead-prefect-")
 SERVER = PrefectServer(Path(HOME.name) / "server")
 os.environ.update(told(Path(HOME.name) / "home", SERVER.url))
+os.environ["TEST_STORE"] = f"sqlite:///{HOME.name}/tickets.db"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

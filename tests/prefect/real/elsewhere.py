@@ -17,6 +17,9 @@ import lockstead
 from prefect_lockstead import attached
 from prefect_lockstead.children import inherited
 
+STORE = os.environ.get("TEST_STORE", "memory:")
+"""Where the locks are of those that bring a ticket; their processes inherit it."""
+
 
 def note(diary: str, word: str, part: int) -> None:
     with Path(diary).open("a") as file:
@@ -24,7 +27,7 @@ def note(diary: str, word: str, part: int) -> None:
 
 
 @task
-@attached(parameter="ticket")
+@attached(parameter="ticket", store=STORE)
 def work(ticket: str, part: int, diary: str, seconds: float) -> None:
     note(diary, "began", part)
     ends_at = time.monotonic() + seconds
@@ -34,7 +37,7 @@ def work(ticket: str, part: int, diary: str, seconds: float) -> None:
 
 
 @task
-@attached(parameter="ticket")
+@attached(parameter="ticket", store=STORE)
 async def work_awaiting(ticket: str, part: int, diary: str, seconds: float) -> None:
     note(diary, "began", part)
     ends_at = time.monotonic() + seconds

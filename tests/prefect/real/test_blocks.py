@@ -289,7 +289,9 @@ def test_who_brings_a_ticket_gets_in_by_the_block(redis: RedisServer) -> None:
         assert asyncio.run(awaiting(ticket)) == lease.holder
         with attached(ticket, block="tickets") as member:
             assert member.is_member
-        assert "password" in one_line(attached(ticket).__enter__, lockstead.StoreRefused)
+        with attached(ticket, store="tickets") as member:
+            assert member.is_member
+        assert "password" in one_line(attached(ticket, store=address).__enter__, lockstead.StoreRefused)
         with pytest.raises(ValueError, match="there is no block 'none' of the type lockstead-lock"):
             attached(ticket, block="none").__enter__()
 

@@ -43,7 +43,7 @@ class Diary:
     """What was written, by all processes."""
 
     def __init__(self, directory: Path) -> None:
-        self.url = f"sqlite:///{directory}/locks.db#apt?ttl={TTL}s"
+        self.url = f"{elsewhere.STORE}#{directory.name}?ttl={TTL}s"
         self.path = str(directory / "diary")
         Path(self.path).touch()
         self.taken_at: list[float] = []

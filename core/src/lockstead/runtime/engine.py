@@ -396,7 +396,7 @@ def pauses(request_timeout: float) -> Iterator[float]:
 
 def in_seconds(duration: float) -> str:
     """Say a duration in whole seconds: "300 s"."""
-    return LESS if duration < 1 else f"{duration:.0f} s"
+    return LESS if duration < 0.95 else f"{duration:.0f} s"
 
 
 def in_words(duration: float) -> str:

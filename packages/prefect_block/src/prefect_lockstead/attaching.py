@@ -25,9 +25,10 @@ class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(t
     """A block, `with` or `async with`, or a function under the lease of a ticket; interrupted when that is lost.
 
     `@attached(parameter="ticket")` reads the ticket from that parameter at each call. LeaseLost if the lease is gone.
-    A ticket holds no password: block is the name of a saved block that says how to get in, as in `@locked`. Or url: the
-    lock's URL, where it is reached here by another than the ticket names; client: the store's own client object. It
-    does not promise that the owner still works: only that its lease lives.
+    A ticket is text that somebody brings, so it must not say where this process sends its credentials: name the store
+    here, and a ticket of another one is refused. store: its URL, or the name of a saved LocksteadStore. Or block: the
+    name of a saved block, as in `@locked`; url: the lock's URL; client: the store's own client object, which is
+    connected already. It does not promise that the owner still works: only that its lease lives.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(t
         ticket: lockstead.LeaseTicket | str | None = None,
         *,
         parameter: str | None = None,
+        store: str | None = None,
         block: str | None = None,
         url: str | None = None,
         client: object | None = None,
@@ -42,10 +44,18 @@ class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(t
     ) -> None:
         if (ticket is None) == (parameter is None):
             raise TypeError("attached takes a ticket, or parameter= with the name of the parameter that brings it")
-        if block is not None and (url is not None or client is not None):
+        if block is not None and (url is not None or client is not None or store is not None):
             raise TypeError("attached takes a block, or a URL and a client, and not both")
+        if store is not None and url is not None:
+            raise TypeError("attached takes store= or url=, and not both")
+        if block is None and url is None and store is None and client is None:
+            raise TypeError(
+                "attached: say where the lock is, by store=, block= or url=: what a ticket names would be sent this "
+                "process's credentials"
+            )
         self._ticket = None if ticket is None else lockstead.LeaseTicket.parse(ticket)
         self._parameter = parameter
+        self._store = store
         self._block = block
         self._url = url
         self._client = client
@@ -58,26 +68,40 @@ class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(t
             raise TypeError(f"attached(parameter={self._parameter!r}) is for a function: give a block the ticket")
         return self._ticket
 
-    def _reached(self, ticket: lockstead.LeaseTicket) -> Place:
-        return Place(self._url or urls.lock_url(ticket.store, ticket.key), self._client)
-
     def _attach(self) -> lockstead.Lease:
         ticket = self._named()
-        place = self._reached(ticket)
-        if self._block is not None:
+        place = self._known(ticket)
+        if place is None:
             from prefect_lockstead import blocks
 
-            place = blocks.resolve(self._block)
+            if self._block is not None:
+                place = blocks.resolve(self._block)
+            else:
+                place = blocks.resolve_store(self._store or "").of_key(ticket.key)
         return lockstead.Lock(place.url, client=place.client, **self._settings).attach(ticket)
 
     async def _attach_async(self) -> AsyncLease:
         ticket = self._named()
-        place = self._reached(ticket)
-        if self._block is not None:
+        place = self._known(ticket)
+        if place is None:
             from prefect_lockstead import blocks
 
-            place = await blocks.aresolve(self._block)
+            if self._block is not None:
+                place = await blocks.aresolve(self._block)
+            else:
+                place = (await blocks.aresolve_store(self._store or "")).of_key(ticket.key)
         return await lockstead.AsyncLock(place.url, client=place.client, **self._settings).attach(ticket)
+
+    def _known(self, ticket: lockstead.LeaseTicket) -> Place | None:
+        """Give where the lock is; None if a saved block has to be asked."""
+        if self._url is not None:
+            return Place(self._url, self._client)
+        if self._store is not None and ":" in self._store:
+            return Place(urls.lock_url(self._store, ticket.key), self._client)
+        if self._store is None and self._block is None:
+            # by the client object that the caller has connected, and by nothing else
+            return Place(urls.lock_url(ticket.store, ticket.key), self._client)
+        return None
 
     async def __aenter__(self) -> AsyncLease:
         if self._async_hold is not None:
@@ -107,7 +131,8 @@ class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(t
                 bound = signature.bind(*args, **kwargs)
                 bound.apply_defaults()
                 ticket = bound.arguments[self._parameter]
-            return attached(ticket, block=self._block, url=self._url, client=self._client, **self._settings)
+            where = {"store": self._store, "block": self._block, "url": self._url, "client": self._client}
+            return attached(ticket, **where, **self._settings)  # type: ignore[arg-type]  # as they were given
 
         if inspect.iscoroutinefunction(function):
 

@@ -7,7 +7,7 @@ that were saved before do not load any more. The fields that both have stand in 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from prefect.blocks.core import Block
 from prefect.client.orchestration import get_client
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from lockstead.lease import Hold
     from lockstead.values import Duration
 
+DOCUMENTATION: Final = "https://github.com/OWNER/lockstead/blob/main/docs/prefect.md"
+
 T = TypeVar("T", bound="LocksteadLock | LocksteadStore")
 
 
@@ -38,6 +40,7 @@ class LocksteadLock(Access, Block):
 
     _block_type_name: ClassVar[str] = "Lockstead Lock"
     _block_type_slug: ClassVar[str] = "lockstead-lock"
+    _documentation_url: ClassVar[str] = DOCUMENTATION
     _description: ClassVar[str] = (
         "A distributed lock on the store of your choice: one flow run at a time, on any worker."
     )
@@ -105,6 +108,7 @@ class LocksteadStore(Access, Block):
 
     _block_type_name: ClassVar[str] = "Lockstead Store"
     _block_type_slug: ClassVar[str] = "lockstead-store"
+    _documentation_url: ClassVar[str] = DOCUMENTATION
     _description: ClassVar[str] = "A place for many distributed locks, whose names the flow gives."
     _code_example: ClassVar[str] = """
 ```python

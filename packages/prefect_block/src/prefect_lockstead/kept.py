@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -42,6 +43,13 @@ class Records:
         self._given_back: OrderedDict[Record, None] = OrderedDict()
         self._open: Lock | AsyncLock | None = None
         weakref.finalize(self, _forget, self._kept).atexit = False
+
+    def forget(self) -> None:
+        """Forget all that is kept, without giving anything back."""
+        self._lock = threading.Lock()
+        self._kept.clear()
+        self._given_back.clear()
+        self._open = None
 
     def stay_open(self, lock: Lock | AsyncLock) -> None:
         """Hold on to the store that this lock has opened, for whoever asks next."""
@@ -159,6 +167,15 @@ class Shared:
                 found = self._known[store] = Records()
             return found
 
+    def forget(self) -> None:
+        """Forget in a forked child what its parent holds: who holds a record is read in the store, as elsewhere."""
+        self._lock = threading.Lock()
+        for one in list(self._known.values()):
+            one.forget()
+
 
 SHARED: Final = Shared()
 """Those of this process."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=SHARED.forget)

@@ -7,6 +7,7 @@ it stands in `kept`. Must not import Prefect unless a block is named.
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Generator
 from contextlib import suppress
@@ -25,13 +26,16 @@ from lockstead import (
     urls,
 )
 from lockstead.values import Duration, checked_key, seconds
+from prefect_lockstead import hosting
 from prefect_lockstead.kept import SHARED, Record, Records, released, warn
-from prefect_lockstead.places import Place
+from prefect_lockstead.places import Place, has_password
 
 if TYPE_CHECKING:
     from lockstead import AsyncLock
     from lockstead.holding import Holding
     from prefect_lockstead.blocks import LocksteadStore
+
+_LOGGER: Final = logging.getLogger("prefect_lockstead")
 
 RECLAIM_LIMIT: Final = 1.0
 """Seconds for which what the same holder left behind is asked for, before looking again who keeps it."""
@@ -62,7 +66,8 @@ class LocksteadLockManager:
 
     store: the URL of a store, a `LocksteadStore`, or the name of a saved one. A record is locked for as long as its
     process lives and renews, or hold_timeout seconds if that is given; after its death for ttl at most. Nothing is
-    interrupted when a lock is lost: Prefect asks before it writes, and is told. Safe to share, to copy and to pickle.
+    interrupted when a lock is lost: Prefect asks before it writes, and is told. Safe to share, to copy and to pickle;
+    a pickle holds the URL: where that has a password, name a saved store instead. Equal are those of one store and ttl.
     """
 
     def __init__(self, store: str | LocksteadStore, *, ttl: Duration | None = None) -> None:
@@ -84,7 +89,8 @@ class LocksteadLockManager:
             said = f"{self._place.url} {id(self._place.client)}"
         elif ":" in said:
             self._place = Place(said)
-        self._records: Records | None = SHARED.of(hashlib.sha256(said.encode()).hexdigest())
+        self._name = hashlib.sha256(said.encode()).hexdigest()
+        self._records: Records | None = SHARED.of(self._name)
 
     # --- the protocol ------------------------------------------------------------------------------------------------
 
@@ -194,7 +200,19 @@ class LocksteadLockManager:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LocksteadLockManager):
+            return NotImplemented
+        return (self._name, self._ttl) == (other._name, other._ttl)
+
+    def __hash__(self) -> int:
+        return hash((self._name, self._ttl))
+
     def __getstate__(self) -> dict[str, Any]:
+        if isinstance(self._store, str) and has_password(self._store):
+            _LOGGER.warning(
+                "the lock manager is pickled with the password in its URL: save a LocksteadStore and name it instead"
+            )
         return {"store": self._store, "ttl": self._ttl}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -230,7 +248,13 @@ class LocksteadLockManager:
         return AsyncLock(place.url, client=place.client, **self._settings(place, holder))
 
     def _settings(self, place: Place, holder: str | None) -> dict[str, Any]:
-        own = {"ttl": self._ttl, "owner": None if holder is None else _owner(holder)}
+        run = hosting.owner() if holder is not None and place.settings.get("purpose") is None else None
+        own = {
+            "ttl": self._ttl,
+            "owner": None if holder is None else _owner(holder),
+            # the holder's name is Prefect's, and tells nobody which run it is
+            "purpose": None if run is None else f"a transaction of {run}",
+        }
         return {**place.settings, **{name: value for name, value in own.items() if value is not None}}
 
     def _seen(self, key: str) -> Holding | None:

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from prefect_lockstead import states
+from prefect_lockstead import states, telling
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -112,6 +112,7 @@ class settled:  # noqa: N801 - it reads as what it says: `with settled():`
         if shown is not None:
             _SHOWN.set(None)
             shown.settle()
+        telling.settle()
 
     async def __aenter__(self) -> None:
         """Nothing is waited for here."""
@@ -121,3 +122,5 @@ class settled:  # noqa: N801 - it reads as what it says: `with settled():`
         if shown is not None:
             _SHOWN.set(None)
             await asyncio.to_thread(shown.settle)
+        if telling.is_writing():
+            await asyncio.to_thread(telling.settle)

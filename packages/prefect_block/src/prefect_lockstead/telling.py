@@ -1,7 +1,7 @@
 """Decides what a run tells of its lock: events that Prefect links to the run, log lines, and an artifact.
 
 Nothing here asks the store, and nothing here fails a section or holds it up: what Prefect does not take is a log line,
-and the artifact is written by a thread that ends with it. Outside of a run there are log lines only.
+and the end of the section waits a moment for the thread that writes the artifact. Outside of a run: log lines only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from lockstead import LossReason
@@ -107,4 +108,24 @@ def _write(text: str, description: str) -> None:
 
         create_markdown_artifact(key=ARTIFACT, markdown=text, description=description, _sync=True)
 
-    threading.Thread(target=contextvars.copy_context().run, args=(write,), name="lockstead-artifact").start()
+    run = contextvars.copy_context().run
+    thread = threading.Thread(target=run, args=(write,), name="lockstead-artifact", daemon=True)
+    thread.start()
+    _WRITING.set(thread)
+
+
+def is_writing() -> bool:
+    """Tell whether the artifact of this section is being written still."""
+    thread = _WRITING.get()
+    return thread is not None and thread.is_alive()
+
+
+def settle() -> None:
+    """Wait a moment until the artifact of this section is written: nothing is to be under way as its process ends."""
+    thread = _WRITING.get()
+    if thread is not None:
+        thread.join(states.ANSWER)
+
+
+_WRITING: Final[ContextVar[threading.Thread | None]] = ContextVar("prefect_lockstead_writing", default=None)
+"""What writes the artifact of the innermost section of this context."""
