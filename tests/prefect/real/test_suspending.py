@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import prefect
 import pytest
 
 import lockstead
@@ -76,6 +77,11 @@ def test_a_run_that_is_suspended_while_it_holds_works_on_to_its_next_task_and_gi
     (tmp_path / "enough").touch()
     until(lambda: lockstead.Lock(url).inspect() is None, "the lock was not given back", 120)
     assert [one[0] for one in noted(tmp_path)] == ["began", "ended"]
+    if prefect.__version__.startswith("3.1."):
+        # it refuses a suspended run no task: the run goes on to its end, once
+        until(lambda: run_of(server, run_id)["state_type"] == "COMPLETED", "it did not complete", 600)
+        assert len(noted(tmp_path)) == 2
+        return
     resume(server, run_id)
     until(lambda: run_of(server, run_id)["state_type"] == "COMPLETED", "it did not complete", 600)
     first, second = [one for one in noted(tmp_path) if one[0] == "began"]

@@ -88,11 +88,17 @@ def history(client: SyncPrefectClient) -> list[list[State[Any]]]:
     # a flow that a worker started can be suspended, and what it calls is then called again after the resumption
     entry = os.environ.get("PREFECT__FLOW_RUN_ID")
     runs = {None if run is None or run.flow_run_id is None else str(run.flow_run_id), None if run is None else entry}
-    return [
-        sorted(client.read_flow_run_states(UUID(one)), key=lambda state: state.timestamp)
-        for one in runs
-        if one is not None
-    ]
+    return [sorted(_states(client, UUID(one)), key=lambda state: state.timestamp) for one in runs if one is not None]
+
+
+def _states(client: SyncPrefectClient, run_id: UUID) -> list[State[Any]]:
+    """Give the states of a flow run, in no order. The blocking client of 3.1 cannot be asked for them."""
+    if hasattr(client, "read_flow_run_states"):
+        return list(client.read_flow_run_states(run_id))
+    from prefect.client.schemas.objects import State
+
+    answer = client._client.get("/flow_run_states/", params={"flow_run_id": str(run_id)})
+    return [State.model_validate(one) for one in answer.json()]
 
 
 def stop(histories: Iterable[Sequence[State[Any]]], known: Container[UUID]) -> State[Any] | None:
@@ -166,7 +172,7 @@ def waiting_since() -> datetime | None:
         return None
     states: list[State[Any]] = []
     with tolerant(), client() as opened:
-        states = sorted(opened.read_flow_run_states(run.flow_run_id), key=lambda one: one.timestamp, reverse=True)
+        states = sorted(_states(opened, run.flow_run_id), key=lambda one: one.timestamp, reverse=True)
     since: datetime | None = None
     for state in states:
         if state.name == AWAITING:
