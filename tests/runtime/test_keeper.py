@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lockstead import Client, LeaseLost, LossReason
+from lockstead.errors import StoreUnavailable
 from lockstead.events import CallbackFailed, LockEvent, Lost, RenewalFailed
 from lockstead.protocol.commands import Command, Create, Extend, Read, Remove
 from lockstead.runtime.keeper import TELLERS_MAX
@@ -405,3 +406,39 @@ def test_a_grant_that_cannot_be_kept_is_taken_back(monkeypatch: pytest.MonkeyPat
         with pytest.raises(RuntimeError, match="new thread"):
             client.lock("apt").acquire()
         until(lambda: client.lock("apt").inspect() is None)
+
+
+def test_a_lease_that_no_thread_can_renew_is_given_back_with_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_ever = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name.startswith("lockstead"):
+            raise RuntimeError("can't start new thread")
+        as_ever(thread)
+
+    with Client(Faulty(), listener=quiet) as client:
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(StoreUnavailable, match="no thread can be started to renew the lease"):
+            client.lock("apt").acquire(timeout=1)
+        assert client.lock("apt").inspect() is None
+        assert len(client._engine.keeper) == 0
+        monkeypatch.undo()
+        client.lock("apt").acquire(timeout=1).release()
+
+
+def test_h09_renewals_that_wait_for_their_turn_are_no_failures_and_who_has_least_time_goes_first() -> None:
+    """A hundred leases on a store that answers always, and a third as fast as they are due."""
+
+    class Slow(Faulty):
+        def perform(self, command: Command[object], limit: float) -> object:
+            if isinstance(command, Extend):
+                time.sleep(1.0)
+            return super().perform(command, limit)
+
+    told: list[LockEvent] = []
+    with Client(Slow(), listener=told.append) as client:
+        leases = [client.lock(f"apt-{number}", ttl=8).acquire() for number in range(100)]
+        began = time.monotonic()
+        until(lambda: time.monotonic() - began > 10, 60)
+        assert [lease.lost_reason for lease in leases if lease.lost_reason] == []
+        assert not any(isinstance(event, Lost) for event in told)

@@ -85,7 +85,7 @@ class Asking:
             engine.refuse_self_wait(name)
             self._want.on_wait = self._waiting
         # until it is kept or given up, a sibling of the same owner must not take it for a dead process's
-        engine.wishes.add(self._want.holder)
+        engine.wishes[self._want.holder] = self._want
 
     def enter(self, bell: Waiter) -> bool:
         """Stand in line; True if it is our turn at once."""
@@ -135,21 +135,21 @@ class Asking:
         if isinstance(outcome, Contended):
             self._contended = outcome
             self._is_over = True
-            engine.wishes.discard(self._want.holder)
+            engine.wishes.pop(self._want.holder, None)
             engine.given_up(self._want, self._settings)
             return None
         if engine.lines.is_followed(self.key):
             engine.lines.note(self.key, Contended(decode(self._want.name, self._want.fields)))
         waited = max(0.0, engine.clock.now() - self._started_at)
         kept = engine.granted(outcome, self._want, self._terms, waited)
-        engine.wishes.discard(self._want.holder)
+        engine.wishes.pop(self._want.holder, None)
         return kind(engine, kept, engine.took(kept))
 
     @never_in
     def failed(self, error: BaseException) -> None:
         """The acquisition ended without an answer: take back what it may have written, if it came to that."""
         self._is_over = True
-        self.engine.wishes.discard(self._want.holder)
+        self.engine.wishes.pop(self._want.holder, None)
         if self._has_asked:
             self.engine.given_up(self._want, self._settings, error)
 

@@ -41,7 +41,7 @@ DOUBTS_MAX: Final = 4
 """Writes of one attempt with an unknown outcome, until it ends with that: who is asked too fast is not asked faster."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Acquisition:
     """One wish for one lock: the same holder through all its attempts.
 

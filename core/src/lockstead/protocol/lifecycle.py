@@ -104,6 +104,7 @@ class Tenure:
     due_at: float = 0.0
     asked_at: float = float("-inf")
     in_flight: bool = False
+    is_queued: bool = False
 
     def __post_init__(self) -> None:
         self.record_deadline = self.record_deadline or self.deadline
@@ -140,7 +141,8 @@ class Tenure:
             return Duty.TELL if self.lose(LossReason.EXPIRED) else Duty.NOTHING
         if self.round_started_at is not None and now >= self.round_started_at + self.settings.renew_every:
             self.failures += 1
-            self.round_started_at = now if self.in_flight else None
+            # a renewal that waits to be sent is nobody's fault but ours: the next round begins when it is sent
+            self.round_started_at = now if self.in_flight and not self.is_queued else None
             if self.failures >= self.settings.max_failures:
                 return Duty.TELL if self.lose(LossReason.UNREACHABLE) else Duty.NOTHING
         if self.in_flight or now < self.due_at:
@@ -151,9 +153,13 @@ class Tenure:
         """Tell whether a renewal may go out early, in a batch with one that is due: half of the wait is over."""
         return self.state is State.HELD and not self.in_flight and self.due_at - now <= self.settings.renew_every / 2
 
+    def queue(self) -> None:
+        """A renewal is to go out as soon as it can."""
+        self.in_flight = self.is_queued = True
+
     def sending(self, now: float) -> None:
         """A renewal goes out."""
-        self.in_flight = True
+        self.in_flight, self.is_queued = True, False
         self.asked_at = now
         if self.round_started_at is None:
             self.round_started_at = now
@@ -190,7 +196,7 @@ class Tenure:
 
     def failed(self, now: float, error: StoreError) -> None:
         """A renewal came back with nothing known: state and deadline do not move, another attempt is planned."""
-        self.in_flight = False
+        self.in_flight = self.is_queued = False
         self.last_error = error
         self.due_at = now + self.settings.ttl / RETRIES_PER_TTL
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from lockstead.errors import LocksteadError, NotAcquired, StoreRefused
+from lockstead.errors import LocksteadError, NotAcquired, StoreRefused, StoreUnavailable
 from lockstead.events import Acquired, Listener, LockEvent, Waiting, Warned, log
 from lockstead.protocol.acquire import Acquisition, Contended, Grant
 from lockstead.protocol.book import Book
@@ -97,8 +97,8 @@ class Engine:
     def _renew_state(self) -> None:
         self.keeper = Keeper(self.store, self.clock, self._listener)
         self.lines = Lines()
-        # holders that were asked for and are not in the keeper's care yet: set operations are atomic
-        self.wishes: set[str] = set()
+        # holders that were asked for and are not in the keeper's care yet; a wish that was interrupted goes by itself
+        self.wishes: weakref.WeakValueDictionary[str, Acquisition] = weakref.WeakValueDictionary()
         self.calls = Workers("lockstead-call", CALLS_MAX)
         self.watches = Workers("lockstead-watch", WATCHES_MAX)
         self._lock = threading.Lock()
@@ -194,7 +194,11 @@ class Engine:
             predecessor=grant.predecessor,
         )
         kept = Kept(tenure, terms)
-        self.keeper.keep(kept)
+        try:
+            self.keeper.keep(kept)
+        except StoreUnavailable:
+            want.unsettled = True  # its record stands, and nobody renews it: it is given back
+            raise
         if want.has_waited and (want.doubts or want.reclaim):
             # a request of ours landed late and was found, or asked from outside the queue, as who reclaims does: the
             # place that was taken meanwhile would stop all others

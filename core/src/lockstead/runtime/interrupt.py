@@ -54,7 +54,7 @@ def never_in(function: F) -> F:
 
 # up to Python 3.11 a thread that is being started bears its starter's number and would be hit instead; the starter
 # would then wait for it for ever
-never_in(threading.Thread.start)
+_STARTING: Final = {threading.Thread.start.__code__} if sys.version_info < (3, 12) else set[CodeType]()
 
 
 class LeaseLostInterrupt(BaseException):
@@ -110,7 +110,7 @@ class Interrupter(Block):
         }
         # a class of its own: CPython throws classes only, and the exit must know its own
         self._thrown = type("LeaseLostInterrupt", (LeaseLostInterrupt,), namespace)
-        self._throws = throws(around.ident, self._thrown, _QUIET, *self._only_in_its_task())
+        self._throws = throws(around.ident, self._thrown, _QUIET | _STARTING, *self._only_in_its_task())
         self.is_lost = True
         insists = partial(_insist, weakref.ref(self), self._mutex, patience)
         try:

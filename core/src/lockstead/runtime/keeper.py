@@ -13,11 +13,11 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
-from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefused
+from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.events import Abandoned, CallbackFailed, Listener, LockEvent, Lost, RenewalFailed, Warned
 from lockstead.events import Renewed as RenewedEvent
 from lockstead.protocol.commands import Script
@@ -39,6 +39,8 @@ TELLERS_MAX: Final = 128
 
 LONGEST_SLEEP: Final = 1.0
 """Seconds. A timer stands still in suspend, so the timing thread never trusts it for long."""
+
+NO_THREAD: Final = StoreUnavailable("there is no thread to ask the store in: the system has none")
 
 BATCH_MAX: Final = 1000
 """Renewals that a store which batches is given at once."""
@@ -96,6 +98,8 @@ class Keeper:
         self._rota = Rota()
         self._kept: dict[int, _Held] = {}
         self._by_holder: dict[str, _Held] = {}
+        self._due: list[tuple[float, int, _Held]] = []
+        """A heap of what is due and was not sent yet: who has least time left goes first."""
         self._chores: list[tuple[float, int, Callable[[], None]]] = []
         self._chores_under_way = 0
         self._count = itertools.count()
@@ -131,7 +135,14 @@ class Keeper:
                 kept.tenure.leave()
                 kept.tenure.left()
                 raise StoreRefused("the client was closed: open another one")
-            self._start()
+            try:
+                self._start()
+            except RuntimeError as error:
+                kept.tenure.leave()
+                kept.tenure.left()
+                raise StoreUnavailable(
+                    f"no thread can be started to renew the lease, so it is given back: {error}"
+                ) from error
             # whoever drops the last reference notes it in C, where nothing interrupts
             held = _Held(kept, self._dropped.append)
             held.tenure = kept.tenure
@@ -163,8 +174,10 @@ class Keeper:
 
     def settle(self, kept: Kept, seconds: float) -> None:
         """Wait for the renewal that is in flight, at most so long. Called once nothing new is sent any more."""
-        if kept.tenure.in_flight:
-            self._wait_until(lambda: not kept.tenure.in_flight, seconds)
+        tenure = kept.tenure
+        if tenure.in_flight:
+            # what was not sent yet is sent no more
+            self._wait_until(lambda: tenure.is_queued or not tenure.in_flight, seconds)
 
     def left(self, kept: Kept) -> None:
         """The giving back has ended, however."""
@@ -210,9 +223,16 @@ class Keeper:
         with self._lock:
             if self._closed:
                 return
-            heapq.heappush(self._chores, (self._clock.now() + delay, next(self._count), work))
-            self._start()
-            self._changed.ring()
+            with suppress(RuntimeError):
+                self._start()
+            if self._thread is not None:
+                heapq.heappush(self._chores, (self._clock.now() + delay, next(self._count), work))
+                self._changed.ring()
+                return
+        # no thread can be started: it is done here and now, or not at all
+        if delay == 0:
+            with suppress(Exception):
+                work()
 
     def emit(self, event: LockEvent) -> None:
         """Tell the listener; its failure is its own."""
@@ -308,7 +328,7 @@ class Keeper:
                 continue  # it is among the dropped by now
             match tenure.duty(now):
                 case Duty.RENEW:
-                    tenure.sending(now)
+                    tenure.queue()
                     renewals.append(held)
                 case Duty.TELL:
                     self._drop(tenure)
@@ -318,6 +338,7 @@ class Keeper:
                     pass
             self._rota.plan(tenure)
         self._send_out(renewals, now)
+        del renewals
         while self._chores and self._chores[0][0] <= now:
             _at, _number, work = heapq.heappop(self._chores)
             self._chores_under_way += 1
@@ -330,24 +351,31 @@ class Keeper:
         """Give the crew what is due; to a store that batches in one piece, with what is due soon. Lock held."""
         if not renewals or not isinstance(self._store, Batches):
             for kept in renewals:
-                self._workers.submit(partial(self._renew, kept))
+                held = self._kept[id(kept.tenure)]
+                heapq.heappush(self._due, (kept.tenure.deadline, next(self._count), held))
+                if not self._workers.submit(self._renew_next):
+                    kept.tenure.failed(now, NO_THREAD)
+                    self._rota.plan(kept.tenure)
             return
         if len(self._kept) > len(renewals):
             # renewed a little early, leases that were taken at any time come to be renewed together
             for held in self._kept.values():
                 joins = held() if held.tenure.may_join(now) else None
                 if joins is not None:
-                    joins.tenure.sending(now)
+                    joins.tenure.queue()
                     self._rota.plan(joins.tenure)
                     renewals.append(joins)
         # leases of one limit in each: where a short one stands beside a thousand long ones, its limit is not for all
         alike: dict[float, list[Kept]] = {}
-        for kept in renewals:
+        for kept in sorted(renewals, key=lambda one: one.tenure.deadline):
             alike.setdefault(kept.tenure.settings.request_timeout, []).append(kept)
         for limit, together in alike.items():
             for first in range(0, len(together), BATCH_MAX):
                 batch = together[first : first + BATCH_MAX]
-                self._workers.submit(partial(self._renew_many, self._store, batch, limit))
+                if not self._workers.submit(partial(self._renew_many, self._store, batch, limit)):
+                    for kept in batch:
+                        kept.tenure.failed(now, NO_THREAD)
+                        self._rota.plan(kept.tenure)
 
     def _abandon_dropped(self) -> None:
         while self._dropped:
@@ -381,11 +409,31 @@ class Keeper:
 
     # --- in the crew ---------------------------------------------------------------------------------------------
 
-    def _renew(self, kept: Kept) -> None:
+    def _renew_next(self) -> None:
+        """Renew the lease that has least time left, of those that are due and were not sent yet."""
+        kept: Kept | None = None
+        with self._lock:
+            while kept is None:
+                if not self._due:
+                    return
+                kept = self._sent(heapq.heappop(self._due)[2]())
         fields, progress = self._fields(kept)
         self._renewed(kept, progress, self._ask(kept, fields))
 
+    def _sent(self, kept: Kept | None) -> Kept | None:
+        """Note that a renewal goes out now, if it still has to. Called with the lock held."""
+        if kept is None or not kept.tenure.is_queued:
+            return None
+        if kept.tenure.state is not State.HELD:
+            kept.tenure.in_flight = kept.tenure.is_queued = False
+            return None
+        kept.tenure.sending(self._clock.now())
+        self._rota.plan(kept.tenure)
+        return kept
+
     def _renew_many(self, store: Batches, batch: list[Kept], limit: float) -> None:
+        with self._lock:
+            batch = [kept for kept in batch if self._sent(kept) is not None]
         told = [self._fields(kept) for kept in batch]
         scripts = [_renewal(kept, fields) for kept, (fields, _progress) in zip(batch, told, strict=True)]
         for at, outcome in run_many(scripts, store, self._clock, limit):

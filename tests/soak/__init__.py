@@ -1,0 +1,1 @@
+"""Losses and Ctrl-Cs without end: what they leave behind, counted."""
