@@ -403,7 +403,7 @@ def test_a_grant_that_cannot_be_kept_is_taken_back(monkeypatch: pytest.MonkeyPat
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", first_fails)
-        with pytest.raises(RuntimeError, match="new thread"):
+        with pytest.raises(StoreUnavailable, match="new thread"):
             client.lock("apt").acquire()
         until(lambda: client.lock("apt").inspect() is None)
 
