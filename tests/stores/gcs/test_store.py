@@ -26,6 +26,7 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.stores import url
+from lockstead.stores.bounds import Bounds
 from lockstead.stores.gcs.access import Access
 from lockstead.stores.gcs.store import GcsStore
 from lockstead.stores.gcs.wire import Place, Request
@@ -263,14 +264,21 @@ def test_closing_ends_the_connections_of_every_loop(server: GcsServer) -> None:
     asyncio.run(close_inside())
 
 
-def test_who_asks_while_the_store_is_closed_leaves_no_connection_open(server: GcsServer) -> None:
+def test_who_asks_while_the_store_is_closed_leaves_no_connection_open(
+    server: GcsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     request = Request("Read", "GET", "/storage/v1/b/bucket/o/locks%2Fapt")
     store = url.open_store("gs://bucket/locks")
     assert isinstance(store, GcsStore)
-    transport = store._blocking()
-    store.close()
-    store._send(transport, request, 10.0, 10.0)
-    assert transport._pool.connections == []
+    pool, signed = store._blocking(), store._access.signed
+
+    def closed_meanwhile(*asked: Any) -> Any:
+        store.close()
+        return signed(*asked)
+
+    monkeypatch.setattr(store._access, "signed", closed_meanwhile)
+    store._send(request, Bounds(10.0))
+    assert pool.connections == []
 
     other = url.open_store("gs://bucket/locks")
     assert isinstance(other, GcsStore)
@@ -278,7 +286,7 @@ def test_who_asks_while_the_store_is_closed_leaves_no_connection_open(server: Gc
     async def ask() -> None:
         awaiting = await other._awaiting.get()
         await asyncio.to_thread(other.close)
-        await other._asend(awaiting, request, 10.0, 10.0)
-        assert awaiting._pool.connections == []
+        await other._asend(awaiting, request, Bounds(10.0))
+        assert awaiting.connections == []
 
     asyncio.run(ask())

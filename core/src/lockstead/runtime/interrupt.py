@@ -184,17 +184,20 @@ class Interrupter(Block):
         """Take what was thrown and not raised yet. If it was for a block around, who insists on that throws again.
 
         It is raised and caught. If it were taken back, Python up to 3.12 would look for it at every call for ever
-        after, and a debugger, a profiler or coverage would stand still at the first call, on 3.11.
+        after, and a debugger, a profiler or coverage would stand still at the first call, on 3.11. A finalizer or a
+        callback of the collector may swallow it, so it is raised until it is caught here.
         """
         import ctypes
 
-        class Caught(BaseException):
+        class Caught(LeaseLostInterrupt):
             pass
 
+        ident, caught = ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Caught)
         try:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Caught))
             while True:
-                pass
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, caught)
+                for _turn in range(100):
+                    pass
         except Caught:
             pass
 
