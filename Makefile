@@ -70,9 +70,16 @@ test: $(STAMP) debian ## all tests but those of Cassandra and the orchestrators;
 # What depends on the interpreter: interrupts, threads, its sqlite3. The other promised Pythons; PYTHON= has run all of it.
 .PHONY: pythons
 pythons: $(STAMP) ## the core's tests on the other Pythons that are promised, each in an environment in build/python; VERSION=3.13, ARGS=
-	@set -e; ready="$$(scripts/pythons $(or $(VERSION),3.12 3.13))"; for version in $$ready; do echo "== Python $$version"; \
+	@set -e; ready="$$(scripts/pythons $(or $(VERSION),3.12 3.13))"; failed=; for version in $$ready; do echo "== Python $$version"; \
 	  PYTHONPYCACHEPREFIX=$(CACHE)/pycache-$$version $(BUILD)/python/$$version/bin/python -m pytest -n $(WORKERS) --dist loadgroup \
-	  $(or $(TESTS),tests/protocol tests/runtime tests/stores/sqlite tests/stores/test_memory.py tests/stores/test_loops.py) $(ARGS); done
+	  $(or $(TESTS),tests/protocol tests/runtime tests/stores/sqlite tests/stores/test_memory.py tests/stores/test_loops.py) $(ARGS) \
+	  || failed=1; done; [[ -z "$$failed" ]]
+
+# takes eight minutes for each Python; the exit code says whether anything was torn
+.PHONY: soak
+soak: $(STAMP) ## 10,000 losses and 100,000 real SIGINTs over blocks of every kind; VERSION=3.12 for another Python, ARGS="--losses 600"
+	@set -e; $(if $(VERSION),ready="$$(scripts/pythons $(VERSION))"; for version in $$ready; do $(BUILD)/python/$$version/bin/python -m tests.soak $(ARGS); done,\
+	  $(RUN)/python -m tests.soak $(ARGS))
 
 .PHONY: cassandra
 cassandra: $(STAMP) debian ## the tests of the Cassandra store, on a server that Maven fetches; ARGS= as for test

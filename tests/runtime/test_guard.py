@@ -527,7 +527,7 @@ def test_a_thread_that_starts_another_is_interrupted_after_that(client: Client) 
             pytest.fail("the block went on")
 
     in_another_thread(work)
-    assert went_through == [True]
+    assert went_through == ([True] if sys.version_info < (3, 12) else [])
 
 
 # --- tasks ----------------------------------------------------------------------------------------------------------
@@ -835,8 +835,8 @@ def test_one_loss_of_a_lease_with_two_guards_is_one_interrupt(
             cleaned: list[bool] = []
             lease = client.lock(f"apt-{number}").acquire()
             with pytest.raises(LeaseLost), lease.guard(), lease.guard():
-                lose_soon(lease, 0.003)
                 try:
+                    lose_soon(lease, 0.003)  # in here: the loss may come before it returns
                     sleep_busily(60)
                 finally:
                     sleep_busily(0.05)
@@ -857,8 +857,8 @@ def test_a_lease_that_is_lost_while_an_inner_block_cleans_up_interrupts_after_th
             with pytest.raises(LeaseLost, match="outer"), outer.guard():
                 with pytest.raises(LeaseLost, match="inner"):
                     with client.lock(f"inner-{number}").hold(interrupt=True) as inner:
-                        lose_soon(inner, 0.001)
                         try:
+                            lose_soon(inner, 0.001)
                             sleep_busily(60)
                         finally:
                             lose(outer)
