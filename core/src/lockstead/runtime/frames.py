@@ -18,10 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import accumulate, chain, repeat, takewhile, tee
 from operator import attrgetter, is_not, itemgetter, methodcaller
-from types import CodeType
-from typing import Any, TypeVar
+from types import CodeType, FrameType
+from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
+
+PASSES_EXITS: Final = sys.version_info >= (3, 13)
+"""Whether signals are handled before a jump back, and not after it."""
 
 
 def throws(
@@ -57,3 +60,21 @@ def uncollected(steps: Iterator[T]) -> Iterator[T]:
     before, after = tee(back)  # asked before the step, called after it
     stopped = zip(before, iter(gc.disable, ...), steps, map(methodcaller("__call__"), after), strict=True)
     return map(itemgetter(2), stopped)
+
+
+def would_pass_its_exit(frame: FrameType) -> bool:
+    """Return whether an exception that is raised at this instant would leave a `with` statement without its `__exit__`.
+
+    The compiler leaves the jump back of a `while` out of the table of exception handlers. Up to Python 3.12 signals are
+    handled after that jump, from 3.13 on before it: a Ctrl-C there skips the `finally` or `with` around the loop.
+    """
+    if not PASSES_EXITS:
+        return False
+    import dis
+
+    jump = next((one for one in dis.get_instructions(frame.f_code) if one.offset == frame.f_lasti), None)
+    if jump is None or jump.opname != "JUMP_BACKWARD" or not isinstance(jump.argval, int):
+        return False
+    entries: Any = vars(dis.Bytecode(frame.f_code))["exception_entries"]
+    here, there = (any(one.start <= at < one.end for one in entries) for at in (jump.offset, jump.argval))
+    return there and not here

@@ -6,7 +6,7 @@ the signal, system calls such as `sleep` and `read`; a C call that never comes b
 thread: there only the fencing token protects.
 Outside the main thread an exception that falls between the very end of the block and its exit leaves as
 `LeaseLostInterrupt`: up to Python 3.12 after C code that the block does not call itself (a loop over a file that
-ends), from 3.13 on after any line. Tasks: see `runtime.cancel`.
+ends), from 3.13 on after any line, and at the end of each round of a `while`. Tasks: see `runtime.cancel`.
 
 Which block is interrupted, and when, is decided by `runtime.nest`. Besides, whatever is not the moment is put off:
 while an exit of ours runs, or another task than the block's. An interrupt that was raised in a finalizer or in a
@@ -30,7 +30,7 @@ from types import CodeType, FrameType
 from typing import Any, Final, TypeVar, cast
 
 from lockstead.runtime import fork
-from lockstead.runtime.frames import throws
+from lockstead.runtime.frames import throws, would_pass_its_exit
 from lockstead.runtime.nest import Block, Nest
 
 SIGNAL: Final = signal.SIGURG
@@ -38,6 +38,10 @@ SIGNAL: Final = signal.SIGURG
 AGAIN: Final = 0.01
 """Seconds until a block is interrupted again that was not: a signal that comes just before a system call that waits
 does not end that call. Also what a block that found its loss by itself is given to leave by itself."""
+
+PUT_OFF_MAX: Final = 100
+"""Times that an interrupt is put off because a `with` statement would not see it. A loop without any call has no other
+moment: then the block is left by `LeaseLostInterrupt`, and its lease is dropped."""
 
 PATIENCE: Final = 100
 """Signals that are sent while a mutex is held until it is let go unheard: somebody blocked the signal."""
@@ -64,6 +68,10 @@ class LeaseLostInterrupt(BaseException):
     def reached_nobody() -> None:
         """Note that it was raised where nobody hears of it."""
 
+    def __reduce__(self) -> tuple[type[LeaseLostInterrupt], tuple[()]]:
+        """Travel to another process without what only this one has."""
+        return LeaseLostInterrupt, ()
+
     def __str__(self) -> str:
         """Say what it means to who catches it and writes it down."""
         return "the lease is lost: leave its block"
@@ -87,6 +95,7 @@ class Interrupter(Block):
         self._thrown: type[LeaseLostInterrupt] | None = None
         self._throws: Iterator[int] = repeat(0)
         self._was_thrown = False
+        self._put_off = 0
 
     def arm(self) -> None:
         """Let the block begin."""
@@ -158,6 +167,9 @@ class Interrupter(Block):
     def may_be_raised_in(self, frame: FrameType | None) -> bool:
         """Tell whether this is the moment, in the main thread."""
         if self._task is not None and _current_task() is not self._task:
+            return False
+        if frame is not None and self._put_off < PUT_OFF_MAX and would_pass_its_exit(frame):
+            self._put_off += 1
             return False
         while frame is not None:
             if frame.f_code in _QUIET:
