@@ -13,6 +13,7 @@ from lockstead.events import Listener, LockEvent
 from lockstead.protocol.commands import Command, Traits
 from lockstead.runtime.engine import Engine
 from lockstead.stores.memory import MemoryStore
+from lockstead.stores.memory.url import _Opener
 
 
 def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
@@ -76,13 +77,32 @@ class HangsUntilLimit(Faulty):
     def __init__(self, inner: MemoryStore | None = None) -> None:
         super().__init__(inner)
         self.hangs = threading.Event()
+        self.limits: list[float] = []
 
     def perform(self, command: Command[Any], limit: float) -> Any:
         if self.hangs.is_set():
             self.seen.append(command)
+            self.limits.append(limit)
             time.sleep(limit)
             raise OutcomeUnknown(f"silent for {limit:.3g} s")
         return super().perform(command, limit)
+
+
+class OpensSlowly(_Opener):
+    """Opens a store that is silent, in `takes` seconds, as one does whose client library is imported first."""
+
+    def __init__(self) -> None:
+        self.takes = 0.0
+        self.store = HangsUntilLimit()
+        self.store.hangs.set()
+
+    def open(self, store_url: str, client: object | None) -> Any:
+        time.sleep(self.takes)
+        return self.store
+
+
+SLOW: Any = None
+"""The opener of a test, which names it in a URL."""
 
 
 class SetClock:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from lockstead import AsyncClient, Client, LeaseLost, NotAcquired
+from lockstead import AsyncClient, AsyncLock, Client, LeaseLost, Lock, NotAcquired, conversations
 from lockstead.errors import OutcomeUnknown, StoreError
 from lockstead.events import LockEvent, Warned
 from lockstead.protocol.commands import Command, Create, Extend, Read, Remove
 from lockstead.runtime.engine import CALLS_MAX, in_seconds, in_words
+from lockstead.stores import url as urls
 from lockstead.values import Space
+from tests.runtime import faulty
 from tests.runtime.faulty import Faulty, HangsUntilLimit, Ticking, client_with, lose_answer, quiet, refuse, until
 
 SETTINGS = {"ttl": 60, "request_timeout": 0.2, "backoff_min": 0.01, "backoff_max": 0.02}
@@ -228,6 +231,36 @@ def test_h18_a_wait_ends_within_its_timeout_and_a_second_though_the_store_hangs(
         # a second by the promise, and one for a machine that is busy
         assert time.monotonic() - began < timeout + 2
         store.hangs.clear()
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[faulty.OpensSlowly]:
+    monkeypatch.setattr(faulty, "SLOW", faulty.OpensSlowly())
+    monkeypatch.setitem(urls.OURS, "slow", "tests.runtime.faulty:SLOW")
+    urls.opener.cache_clear()
+    opener: faulty.OpensSlowly = faulty.SLOW
+    yield opener
+    opener.store.hangs.clear()
+
+
+@pytest.mark.parametrize("is_awaiting", [False, True])
+@pytest.mark.parametrize(
+    ("takes", "timeout", "asked_for"),
+    [(0.5, 0.0, 0.4), (0.5, 0.7, 1.1), (1.2, 0.0, conversations.TRY_MIN)],
+    ids=["one try", "a wait", "one try that had no time left"],
+)
+def test_h18_what_opening_the_store_takes_counts_as_a_part_of_the_wait(
+    takes: float, timeout: float, asked_for: float, is_awaiting: bool, slow: faulty.OpensSlowly
+) -> None:
+    """By the limits that the store is given, which a busy machine can only make shorter."""
+    slow.takes = takes
+    url = f"slow://{uuid4()}#apt?ttl=300"
+    with pytest.raises(StoreError):
+        if is_awaiting:
+            asyncio.run(AsyncLock(url).acquire(timeout))
+        else:
+            Lock(url).acquire(timeout)
+    assert 0 < slow.store.limits[0] <= asked_for + 0.001
 
 
 def test_h18_an_awaited_wait_ends_in_time_though_the_store_does_not_even_keep_its_limit() -> None:

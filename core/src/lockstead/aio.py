@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Never, NoReturn, Self, Unpack
 
 from lockstead import aio_batch, conversations, opening
@@ -106,9 +107,10 @@ class AsyncLock(opening.NamedLock):
     ) -> AsyncLease:
         """Wait for the lock, as `Lock.acquire`. Cancelled at any await, it leaves nothing behind beyond one ttl."""
         opening.refuse_unknown(unknown)
-        limit = None if timeout is None else seconds(timeout, "timeout")
+        limit, began = None if timeout is None else seconds(timeout, "timeout"), monotonic()
         engine = await self._ready()
-        asking = conversations.Asking(engine, self._key, self._settings, limit, reclaim=reclaim)
+        spent = monotonic() - began
+        asking = conversations.Asking(engine, self._key, self._settings, limit, reclaim=reclaim, spent=spent)
         lease = await ask(asking)
         if lease is None:
             raise asking.not_acquired()

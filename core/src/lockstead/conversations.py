@@ -31,7 +31,7 @@ from lockstead.runtime.held import HeldLease, lost_by_ticket
 from lockstead.runtime.interrupt import never_in
 from lockstead.runtime.keeper import Kept
 from lockstead.runtime.line import Waiter
-from lockstead.runtime.run import Limits
+from lockstead.runtime.run import OVERTIME, Limits
 from lockstead.settings import Settings
 from lockstead.values import Duration, LeaseTicket, Name, Sequencer, Space, seconds
 
@@ -45,6 +45,9 @@ PLAIN = Settings()
 
 NOTHING_SEEN: Final = Contended(None)
 
+TRY_MIN: Final = 0.3
+"""Seconds that a try has at least, also where opening the store took all of the caller's time."""
+
 SILENCES_TOLD: Final = 3
 """Attempts of one acquisition without an answer of the store until who waits is told; one alone is an accident."""
 
@@ -54,6 +57,7 @@ class Asking:
 
     limit is the longest wait in seconds, None for ever, 0 for one try that stands in no line. is_patient: a try that
     waits for nobody gives the store the time of its requests, and not just the second in which a wait has to end.
+    spent: seconds of the wait that are over already, since the store had to be opened.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Asking:
         *,
         reclaim: bool,
         is_patient: bool = False,
+        spent: float = 0.0,
     ) -> None:
         engine.refuse_if_closed()
         self.engine = engine
@@ -74,12 +79,13 @@ class Asking:
         self._waits = limit != 0
         self._is_told = self._has_asked = self._is_over = False
         self._silences = 0
-        self._started_at = engine.clock.now()
+        now = engine.clock.now()
+        self._started_at = now - spent
         name = Name(key)
         self._terms = engine.terms(settings)
         self._want = engine.want(name, settings, reclaim=reclaim)
         self.gives_up_at = None if limit is None else self._started_at + limit
-        ends_at = None if is_patient else self.gives_up_at
+        ends_at = None if is_patient or limit is None else max(self._started_at + limit, now + TRY_MIN - OVERTIME)
         self.limits = Limits(settings.request_timeout, ends_at, lambda: engine.is_closed)
         if self._waits:
             engine.refuse_self_wait(name)

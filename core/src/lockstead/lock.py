@@ -7,6 +7,7 @@ awaiting twin is `aio`.
 from __future__ import annotations
 
 from functools import cache, partial
+from time import monotonic
 from typing import TYPE_CHECKING, Never, NoReturn, Self, Unpack
 
 from lockstead import opening
@@ -140,12 +141,16 @@ class Lock(opening.NamedLock):
     ) -> Lease:
         """Wait for the lock, for ever by default; 0 is one try. NotAcquired after `timeout` seconds.
 
-        Ends within timeout + 1 s even if the store hangs. reclaim: take the lock from an earlier process of the same
-        explicit owner, whose death the caller vouches for. Raises StoreUnavailable or OutcomeUnknown if the store is
+        Ends within timeout + 1 s even if the store hangs; that the client library is imported by the first call counts,
+        too. reclaim: take the lock from an earlier process of the same explicit owner, whose death the caller vouches
+        for. Raises StoreUnavailable or OutcomeUnknown if the store is
         still silent at the end.
         """
         opening.refuse_unknown(unknown)
-        asking, lease = self._ask(None if timeout is None else seconds(timeout, "timeout"), reclaim=reclaim)
+        return self._acquire(None if timeout is None else seconds(timeout, "timeout"), reclaim=reclaim)
+
+    def _acquire(self, limit: float | None, *, reclaim: bool = False, began: float | None = None) -> Lease:
+        asking, lease = self._ask(limit, reclaim=reclaim, began=began)
         if lease is None:
             raise asking.not_acquired()
         return lease
@@ -157,9 +162,16 @@ class Lock(opening.NamedLock):
         """
         return self._ask(0.0, reclaim=reclaim, is_patient=True)[1]
 
-    def _ask(self, limit: float | None, *, reclaim: bool, is_patient: bool = False) -> tuple[Asking, Lease | None]:
+    def _ask(
+        self, limit: float | None, *, reclaim: bool, is_patient: bool = False, began: float | None = None
+    ) -> tuple[Asking, Lease | None]:
+        """Ask as `limit` says. began: when the caller began to open the store (`time.monotonic`); now, by default."""
+        began = monotonic() if began is None else began
         asking_of, ask = _asking()
-        asking = asking_of(self._open_now(), self._key, self._settings, limit, reclaim=reclaim, is_patient=is_patient)
+        engine = self._open_now()
+        asking = asking_of(
+            engine, self._key, self._settings, limit, reclaim=reclaim, is_patient=is_patient, spent=monotonic() - began
+        )
         return asking, ask(asking)
 
     def hold(

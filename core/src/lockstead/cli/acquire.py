@@ -69,10 +69,11 @@ def acquire(
     from lockstead.cli.telling import Teller
     from lockstead.lock import Client
 
+    began = time.monotonic()
     with waiting_for(named.key) as signals:
         teller = Teller(verbose=verbose, on_granted=signals.granted)
         with Client(urls.open_store(named.store), listener=teller) as client:
-            lease = client.lock(named.key, **wanted).acquire(limit)
+            lease = client.lock(named.key, **wanted)._acquire(limit, began=began)
             _hand_out(client, lease, signals, json=json)
     return Exit.OK
 

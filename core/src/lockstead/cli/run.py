@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from errno import ENOENT
@@ -127,10 +128,11 @@ def run(
     try:
         section.open()
         try:
+            began = time.monotonic()
             teller = Teller(verbose=verbose, on_granted=signals.granted, on_renewed=section.renewed)
             with Client(urls.open_store(target.store), listener=teller) as client:
                 client._engine.warn_once(target.key, settings)
-                lease = _acquired(client.lock(target.key, **wanted), limit, conflict)
+                lease = _acquired(client.lock(target.key, **wanted), limit, conflict, began)
                 return _hold(lease, section, limits, ticket=not no_ticket)
         finally:
             section.close()
@@ -139,9 +141,9 @@ def run(
         return Exit.SIGNALLED + interrupted.number
 
 
-def _acquired(lock: Lock, limit: float | None, conflict: int) -> Lease:
+def _acquired(lock: Lock, limit: float | None, conflict: int, began: float) -> Lease:
     try:
-        return lock.acquire(limit)
+        return lock._acquire(limit, began=began)
     except NotAcquired as error:
         raise Failed(conflict, str(error)) from error
 

@@ -114,7 +114,8 @@ def unconnected(error: Exception, where: str, *, is_secure: bool) -> StoreError:
         return StoreRefused(
             f"the certificate of {where} is not trusted ({said}); name its authority: ?ssl_ca_certs=FILE"
         )
-    if isinstance(error, exceptions.InvalidResponse):
+    # the library stumbles over what no Redis says in ways of its own
+    if isinstance(error, exceptions.InvalidResponse) or not isinstance(error, exceptions.RedisError | OSError):
         way = "" if is_secure else ", or a Redis that wants TLS (write rediss://, or ?tls=true)"
         return StoreRefused(f"what answers at {where} is no Redis{way}; correct the address")
     if is_secure and any(

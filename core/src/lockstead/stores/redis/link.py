@@ -38,7 +38,6 @@ class Link:
 
     __slots__ = (
         "_connection",
-        "_failures",
         "_messages",
         "_plain",
         "_refusal",
@@ -48,12 +47,11 @@ class Link:
     )
 
     def __init__(self, connection: Connection, address: Address) -> None:
-        from redis.exceptions import RedisError, ResponseError
+        from redis.exceptions import ResponseError
 
         self._connection = connection
         # an import in the way of every command takes a microsecond each time
         self._refusal: type[Exception] = ResponseError
-        self._failures: tuple[type[Exception], ...] = (RedisError, OSError)
         self.address = address
         self.where = shown(address)
         self._plain: PlainSocket | None = None
@@ -62,15 +60,13 @@ class Link:
 
     def connect(self, *, is_secure: bool, role: str) -> None:
         """Connect and look whom we have: role is "master" or "sentinel", or empty for any. Raises what it means."""
-        from redis import exceptions
-
         try:
             self._connection.connect()
             found = self._role() if role else ""
         except StoreError:
             self.close()
             raise
-        except (exceptions.RedisError, OSError) as error:
+        except Exception as error:
             self.close()
             raise unconnected(error, self.where, is_secure=is_secure) from error
         if found and found != role:
@@ -132,7 +128,10 @@ class Link:
                     replies.append(connection.read_response())
                 except refusal as error:
                     replies.append(error)
-        except self._failures as error:
+        except Stopped:
+            self.close()
+            raise
+        except Exception as error:  # the library stumbles over what no Redis says in ways of its own
             self.close()
             raise unanswered(error, self.where, bounds.limit) from error
         except BaseException:
@@ -150,7 +149,7 @@ class Link:
         try:
             plain.prepare()
             reply = plain.exchange(packed, bounds)
-        except self._failures as error:
+        except Exception as error:
             self.close()
             raise unanswered(error, self.where, bounds.limit) from error
         except BaseException:

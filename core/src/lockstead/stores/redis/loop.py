@@ -35,13 +35,14 @@ class AwaitedLink:
 
     async def connect(self, bounds: Bounds, *, is_secure: bool, role: str) -> None:
         """Connect within bounds and look whom we have, as the blocking twin does."""
-        from redis.exceptions import RedisError
-
         try:
             async with asyncio.timeout(bounds.left()):
                 await self._connection.connect()
                 found = await self._role() if role else ""
-        except (RedisError, OSError) as error:  # a time-out is one of the system's errors
+        except StoreError:
+            await self.drop()
+            raise
+        except Exception as error:
             await self.drop()
             raise unconnected(error, self.where, is_secure=is_secure) from error
         except BaseException:
@@ -75,7 +76,7 @@ class AwaitedLink:
 
     async def exchange(self, commands: Sequence[Words], bounds: Bounds) -> list[Any]:
         """Send commands together and give a reply for each, errors of the server among them."""
-        from redis.exceptions import RedisError, ResponseError
+        from redis.exceptions import ResponseError
 
         replies: list[Any] = []
         self._connection.bounds = bounds
@@ -87,7 +88,7 @@ class AwaitedLink:
                         replies.append(await self._connection.read_response())
                     except ResponseError as error:
                         replies.append(error)
-        except (RedisError, OSError) as error:
+        except Exception as error:  # the library stumbles over what no Redis says in ways of its own
             await self.drop()
             raise unanswered(error, self.where, bounds.limit) from error
         except BaseException:

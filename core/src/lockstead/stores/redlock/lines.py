@@ -273,8 +273,6 @@ class Master:
         return False
 
     def _dialled(self) -> Line:
-        from redis import exceptions
-
         try:
             connection = cast(Pipelined, self.access.connection(self.address, Bounds(DIAL_LIMIT), patience=DIAL_LIMIT))
         except StoreError:
@@ -287,13 +285,9 @@ class Master:
         except StoreError:
             connection.disconnect()
             raise
-        except (exceptions.RedisError, OSError) as error:
-            connection.disconnect()
-            raise unconnected(error, self.where, is_secure=self.access.is_secure) from error
         except Exception as error:
             connection.disconnect()
-            why = f"{self.where} answers, but not as Redis does: {type(error).__name__}: {error}"
-            raise StoreUnavailable(f"{why}; look at what listens there") from error
+            raise unconnected(error, self.where, is_secure=self.access.is_secure) from error
         return Line(connection, identity)
 
     def _identity(self, connection: Pipelined) -> Identity:
