@@ -9,7 +9,7 @@ from lockstead.protocol.book import BOOK_ENTRIES_MAX, Book
 from lockstead.protocol.commands import Conflict, Extend, List, Pause, Read, Reply, Snapshot
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.lifecycle import Duty, Tenure
-from lockstead.protocol.members import _is_ample, drain, renew_member
+from lockstead.protocol.members import Attached, _is_ample, drain, renew_member
 from lockstead.protocol.renew import Over, extensible, renew
 from lockstead.protocol.terms import LeaseId
 from lockstead.settings import Settings
@@ -142,6 +142,37 @@ def test_a_member_is_content_with_what_outlasts_all_failures_that_are_tolerated_
     needed = settings.renew_every + settings.max_failures * settings.renew_every + settings.abort_margin
     assert _is_ample(needed, terms)
     assert not _is_ample(needed - 0.001, terms)
+
+
+@pytest.mark.parametrize(("after", "is_extended"), [(-0.25, False), (0.0, True)])
+def test_a_member_extends_what_nobody_has_renewed_for_a_whole_interval_and_nothing_younger(
+    after: float, is_extended: bool
+) -> None:
+    bench = Bench(ttl=128, drift=0.0)  # all sums of these are exact
+    lease, terms = bench.granted("a").lease, bench.terms()
+    joined = bench.joined(lease, "m", terms)
+    changed_after = bench.now  # when it attached and saw the state before
+    bench.now += 8
+    bench.store.perform(Extend(APT, {"progress": "half"}, lease.incarnation))
+    bench.session(renew_member(lease, joined.registration, {}, terms)).run()
+    revision = bench.store.perform(Read(APT)).revision
+    bench.now = changed_after + terms.settings.renew_every + after
+    bench.session(renew_member(lease, joined.registration, {}, terms)).run()
+    assert (bench.store.perform(Read(APT)).revision != revision) is is_extended
+
+
+def test_a_registration_that_arrives_after_it_was_looked_for_is_found_and_renewed() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    session = bench.attaching(lease, "m")
+    late = session.late()
+    session.commit().wait()  # nothing is there yet, so it is asked for again
+    bench.store.perform(late)
+    session.commit().commit()
+    assert session.expect(Extend).name.space is Space.MEMBER
+    joined = session.run()
+    assert isinstance(joined, Attached)
+    assert bench.store.perform(Read(joined.registration.name)).incarnation == joined.registration.incarnation
 
 
 def test_a_renewal_says_for_how_long_and_calibrates_the_clocks() -> None:
