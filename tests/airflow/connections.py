@@ -58,7 +58,7 @@ async def by_trigger(conn_id: str, shown: list[str]) -> dict[str, Any]:
     try:
         lock = await hook.async_lock("awaited", ttl=30, owner=OWNER)
         shown += [repr(lock), str(lock)]
-        lease = await lock.acquire(timeout=1)
+        lease = await lock.acquire(timeout=60)
         held = await lock.inspect()
         return {"owner": held.owner if held else None, "released": await lease.release()}
     except Exception as error:

@@ -199,7 +199,8 @@ def is_usable(seen: dict[str, Any]) -> bool:
     assert seen["while_held"] == "the store answers; 1 lock is held there"
     assert seen["listed"] == ["apt"]
     assert seen["task"] == {"renewed": True, "released": True}
-    return seen["trigger"] == {"owner": "airflow:d/r/t/-1", "released": True}
+    assert seen["trigger"] == {"owner": "airflow:d/r/t/-1", "released": True}
+    return True
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -46,6 +46,12 @@ def test_a_wait_that_is_told_twice_is_entered_once() -> None:
     assert len(waits(played(("a", What.HOLDS, 1), ("b", What.WAITING), ("b", What.WAITING)))) == 1
 
 
+def test_a_loss_that_is_told_twice_is_entered_once() -> None:
+    again = ("a", What.HOLDS, 2), ("a", What.REFUSED)
+    course = played(("a", What.HOLDS, 1), ("a", What.REFUSED), ("a", What.REFUSED), *again)
+    assert len(course.of(What.REFUSED, "apt")) == 2
+
+
 def test_a_wait_that_is_told_too_late_does_not_undo_that_the_lock_is_held() -> None:
     course = played(("a", What.HOLDS, 1), ("a", What.PHASE), ("a", What.WAITING))
     assert waits(course) == []

@@ -6,6 +6,7 @@ on a PostgreSQL of its own. The oracle and Airflow's own tables say what happene
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -41,7 +42,11 @@ from tests.servers.airflow import ENDED, Airflow, Run
 AIRFLOW = Environment("airflow", "3.3")
 DAG_FILE = Path(__file__).parents[1] / "airflow_dag.py"
 DAGS = {"tools": "publish_tools", "services": "publish_services"}
-LOST = "stopping this task: "
+LOST = re.compile(r"lease lost: .*? reason \w+: (?P<why>.*); the body (?:was stopped|raised)")
+"""What a task fails with whose body was at work when its lease was lost.
+
+What the body itself reports may be cut short: the loss interrupts it wherever it is.
+"""
 LINGER = 120.0
 PATIENCE = 300.0
 
@@ -160,8 +165,8 @@ class Play:
             if said.text.startswith(WAITING):
                 note_wait(self.awaited, said.run, said.text)
                 event = Event(said.run, kind, What.WAITING)
-            elif said.text.startswith(LOST):
-                event = Event(said.run, kind, What.REFUSED, text=said.text.removeprefix(LOST))
+            elif found := LOST.match(said.text):
+                event = Event(said.run, kind, What.REFUSED, text=found["why"])
         if event is not None:
             enter(self.theatre, self.ledger, self.course, self.jobs[said.run], event)
 

@@ -47,6 +47,8 @@ class Course:
             event = replace(event, text=event.text or self.holder(event.repository))
             if (last := self._last(*place)) and (last.what, last.text) == (event.what, event.text):
                 return []
+        elif event.what is What.REFUSED and self._has_last(place, {What.REFUSED}):
+            return []  # the same loss, told by another one
         elif (last := self._last(*place)) and last.what is What.WAITING and last.at > event.at:
             # who waits may be told of late: a wait begins no later than it ends
             self.events[self.events.index(last)] = replace(last, at=event.at)

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from examples.publishing.demo.tail import Tail
 from examples.publishing.events import Event
 
-OF_THE_LOCK = re.compile(r"waiting for |acquired .* s$|stopping this task: ")
-"""Whom somebody waits for, that it has ended, and that a lease was lost."""
+OF_THE_LOCK = re.compile(r"waiting for |acquired .* s$|lease lost: ")
+"""Whom somebody waits for, that it has ended, and the failure of a task whose lease was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,17 @@ class TaskLogs:
         attempt = int(path.name.partition("=")[2].split(".")[0])
         for line in self._tails.setdefault(path, Tail(path)).news():
             try:
-                text = str(json.loads(line)["event"])
-            except (ValueError, TypeError, KeyError):
+                text = _text(json.loads(line))
+            except (ValueError, TypeError, KeyError, AttributeError):
                 continue
             try:
                 yield Said(run, task, attempt, Event.from_line(text), "")
             except ValueError:
                 if OF_THE_LOCK.match(text):
                     yield Said(run, task, attempt, None, text)
+
+
+def _text(line: Any) -> str:
+    """Give what a line of a log says: for the failure of a task the message of what it failed with."""
+    failures = line.get("error_detail") or ()
+    return str(failures[0]["exc_value"] if failures else line["event"])
