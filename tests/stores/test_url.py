@@ -65,7 +65,7 @@ def test_a_store_url_names_a_key_only_by_a_fragment(text: str) -> None:
     [
         ("apt", "has no scheme"),
         ("//host/apt", "has no scheme"),
-        ("nosuch://host#apt", f"'nosuch'; known: {', '.join(sorted(url.OURS))}"),
+        ("nosuch://host#apt", f"'nosuch'; known: {', '.join(sorted({*url.OURS, 'env', 'file'}))}"),
         ("postgres+ssl://host#apt", "'postgres+ssl', did you mean 'postgresql:'?; known: "),
         ("memory:", "names no key; write the lock's name after '#', as in 'memory:#apt'"),
         ("memory:#", "names no key; write the lock's name after '#', as in 'memory:#apt'"),
@@ -200,7 +200,7 @@ def test_stores_of_others_are_found_by_their_entry_point(tmp_path: Path) -> None
     assert said[:2] == ["memory:theirs", "theirs://me:secret@host"]
     assert said[2].startswith("StoreRefused the store 'broken' cannot be loaded from 'nosuchmodule:OPENER'")
     assert said[3] == "ValueError several stores claim the scheme 'twice': other:OPENER, theirs:OPENER; uninstall one"
-    known = ", ".join(sorted({*url.OURS, "broken", "theirs", "twice"}))
+    known = ", ".join(sorted({*url.OURS, "env", "file", "broken", "theirs", "twice"}))
     assert said[4] == f"ValueError no store has the scheme 'nosuch'; known: {known}"
 
 

@@ -122,7 +122,7 @@ class NamedLock:
     def __init__(self, url: str, *, client: object | None = None, **settings: Unpack[Given]) -> None:
         named = target(url)
         self._key = named.key
-        self._scheme = named.store.scheme
+        self._named = named.store
         self._settings = made_settings({**named.settings, **settings})
         self._open = functools.partial(shared_engine, named, client)
         self._opened: Engine | None = None
@@ -132,7 +132,6 @@ class NamedLock:
         """Name a lock of a store that is open."""
         made = cls.__new__(cls)
         made._key = checked_key(key)
-        made._scheme = engine.traits.scheme
         made._settings = made_settings(settings)
         made._opened = engine
         engine.warn_once(key, made._settings)
@@ -149,14 +148,14 @@ class NamedLock:
         return self._settings
 
     def must_tell_unclean(self) -> None:
-        """Raise ValueError where a store can never tell that the holder before stopped in the middle; opens nothing.
+        """Raise ValueError where a store can never tell that the holder before stopped in the middle; opens no store.
 
         For who will not work after that: where the server drops what nobody renews, a free key looks the same after
         any holder.
         """
         from lockstead.protocol.commands import StoreClock
 
-        traits = urls.opener(self._scheme).traits if self._opened is None else self._opened.traits
+        traits = urls.traits(self._named) if self._opened is None else self._opened.traits
         if traits.clock is StoreClock.ENFORCED:
             raise ValueError(
                 f"{traits.scheme}: cannot tell how a holder ended, so on_unclean='fail' would never fail; "

@@ -8,10 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from lockstead.stores.url import opener, parse_lock, printable, query
+from lockstead.stores.elsewhere import SCHEMES
+from lockstead.stores.url import has_password, opener, parse_lock, printable, query
 
 if TYPE_CHECKING:
     from lockstead.values import LeaseTicket
+
+__all__ = [
+    "check_store",
+    "has_password",
+    "is_elsewhere",
+    "lock_url",
+    "of_ticket",
+    "options",
+    "parts",
+    "with_user",
+]
 
 
 def lock_url(store: str, key: str) -> str:
@@ -26,8 +38,14 @@ def check_store(url: str) -> None:
     if "#" in url:
         raise ValueError("the URL names a lock, and a store is wanted: leave out what is behind '#'")
     Lock(lock_url(url, "key"))
-    # many stores read more of it to show it
-    printable(url)
+    if not is_elsewhere(url):  # this may be another machine than the one that has the file
+        # many stores read more of it to show it
+        printable(url)
+
+
+def is_elsewhere(url: str) -> bool:
+    """Tell whether a URL only names the file or the variable in which the store's URL is kept."""
+    return url.partition(":")[0].lower() in SCHEMES
 
 
 def of_ticket(url: str, ticket: LeaseTicket) -> str:
@@ -38,7 +56,8 @@ def of_ticket(url: str, ticket: LeaseTicket) -> str:
     """
     parsed = parse_lock(url)
     store = parsed.text
-    if (shown := printable(parsed)) != ticket.store:
+    # a ticket never chooses which file is read: with one of another store the lock refuses it
+    if not is_elsewhere(url) and (shown := printable(parsed)) != ticket.store:
         scheme, _, now = parts(shown)
         said_scheme, _, said = parts(ticket.store)
         server, _, path = said.partition("?")[0].partition("/")
@@ -68,7 +87,7 @@ def with_user(url: str, username: str, password: str) -> str:
         return url
     scheme, who, rest = parts(url)
     opens = scheme.partition(":")[0]
-    if not getattr(opener(opens), "takes_user", False):
+    if is_elsewhere(url) or not getattr(opener(opens), "takes_user", False):
         raise ValueError(f"a store at {opens}: takes neither user nor password: leave both empty")
     user = quote(username, safe="") or who
     return f"{scheme}://{user}{':' + quote(password, safe='') if password else ''}@{rest}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -57,7 +57,7 @@ def lock_at(url: str) -> Target:
     """Read a lock's URL. A memory store is refused: no other process has ever seen it."""
     named = target(url)
     _refuse_memory(named.store)
-    return named
+    return replace(named, store=urls.resolved(named.store))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def store_at(url: str) -> Place:
     parsed = urls.parse_store(url)
     _refuse_memory(parsed)
     settings_in(parsed)
-    return Place(parsed, parsed.key)
+    return Place(urls.resolved(parsed), parsed.key)
 
 
 def settings_in(parsed: StoreUrl) -> dict[str, Any]:

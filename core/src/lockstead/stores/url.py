@@ -1,6 +1,7 @@
 """Decides what a store URL means: scheme, store part, key, settings; and which store a scheme opens.
 
-`scheme:store?setting=value#key` or `scheme:store#key?setting=value`. Keys and values are percent-decoded ("+" stays
+`scheme:store?setting=value#key` or `scheme:store#key?setting=value`; `file:` and `env:` stand for a store whose URL
+is kept elsewhere. Keys and values are percent-decoded ("+" stays
 "+"), so a "?" in a key is written %3F. Our own stores stand in a table here, so that naming a lock looks through no
 installed distribution; other people's are found by the entry point group `lockstead.stores`. No error of this file
 repeats a URL, for there may be credentials in it.
@@ -10,13 +11,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import StoreRefused
+from lockstead.stores import elsewhere
 from lockstead.stores.port import Opener, Store, StoreUrl
 from lockstead.values import checked_key
+
+if TYPE_CHECKING:
+    from lockstead.protocol.commands import Traits
 
 GROUP: Final = "lockstead.stores"
 
@@ -59,14 +65,57 @@ def open_store(url: StoreUrl | str, client: object | None = None) -> Store:
     Raises StoreRefused when the client library is missing or the place cannot be used, ValueError for a URL that
     cannot be one of this store, TypeError for a client that is not of its library.
     """
-    parsed = parse_store(url) if isinstance(url, str) else url
+    parsed = resolved(parse_store(url) if isinstance(url, str) else url)
     return opener(parsed.scheme).open(parsed.text, client)
 
 
 def printable(url: StoreUrl | str) -> str:
     """Give the store's URL without credentials, key and settings, as it may be shown to anybody."""
-    parsed = parse_store(url) if isinstance(url, str) else url
+    parsed = resolved(parse_store(url) if isinstance(url, str) else url)
     return opener(parsed.scheme).printable(parsed.text)
+
+
+def traits(url: StoreUrl) -> Traits:
+    """Give the traits of the store that a URL names."""
+    return opener(resolved(url).scheme).traits
+
+
+def resolved(url: StoreUrl) -> StoreUrl:
+    """Give the store that is meant: for `file:` and `env:` the one whose URL is there, else the same.
+
+    Raises StoreRefused where there is no such URL, or where every user of this machine may read its password.
+    """
+    if url.scheme not in elsewhere.SCHEMES:
+        return url
+    text, is_public = elsewhere.text_at(url.text)
+    try:
+        found = parse_store(text)
+        if found.scheme not in elsewhere.SCHEMES:
+            opener(found.scheme).printable(found.text)  # many stores read more of it to show it
+    except ValueError:
+        # what it says of the text may be a part of another secret
+        raise StoreRefused(f"{url.text} does not hold {elsewhere.AS_URL}") from None
+    if found.key is not None or found.options:
+        raise StoreRefused(f"{url.text} holds more than the URL of a store; write key and settings behind {url.text}")
+    if found.scheme in {*elsewhere.SCHEMES, "memory"}:
+        raise StoreRefused(f"{url.text} holds {found.scheme}:, which cannot be kept there; name it where it is used")
+    if is_public and has_password(text):
+        raise StoreRefused(
+            f"{url.text} holds a password and every user of this machine may read it: chmod o-r, or mode 0440 of the "
+            "secret of a container"
+        )
+    return replace(found, key=url.key, options=url.options)
+
+
+def has_password(url: str) -> bool:
+    """Tell whether a URL holds a password, before its host or among its options."""
+    from urllib.parse import unquote
+
+    before, _, after = url.partition("#")
+    place, _, early = before.partition("?")
+    names = [pair.partition("=")[0] for pair in f"{early}&{after.partition('?')[2]}".split("&")]
+    user = place.partition("://")[2].rpartition("@")[0]
+    return ":" in user or any("password" in unquote(name).lower() for name in names)
 
 
 @cache  # among many installed distributions the search takes tens of milliseconds, and a DAG file has many locks
@@ -86,7 +135,7 @@ def opener(scheme: str) -> Opener:
     known = entry_points(group=GROUP)
     found = {entry.value: entry for entry in known if entry.name == scheme}
     if not found:
-        schemes = sorted({*known.names, *OURS})
+        schemes = sorted({*known.names, *OURS, *elsewhere.SCHEMES})
         raise ValueError(f"no store has the scheme {scheme!r}{_meant(scheme, schemes)}; known: {', '.join(schemes)}")
     if len(found) > 1:
         raise ValueError(f"several stores claim the scheme {scheme!r}: {', '.join(sorted(found))}; uninstall one")
@@ -113,19 +162,23 @@ def _parse(url: str, *, wants_key: bool) -> StoreUrl:
         raise ValueError("not a store URL: it has no scheme, as in 'gs://bucket/prefix#key' or 'sqlite:///locks.db'")
     scheme = scheme_found[1].lower()
     scheme = ALSO.get(scheme, scheme)
-    opens = opener(scheme)
+    opens = None if scheme in elsewhere.SCHEMES else opener(scheme)
     before, has_fragment, after = url.partition("#")
     rest, _, early = before.partition("?")
     fragment, _, late = after.partition("?")
     rest = f"{scheme}{rest[scheme_found.end(1) :]}"
     encoded: str | None = fragment if has_fragment else None
     store = rest
+    if opens is None:
+        elsewhere.check(rest)
     if wants_key:
-        store, encoded = opens.split(rest, encoded)
+        if opens is not None:
+            store, encoded = opens.split(rest, encoded)
         if not encoded:
             raise ValueError(f"the URL names no key; write the lock's name after '#', as in {_with_key(opens, rest)!r}")
     options = _options(early, late)
-    ours = {name: options.pop(name) for name in sorted(opens.options & set(options))}
+    own = frozenset() if opens is None else opens.options
+    ours = {name: options.pop(name) for name in sorted(own & set(options))}
     return StoreUrl(
         scheme=scheme,
         text=store + query(ours),
@@ -134,10 +187,10 @@ def _parse(url: str, *, wants_key: bool) -> StoreUrl:
     )
 
 
-def _with_key(opens: Opener, rest: str) -> str:
+def _with_key(opens: Opener | None, rest: str) -> str:
     """Write a URL that lacks a key with one, for a message: without credentials, and only its scheme if it is odd."""
     try:
-        shown = opens.printable(rest.rstrip("/"))
+        shown = rest if opens is None else opens.printable(rest.rstrip("/"))
     except ValueError:
         shown = "@"
     # a store that takes no credentials shows whatever stands where they would be

@@ -28,7 +28,7 @@ from lockstead import (
 from lockstead.values import Duration, checked_key, seconds
 from prefect_lockstead import hosting
 from prefect_lockstead.kept import SHARED, Record, Records, released, warn
-from prefect_lockstead.places import Place, has_password
+from prefect_lockstead.places import Place
 
 if TYPE_CHECKING:
     from lockstead import AsyncLock
@@ -209,7 +209,7 @@ class LocksteadLockManager:
         return hash((self._name, self._ttl))
 
     def __getstate__(self) -> dict[str, Any]:
-        if isinstance(self._store, str) and has_password(self._store):
+        if isinstance(self._store, str) and urls.has_password(self._store):
             _LOGGER.warning(
                 "the lock manager is pickled with the password in its URL: save a LocksteadStore and name it instead"
             )

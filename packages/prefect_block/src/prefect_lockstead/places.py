@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import unquote
 
 from lockstead import Lock, Settings, urls
 
@@ -49,16 +48,8 @@ def check_store(url: str) -> None:
     _refuse_password(url)
 
 
-def has_password(url: str) -> bool:
-    """Tell whether a URL holds a password, before its host or among its options."""
-    query = url.partition("#")[0].partition("?")[2] or url.partition("?")[2]
-    return ":" in urls.parts(url)[1] or any(
-        "password" in unquote(pair.partition("=")[0]).lower() for pair in query.split("&")
-    )
-
-
 def _refuse_password(url: str) -> None:
-    if has_password(url):
+    if urls.has_password(url):
         raise ValueError("there is a password in the URL, which everybody may read: put it into the field 'password'")
 
 

@@ -67,7 +67,7 @@ def bench(url: str, count: int, limit: str, json: bool) -> int:
 
     Settings of the URL are those of the locks; a key in it is left aside. Half as many hand-overs as cycles.
     """
-    parsed = urls.parse_store(url)
+    parsed = urls.resolved(urls.parse_store(url))
     settings = {"ttl": TTL, **settings_in(parsed)}
     bound = seconds(limit, "limit")
     signals = Signals()

@@ -63,7 +63,7 @@ def doctor(url: str, json: bool, quiet: bool, limit: str) -> int:
     Asks what a lock would ask, under names of its own in the reserved space, and removes them afterwards, after
     Ctrl-C too. Locks that others hold are neither touched nor read. A key in the URL is left aside.
     """
-    parsed = urls.parse_store(url)
+    parsed = urls.resolved(urls.parse_store(url))
     options = settings_in(parsed)
     ttl = Settings.make(**options).ttl if options else None
     patience = seconds(limit, "limit")

@@ -1,0 +1,73 @@
+"""Decides where a store's URL is read if it is not given itself: from a file (`file:/path`) or a variable (`env:NAME`).
+
+A password in it is then in no command line, no copy of a lock and no serialized DAG. It is read when the store is
+opened, so a lock can be named where the file is not. No error of this file repeats what was read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Final
+
+from lockstead.errors import StoreRefused
+
+SCHEMES: Final = frozenset({"env", "file"})
+
+BYTES_MAX: Final = 16_384
+"""More than any URL of a store; another file has been named by mistake."""
+
+AS_URL: Final = "the URL of a store, as in 'redis://user:password@host:6379/0'"
+
+
+def check(pointer: str) -> None:
+    """Raise ValueError where `file:` or `env:` names nothing."""
+    _named(pointer)
+
+
+def text_at(pointer: str) -> tuple[str, bool]:
+    """Give the text that a file or a variable holds, and whether every user of this machine may read it.
+
+    Raises StoreRefused where there is none.
+    """
+    scheme, name = _named(pointer)
+    if scheme == "file":
+        return _in_file(name)
+    text = os.environ.get(name, "").strip()
+    if not text:
+        raise StoreRefused(f"{pointer}: the environment has no variable {name}; set it to {AS_URL}")
+    return text, False
+
+
+def _named(pointer: str) -> tuple[str, str]:
+    from urllib.parse import unquote
+
+    scheme, _, rest = pointer.partition(":")
+    name = unquote(rest.removeprefix("//") if scheme == "file" else rest)
+    if scheme == "env" and not name.isidentifier():
+        raise ValueError("env: names the variable that holds the URL of the store; write 'env:LOCK_STORE'")
+    if scheme == "file" and not (name.startswith("/") and name.isprintable()):
+        raise ValueError(
+            "file: names the file that holds the URL of the store, from '/' on; write 'file:/run/secrets/lock-store'"
+        )
+    return scheme, name
+
+
+def _in_file(path: str) -> tuple[str, bool]:
+    try:
+        # not blocking: a pipe that nobody writes to would keep the opening waiting without end
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(number, "rb") as file:  # noqa: PTH123
+            found = os.fstat(number)
+            if not stat.S_ISREG(found.st_mode):
+                raise StoreRefused(f"{path} is not a regular file; it has to hold {AS_URL}")
+            written = file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise StoreRefused(f"{path} cannot be read: {error.strerror}; it has to hold {AS_URL}") from error
+    try:
+        lines = written.decode().strip().splitlines()
+    except UnicodeDecodeError:
+        lines = []
+    if len(written) > BYTES_MAX or len(lines) != 1:
+        raise StoreRefused(f"{path} has to hold {AS_URL}, and nothing else")
+    return lines[0], bool(found.st_mode & stat.S_IROTH)
