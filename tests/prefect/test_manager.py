@@ -29,12 +29,27 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def manager(url: str) -> Iterator[LocksteadLockManager]:
+def left() -> Callable[[], set[str]]:
+    """Give what names the threads of ours that this test has started and that still run.
+
+    Earlier tests of this process may have left some, which look after given-up acquisitions for minutes.
+    """
+    before = set(threading.enumerate())
+
+    def ours() -> set[str]:
+        # each time: a thread that was at work a moment ago may have kept a client from being collected
+        gc.collect()
+        return {one.name for one in set(threading.enumerate()) - before if one.name.startswith("lockstead")}
+
+    return ours
+
+
+@pytest.fixture
+def manager(url: str, left: Callable[[], set[str]]) -> Iterator[LocksteadLockManager]:
     with LocksteadLockManager(url) as made:
         yield made
-    gc.collect()
     # what was asked for in vain is looked for once more, a little later
-    until(lambda: not any(thread.name.startswith("lockstead-keeper") for thread in threading.enumerate()))
+    until(lambda: "lockstead-keeper" not in left())
 
 
 def until(is_so: Callable[[], bool], limit: float = 30.0) -> float:
@@ -300,7 +315,7 @@ def test_a_store_that_cannot_be_is_refused_at_once(store: str, said: str) -> Non
         LocksteadLockManager("memory:x", ttl=0.5)
 
 
-def test_once_closed_it_says_so_and_leaves_nothing_open(url: str, tmp_path: Path) -> None:
+def test_once_closed_it_says_so_and_leaves_nothing_open(url: str, tmp_path: Path, left: Callable[[], set[str]]) -> None:
     manager = LocksteadLockManager(url)
     assert manager.acquire_lock("key", A)
     assert manager.acquire_lock("timed", A, hold_timeout=600)
@@ -313,7 +328,7 @@ def test_once_closed_it_says_so_and_leaves_nothing_open(url: str, tmp_path: Path
     gc.collect()
     open_files = [str(found.readlink()) for found in Path("/proc/self/fd").iterdir() if found.is_symlink()]
     assert not [name for name in open_files if name.startswith(str(tmp_path))]
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("lockstead")])
+    until(lambda: not left())
 
 
 def test_a_forked_child_sees_what_its_parent_holds_and_releases_it_as_any_other_process(tmp_path: Path):
