@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from lockstead.stores.elsewhere import SCHEMES
-from lockstead.stores.url import has_password, opener, parse_lock, printable, query
+from lockstead.stores.url import ELSEWHERE, has_password, opener, parse_lock, printable, query
 
 if TYPE_CHECKING:
     from lockstead.values import LeaseTicket
@@ -45,7 +44,7 @@ def check_store(url: str) -> None:
 
 def is_elsewhere(url: str) -> bool:
     """Tell whether a URL only names the file or the variable in which the store's URL is kept."""
-    return url.partition(":")[0].lower() in SCHEMES
+    return url.partition(":")[0].lower() in ELSEWHERE
 
 
 def of_ticket(url: str, ticket: LeaseTicket) -> str:

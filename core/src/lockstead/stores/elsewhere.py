@@ -12,8 +12,6 @@ from typing import Final
 
 from lockstead.errors import StoreRefused
 
-SCHEMES: Final = frozenset({"env", "file"})
-
 BYTES_MAX: Final = 16_384
 """More than any URL of a store; another file has been named by mistake."""
 

@@ -17,7 +17,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import StoreRefused
-from lockstead.stores import elsewhere
 from lockstead.stores.port import Opener, Store, StoreUrl
 from lockstead.values import checked_key
 
@@ -42,6 +41,9 @@ OURS: Final = {
     "zk": "lockstead.stores.zookeeper.url",
 }
 """Scheme to the module with its OPENER, or to `module:NAME`; importing it imports no store and no client library."""
+
+ELSEWHERE: Final = frozenset({"env", "file"})
+"""Schemes of URLs that stand for the store whose URL is in a variable or a file."""
 
 ALSO: Final = {"zookeeper": "zk"}
 """Other words for a scheme."""
@@ -85,19 +87,21 @@ def resolved(url: StoreUrl) -> StoreUrl:
 
     Raises StoreRefused where there is no such URL, or where every user of this machine may read its password.
     """
-    if url.scheme not in elsewhere.SCHEMES:
+    if url.scheme not in ELSEWHERE:
         return url
+    from lockstead.stores import elsewhere
+
     text, is_public = elsewhere.text_at(url.text)
     try:
         found = parse_store(text)
-        if found.scheme not in elsewhere.SCHEMES:
+        if found.scheme not in ELSEWHERE:
             opener(found.scheme).printable(found.text)  # many stores read more of it to show it
     except ValueError:
         # what it says of the text may be a part of another secret
         raise StoreRefused(f"{url.text} does not hold {elsewhere.AS_URL}") from None
     if found.key is not None or found.options:
         raise StoreRefused(f"{url.text} holds more than the URL of a store; write key and settings behind {url.text}")
-    if found.scheme in {*elsewhere.SCHEMES, "memory"}:
+    if found.scheme in {*ELSEWHERE, "memory"}:
         raise StoreRefused(f"{url.text} holds {found.scheme}:, which cannot be kept there; name it where it is used")
     if is_public and has_password(text):
         raise StoreRefused(
@@ -135,7 +139,7 @@ def opener(scheme: str) -> Opener:
     known = entry_points(group=GROUP)
     found = {entry.value: entry for entry in known if entry.name == scheme}
     if not found:
-        schemes = sorted({*known.names, *OURS, *elsewhere.SCHEMES})
+        schemes = sorted({*known.names, *OURS, *ELSEWHERE})
         raise ValueError(f"no store has the scheme {scheme!r}{_meant(scheme, schemes)}; known: {', '.join(schemes)}")
     if len(found) > 1:
         raise ValueError(f"several stores claim the scheme {scheme!r}: {', '.join(sorted(found))}; uninstall one")
@@ -162,7 +166,7 @@ def _parse(url: str, *, wants_key: bool) -> StoreUrl:
         raise ValueError("not a store URL: it has no scheme, as in 'gs://bucket/prefix#key' or 'sqlite:///locks.db'")
     scheme = scheme_found[1].lower()
     scheme = ALSO.get(scheme, scheme)
-    opens = None if scheme in elsewhere.SCHEMES else opener(scheme)
+    opens = None if scheme in ELSEWHERE else opener(scheme)
     before, has_fragment, after = url.partition("#")
     rest, _, early = before.partition("?")
     fragment, _, late = after.partition("?")
@@ -170,6 +174,9 @@ def _parse(url: str, *, wants_key: bool) -> StoreUrl:
     encoded: str | None = fragment if has_fragment else None
     store = rest
     if opens is None:
+        # here, so that naming a lock of a store itself loads no more
+        from lockstead.stores import elsewhere
+
         elsewhere.check(rest)
     if wants_key:
         if opens is not None:
