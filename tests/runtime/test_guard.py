@@ -16,6 +16,7 @@ from contextvars import copy_context
 import pytest
 
 from lockstead import AsyncClient, AsyncLease, Client, Lease, LeaseLost, LossReason
+from lockstead.runtime import interrupt
 from lockstead.runtime.interrupt import SIGNAL, Interrupter, LeaseLostInterrupt
 from lockstead.runtime.keeper import Fires, Kept
 from tests.runtime.faulty import Faulty, quiet, until
@@ -809,6 +810,30 @@ def test_in_the_main_thread_a_loop_of_the_block_itself_is_left_through_its_exit(
             while time.monotonic() < end:
                 sleep_busily(0.00001)
             pytest.fail("the block went on")
+
+
+def test_a_signal_that_comes_while_another_one_is_handled_interrupts_nothing(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look at the block takes its time, and who insists sends again meanwhile."""
+    handled: list[str] = []
+
+    def looks_long(_frame: object) -> bool:
+        if handled:
+            return False
+        handled.append("began")
+        signal.raise_signal(SIGNAL)
+        for _ in range(100):
+            pass
+        handled.append("ended")
+        return True
+
+    monkeypatch.setattr(interrupt, "would_pass_its_exit", looks_long)
+    lease = client.lock("apt").acquire()
+    with pytest.raises(LeaseLost), lease.guard():
+        lose_soon(lease, 0.0)
+        time.sleep(60)
+    assert handled == ["began", "ended"]
 
 
 def test_what_interrupted_a_block_can_be_sent_to_another_process(client: Client) -> None:

@@ -261,8 +261,9 @@ class _ThreadNest(Nest):
         """Tell whether our handler is in place."""
         return self._is_installed and getattr(signal.getsignal(SIGNAL), "__self__", None) is self
 
+    @never_in
     def on_signal(self, signum: int, frame: FrameType | None) -> None:
-        """Raise what is due, or hand on what is not ours."""
+        """Raise what is due, or hand on what is not ours. A signal that comes while this runs interrupts nothing."""
         self.has_heard = True
         block = self.due()
         if isinstance(block, Interrupter):
