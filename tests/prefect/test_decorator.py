@@ -19,7 +19,7 @@ import pytest
 
 import lockstead
 from lockstead import Lease, LeaseLost, Lock, current_lease, nesting
-from prefect_lockstead import AlreadyHeld, UncleanPredecessor, locked
+from prefect_lockstead import AlreadyHeld, locked
 
 PAUSE = 60.0
 """Seconds that a body sleeps which a loss is to end."""
@@ -321,53 +321,6 @@ def test_the_same_lock_within_itself_is_refused_to_coroutines_too(url: str):
     assert asyncio.run(outer("rpm")) == "rpm"
     with pytest.raises(AlreadyHeld):
         asyncio.run(outer("apt"))
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_after_an_unclean_end_every_run_is_refused_until_somebody_gave_the_lock_back(url: str, is_async: bool):
-    ran: list[str] = []
-
-    @locked(url, on_unclean="fail")
-    def strict(dist: str = "apt") -> None:
-        ran.append("strict")
-
-    @locked(url, on_unclean="fail")
-    async def astrict(dist: str = "apt") -> None:
-        ran.append("strict")
-
-    def run() -> None:
-        asyncio.run(astrict()) if is_async else strict()
-
-    run()
-    dead = held_elsewhere(url)
-    held = lock(url).inspect()
-    assert held is not None
-    dead_owner = held.owner
-    assert lock(url).break_lease(reason="it hangs", now=True) is not None
-    for _attempt in range(3):
-        with pytest.raises(UncleanPredecessor, match="ended REVOKED: repair what it left") as refused:
-            run()
-        # every time of who it was, and not of who was refused for it
-        assert f"the lease of {dead_owner!r} on " in str(refused.value)
-        assert "\n" not in str(refused.value)
-        assert lock(url).inspect() is None
-    lock(url).acquire().release()
-    run()
-    assert ran == ["strict", "strict"]
-    dead.release()
-
-
-def test_an_unclean_end_is_a_warning_by_default(url: str, caplog: pytest.LogCaptureFixture):
-    dead = held_elsewhere(url)
-    assert lock(url).break_lease(reason="it hangs", now=True) is not None
-
-    @locked(url)
-    def publish(dist: str = "apt") -> None:
-        pass
-
-    publish()
-    dead.release()
-    assert [one for one in caplog.messages if "ended REVOKED: what it left may need repair" in one]
 
 
 @pytest.mark.parametrize("is_async", [False, True])

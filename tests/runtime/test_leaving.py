@@ -102,7 +102,7 @@ def test_h05_a_release_whose_answers_are_lost_is_looked_after_later(client: Clie
         lease.release()
     store.before = lambda _command: None
     # the sweep that is due at once may have met the refusal; the later one is the engine's own business
-    client._engine._sweep(lockstead.values.Name("apt"), lease.holder, client.lock("apt", ttl=60).settings, None)
+    client._engine.sweep_once(lockstead.values.Name("apt"), lease.holder, client.lock("apt", ttl=60).settings)
     assert client.lock("apt").inspect() is None
 
 

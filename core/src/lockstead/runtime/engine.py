@@ -268,15 +268,16 @@ class Engine:
             # one after the other: a client that is closed looks once more and not for each of them
             if left:
                 self._look(name, holder, settings, had, left)
-            self._sweep(name, holder, settings, had)
+            self.sweep_once(name, holder, settings, had)
 
         self.keeper.chore(left.popleft(), look)
 
     def look_after(self, name: Name, holder: str, settings: Settings) -> None:
         """Look once, now, for what a request wrote that was answered after its acquisition was over."""
-        self.keeper.chore(0.0, partial(self._sweep, name, holder, settings, None))
+        self.keeper.chore(0.0, partial(self.sweep_once, name, holder, settings))
 
-    def _sweep(self, name: Name, holder: str, settings: Settings, had: Had | None) -> None:
+    def sweep_once(self, name: Name, holder: str, settings: Settings, had: Had | None = None) -> None:
+        """Look once, in this thread, for a record of this holder, whose acquisition is over, and free its key."""
         script = sweep(name, holder, self.terms(settings), had)
         run(script, self.store, self.clock, Limits(settings.request_timeout), NO_BELL)
 

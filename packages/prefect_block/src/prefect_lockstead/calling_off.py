@@ -18,9 +18,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from lockstead import LeaseTicket
 from lockstead.errors import StoreError
-from prefect_lockstead.words import logger
+from lockstead.values import Name
+from prefect_lockstead.hosting import logger
 
 if TYPE_CHECKING:
     from lockstead import AsyncLease, AsyncLock, Holding, Lease, Lock
@@ -116,46 +116,46 @@ class TaskWait:
 
 
 def give_back(lease: Lease) -> None:
-    """Give back a lease that is not wanted any more."""
+    """Give back a lease that nobody has worked under: the next holder is told of the same predecessor."""
     try:
-        lease.release()
+        lease.release(unused=True)
     except StoreError as error:
-        logger().warning("%r was not given back, its ttl will free it: %s", lease.key, error)
+        _say_left(lease.key, error)
 
 
 async def agive_back(lease: AsyncLease) -> None:
-    """Give back a lease that is not wanted any more, awaiting."""
+    """Give back a lease that nobody has worked under, awaiting; as `give_back`."""
     try:
-        await lease.release()
+        await lease.release(unused=True)
     except StoreError as error:
-        logger().warning("%r was not given back, its ttl will free it: %s", lease.key, error)
+        _say_left(lease.key, error)
 
 
 def withdraw(lock: Lock) -> None:
-    """Give back what this very wish was granted as its asker was interrupted."""
+    """Give back what this very wish was granted as its asker was interrupted; as `give_back`."""
     try:
-        orphan = _orphan(lock, lock.inspect())
-        if orphan is not None:
-            lock.release(orphan)
+        _take_back(lock, lock.inspect())
     except StoreError as error:
-        logger().warning("%r: if it was granted as the run was ended, its ttl will free it: %s", lock.key, error)
+        _say_left(lock.key, error)
 
 
 async def awithdraw(lock: AsyncLock) -> None:
-    """Give back what this very wish was granted, awaiting."""
+    """Give back what this very wish was granted, awaiting; as `give_back`."""
     try:
-        orphan = _orphan(lock, await lock.inspect())
-        if orphan is not None:
-            await lock.release(orphan)
+        held = await lock.inspect()
+        await asyncio.to_thread(_take_back, lock, held)
     except StoreError as error:
-        logger().warning("%r: if it was granted as the run was ended, its ttl will free it: %s", lock.key, error)
+        _say_left(lock.key, error)
 
 
-def _orphan(lock: Lock | AsyncLock, held: Holding | None) -> LeaseTicket | None:
-    """Give the ticket of what this very wish was granted; None if it was granted nothing."""
-    if held is None or held.ttl is None or held.labels.get(WISH) != lock.settings.labels[WISH]:
-        return None
-    return LeaseTicket(lock._open_now().store.url, held.key, held.holder, held.incarnation, held.ttl)
+def _take_back(lock: Lock | AsyncLock, held: Holding | None) -> None:
+    """Remove what this very wish was granted, if it was granted anything; blocks."""
+    if held is not None and held.labels.get(WISH) == lock.settings.labels[WISH]:
+        lock._open_now().sweep_once(Name(lock.key), held.holder, lock.settings)
+
+
+def _say_left(key: str, error: StoreError) -> None:
+    logger().warning("%r was not given back, its ttl will free it: %s", key, error)
 
 
 def marked(lock: L) -> L:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from lockstead import AsyncLease, AsyncLock, Lease, LeaseLost, Lock, nesting, unclean
 from lockstead.unclean import Unclean
 from prefect_lockstead import hosting, reentrance
+from prefect_lockstead.calling_off import agive_back, give_back
 from prefect_lockstead.errors import UncleanPredecessor
 from prefect_lockstead.spec import LockSpec, place_of
 
@@ -45,19 +46,23 @@ def held(spec: LockSpec, parameters: Mapping[str, Any]) -> Iterator[Lease]:
     reentrance.refuse_held(place)
     began_at = time.monotonic()
     spec, beside = _limited(spec, place)
-    lease = hosting.acquire(lock, spec, beside)
-    found = unclean.who(lock, lease)
-    if found is not None and spec.on_unclean == "fail":
-        with hosting.settled():
-            ticket = lease.detach()
-        lock.break_lease(reason=str(found), by=ticket.holder, now=True, incarnation=ticket.incarnation)
-        raise _refusal(found)
+    lease, has_begun = hosting.acquire(lock, spec, beside), False
     try:
-        with hosting.settled(), lease, reentrance.noted(place, lease), hosting.inherited(lease):
-            _warn(found)
-            hosting.tell_acquired(lease, time.monotonic() - began_at)
-            yield lease
+        with hosting.settled(), lease:
+            try:
+                _judge(unclean.who(lock, lease), spec)
+                with reentrance.noted(place, lease), hosting.inherited(lease):
+                    hosting.tell_acquired(lease, time.monotonic() - began_at)
+                    has_begun = True
+                    yield lease
+            except BaseException:
+                # nobody worked under it, so the next holder has to be told of the same predecessor
+                if not has_begun:
+                    give_back(lease)
+                raise
     except BaseException as error:
+        if not has_begun:
+            raise
         lost = _ended(lease, error)
         # Prefect's own time-out is a cancellation here; a loss must not end as one
         if lost is None or not (_says(error, lost) or isinstance(error, asyncio.CancelledError)):
@@ -81,20 +86,23 @@ async def aheld(spec: LockSpec, parameters: Mapping[str, Any]) -> AsyncIterator[
     reentrance.refuse_held(place)
     began_at = time.monotonic()
     spec, beside = _limited(spec, place)
-    lease = await hosting.aacquire(lock, spec, beside)
-    found = await unclean.awho(lock, lease)
-    if found is not None and spec.on_unclean == "fail":
-        async with hosting.asettled():
-            ticket = await lease.detach()
-        await lock.break_lease(reason=str(found), by=ticket.holder, now=True, incarnation=ticket.incarnation)
-        raise _refusal(found)
+    lease, has_begun = await hosting.aacquire(lock, spec, beside), False
     try:
-        async with hosting.asettled(), lease, hosting.ainherited(lease):
-            with reentrance.noted(place, lease):
-                _warn(found)
-                hosting.tell_acquired(lease, time.monotonic() - began_at)
-                yield lease
+        async with hosting.asettled(), lease:
+            try:
+                _judge(await unclean.awho(lock, lease), spec)
+                async with hosting.ainherited(lease):
+                    with reentrance.noted(place, lease):
+                        hosting.tell_acquired(lease, time.monotonic() - began_at)
+                        has_begun = True
+                        yield lease
+            except BaseException:
+                if not has_begun:
+                    await agive_back(lease)
+                raise
     except BaseException as error:
+        if not has_begun:
+            raise
         lost = _ended(lease, error)
         if lost is None or not _says(error, lost):
             raise
@@ -151,17 +159,16 @@ def _limited(spec: LockSpec, place: tuple[str, str]) -> tuple[LockSpec, str | No
     return spec, beside
 
 
-def _refusal(found: Unclean) -> UncleanPredecessor:
-    """Say why the body does not run. The lock was given back as unclean, or a retry would find all well."""
-    return UncleanPredecessor(
-        f"{found}: repair what it left, then take the lock {found.key!r} and give it back once "
-        "('lockstead run LOCK -- true'); until then on_unclean='fail' refuses every run"
-    )
-
-
-def _warn(found: Unclean | None) -> None:
-    if found is not None:
-        hosting.logger().warning("%s: what it left may need repair", found)
+def _judge(found: Unclean | None, spec: LockSpec) -> None:
+    """Warn of an unclean end before this lease. UncleanPredecessor, with one line, if the body must not run."""
+    if found is None:
+        return
+    if spec.on_unclean == "fail":
+        raise UncleanPredecessor(
+            f"{found}: repair what it left, then take the lock {found.key!r} and give it back once "
+            "('lockstead run LOCK -- true'); until then on_unclean='fail' refuses every run"
+        )
+    hosting.logger().warning("%s: what it left may need repair", found)
 
 
 def _ended(lease: Lease | AsyncLease, error: BaseException | None) -> LeaseLost | None:
