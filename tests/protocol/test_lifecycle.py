@@ -132,6 +132,56 @@ def test_quick_refusals_in_one_round_count_once() -> None:
     assert tenure.failures == 1
 
 
+def test_h33_a_renewal_that_waits_to_be_sent_begins_no_round_and_so_never_fails_by_itself() -> None:
+    tenure = held()
+    tenure.queue()
+    assert tenure.duty(tenure.due_at) is Duty.NOTHING
+    for second in range(38, 247):
+        assert tenure.duty(float(second)) is Duty.NOTHING
+    assert tenure.failures == 0
+
+
+def test_h33_a_retry_that_waits_to_be_sent_ends_the_round_that_failed_and_begins_none() -> None:
+    tenure = held()
+    tenure.sending(37.5)
+    tenure.failed(38.0, OutcomeUnknown("lost"))
+    tenure.queue()
+    assert tenure.duty(75.0) is Duty.NOTHING
+    assert (tenure.failures, tenure.round_started_at) == (1, None)
+    assert tenure.duty(200.0) is Duty.NOTHING
+    assert tenure.failures == 1
+    tenure.sending(200.0)
+    assert tenure.duty(237.5) is Duty.NOTHING
+    assert tenure.failures == 2
+
+
+def test_a_round_that_hangs_is_looked_at_when_it_ends() -> None:
+    tenure = held()
+    tenure.sending(37.5)
+    assert tenure.wake_at() == 75.0
+
+
+@pytest.mark.parametrize("state", [State.LEAVING, State.LEFT, State.LOST])
+def test_nothing_is_sent_for_a_lease_that_is_not_held(state: State) -> None:
+    tenure = in_state(state)
+    assert tenure.duty(tenure.due_at) is Duty.NOTHING
+
+
+def test_a_success_is_what_the_next_renewal_counts_from_and_lets_it_be_sent() -> None:
+    tenure = held()
+    tenure.sending(37.5)
+    tenure.renewed(37.5, 334.5, 38.0)
+    assert tenure.renewed_at == 37.5
+    assert tenure.duty(75.0) is Duty.RENEW
+
+
+def test_a_success_that_renewed_earlier_than_it_was_asked_for_is_not_asked_for_again_at_once() -> None:
+    tenure = held()
+    tenure.sending(100.0)
+    tenure.renewed(60.0, 357.0, 101.0)
+    assert tenure.due_at == 100.0 + 300 / RETRIES_PER_TTL
+
+
 def test_a_success_ends_the_count_of_failed_rounds() -> None:
     tenure = held()
     tenure.sending(37.5)

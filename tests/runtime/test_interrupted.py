@@ -20,6 +20,7 @@ from lockstead.runtime.line import Lines, ThreadBell
 from lockstead.runtime.workers import Workers
 from tests.runtime.faulty import Faulty, quiet, until
 from tests.runtime.interrupted import everywhere_in, interrupt_at
+from tests.soak.run import soak
 
 
 def is_free(lock: threading.Lock) -> bool:
@@ -36,6 +37,8 @@ def is_free(lock: threading.Lock) -> bool:
     thread.join()
     return got[0]
 
+
+KINDS = ("two_guards", "two_leases", "inner_holds", "inner_guards", "finalizers", "starts_threads")
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -69,7 +72,7 @@ def takes_several(client: Client, key: str) -> None:
 
 
 @pytest.mark.parametrize("work", [holds, holds_interruptible, finds_a_loss, is_refused, takes_several])
-def test_an_interrupt_leaves_no_lock_of_the_engine_held_and_no_lease_that_goes_on_being_renewed(
+def test_h34_an_interrupt_leaves_no_lock_of_the_engine_held_and_no_lease_that_goes_on_being_renewed(
     work: Callable[[Client, str], None],
 ) -> None:
     with Client(Faulty(), listener=quiet) as client:
@@ -100,6 +103,13 @@ def test_an_interrupt_leaves_no_lock_of_the_engine_held_and_no_lease_that_goes_o
     gc.collect()
     assert [one() for one in kept if one() is not None] == []
     assert signal.getsignal(SIGNAL) is before
+
+
+def test_h34_interrupts_at_random_places_tear_no_clean_up_and_leave_nothing_behind() -> None:
+    """What `make soak` does for hours: it raises if a lock stays held, a thread stands or an interrupt leaves its block."""
+    seen = soak(losses=60, interrupts=200, seed=18)
+    assert (seen["torn"], seen["tasks"], seen["Ctrl-C"]) == (0, 20, 200)
+    assert sum(seen[kind] for kind in KINDS) == 40
 
 
 def test_an_interrupt_leaves_the_threads_that_call_for_others_usable() -> None:

@@ -408,7 +408,7 @@ def test_a_grant_that_cannot_be_kept_is_taken_back(monkeypatch: pytest.MonkeyPat
         until(lambda: client.lock("apt").inspect() is None)
 
 
-def test_a_lease_that_no_thread_can_renew_is_given_back_with_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h34_a_lease_that_no_thread_can_renew_is_given_back_with_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     as_ever = threading.Thread.start
 
     def refused(thread: threading.Thread) -> None:
@@ -426,7 +426,7 @@ def test_a_lease_that_no_thread_can_renew_is_given_back_with_one_clear_error(mon
         client.lock("apt").acquire(timeout=1).release()
 
 
-def test_h09_renewals_that_wait_for_their_turn_are_no_failures_and_who_has_least_time_goes_first() -> None:
+def test_h33_renewals_that_wait_for_their_turn_are_no_failures_and_who_has_least_time_goes_first() -> None:
     """A hundred leases on a store that answers always, and a third as fast as they are due."""
 
     class Slow(Faulty):
