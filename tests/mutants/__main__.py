@@ -20,11 +20,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 
-from tests.mutants.killing import ROOT, SOURCES, Mutant, Verdict, of_file, tried
+from tests.mutants.killing import ROOT, SOURCES, UNIT, Mutant, of_file, tried
+from tests.mutants.warm import ELSEWHERE, tried_warm
 
 RESULTS: Final = ROOT / "build" / "mutants.jsonl"
 SURVIVORS: Final = Path(__file__).parent / "survivors.toml"
 FOLDERS: Final = ("protocol", "runtime")
+BESIDE: Final = ("tests/runtime", "tests/stores/test_memory.py")
+"""What runs the engine with its threads, and the protocol once more."""
 
 
 def files(patterns: Sequence[str]) -> list[str]:
@@ -83,30 +86,52 @@ def main(arguments: Sequence[str]) -> int:
     sys.stdout.write(f"{len(mutants)} mutants, {len(mutants) - len(left)} of them known\n")
     RESULTS.parent.mkdir(exist_ok=True)
     with RESULTS.open("a", encoding="utf-8") as results:
-        for mutant, verdict in _all(left, asked.jobs, is_quick=asked.quick):
+        for mutant, killer, took in _all(left, asked.jobs, is_quick=asked.quick):
             line = {
                 "file": mutant.file,
                 "digest": _digest(mutant.file),
-                "name": verdict.name,
-                "line": verdict.line,
-                "killer": verdict.killer,
-                "took": verdict.took,
+                "name": mutant.name,
+                "line": mutant.mutation.line,
+                "killer": killer,
+                "took": took,
             }
-            done[verdict.name] = line
+            done[mutant.name] = line
             results.write(json.dumps(line) + "\n")
             results.flush()
-            if verdict.killer is None:
-                sys.stdout.write(f"{time.strftime('%H:%M:%S')} lives: {verdict.name} (line {verdict.line})\n")
+            if killer is None:
+                sys.stdout.write(f"{time.strftime('%H:%M:%S')} lives: {mutant.name} (line {mutant.mutation.line})\n")
                 sys.stdout.flush()
     return _told([done[mutant.name] for mutant in mutants if mutant.name in done])
 
 
-def _all(left: Sequence[Mutant], jobs: int, *, is_quick: bool) -> Iterable[tuple[Mutant, Verdict]]:
+def _all(left: Sequence[Mutant], jobs: int, *, is_quick: bool) -> Iterable[tuple[Mutant, str | None, float]]:
+    """Try them: in forks of one process what functions hold, in a process of its own each what is left."""
+    protocol = [mutant for mutant in left if mutant.file.startswith("protocol/")]
+    others = [mutant for mutant in left if mutant not in protocol]
+    apart: list[Mutant] = []
+    stages = [(protocol, UNIT, True), (others, BESIDE, False)]
+    while stages:
+        mutants, places, is_seeded = stages.pop(0)
+        named = {mutant.name: mutant for mutant in mutants}
+        living: list[Mutant] = []
+        for said in tried_warm(mutants, jobs, places, is_seeded=is_seeded) if mutants else ():
+            if "name" not in said:
+                sys.stdout.write(f"{said['tests']} tests, of which these fail on the whole engine: {said['failed']}\n")
+                continue
+            mutant = named[said["name"]]
+            if said["killer"] == ELSEWHERE:
+                apart.append(mutant)
+            elif said["killer"] is None and is_seeded and not is_quick:
+                living.append(mutant)
+            else:
+                yield mutant, said["killer"], said["took"]
+        if living:
+            stages.append((living, BESIDE, False))
     with ThreadPoolExecutor(jobs) as pool:
-        tries = {pool.submit(tried, mutant, is_quick=is_quick): mutant for mutant in left}
+        tries = {pool.submit(tried, mutant, is_quick=is_quick): mutant for mutant in apart}
         try:
             for done in as_completed(tries):
-                yield tries[done], done.result()
+                yield tries[done], done.result().killer, done.result().took
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
