@@ -6,7 +6,7 @@ import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown
 from lockstead.protocol.book import BOOK_ENTRIES_MAX, Book
-from lockstead.protocol.commands import Conflict, Extend, List, Pause, Read, Reply, Snapshot
+from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Pause, Read, Reply, Snapshot
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.lifecycle import Duty, Tenure
 from lockstead.protocol.members import Attached, _is_ample, drain, renew_member
@@ -173,6 +173,30 @@ def test_a_registration_that_arrives_after_it_was_looked_for_is_found_and_renewe
     joined = session.run()
     assert isinstance(joined, Attached)
     assert bench.store.perform(Read(joined.registration.name)).incarnation == joined.registration.incarnation
+
+
+def test_a_registration_says_for_how_long_it_lives_and_how_often_it_is_renewed() -> None:
+    bench = Bench(ttl=20)
+    created = bench.attaching(bench.granted("a").lease, "m").expect(Create)
+    assert (created.lives, created.renew_every) == (20.0, bench.settings.renew_every)
+
+
+def test_a_registration_that_is_gone_before_it_could_be_renewed_is_made_anew() -> None:
+    bench = Bench()
+    session = bench.attaching(bench.granted("a").lease, "m").lose().commit()
+    session.expect(Extend)
+    session.answer(Absent()).expect(Create)
+    assert isinstance(session.run(), Attached)
+
+
+def test_who_attaches_to_what_has_little_time_left_renews_it_first() -> None:
+    bench = Bench(DATED, ttl=20)
+    terms = bench.terms()
+    lease = bench.granted("a", terms).lease
+    assert terms.book.is_calibrated
+    bench.now += 15
+    session = bench.attaching(lease, "m", terms).commit().commit()
+    assert session.expect(Extend).name == APT
 
 
 def test_a_renewal_says_for_how_long_and_calibrates_the_clocks() -> None:

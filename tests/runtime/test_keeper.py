@@ -408,7 +408,7 @@ def test_a_grant_that_cannot_be_kept_is_taken_back(monkeypatch: pytest.MonkeyPat
         until(lambda: client.lock("apt").inspect() is None)
 
 
-def test_h34_a_lease_that_no_thread_can_renew_is_given_back_with_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h34_a_lease_that_no_thread_can_renew_is_given_back_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     as_ever = threading.Thread.start
 
     def refused(thread: threading.Thread) -> None:
