@@ -20,32 +20,86 @@ def line_of(call: Callable[[], object], kind: type[Exception]) -> str:
     return text
 
 
-def test_above_an_op_it_says_where_it_stands() -> None:
-    @dg.op
-    def one() -> None: ...
+def takes(context) -> None: ...
 
-    assert line_of(lambda: locked("k")(one), TypeError) == (
-        "put @locked under @op, next to the function: it stands above it"
+
+def takes_nothing() -> None: ...
+
+
+STANDS_UNDER: dict[str, Callable[[Any], object]] = {
+    "@op": dg.op,
+    "@asset": dg.asset,
+    "@asset_check": dg.asset_check(asset="a"),
+    "@sensor": dg.sensor(job_name="j"),
+    "@schedule": dg.schedule(cron_schedule="* * * * *", job_name="j"),
+}
+
+NOT_FOR: dict[str, tuple[Callable[[Any], object], str]] = {
+    "success hook": (dg.success_hook, "by context.resources.lock.hold(None, 'apt')"),
+    "failure hook": (dg.failure_hook, "by context.resources.lock.hold(None, 'apt')"),
+    "observable source asset": (dg.observable_source_asset, "by lock.hold(context, 'apt')"),
+    "graph": (dg.graph, "put it under the @op of its ops"),
+    "graph asset": (dg.graph_asset, "put it under the @op of its ops"),
+    "graph multi-asset": (dg.graph_multi_asset(outs={"a": dg.AssetOut()}), "put it under the @op of its ops"),
+    "job": (dg.job, "put it under the @op of its ops"),
+}
+
+
+@pytest.mark.parametrize("name", STANDS_UNDER)
+@pytest.mark.parametrize("function", [takes, takes_nothing])
+def test_above_a_decorator_it_says_where_it_stands_and_below_it_is_taken(name: str, function: Any) -> None:
+    decorate = STANDS_UNDER[name]
+    assert line_of(lambda: locked("k")(decorate(function)), TypeError) == (
+        f"put @locked under {name}, next to the function: it stands above it"
     )
+    decorate(locked("k")(function))
 
 
-def test_above_an_asset_it_says_where_it_stands() -> None:
-    @dg.asset
-    def one() -> None: ...
-
-    assert "put @locked under @asset" in line_of(lambda: locked("k")(one), TypeError)
+@dg.op
+def one() -> int:
+    return 1
 
 
-def test_above_a_graph_or_a_job_it_says_where_it_belongs() -> None:
-    @dg.op
-    def one() -> None: ...
+def composes() -> Any:
+    return one()
 
-    @dg.graph
-    def graph() -> None:
-        one()
 
-    for wrong in (graph, graph.to_job()):
-        assert "put it under" in line_of(lambda wrong=wrong: locked("k")(wrong), TypeError)
+def composes_two() -> Any:
+    return {"a": one()}
+
+
+def composes_nothing() -> None:
+    one()
+
+
+COMPOSED = {"graph multi-asset": composes_two, "job": composes_nothing}
+
+
+@pytest.mark.filterwarnings("ignore:.*observable_source_asset")
+@pytest.mark.parametrize("name", NOT_FOR)
+@pytest.mark.parametrize("place", ["above", "below"])
+def test_where_it_cannot_work_it_is_refused_in_either_order(name: str, place: str) -> None:
+    decorate, instead = NOT_FOR[name]
+    function = takes if "hook" in name else COMPOSED.get(name, composes)
+    with_both = {
+        "above": lambda: locked("k")(decorate(function)),
+        "below": lambda: decorate(locked("k")(function)),
+    }
+    said = line_of(with_both[place], TypeError)
+    assert said.startswith("@locked is ")
+    assert instead in said
+
+
+def test_an_op_that_is_declared_within_a_graph_may_have_a_lock(place: Place) -> None:
+    @dg.job(resource_defs={"lock": LockResource(store=place.url)})
+    def made() -> None:
+        @dg.op
+        @locked("k")
+        def within() -> None: ...
+
+        within()
+
+    assert in_process(made).success
 
 
 @pytest.mark.parametrize(
@@ -54,7 +108,13 @@ def test_above_a_graph_or_a_job_it_says_where_it_belongs() -> None:
         (lambda: locked(lambda: None), TypeError, "must take the context alone"),
         (lambda: locked(5), TypeError, "the key must be text, or a callable of the context, not int"),
         (lambda: locked(""), ValueError, "the key is empty"),
-        (lambda: locked("apt-{dist}"), ValueError, "the key 'apt-{dist}' has braces, and is not a template here"),
+        (lambda: locked("apt-{dist"), ValueError, "key='apt-{dist' is no template that can be read"),
+        (
+            lambda: locked("apt-{}"),
+            ValueError,
+            "key='apt-{}': {} names nothing; write {name}",
+        ),
+        (lambda: locked("k", purpose="{"), ValueError, "purpose='{' is no template that can be read"),
         (lambda: locked("a\nb"), ValueError, "control or unprintable"),
         (lambda: locked("k", on_unclean="maybe"), ValueError, "on_unclean must be 'warn' or 'fail', not 'maybe'"),
         (lambda: locked("k", ttl="soon"), ValueError, "ttl 'soon' is no duration"),

@@ -396,7 +396,7 @@ def test_a_template_may_name_what_only_a_call_knows():
         return current_lease().key
 
     assert publish(dist="apt") == "apt"
-    with pytest.raises(ValueError, match="names the parameter 'dist', which this call has not"):
+    with pytest.raises(ValueError, match="names 'dist', which is not known here"):
         publish()
 
 

@@ -71,8 +71,8 @@ def test_only_what_was_given_overrides_the_url():
         ({"block": "prod", "on_unclean": "ignore"}, "on_unclean must be 'warn' or 'fail', not 'ignore'"),
         ({"block": "prod", "waiting": "elsewhere"}, "waiting must be 'in_process' or 'reschedule'"),
         ({"lock": "memory:x#{dist"}, "no template that can be read"),
-        ({"lock": "memory:x#{}"}, "{} names no parameter"),
-        ({"lock": "memory:x#{0}"}, "{0} names no parameter"),
+        ({"lock": "memory:x#{}"}, "{} names nothing"),
+        ({"lock": "memory:x#{0}"}, "{0} names nothing"),
         ({"lock": "memory:x#{a:{b}}"}, "may be no template itself"),
         ({"block": "b", "purpose": "{!}"}, "purpose='{!}'"),
     ],
@@ -87,7 +87,7 @@ def test_what_cannot_be_is_refused_where_it_is_declared(words: dict[str, Any], l
 @pytest.mark.parametrize(
     ("lock", "parameters", "line"),
     [
-        ("memory:x#{dist}", {}, "names the parameter 'dist', which this call has not"),
+        ("memory:x#{dist}", {}, "names 'dist', which is not known here: no name is"),
         ("memory:x#{dist}", {"dist": ""}, "{dist} cannot be written: it is empty"),
         ("memory:x#{dist.name}", {"dist": 3}, "{dist.name} cannot be written"),
         ("memory:x#{dist:d}", {"dist": "apt"}, "{dist:d}"[:5]),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster
 
-from dagster_lockstead import names
+from dagster_lockstead import names, template_values
 from dagster_lockstead.spec import LockSpec
 from dagster_lockstead.words import held_by, resource_in
 
@@ -54,8 +54,9 @@ def newest_token_check(
 ) -> dagster.AssetChecksDefinition:
     """Give an asset check: was the asset, or this run's partition of it, written under the newest token of its lock?
 
-    asset: its definition or key. key: as of `@locked`, a callable gets the context of an op. more: as of
-    `dagster.asset_check`, `blocking=True` say. It fails, with one line, where it cannot know.
+    asset: its definition or key. key: as of `@locked`: a template names what the run knows, and a callable
+    gets the context of an op. more: as of `dagster.asset_check`, `blocking=True` say. It fails, with one line, where it
+    cannot know.
     """
     spec = LockSpec(key=key, resource=resource)
     asset_key = dagster.AssetKey.from_coercible_or_definition(asset)
@@ -74,7 +75,8 @@ def _judged(
     context: dagster.AssetCheckExecutionContext, asset: Any, asset_key: dagster.AssetKey, spec: LockSpec
 ) -> dagster.AssetCheckResult:
     try:
-        key = spec.named(context.op_execution_context).key
+        step = context.op_execution_context
+        key = spec.named(step, template_values.of_call(step, {})).key
         lock = resource_in(context.resources, spec.resource).lock(str(key))
     except (TypeError, ValueError) as error:
         return _result(f"{error}", {})

@@ -49,9 +49,14 @@ def _code_within(function: Any, name: str, freevar: str, what: str) -> CodeType:
     raise _lacks(what)
 
 
-def _code_of(module: str, name: str) -> CodeType:
-    """Give the code of a function of Dagster's, as frames have it."""
-    code: CodeType = inspect.unwrap(found(module, name)).__code__
+def _code_of(module: str, name: str, method: str | None = None) -> CodeType:
+    """Give the code of a function of Dagster's, or of a method of a class, as frames have it."""
+    function = found(module, name)
+    if method is not None:
+        function = getattr(function, method, None) or function
+    code: CodeType | None = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        raise _lacks(f"{module}.{name}" if method is None else f"{module}.{name}.{method}")
     return code
 
 
@@ -91,6 +96,64 @@ _BODY: Final = _code_of("dagster._core.execution.plan.compute", "execute_core_co
 """What runs while the body of a step does, and is left aside while an I/O manager works on what it yielded."""
 
 _STEP: Final = _code_of("dagster._core.execution.plan.execute_step", "core_dagster_event_sequence_for_step")
+
+_IN_A_GRAPH: Final = (
+    "@locked is for what runs, and a graph, a graph asset or a job runs nothing itself: put it under the @op of its "
+    "ops, or let leased() hold one lock for the whole run"
+)
+
+_IN_A_HOOK: Final = (
+    "@locked is not for a hook: give it the resource by required_resource_keys={'lock'}, and hold the lock in its body "
+    "by context.resources.lock.hold(None, 'apt')"
+)
+_IN_A_SOURCE: Final = (
+    "@locked is not for an observable source asset: hold the lock in its body by lock.hold(context, 'apt')"
+)
+
+_DECORATORS: Final = "dagster._core.definitions.decorators."
+
+_READERS: Final = frozenset({"dagster", "dagster_shared", "functools", "inspect"})
+"""The modules by which Dagster reads a signature."""
+
+_NOT_UNDER: Final[dict[CodeType, str]] = {
+    _code_of(f"{_DECORATORS}hook_decorator", "_validate_hook_fn_params"): _IN_A_HOOK,
+    _code_of(f"{_DECORATORS}source_asset_decorator", "_ObservableSourceAsset", "__call__"): _IN_A_SOURCE,
+    _code_of(f"{_DECORATORS}graph_decorator", "_Graph", "__call__"): _IN_A_GRAPH,
+    _code_of(f"{_DECORATORS}job_decorator", "_Job", "__call__"): _IN_A_GRAPH,
+}
+"""The decorators that would never run a function under its lock: what reads its signature, and what to do instead."""
+
+
+def refusal_of(definition: object) -> str | None:
+    """Say why @locked cannot stand above a definition, and what to do instead; None for what it is unknown of."""
+    node = getattr(definition, "node_def", definition)
+    if isinstance(node, dagster.GraphDefinition | dagster.JobDefinition):
+        return _IN_A_GRAPH
+    if isinstance(definition, dagster.HookDefinition):
+        return _IN_A_HOOK
+    return _IN_A_SOURCE if isinstance(definition, dagster.SourceAsset) else None
+
+
+class RunnableSignature(inspect.Signature):
+    """The signature of a function that runs under a lock. TypeError, with one line, to a decorator that cannot do that.
+
+    A decorator above reads the signature as it is applied, which is the only moment at which this can be known.
+    """
+
+    __slots__ = ()
+
+    @property
+    def parameters(self) -> Any:
+        """The parameters, by name."""
+        frame: FrameType | None = sys._getframe(1)
+        # no further than Dagster's own frames: a graph's body, which it calls, may declare an op
+        while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _READERS:
+            why = _NOT_UNDER.get(frame.f_code)
+            if why is not None:
+                raise TypeError(why)
+            frame = frame.f_back
+        return super().parameters
+
 
 _IN_CHILD: Final = _taking(
     found("dagster._core.executor.child_process_executor", "_execute_command_in_child_process"),

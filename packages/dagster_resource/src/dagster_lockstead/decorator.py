@@ -9,29 +9,35 @@ annotations: only for a generator function it is one.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from types import FunctionType
-from typing import Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import dagster
 
 from dagster_lockstead import compat
 from dagster_lockstead.frames import bears_interrupts
 from dagster_lockstead.resource import LockResource
-from dagster_lockstead.spec import LockSpec, OnUnclean
+from dagster_lockstead.spec import NOTHING, LockSpec, OnUnclean
+from lockstead import templates
 from lockstead.values import Duration
+
+if TYPE_CHECKING:
+    from dagster_lockstead import direct
 
 T = TypeVar("T", bound=Callable[..., Any])
 
 CONTEXTS: Final = ("context", "_context", "context_", "_")
 """What Dagster takes for the context, if it is the name of the first parameter."""
 
-DEFINITIONS: Final = (
-    dagster.OpDefinition,
-    dagster.AssetsDefinition,
-    dagster.GraphDefinition,
-    dagster.JobDefinition,
-)
+DECORATED: Final[dict[type, str]] = {
+    dagster.OpDefinition: "@op",
+    dagster.AssetChecksDefinition: "@asset_check",
+    dagster.AssetsDefinition: "@asset",
+    dagster.SensorDefinition: "@sensor",
+    dagster.ScheduleDefinition: "@schedule",
+}
+"""What @locked stands under, by what that makes of a function; the first that fits counts."""
 
 SPEC: Final = "__lockstead_spec__"
 """The attribute of a function that says which lock it holds while it runs."""
@@ -90,15 +96,16 @@ class _Decorating:
 
 
 def _with_lock(function: Any, spec: LockSpec) -> Any:
-    if isinstance(function, DEFINITIONS):
-        kind = "@op" if isinstance(function, dagster.OpDefinition) else "@asset"
-        if isinstance(function, dagster.GraphDefinition | dagster.JobDefinition):
-            raise TypeError("@locked is for ops and assets, and a graph runs nothing itself: put it under their @op")
-        raise TypeError(f"put @locked under {kind}, next to the function: it stands above it")
-    if not isinstance(function, FunctionType):
-        named = function.__name__ if isinstance(function, type) else type(function).__name__
-        raise TypeError(f"@locked is for a function below @op or @asset, not {named}")
-    return _around(function, spec)
+    if isinstance(function, FunctionType):
+        return _around(function, spec)
+    refusal = compat.refusal_of(function)
+    if refusal is not None:
+        raise TypeError(refusal)
+    above = next((name for kind, name in DECORATED.items() if isinstance(function, kind)), None)
+    if above is not None:
+        raise TypeError(f"put @locked under {above}, next to the function: it stands above it")
+    named = function.__name__ if isinstance(function, type) else type(function).__name__
+    raise TypeError(f"@locked is for a function below @op or @asset, not {named}")
 
 
 def _around(function: FunctionType, spec: LockSpec) -> FunctionType:
@@ -114,34 +121,38 @@ def _around(function: FunctionType, spec: LockSpec) -> FunctionType:
         raise TypeError(f"the parameter 'context' of {function.__qualname__!r} must be its first")
 
     def called(args: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        # who declares an op imports nothing of what runs it
+        from dagster_lockstead import direct, driving
+
         context = args[0] if args else given.pop(context_name)
         rest = args[1:]
         resource = given[spec.resource] if wants_lock else given.pop(spec.resource)
 
+        theirs = (context, *rest) if has_context else rest
+
         @bears_interrupts
         def body() -> Any:
-            return function(context, *rest, **given) if has_context else function(*rest, **given)
+            return function(*theirs, **given)
 
+        arguments: Mapping[str, Any] = NOTHING
+        if not spec.is_final:
+            ours = (context_name if has_context else None, spec.resource)
+            known = templates.arguments_of(signature, theirs, given)
+            arguments = {name: value for name, value in known.items() if name not in ours}
+        place = direct.Place(context, resource, spec, arguments)
         step = compat.step_of(context)
         if step is None:
-            from dagster_lockstead import direct
-
-            return direct.call(function, body, context, resource, spec)
-        from dagster_lockstead import driving
-
-        steps = _in_step(body, context, step, resource, spec)
-        return driving.listened(step, steps)
+            return direct.call(function, body, place)
+        return driving.listened(step, _in_step(body, place, step))
 
     return _published(function, called, signature, context_name if not has_context else None, spec)
 
 
-def _in_step(
-    body: Callable[[], Any], context: Any, step: Any, resource: LockResource, spec: LockSpec
-) -> Generator[Any, Any, None]:
+def _in_step(body: Callable[[], Any], place: direct.Place, step: Any) -> Generator[Any, Any, None]:
     from dagster_lockstead import driving, section
 
-    with section.entered(context, resource, spec, is_whole=True) as entry:
-        yield from driving.events(body, context, step, entry)
+    with section.entered(place.context, place.resource, place.spec, place.arguments, is_whole=True) as entry:
+        yield from driving.events(body, place.context, step, entry)
 
 
 def _published(
@@ -181,8 +192,8 @@ def _published(
     setattr(made, SPEC, spec)
     # read from a signature, None would stay None, and Dagster knows the type only
     returns = type(None) if signature.return_annotation is None else signature.return_annotation
-    made.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[one.replace(annotation=type(None)) if one.annotation is None else one for one in parameters],
+    made.__signature__ = compat.RunnableSignature(  # type: ignore[attr-defined]
+        [one.replace(annotation=type(None)) if one.annotation is None else one for one in parameters],
         return_annotation=returns,
     )
     return made

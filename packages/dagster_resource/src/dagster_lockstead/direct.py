@@ -7,8 +7,9 @@ interrupted; a loss is LeaseLost at the end.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -18,38 +19,48 @@ from dagster_lockstead.resource import LockResource
 from dagster_lockstead.spec import LockSpec
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a function is called, by which lock, and with which arguments its templates are rendered."""
+
+    context: Any
+    resource: LockResource
+    spec: LockSpec
+    arguments: Mapping[str, Any]
+
+    def outside(self) -> AbstractContextManager[section.Entry]:
+        """Hold the lock for a block."""
+        return section.outside(self.context, self.resource, self.spec, self.arguments)
+
+
 @bears_interrupts
-def call(function: FunctionType, body: Callable[[], Any], context: Any, resource: LockResource, spec: LockSpec) -> Any:
+def call(function: FunctionType, body: Callable[[], Any], place: Place) -> Any:
     """Call a body under its lock, and give the same kind of result."""
     if inspect.isasyncgenfunction(function):
-        return _async_generator(body, context, resource, spec)
+        return _async_generator(body, place)
     if inspect.iscoroutinefunction(function):
-        return _coroutine(body, context, resource, spec)
+        return _coroutine(body, place)
     if inspect.isgeneratorfunction(function):
-        return _generator(body, context, resource, spec)
-    with section.outside(context, resource, spec):
+        return _generator(body, place)
+    with place.outside():
         return body()
 
 
 @bears_interrupts
-def _generator(
-    body: Callable[[], Any], context: Any, resource: LockResource, spec: LockSpec
-) -> Generator[Any, Any, Any]:
-    with section.outside(context, resource, spec):
+def _generator(body: Callable[[], Any], place: Place) -> Generator[Any, Any, Any]:
+    with place.outside():
         return (yield from body())
 
 
 @bears_interrupts
-async def _coroutine(body: Callable[[], Any], context: Any, resource: LockResource, spec: LockSpec) -> Any:
-    async with _held(context, resource, spec):
+async def _coroutine(body: Callable[[], Any], place: Place) -> Any:
+    async with _held(place):
         return await body()
 
 
 @bears_interrupts
-async def _async_generator(
-    body: Callable[[], Any], context: Any, resource: LockResource, spec: LockSpec
-) -> AsyncIterator[Any]:
-    async with _held(context, resource, spec):
+async def _async_generator(body: Callable[[], Any], place: Place) -> AsyncIterator[Any]:
+    async with _held(place):
         steps = body()
         try:
             async for event in steps:
@@ -60,10 +71,10 @@ async def _async_generator(
 
 @asynccontextmanager
 @bears_interrupts
-async def _held(context: Any, resource: LockResource, spec: LockSpec) -> AsyncIterator[None]:
-    spec = section.named(spec, context)
-    lock = spec.checked(resource.alock(str(spec.key), **spec.settings))
-    lease = await lock.acquire(section.limit(resource, spec))
+async def _held(place: Place) -> AsyncIterator[None]:
+    spec = section.named(place.spec, place.context, place.arguments)
+    lock = spec.checked(place.resource.alock(str(spec.key), **spec.settings))
+    lease = await lock.acquire(section.limit(place.resource, spec))
     await acquiring.ajudged(lock, lease, spec)
     async with lease:
         yield

@@ -93,15 +93,19 @@ class LeasedExecutor(dagster.Executor):  # type: ignore[misc]
 
         with ExitStack() as stack:
             lock, spec, timeout = self._lock(plan_context, stack)
-            _check_ops(plan_context, lock, spec, stack)
+            _check_ops(plan_context, lock, self._spec, stack)
             run = RunLease(plan_context, lock, spec, timeout, is_apart=self._is_apart)
             yield from run.around(lambda: self._inner.execute(plan_context, execution_plan))
 
     def _lock(self, plan_context: Any, stack: ExitStack) -> tuple[Lock, LockSpec, float | None]:
-        from dagster_lockstead import section
+        from dagster_lockstead import section, template_values
         from dagster_lockstead.run_view import view
 
-        spec = section.named(self._spec, view(plan_context))
+        run = view(plan_context)
+        try:
+            spec = self._spec.named(run, template_values.of_run(run))
+        except (TypeError, ValueError) as error:
+            raise BadLock(str(error)) from error
         resource = _built(plan_context, spec.resource, stack)
         section.refuse_memory(resource, is_apart=self._is_apart)
         settings = {**spec.settings, "owner": names.run_owner(plan_context.run_id)}
@@ -119,7 +123,8 @@ def _check_ops(plan_context: Any, lock: Lock, spec: LockSpec, stack: ExitStack) 
     for op in plan_context.job.get_definition().all_node_defs:
         function = getattr(getattr(op, "compute_fn", None), "decorated_fn", None)
         its: LockSpec | None = getattr(function, SPEC, None)
-        if its is None or its.key != spec.key or its.resource == spec.resource:
+        # a template of an op may name what the run does not know: it is compared where it says the same
+        if its is None or its.key not in (spec.key, lock.key) or its.resource == spec.resource:
             continue
         theirs = _built(plan_context, its.resource, stack).lock(lock.key)
         if holding_here.store_of(theirs) != holding_here.store_of(lock):

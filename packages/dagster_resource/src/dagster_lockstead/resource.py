@@ -15,7 +15,7 @@ from pydantic import PrivateAttr
 import lockstead
 from dagster_lockstead import compat
 from dagster_lockstead.frames import bears_interrupts
-from dagster_lockstead.spec import LockSpec, OnUnclean
+from dagster_lockstead.spec import LockSpec, OnUnclean, refuse_template
 from lockstead import urls
 from lockstead.values import Duration, seconds
 
@@ -107,7 +107,16 @@ class LockResource(dagster.ConfigurableResource):
         """
         from dagster_lockstead import section
 
-        spec = LockSpec(key=key, ttl=ttl, timeout=timeout, purpose=purpose, expected=expected, on_unclean=on_unclean)
+        refuse_template(key, "write an f-string")
+        spec = LockSpec(
+            key=key,
+            ttl=ttl,
+            timeout=timeout,
+            purpose=purpose,
+            expected=expected,
+            on_unclean=on_unclean,
+            is_named=True,
+        )
         return section.held(context, self, spec)
 
     def lock(self, key: str, **settings: Any) -> "Lock":

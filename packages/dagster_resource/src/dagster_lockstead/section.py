@@ -7,17 +7,17 @@ back, say what came of it. What leaves here is what the body raised, or a Failur
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from dagster_lockstead import acquiring, compat, errors, holding_here, names
+from dagster_lockstead import acquiring, compat, errors, holding_here, names, template_values
 from dagster_lockstead.aborting import Abort
 from dagster_lockstead.closing import closed_with
 from dagster_lockstead.frames import bears_interrupts
 from dagster_lockstead.resource import LockResource
-from dagster_lockstead.spec import LockSpec
+from dagster_lockstead.spec import NOTHING, LockSpec
 from dagster_lockstead.telling import Teller
 from dagster_lockstead.working import Section
 from lockstead import Lease, Lock
@@ -54,9 +54,11 @@ def held(context: Any, resource: LockResource, spec: LockSpec) -> Iterator[Lease
 
 @contextmanager
 @bears_interrupts
-def outside(context: Any, resource: LockResource, spec: LockSpec) -> Iterator[Entry]:
+def outside(
+    context: Any, resource: LockResource, spec: LockSpec, arguments: Mapping[str, Any] = NOTHING
+) -> Iterator[Entry]:
     """Hold the lock where there is no step."""
-    spec = named(spec, context)
+    spec = named(spec, context, arguments)
     lock = lock_of(context, resource, spec)
     place = holding_here.here(lock)
     around = holding_here.at(place)
@@ -69,12 +71,19 @@ def outside(context: Any, resource: LockResource, spec: LockSpec) -> Iterator[En
 
 
 @contextmanager
-def entered(context: Any, resource: LockResource, spec: LockSpec, *, is_whole: bool = False) -> Iterator[Entry]:
+def entered(
+    context: Any,
+    resource: LockResource,
+    spec: LockSpec,
+    arguments: Mapping[str, Any] = NOTHING,
+    *,
+    is_whole: bool = False,
+) -> Iterator[Entry]:
     """Hold the lock in a step. is_whole: for the whole body, which draws the token and is told of."""
     step = compat.step_of(context)
     if step is None:
         raise errors.BadLock(f"the lock {spec.key!r} is asked for by something that is no step: {context!r}")
-    spec = named(spec, context)
+    spec = named(spec, context, arguments)
     lock = lock_of(context, resource, spec)
     store, key = holding_here.store_of(lock), lock.key
     # of one attempt: the next must not work under what the one before has left
@@ -103,10 +112,10 @@ def entered(context: Any, resource: LockResource, spec: LockSpec, *, is_whole: b
             section.wait_for_others(note)
 
 
-def named(spec: LockSpec, context: Any) -> LockSpec:
-    """Give a spec with the key for a context; BadLock, with one line, if there is none."""
+def named(spec: LockSpec, context: Any, arguments: Mapping[str, Any] = NOTHING) -> LockSpec:
+    """Return a spec with the key and purpose for a call; BadLock, with one line, if there is none."""
     try:
-        return spec.named(context)
+        return spec.named(context, NOTHING if spec.is_final else template_values.of_call(context, arguments))
     except (TypeError, ValueError) as error:
         raise errors.BadLock(str(error)) from error
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dagster
 
 from dagster_lockstead import names
-from dagster_lockstead.spec import LockSpec
+from dagster_lockstead.spec import LockSpec, refuse_template
 from dagster_lockstead.words import held_by, resource_in
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def lock_free_sensor(
     under way, or in the queue, nothing is asked for: it will take the lock. The run itself has to take it, by `@locked`
     or `leased`. more: as of `dagster.sensor`.
     """
+    refuse_template(key, "give a callable of the sensor's context")
     spec = LockSpec(key=key, resource=resource)
 
     def gate(context: dagster.SensorEvaluationContext) -> Any:

@@ -7,12 +7,12 @@ step runs; everything else is checked here, with one clear line.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from dagster_lockstead.frames import bears_interrupts
-from lockstead import Settings
+from lockstead import Settings, templates
 from lockstead.values import Duration, checked_key, seconds
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ L = TypeVar("L", "Lock", "AsyncLock")
 
 OnUnclean = Literal["warn", "fail"]
 
+NOTHING: Final[Mapping[str, Any]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class LockSpec:
@@ -29,7 +31,8 @@ class LockSpec:
 
     key: the lock's name in its store, or a callable that gives it for the context. resource: under which name the
     `LockResource` stands in the definitions. None of ttl, timeout, purpose: what the resource says. on_unclean: what to
-    do if the holder before did not end cleanly.
+    do if the holder before did not end cleanly. key and purpose may be templates, as in "apt-{dist}"; is_named: they
+    are final, and a brace is a brace.
     """
 
     key: str | Callable[[Any], str]
@@ -39,14 +42,14 @@ class LockSpec:
     purpose: str | None = None
     expected: Duration | None = None
     on_unclean: OnUnclean = "warn"
+    is_named: bool = False
 
     def __post_init__(self) -> None:
         """Check everything that is known by now, and complete it."""
         if not callable(self.key):
             if not isinstance(self.key, str):
                 raise TypeError(f"the key must be text, or a callable of the context, not {type(self.key).__name__}")
-            checked_key(self.key)
-            _refuse_template(self.key)
+            checked_key(self.key if self.is_named else templates.sample("key", self.key))
         else:
             _check_takes_context(self.key)
         if not isinstance(self.resource, str) or not self.resource.isidentifier():
@@ -56,7 +59,15 @@ class LockSpec:
         for name in ("ttl", "timeout", "expected"):
             given = getattr(self, name)
             object.__setattr__(self, name, None if given is None else seconds(given, name))
-        Settings.make(**self.settings)
+        settings = self.settings
+        if not self.is_named and isinstance(self.purpose, str):
+            settings["purpose"] = templates.sample("purpose", self.purpose)
+        Settings.make(**settings)
+
+    @property
+    def is_final(self) -> bool:
+        """Tell whether it needs nothing to be named: its key is no callable, and there is no template in it."""
+        return self.is_named or not (callable(self.key) or self._templates())
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -71,13 +82,21 @@ class LockSpec:
         return lock
 
     @bears_interrupts
-    def named(self, context: Any) -> LockSpec:
-        """Give it with the key for a context. ValueError or TypeError, with one line, if the callable gives none."""
-        if not callable(self.key):
+    def named(self, context: Any, values: Mapping[str, Any] = NOTHING) -> LockSpec:
+        """Return it with the key and the purpose for a context.
+
+        values: what the templates may name. ValueError or TypeError, with one line, if there is no such key.
+        """
+        if self.is_named:
             return self
+        said = {name: templates.rendered(name, text, values) for name, text in self._templates().items()}
+        key = self._called(context) if callable(self.key) else said.get("key", self.key)
+        return replace(self, key=key, purpose=said.get("purpose", self.purpose), is_named=True)
+
+    def _called(self, context: Any) -> str:
         called = getattr(self.key, "__name__", type(self.key).__name__)
         try:
-            key = self.key(context)
+            key = self.key(context)  # type: ignore[operator] # only who has a callable asks
         except Exception as error:
             said = " ".join(str(error).split())
             raise ValueError(f"the lock's key {called!r} raised {type(error).__name__}: {said}") from error
@@ -85,16 +104,17 @@ class LockSpec:
             raise TypeError(f"the lock's key {called!r} gave {type(key).__name__}, and text is wanted")
         if not key.strip():
             raise ValueError(f"the lock's key {called!r} gave an empty text")
-        return replace(self, key=checked_key(key))
+        return key
+
+    def _templates(self) -> dict[str, str]:
+        texts = {} if self.is_named else {"key": self.key, "purpose": self.purpose}
+        return {name: text for name, text in texts.items() if isinstance(text, str) and templates.is_template(text)}
 
 
-def _refuse_template(key: str) -> None:
-    """Raise ValueError, with one line, for a key with braces: taken as they stand, they would be another lock."""
-    if "{" in key or "}" in key:
-        raise ValueError(
-            f"the key {key!r} has braces, and is not a template here: give a callable of the context, as in "
-            "@locked(lambda context: f'apt-{context.partition_key}')"
-        )
+def refuse_template(key: object, instead: str) -> None:
+    """Raise ValueError, with one line, for a key with braces where no template is rendered. instead: what to write."""
+    if isinstance(key, str) and templates.is_template(key):
+        raise ValueError(f"the key {key!r} has braces, and is not a template here: {instead}")
 
 
 def _check_takes_context(key: Callable[..., object]) -> None:

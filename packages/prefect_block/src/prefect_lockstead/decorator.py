@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, Final, TypeVar
 
+from lockstead import templates
 from lockstead.values import Duration
 from prefect_lockstead import deploying, section
 from prefect_lockstead.spec import LockSpec, OnUnclean, Waiting
@@ -170,17 +171,8 @@ def _async_generator(function: Callable[..., Any], spec: LockSpec) -> FunctionTy
 
 
 def given(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Give the parameters of a call by name, defaults included; TypeError as the call itself would raise."""
-    signature = inspect.signature(function)
-    bound = signature.bind(*args, **kwargs)
-    bound.apply_defaults()
-    made: dict[str, Any] = {}
-    for name, value in bound.arguments.items():
-        if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            made.update(value)
-        else:
-            made[name] = value
-    return made
+    """Return the arguments of a call by name, defaults included. TypeError as the call itself would raise."""
+    return templates.arguments_of(inspect.signature(function), args, kwargs)
 
 
 def _function(made: Any) -> FunctionType:

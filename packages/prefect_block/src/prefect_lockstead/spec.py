@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 from urllib.parse import unquote
 
-from lockstead import Lock, Settings
+from lockstead import Lock, Settings, templates
 from lockstead.values import Duration, seconds
-from prefect_lockstead import templates
 
 OnUnclean = Literal["warn", "fail"]
 Waiting = Literal["in_process", "reschedule"]
