@@ -28,6 +28,7 @@ from lockstead.stores.gcs import wire as gcs
 from lockstead.stores.kept import map_of_text
 from lockstead.stores.postgres import rows as postgres
 from lockstead.stores.redis import wire as redis
+from lockstead.stores.redlock import scripts as redlock
 from lockstead.stores.sqlite.store import TRAITS
 from lockstead.stores.zookeeper import names as zookeeper
 from lockstead.unclean import Unclean, origin
@@ -174,6 +175,35 @@ def on_etcd(text: str, fields: Fields) -> None:
         etcd.Root.at("x").name_of(f"x/{space.value}/{text}", space)
 
 
+def on_redlock(text: str, fields: Fields) -> None:
+    flat = [_bytes(said) for name, value in fields.items() for said in (f".{name}", value)]
+    head = [b"i", b"ab", b"n", b"1", b"x", b"0", b"s", b"1"]
+    # the head comes from our own script: what is behind it is somebody else's
+    one = redlock.seen([1, [*head, *flat]])
+    assert (one.incarnation, one.count) == ("ab", 1)
+    "".join([*one.fields(), *one.fields().values()]).encode()
+    assert sum(map(len, one.fields().values())) <= RECORD_BYTES_MAX
+    for inner, seen in redlock.listed([[_bytes(text), [*head, *flat]], [_bytes(text), []]]).items():
+        redlock.outer_name(Space.MEMBER, inner)
+        seen.fields()
+    # and a server may say anything
+    for said in (
+        _bytes(text),
+        [1, flat],
+        [0, [b"i", _bytes(text), b"n", _bytes(text), b"x", b"0"]],
+        [flat],
+        flat,
+        text,
+        1,
+    ):
+        for read in (redlock.seen, redlock.listed):
+            with suppress(ValueError):
+                read(said)
+    key, place = Name(text, Space.MEMBER, "a/b"), _bytes(redlock.inner_name(Name(text, Space.MEMBER, "a/b")))
+    if clean(text) == text:
+        assert redlock.outer_name(Space.MEMBER, place) == key
+
+
 def on_gcs(text: str, fields: Fields) -> None:
     place = gcs.Place("b", "p")
     for space in Space:
@@ -221,6 +251,6 @@ TARGETS: Final[dict[str, Target]] = {
     one.__name__.replace("_", "-"): one
     for one in (
         *(record, member, listed, audit, unclean, ticket, sequencer, url, kept, handed_over),
-        *(on_redis, on_etcd, on_gcs, on_zookeeper, on_postgres),
+        *(on_redis, on_redlock, on_etcd, on_gcs, on_zookeeper, on_postgres),
     )
 }

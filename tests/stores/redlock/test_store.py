@@ -603,6 +603,59 @@ def test_who_reads_brings_masters_up_that_missed_a_write_and_renews_nothing(
 # --- masters that cannot be used --------------------------------------------------------------------------------------
 
 
+HEAD = ("i", "ab", "n", "1", "x", "0", "s", "30000")
+HOSTILE: dict[str, tuple[object, ...]] = {
+    "another type": ("SET", "{rec}", "x"),
+    "no head": ("HSET", "{rec}", ".v", "1", ".identity", "x", ".ttl", "60"),
+    "half a head": ("HSET", "{rec}", "i", "ab", "n", "1"),
+    "a count that is no number": ("HSET", "{rec}", *HEAD, "n", "nan"),
+    "a count of thousands of digits": ("HSET", "{rec}", *HEAD, "n", "9" * 5000),
+    "an incarnation that is no text": ("HSET", "{rec}", *HEAD, "i", b"\xff"),
+    "a life that is no number": ("HSET", "{rec}", *HEAD, "s", ""),
+    "a field that is no text": ("HSET", "{rec}", *HEAD, ".v", "1", ".owner", b"\xff"),
+    "a giant": ("HSET", "{rec}", *HEAD, ".v", "1", ".identity", "x", ".ttl", "60", ".purpose", "y" * 3_000_000),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("differs", [False, True], ids=["alike everywhere", "not alike"])
+def test_h24_a_row_that_is_no_record_is_shown_beside_the_others_and_removed_by_an_operator(
+    kind: str, differs: bool, opened: Callable[..., RedlockStore], three: RedlockPlace, space: str
+) -> None:
+    store = opened()
+    with lockstead.Client(store) as client:
+        yum = client.lock("yum", ttl=60).acquire(timeout=LIMIT)
+        for at, server in enumerate(three.servers):
+            words = HOSTILE["no head" if differs and at == 0 else kind]
+            on(server, *(f"{space}:lock:apt" if word == "{rec}" else word for word in words))
+            on(server, "ZADD", f"{space}:index:lock", 0, "apt", 0, b"\xff")
+        apt = client.lock("apt", ttl=60)
+        for ask in (apt.inspect, apt.try_acquire, lambda: apt.break_lease(reason="it is damaged")):
+            with pytest.raises(StoreRefused, match=r"damaged|not written by lockstead") as refused:
+                ask()
+            assert "\n" not in str(refused.value)
+            assert len(str(refused.value)) < 300
+        shown = {one.key: one for one in client.list()}
+        assert set(shown) == {"apt", "yum"}
+        assert shown["yum"].problem is None
+        assert shown["apt"].problem is not None
+        done = apt.break_lease(reason="it is damaged", now=True)
+        assert done is not None
+        assert done.removed
+        assert apt.acquire(timeout=LIMIT).release()
+        assert yum.release()
+
+
+def test_h24_what_is_no_index_keeps_a_lock_from_being_granted_and_leaves_nothing(
+    store: RedlockStore, three: RedlockPlace, space: str
+) -> None:
+    for server in three.servers:
+        on(server, "SET", f"{space}:index:lock", "x")
+    with pytest.raises(StoreRefused, match="another program keeps something under our key"):
+        made(store)
+    assert holders(three, space) == ["", "", ""]
+
+
 def test_out_of_memory_counts_as_down_and_says_so(opened: Callable[..., RedlockStore], three: RedlockPlace) -> None:
     store = opened()
     on(three.servers[0], "CONFIG", "SET", "maxmemory", "1")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from lockstead.errors import StoreRefused, StoreUnavailable
+from lockstead.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.redis.access import Access
 from lockstead.stores.redis.errors import code_of, refusal
@@ -277,14 +277,19 @@ class Session:
 
     def _note(self, ballot: Ballot, place: int, answer: object) -> None:
         ballot.tally.silent.discard(place)
+        try:
+            one = ballot.read(answer)
+        except ValueError:
+            ballot.tally.failed[place] = OutcomeUnknown("it answers what no script of ours says; look at what it is")
+            return
         if ballot.clears:
             self._panel.masters[place].debts.pop(ballot.clears, None)
-        ballot.answers[place] = answer
-        if ballot.read is not None:
-            one = ballot.read(answer)
-            if one.incarnation is not None and self._panel.masters[place].owes(one.incarnation):
-                one = Seen(False)  # on its way out: it is nobody's, and must not be taken up again
-            ballot.tally.seen[place] = one
+        if isinstance(one, dict):
+            ballot.listings[place] = one
+            return
+        if one.incarnation is not None and self._panel.masters[place].owes(one.incarnation):
+            one = Seen(False)  # on its way out: it is nobody's, and must not be taken up again
+        ballot.tally.seen[place] = one
 
     def post(self, place: int, words: Words, sink: Sink) -> None:
         """Send something to one master, behind whatever it was asked before; nobody waits for the answer."""

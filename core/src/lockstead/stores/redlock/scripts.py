@@ -3,7 +3,9 @@
 A record is a hash: `i` its incarnation, `n` how many writes this master has applied to it, `x` the sum of their
 numbers (the same on masters that applied the same writes, in whatever order), `s` for how long it stands
 (milliseconds), and the fields, each name behind a dot. What a vote puts aside stands beside it until the vote is won
-or taken back. Must not know how masters are asked together, nor how their answers are counted.
+or taken back. What stands in the place of a record and is none has an incarnation that comes of its place: nobody
+writes to it, and a removal of that incarnation removes it. Must not know how masters are asked together, nor how their
+answers are counted.
 """
 
 from __future__ import annotations
@@ -13,7 +15,12 @@ from dataclasses import dataclass, field
 from hashlib import sha1
 from typing import Any, Final, TypeAlias
 
+from lockstead.reading import TOO_LARGE, whole
+from lockstead.stores.kept import NO_HEAD, NO_MAP, bounded, unreadable
 from lockstead.values import Name, Space
+
+FLAW: Final = b"d"
+"""Says, in an answer, why a record is not sent; it stands in none of ours."""
 
 Words: TypeAlias = "tuple[str | bytes | int, ...]"
 """A command of Redis with its arguments."""
@@ -29,7 +36,30 @@ local rec, old, index = KEYS[1], KEYS[2], KEYS[3]
 local op = ARGV[1]
 local call = redis.call
 
-local function state() return call('HMGET', rec, 'i', 'n', 'x', 'b') end
+local function is_sound(key)
+  if call('TYPE', key).ok ~= 'hash' or call('HLEN', key) > 1000 then return false end
+  local s = call('HMGET', key, 'i', 'n', 'x', 's')
+  if not s[1] or #s[1] > 64 or not string.find(s[1], '^[%w-]+$') then return false end
+  for k = 2, 4 do
+    if not s[k] or #s[k] > 16 or not string.find(s[k], '^%d+$') then return false end
+  end
+  return true
+end
+local stands = call('EXISTS', rec) == 1
+local sound = not stands or is_sound(rec)
+local nobodys = 'damaged-' .. redis.sha1hex(rec)
+
+local function state()
+  if not sound then return {nobodys, '0', '0'} end
+  return call('HMGET', rec, 'i', 'n', 'x', 'b')
+end
+local function whole(key)
+  local flat, size = call('HGETALL', key), 0
+  for k = 1, #flat do size = size + #flat[k] end
+  if size <= 66000 then return flat end
+  local s = call('HMGET', key, 'i', 'n', 'x', 's')
+  return {'i', s[1], 'n', s[2], 'x', s[3], 's', s[4], 'd', 'large'}
+end
 local function no(s)
   if not s[1] then return {0, {}} end
   return {0, {'i', s[1], 'n', s[2], 'x', s[3], 'b', s[4] or ''}}
@@ -61,40 +91,44 @@ local function merge(key, w, from)
 end
 
 if op == 'read' then
-  return {1, call('HGETALL', rec)}
+  if not sound then return {1, {'i', nobodys, 'n', '0', 'x', '0', 's', '0', 'd', 'damaged'}} end
+  return {1, whole(rec)}
 elseif op == 'create' then
   local s = state()
   if s[1] then return no(s) end
+  call('ZCARD', index)  -- fails for what is no index, before anything is written
   return grant(ARGV[2], ARGV[3], ARGV[4], 0, 5)
 elseif op == 'replace' then
   local s = state()
-  if s[1] ~= ARGV[5] or s[2] ~= ARGV[6] or s[3] ~= ARGV[7] then return no(s) end
+  if not sound or s[1] ~= ARGV[5] or s[2] ~= ARGV[6] or s[3] ~= ARGV[7] then return no(s) end
+  call('ZCARD', index)
   call('RENAME', rec, old)
   return grant(ARGV[2], ARGV[3], ARGV[4], 1, 8)
 elseif op == 'extend' then
   local s = state()
-  if not s[1] or (ARGV[2] ~= '' and s[1] ~= ARGV[2]) then return no(s) end
+  if not sound or not s[1] or (ARGV[2] ~= '' and s[1] ~= ARGV[2]) then return no(s) end
   merge(rec, ARGV[3], 4)
-  if call('HGET', rec, 'h') == '2' and call('EXISTS', old) == 1 then merge(old, ARGV[3], 4) end
-  return {1, call('HGETALL', rec)}
+  if call('HGET', rec, 'h') == '2' and is_sound(old) then merge(old, ARGV[3], 4) end
+  return {1, whole(rec)}
 elseif op == 'amend' then
   local s = state()
-  if s[1] ~= ARGV[4] or s[2] ~= ARGV[5] or s[3] ~= ARGV[6] then return no(s) end
+  if not sound or s[1] ~= ARGV[4] or s[2] ~= ARGV[5] or s[3] ~= ARGV[6] then return no(s) end
   local ms = call('PTTL', rec)
   call('DEL', old)
   call('HSET', old, unpack(call('HGETALL', rec)))
   call('PEXPIRE', old, ms)
   merge(rec, ARGV[3], 7)
   call('HSET', rec, 'b', ARGV[2], 'h', 2)
-  return {1, call('HGETALL', rec)}
+  return {1, whole(rec)}
 elseif op == 'undo' then
+  if not sound then return {1, {}} end
   local s = call('HMGET', rec, 'i', 'b', 'h')
   if s[1] == ARGV[2] or s[2] == ARGV[2] then
     if s[3] ~= '0' and call('EXISTS', old) == 1 then
       call('RENAME', old, rec)
     else
       call('DEL', rec, old)
-      call('ZREM', index, ARGV[3])
+      redis.pcall('ZREM', index, ARGV[3])
     end
   end
   return {1, {}}
@@ -103,9 +137,10 @@ elseif op == 'remove' then
   if s[1] ~= ARGV[2] then return no(s) end
   if ARGV[4] ~= '' and (s[2] ~= ARGV[4] or s[3] ~= ARGV[5]) then return no(s) end
   call('DEL', rec, old)
-  call('ZREM', index, ARGV[3])
+  redis.pcall('ZREM', index, ARGV[3])
   return {1, {}}
 elseif op == 'copy' then
+  if not sound then return {1, {}} end
   local s = state()
   if s[1] then
     if s[1] == ARGV[3] and s[2] == ARGV[4] and s[3] == ARGV[5] then call('HSET', rec, unpack(fields(7))) end
@@ -119,8 +154,15 @@ elseif op == 'list' then
   local found = {}
   for k = 2, #ARGV, 2 do
     for _, name in ipairs(call('ZRANGEBYLEX', index, ARGV[k], ARGV[k + 1])) do
-      local flat = call('HGETALL', rec .. name)
-      if #flat > 0 then found[#found + 1] = {name, flat} else call('ZREM', index, name) end
+      local key = rec .. name
+      if call('EXISTS', key) == 0 then
+        redis.pcall('ZREM', index, name)  -- who may only look may not
+      elseif is_sound(key) then
+        found[#found + 1] = {name, whole(key)}
+      else
+        local id = 'damaged-' .. redis.sha1hex(key)
+        found[#found + 1] = {name, {'i', id, 'n', '0', 'x', '0', 's', '0', 'd', 'damaged'}}
+      end
     end
   end
   return found
@@ -147,38 +189,65 @@ class Seen:
     raw: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether raw is what stands there: what is damaged, or too large, is not sent."""
+        return FLAW not in self.raw
+
+    @property
     def state(self) -> tuple[str, int, str]:
         """Incarnation, number and sum of the writes: equal where masters agree."""
         return self.incarnation or "", self.count, self.total
 
     def fields(self) -> dict[str, str]:
-        """Give the fields of the record."""
-        return {name[1:].decode(): value.decode() for name, value in self.raw.items() if name[:1] == b"."}
+        """Give the fields of the record; what `unreadable` gives for one that cannot be read."""
+        flaw = self.raw.get(FLAW)
+        if flaw is not None:
+            return unreadable(TOO_LARGE if flaw == b"large" else NO_HEAD)
+        try:
+            said = {name[1:].decode(): value.decode() for name, value in self.raw.items() if name[:1] == b"."}
+        except UnicodeDecodeError:
+            return unreadable(NO_MAP)
+        return bounded(said)
 
 
 def seen(answer: Any) -> Seen:
-    """Read what the script answered to anything but a listing."""
-    return _seen(bool(answer[0]), answer[1])
+    """Read what the script answered to anything but a listing. ValueError for what it never says."""
+    match answer:
+        case [bool() | int() as is_done, [*flat]]:
+            return _seen(bool(is_done), flat)
+        case _:
+            raise ValueError("not an answer of the script")
 
 
 def listed(answer: Any) -> dict[bytes, Seen]:
-    """Read a listing: what stands under each name."""
-    return {name: _seen(True, flat) for name, flat in answer}
+    """Read a listing: what stands under each name. ValueError for what the script never says."""
+    if not isinstance(answer, list):
+        raise ValueError("not a listing of the script")  # noqa: TRY004 - it is the answer that is wrong
+    found: dict[bytes, Seen] = {}
+    for entry in answer:
+        match entry:
+            case [bytes() as name, [*flat]]:
+                found[name] = _seen(True, flat)
+            case _:
+                raise ValueError("not a listing of the script")
+    return found
 
 
-def _seen(is_done: bool, flat: list[bytes]) -> Seen:
+def _seen(is_done: bool, flat: list[Any]) -> Seen:
     if not flat:
         return Seen(is_done)
-    raw = dict(zip(flat[::2], flat[1::2], strict=True))
-    return Seen(
-        is_done,
-        raw[b"i"].decode(),
-        int(raw[b"n"]),
-        raw[b"x"].decode(),
-        raw.get(b"b", b"").decode(),
-        int(raw.get(b"s", b"0")),
-        raw,
-    )
+    if not all(isinstance(text, bytes) for text in flat):
+        raise ValueError("not a record as the script gives it")
+    raw: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
+    count, stands = _whole(raw.get(b"n", b"")), _whole(raw.get(b"s", b"0"))
+    incarnation, total, vote = (raw.get(name, b"").decode() for name in (b"i", b"x", b"b"))
+    if not incarnation or _whole(total.encode()) is None or count is None or stands is None:
+        raise ValueError("not a record as the script gives it")
+    return Seen(is_done, incarnation, count, total, vote, stands, raw)
+
+
+def _whole(text: bytes) -> int | None:
+    return whole(text.decode("ascii", "replace"))
 
 
 class Keys:
@@ -206,9 +275,12 @@ def inner_name(name: Name) -> str:
     return f"{_escaped(name.key)}:{name.part}" if name.part else _escaped(name.key)
 
 
-def outer_name(space: Space, inner: bytes) -> Name:
-    """Read what `inner_name` wrote."""
-    key, _, part = inner.decode().partition(":")
+def outer_name(space: Space, inner: bytes) -> Name | None:
+    """Read what `inner_name` wrote; None for what cannot be a name."""
+    try:
+        key, _, part = inner.decode().partition(":")
+    except UnicodeDecodeError:
+        return None
     return Name(key.replace("%3A", ":").replace("%25", "%"), space, part)
 
 

@@ -44,7 +44,6 @@ from lockstead.stores.redlock.scripts import (
     milliseconds,
     outer_name,
     ranges,
-    seen,
 )
 from lockstead.stores.redlock.votes import (
     Ballot,
@@ -187,7 +186,7 @@ class RedlockStore:
                 return self._question(self._removal(command), by_remove, clears=clears)
 
     def _question(self, words: Words, decide: Callable[[Tally, bool], object], *, clears: str = "") -> Ballot:
-        return Ballot(words, decide, Tally(len(self._panel.masters)), read=seen, clears=clears)
+        return Ballot(words, decide, Tally(len(self._panel.masters)), clears=clears)
 
     def _removal(self, command: Remove) -> Words:
         count, _, total = (command.revision or "").partition(".")
@@ -256,9 +255,7 @@ class RedlockStore:
         """Hold one vote, with an incarnation of its own; a Tally where nobody could win it."""
         voted = os.urandom(12).hex()
         tally = Tally(len(self._panel.masters))
-        ballot = Ballot(
-            self._voting(command, voted), by_vote, tally, needs_vote=not isinstance(command, Extend), read=seen
-        )
+        ballot = Ballot(self._voting(command, voted), by_vote, tally, needs_vote=not isinstance(command, Extend))
         with self._panel.session(limit) as session:
             if session.ask([ballot])[0] is Vote.WON:
                 if isinstance(command, Extend):
@@ -317,24 +314,30 @@ class RedlockStore:
             *ranges(command.key, command.part_prefix),
         )
         tally = Tally(len(self._panel.masters))
-        answers: dict[int, Any] = {}
-        ballot = Ballot(words, partial(self._listing, command, answers), tally, lists=True, answers=answers)
+        listings: dict[int, dict[bytes, Seen]] = {}
+        decide = partial(self._listing, command, listings)
+        ballot = Ballot(words, decide, tally, read=listed, lists=True, listings=listings)
         with self._panel.session(limit) as session:
             answer = session.ask([ballot])[0]
         if isinstance(answer, Listing):
             return answer
         raise tally.shortage(self._where, may_be_done=False)
 
-    def _listing(self, command: List, answers: dict[int, Any], tally: Tally, is_last: bool) -> Listing | None:
-        if len(answers) < (tally.quorum if is_last else tally.masters):
+    def _listing(
+        self, command: List, listings: dict[int, dict[bytes, Seen]], tally: Tally, is_last: bool
+    ) -> Listing | None:
+        if len(listings) < (tally.quorum if is_last else tally.masters):
             return None
         found: dict[bytes, dict[int, Seen]] = {}
-        for place, answer in answers.items():
-            for inner, one in listed(answer).items():
+        for place, listing in listings.items():
+            for inner, one in listing.items():
                 if not self._panel.masters[place].owes(one.incarnation or ""):
                     found.setdefault(inner, {})[place] = one
-        shown = ((inner, by_list(by_place, set(answers), tally)) for inner, by_place in found.items())
-        return Listing(tuple((outer_name(command.space, inner), one) for inner, one in shown if one is not None))
+        shown = (
+            (outer_name(command.space, inner), by_list(by_place, set(listings), tally))
+            for inner, by_place in found.items()
+        )
+        return Listing(tuple((name, one) for name, one in shown if name is not None and one is not None))
 
     # --- words ---------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Removed, Snapshot
-from lockstead.stores.redlock.scripts import NUMBERS, Seen, Words
+from lockstead.stores.redlock.scripts import NUMBERS, Seen, Words, seen
 
 
 def quorum_of(masters: int) -> int:
@@ -87,18 +87,18 @@ class Ballot:
     """One question to all masters. decide(tally, is_last) gives the answer, or None while more answers matter.
 
     words: what each master is asked. needs_vote: only masters may be asked that have not restarted lately. read: how
-    an answer of the script is read. clears: the incarnation that is gone from a master once that has answered. lists:
-    the answers may be long.
+    an answer of the script is read; ValueError for none. clears: the incarnation that is gone from a master once that
+    has answered. lists: the answers may be long.
     """
 
     words: Words
     decide: Callable[[Tally, bool], object]
     tally: Tally
     needs_vote: bool = False
-    read: Callable[[Any], Seen] | None = None
+    read: Callable[[Any], Seen | dict[bytes, Seen]] = seen
     clears: str = ""
     lists: bool = False
-    answers: dict[int, Any] = field(default_factory=dict)
+    listings: dict[int, dict[bytes, Seen]] = field(default_factory=dict)
     packed: bytes = b""
 
 
@@ -213,6 +213,8 @@ def target_of(alike: list[Seen], quorum: int) -> dict[bytes, bytes] | None:
 
     A state that came of a vote which may be taken back again is passed on only if a quorum has it.
     """
+    if not all(one.is_whole for one in alike):
+        return None
     states = {one.state for one in alike}
     agreed = next((one for one in alike if sum(one.state == other.state for other in alike) >= quorum), None)
     rest = [one for one in alike if agreed is None or one.state != agreed.state]
