@@ -22,6 +22,7 @@ from tests.servers.base import needed
 from tests.servers.etcd import Etcd
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
+from tests.servers.redlock import PATIENT, RedlockPlace
 
 PAGE = (Path(__file__).parents[2] / "docs/access.md").read_text("utf-8")
 ROLES = ("contender", "operator", "reader")
@@ -88,7 +89,18 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Roles]:
         yield Roles(lambda role: f"etcd://{role}:change-me@{server.address}/locks")
 
 
-@pytest.fixture(params=["postgres", "redis", "etcd"])
+@pytest.fixture(scope="module")
+def redlock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Roles]:
+    place = RedlockPlace(tmp_path_factory.mktemp("redlock"))
+    for server in place.servers:
+        for line in recipe("Redlock"):
+            assert server.says(*line.split()) == b"+OK\r\n"
+    hosts = ",".join(f"127.0.0.1:{port}" for port in place.ports)
+    yield Roles(lambda role: f"redlock://{role}:change-me@{hosts}/0?{PATIENT}")
+    place.stop()
+
+
+@pytest.fixture(params=["postgres", "redis", "redlock", "etcd"])
 def roles(request: pytest.FixtureRequest) -> Roles:
     found: Any = request.getfixturevalue(request.param)
     assert isinstance(found, Roles)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ from lockstead.protocol.terms import Terms
 from lockstead.reading import EPOCH_MAX, RECORD_BYTES_MAX, clean
 from lockstead.settings import Settings
 from lockstead.stores import url as urls
+from lockstead.stores.cassandra import rows as cassandra
 from lockstead.stores.etcd import wire as etcd
 from lockstead.stores.gcs import wire as gcs
 from lockstead.stores.kept import map_of_text
@@ -204,6 +206,23 @@ def on_redlock(text: str, fields: Fields) -> None:
         assert redlock.outer_name(Space.MEMBER, place) == key
 
 
+def on_cassandra(text: str, fields: Fields) -> None:
+    drawn = UUID(int=7)
+    for map_of in (dict(fields), None, text, {text: None}, {1: 2}):
+        for granted in (1, -1, 2**70, text, None, float("nan")):
+            row = {"held": True, "granted": granted, "incarnation": drawn, "revision": drawn, "fields": map_of}
+            for one in (row, {**row, "held": None}, {**row, "held": text}, {**row, "incarnation": text}, {}):
+                read = cassandra.Row.of(one)
+                seen = read.snapshot(Space.LOCK)
+                assert sum(map(len, seen.fields.values())) <= RECORD_BYTES_MAX
+                said = cassandra.expected(seen.incarnation)
+                # who removes it names the very row
+                assert said is not None
+                assert (said.held, said.incarnation) == (read.held, read.incarnation) or read.held is False
+    cassandra.expected(text)
+    cassandra.expected_revision(text)
+
+
 def on_gcs(text: str, fields: Fields) -> None:
     place = gcs.Place("b", "p")
     for space in Space:
@@ -251,6 +270,6 @@ TARGETS: Final[dict[str, Target]] = {
     one.__name__.replace("_", "-"): one
     for one in (
         *(record, member, listed, audit, unclean, ticket, sequencer, url, kept, handed_over),
-        *(on_redis, on_redlock, on_etcd, on_gcs, on_zookeeper, on_postgres),
+        *(on_redis, on_redlock, on_cassandra, on_etcd, on_gcs, on_zookeeper, on_postgres),
     )
 }

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lockstead.aio_lease import AsyncLease
     from lockstead.batch import Batch
     from lockstead.fencing import FenceGuard, ObjectFloor, RowFloor
-    from lockstead.holding import AuditEntry, Breaking, Holding
+    from lockstead.holding import AuditEntry, Breaking, Contender, Holding
     from lockstead.lease import Lease
 
 __version__ = "0.1.0"
@@ -48,6 +48,7 @@ __all__ = [
     "Batch",
     "Breaking",
     "Client",
+    "Contender",
     "Ending",
     "FenceGuard",
     "Holding",
@@ -80,6 +81,7 @@ _WHEN_NAMED = {
     "AsyncLease": "aio_lease",
     "AsyncLock": "aio",
     "AuditEntry": "holding",
+    "Contender": "holding",
     "Batch": "batch",
     "Breaking": "holding",
     "FenceGuard": "fencing",

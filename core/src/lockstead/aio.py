@@ -15,7 +15,7 @@ from lockstead import aio_batch, conversations, opening
 from lockstead.aio_batch import AsyncBatch
 from lockstead.aio_lease import AsyncHold, AsyncLease, ask, converse
 from lockstead.events import Listener
-from lockstead.holding import AuditEntry, Breaking, Holding
+from lockstead.holding import AuditEntry, Breaking, Contender, Holding
 from lockstead.runtime.awaiting import aside
 from lockstead.runtime.engine import Engine
 from lockstead.settings import Given, Settings
@@ -205,6 +205,11 @@ class AsyncLock(opening.NamedLock):
         """Show who holds the lock, since when, why, until when, with which token; None if nobody does."""
         engine = await self._ready()
         return await converse(engine, self._settings, conversations.inspected(engine, self._key, self._settings))
+
+    async def contenders(self) -> list[Contender]:
+        """Show who waits for the lock, in the order of the queue; as `Lock.contenders`."""
+        engine = await self._ready()
+        return await aside(functools.partial(conversations.contenders, engine, self._key, self._settings))
 
     async def history(self) -> list[AuditEntry]:
         """Show the leases of this lock that were broken, the oldest first; kept as the store's page says."""

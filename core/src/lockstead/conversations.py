@@ -14,7 +14,7 @@ from typing import Final, NoReturn, TypeVar
 from lockstead import opening
 from lockstead.errors import LossReason, NotAcquired, StoreError, StoreRefused
 from lockstead.events import Attached, Detached, Released, ReleaseFailed, Renewed, Warned
-from lockstead.holding import AuditEntry, Breaking, Holding, audited, breaking, holding, listing
+from lockstead.holding import AuditEntry, Breaking, Contender, Holding, audited, breaking, contender, holding, listing
 from lockstead.protocol import release as leaving
 from lockstead.protocol.acquire import Contended, Grant, acquire
 from lockstead.protocol.commands import List, Read, Script, TokenSource, ask
@@ -33,6 +33,7 @@ from lockstead.runtime.keeper import Kept
 from lockstead.runtime.line import Waiter
 from lockstead.runtime.run import OVERTIME, Limits
 from lockstead.settings import Settings
+from lockstead.stores.port import ShowsQueue
 from lockstead.values import Duration, LeaseTicket, Name, Sequencer, Space, seconds
 
 L = TypeVar("L", bound=HeldLease)
@@ -406,6 +407,15 @@ def inspected(engine: Engine, key: str, settings: Settings) -> Script[Holding | 
     terms = engine.terms(settings)
     sight = yield from leaving.look(Name(key), terms)
     return None if sight is None or sight.record.ended else holding(key, sight, terms)
+
+
+def contenders(engine: Engine, key: str, settings: Settings) -> list[Contender]:
+    """Show who waits for a key, in the order of the store's queue; blocks. StoreRefused where a store knows none."""
+    engine.refuse_if_closed()
+    store = engine.store
+    if not isinstance(store, ShowsQueue):
+        raise StoreRefused(f"{engine.traits.scheme}: this store does not know who waits; etcd: and zk: do")
+    return [contender(standing) for standing in store.standing(Name(key), settings.request_timeout)]
 
 
 def freed(engine: Engine, key: str, settings: Settings, timeout: Duration | None) -> tuple[Script[Found], Limits]:

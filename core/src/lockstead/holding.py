@@ -20,6 +20,8 @@ from lockstead.values import Name, checked_key
 if TYPE_CHECKING:
     import pendulum
 
+    from lockstead.stores.port import Standing
+
 
 @dataclass(frozen=True, slots=True)
 class Holding:
@@ -75,6 +77,32 @@ class Holding:
     def alert_at(self) -> pendulum.DateTime | None:
         """From when on the work is overdue; None if its holder did not say."""
         return instant(self.alert_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One entry of the queue for a lock. holder is owner plus nonce, as the record will say once the lock is granted.
+
+    Either is empty where the store does not know. is_stray: no process of this library waits there, whatever stands
+    there; it keeps nobody waiting, and holder is its name in the store. since is a `pendulum` datetime in UTC.
+    """
+
+    holder: str
+    owner: str
+    since_epoch: float | None
+    is_stray: bool
+
+    @property
+    def since(self) -> pendulum.DateTime | None:
+        """Since when it waits, as far as that is known."""
+        return instant(self.since_epoch)
+
+
+def contender(standing: Standing) -> Contender:
+    """Show an entry of a queue."""
+    who = clean(standing.who)
+    owner = who if standing.is_stray else who.rpartition("/")[0] or who
+    return Contender(who, owner, standing.since, standing.is_stray)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lockstead.batch import Batch
     from lockstead.conversations import Asking
     from lockstead.events import Listener
-    from lockstead.holding import AuditEntry, Breaking, Holding
+    from lockstead.holding import AuditEntry, Breaking, Contender, Holding
     from lockstead.lease import Hold, Lease
     from lockstead.stores.port import Store
 
@@ -299,6 +299,16 @@ class Lock(opening.NamedLock):
 
         engine = self._open_now()
         return converse(engine, self._settings, conversations.inspected(engine, self._key, self._settings))
+
+    def contenders(self) -> list[Contender]:
+        """Show who waits for the lock, in the order of the queue: the first 100, and what else stands in it.
+
+        StoreRefused on stores that keep no queue: all but etcd and ZooKeeper. Of the threads and tasks of one client
+        that wait, one alone stands in the queue.
+        """
+        from lockstead import conversations
+
+        return conversations.contenders(self._open_now(), self._key, self._settings)
 
     def history(self) -> list[AuditEntry]:
         """Show the leases of this lock that were broken, the oldest first; kept as the store's page says."""

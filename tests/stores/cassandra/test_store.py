@@ -18,6 +18,7 @@ import pytest
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import ConstantReconnectionPolicy, ConstantSpeculativeExecutionPolicy, RetryPolicy
 
+import lockstead
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
 from lockstead.stores import url
@@ -26,6 +27,7 @@ from lockstead.stores.cassandra.url import where_of
 from lockstead.stores.examination import Severity
 from lockstead.stores.port import Examines, Store
 from lockstead.values import Name, Space
+from tests.access.test_roles import recipe
 from tests.servers.cassandra import CassandraServer
 from tests.servers.cassandra.place import EXECUTE, CassandraPlace, frames, session
 from tests.servers.proxy import Fault, Proxy
@@ -198,36 +200,68 @@ def test_a_name_that_is_longer_than_the_server_takes_is_refused(cassandra_place:
         assert "longer than" in refusal(text, Create(name, {}))
 
 
+HOSTILE = {
+    "it is not said whether it is held": "held = null",
+    "no count": "granted = null",
+    "a count below zero": "granted = -7",
+    "no incarnation": "incarnation = null",
+    "no revision": "revision = null",
+    "no fields": "fields = null",
+    "nothing at all": "held = null, granted = null, incarnation = null, revision = null, fields = null",
+    "a giant": "fields = {{'v': '1', 'identity': 'x', 'ttl': '60', 'purpose': '{giant}'}}",
+    "many fields": "fields = {{'v': '1', 'identity': 'x', 'ttl': '60', {many}}}",
+}
+
+
 @on_a_node
-def test_h24_a_row_that_does_not_say_whether_it_is_held_is_refused_and_named(
-    cassandra_place: CassandraPlace, space: str
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_h24_a_row_that_nobody_can_read_is_shown_beside_the_others_and_removed_by_an_operator(
+    cassandra_place: CassandraPlace, space: str, kind: str
 ) -> None:
+    many = ", ".join(f"'x{number}': '{'y' * 90}'" for number in range(700))
+    with opened(cassandra_place.url(space)) as store, session(cassandra_place.server.port) as asking:
+        with lockstead.Client(store) as client:
+            yum = client.lock("yum", ttl=60).acquire(timeout=LIMIT)
+            made = shows(store.perform(Create(APT, {"v": "1", "identity": "me", "ttl": "60"}), LIMIT))
+            setting = HOSTILE[kind].format(giant="y" * 3_000_000, many=many)
+            asking.execute(
+                f"UPDATE \"{space}\".lockstead_record SET {setting} WHERE space='lock' AND key='apt' AND part=''"
+            )
+            apt = client.lock("apt", ttl=60)
+            for ask in (apt.inspect, apt.try_acquire, lambda: apt.break_lease(reason="it is damaged")):
+                with pytest.raises(StoreRefused, match="'apt' is damaged") as refused:
+                    ask()
+                assert "\n" not in str(refused.value)
+            assert isinstance(store.perform(Create(APT, {}), LIMIT), Conflict)
+            assert not isinstance(store.perform(Remove(APT, f"1-{uuid4()}"), LIMIT), Removed)
+            if kind == "it is not said whether it is held":
+                assert not isinstance(store.perform(Remove(APT, made.incarnation), LIMIT), Removed)
+            shown = {one.key: one.problem for one in client.list()}
+            assert set(shown) == {"apt", "yum"}
+            assert shown["yum"] is None
+            assert shown["apt"] is not None
+            assert ("64 KiB" in shown["apt"]) == (kind in ("a giant", "many fields"))
+            done = apt.break_lease(reason="it is damaged", now=True)
+            assert done is not None
+            assert done.removed
+            assert apt.acquire(timeout=LIMIT).release()
+            assert yum.release()
+
+
+@on_a_node
+def test_a_count_of_grants_after_which_there_is_none_is_refused(cassandra_place: CassandraPlace, space: str) -> None:
     with opened(cassandra_place.url(space)) as store, session(cassandra_place.server.port) as asking:
         made = shows(store.perform(Create(APT, {}), LIMIT))
-        spoil(asking, space, "held")
-        for command in (Read(APT), Create(APT, {}), Extend(APT, {}, made.incarnation)):
-            with pytest.raises(StoreRefused, match="'apt'") as told:
-                store.perform(command, LIMIT)
-        assert [name for name, _ in store.perform(List(Space.LOCK), LIMIT).entries] == [APT]
-        asking.execute(str(told.value).partition("run: ")[2])
-        assert isinstance(store.perform(Read(APT), LIMIT), Absent)
-
-
-@on_a_node
-@pytest.mark.parametrize("column", ["granted", "incarnation", "revision", "fields"])
-def test_h24_a_row_with_a_column_missing_is_nobodys_and_not_free_and_can_be_removed(
-    cassandra_place: CassandraPlace, space: str, column: str
-) -> None:
-    with opened(cassandra_place.url(space)) as store, session(cassandra_place.server.port) as asking:
-        store.perform(Create(APT, {"identity": "me"}), LIMIT)
-        spoil(asking, space, column)
+        asking.execute(
+            f'UPDATE "{space}".lockstead_record SET granted = {2**63 - 1} '
+            "WHERE space='lock' AND key='apt' AND part=''"
+        )
         seen = shows(store.perform(Read(APT), LIMIT))
-        assert dict(seen.fields) == {"v": "1"}
-        assert isinstance(store.perform(Create(APT, {}), LIMIT), Conflict)
-        with pytest.raises(StoreRefused, match="damaged"):
-            store.perform(Extend(APT, {}, seen.incarnation), LIMIT)
-        assert isinstance(store.perform(Remove(APT, seen.incarnation, seen.revision), LIMIT), Removed)
-        assert isinstance(store.perform(Read(APT), LIMIT), Absent)
+        with pytest.raises(StoreRefused, match="none comes after it"):
+            store.perform(Replace(APT, {}, seen.incarnation, seen.revision), LIMIT)
+        assert isinstance(store.perform(Remove(APT, made.incarnation), LIMIT), Removed)
+        with pytest.raises(StoreRefused, match="none comes after it"):
+            store.perform(Create(APT, {}), LIMIT)
 
 
 @on_a_node
@@ -502,16 +536,25 @@ class TestRightsAndTls:
         with admin(strict.port) as asking:
             for role in ("nobody", "reader", "writer"):
                 asking.execute(f"CREATE ROLE IF NOT EXISTS {role} WITH password = 'p' AND login = true")
-            said = refusal(f"cassandra://nobody:p@{strict.address}/rights")
+            said = refusal(f"cassandra://nobody:p@{strict.address}/lockstead")
             for statement in said.partition("run: ")[2].split("; "):
                 asking.execute(statement)
-            asking.execute("GRANT SELECT ON KEYSPACE rights TO reader")
-            asking.execute("GRANT SELECT ON KEYSPACE rights TO writer")
-            asking.execute("GRANT MODIFY ON KEYSPACE rights TO writer")
-        with opened(f"cassandra://writer:p@{strict.address}/rights") as store:
-            shows(store.perform(Create(APT, {}), LIMIT))
-        assert "SELECT and MODIFY" in refusal(f"cassandra://nobody:p@{strict.address}/rights")
-        assert "SELECT and MODIFY" in refusal(f"cassandra://reader:p@{strict.address}/rights", Create(APT, {}))
+            for statement in (*recipe("Cassandra"), "GRANT lock_reader TO reader", "GRANT lock_contender TO writer"):
+                asking.execute(statement)
+        url = f"cassandra://{{}}:p@{strict.address}/lockstead"
+        with lockstead.connect(url.format("writer")) as writer, lockstead.connect(url.format("reader")) as reader:
+            lease = writer.lock("apt", ttl=60, owner="writer").acquire(timeout=LIMIT)
+            shown = reader.lock("apt").inspect()
+            assert shown is not None
+            assert shown.owner == "writer"
+            assert [one.key for one in reader.list()] == ["apt"]
+            with pytest.raises(StoreRefused, match="SELECT and MODIFY"):
+                reader.lock("apt").break_lease(reason="no", now=True)
+            assert writer.lock("apt").break_lease(reason="it hangs", now=True) is not None
+            assert [one.reason for one in reader.history("apt")] == ["it hangs"]
+            assert not lease.release()
+        assert "SELECT and MODIFY" in refusal(url.format("nobody"))
+        assert "SELECT and MODIFY" in refusal(url.format("reader"), Create(APT, {}))
 
     def test_tls_by_the_servers_certificate_and_what_does_not_match_is_refused(self, strict: CassandraServer) -> None:
         who = f"cassandra://cassandra:cassandra@{strict.address}/k"

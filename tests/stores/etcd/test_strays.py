@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 
 import pytest
 
+import lockstead
+from lockstead.cli.main import call
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Conflict, Create, Extend, List, Read, Remove, Removed, Snapshot
 from lockstead.stores.etcd.wire import b64
@@ -34,6 +38,30 @@ def test_a_stray_key_in_a_queue_blocks_nobody(etcd: EtcdPlace, store: Store, spa
     assert waiter.has_turn.wait(20.0)
     waiter.stop.set()
     shows(store.perform(taking("ben/1"), LIMIT))
+
+
+def test_who_waits_and_what_is_stray_is_shown_by_inspect_and_the_api(
+    etcd: EtcdPlace, space: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"{etcd.url(space)}#apt"
+    put(etcd, f"{space}/queue/apt/evil%1b[2J", "x" * 500_000)
+    lease = ask(etcd.server.port, "lease/grant", {"TTL": "600"})["ID"]
+    put(etcd, f"{space}/queue/apt/theirs%2F1", "1e999", lease)
+    with lockstead.connect(etcd.url(space)) as client:
+        stray, theirs = client.lock("apt").contenders()
+        assert (stray.is_stray, theirs.is_stray, theirs.owner, theirs.since) == (True, False, "theirs", None)
+        assert stray.holder.startswith("evil")
+        assert stray.holder.isprintable()
+        assert asyncio.run(lockstead.AsyncLock(url).contenders()) == [stray, theirs]
+    assert call(["inspect", url]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^  stray +evil.*stops nobody$", said, re.MULTILINE), said
+    assert re.search(r"^  waiting +theirs/1$", said, re.MULTILINE), said
+    assert call(["inspect", "--json", url]) == 0
+    waiting = json.loads(capsys.readouterr().out)["waiting"]
+    assert waiting[1] == {"owner": "theirs", "holder": "theirs/1", "since": None, "waited": None, "stray": False}
+    assert waiting[0]["stray"]
+    ask(etcd.server.port, "lease/revoke", {"ID": lease})
 
 
 def test_a_place_on_a_lease_is_somebodys_and_is_respected(etcd: EtcdPlace, store: Store, space: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from lockstead.errors import StoreRefused
-from lockstead.protocol.commands import Remove, Removed, Snapshot
+from lockstead.protocol.commands import Create, Remove, Removed, Snapshot
 from lockstead.stores.zookeeper.store import ZookeeperStore
 from lockstead.testing.conformance.base import is_a
 from tests.servers.zookeeper import ZookeeperServer, asked
@@ -36,6 +38,23 @@ def test_a_stray_node_in_a_queue_blocks_nobody(server: ZookeeperServer, store: Z
         is_a(Removed, store.perform(Remove(APT, first.incarnation), LIMIT))
         assert waiter.has_turn.wait(20.0)
         is_a(Snapshot, asks(store, "ben/1"))
+    finally:
+        waiter.end()
+
+
+def test_who_waits_and_what_is_stray_is_shown(server: ZookeeperServer, store: ZookeeperStore) -> None:
+    put(server, store, [ZERO, "evil"])
+    is_a(Snapshot, store.perform(Create(APT, {"v": "1", "identity": "anna/1"}, 60.0), LIMIT))
+    waiter = Standing(store, "ben/1")
+    try:
+        until(lambda: "ben/1" in [one.who for one in store.standing(APT, LIMIT)])
+        shown = {one.who: one for one in store.standing(APT, LIMIT)}
+        assert set(shown) <= {"ben/1", ZERO, "evil"}
+        assert shown["evil"].is_stray
+        assert not shown["ben/1"].is_stray
+        since = shown["ben/1"].since
+        assert since is not None
+        assert abs(since - time.time()) < LIMIT
     finally:
         waiter.end()
 

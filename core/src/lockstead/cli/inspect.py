@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from lockstead.cli.exits import Exit
+from lockstead.cli.exits import Exit, say
 from lockstead.cli.options import as_json, lock_at, opened, tell_unmade
 from lockstead.cli.output import out, out_json, wants_colours
+from lockstead.errors import StoreError
 
 if TYPE_CHECKING:
-    from lockstead.holding import Holding
+    from collections.abc import Sequence
+
+    from lockstead.holding import Contender, Holding
+    from lockstead.lock import Lock
 
 EPILOG: Final = """\b
 Examples:
@@ -33,31 +37,43 @@ Exit codes: 0 shown, whether it is held or free, or
 @click.option("--exit-code", is_flag=True, help="Exit with 75 if somebody holds it.")
 @as_json()
 def inspect(url: str, exit_code: bool, json: bool) -> int:
-    """Show who holds the lock at URL, since when, why, until when."""
+    """Show who holds the lock at URL, since when, why, until when; and who waits, where the store keeps a queue."""
+    from lockstead.stores.port import ShowsQueue
+
     named = lock_at(url)
     with opened(named.store) as client:
-        held = client.lock(named.key, **named.settings).inspect()
+        lock = client.lock(named.key, **named.settings)
+        held = lock.inspect()
+        waiting = _waiting(lock) if isinstance(client._engine.store, ShowsQueue) else None
         tell_unmade(client)
-    from lockstead.cli.showing import TAKEABLE, facts, state_of
+    from lockstead.cli.showing import TAKEABLE, facts, state_of, waiting_facts
 
     now = time.time()
     if json:
-        out_json(facts(named.key, held, now))
+        out_json({**facts(named.key, held, now), "waiting": waiting_facts(waiting, now)})
     else:
-        out(in_full(named.key, held, now, colours=wants_colours(sys.stdout)))
+        out(in_full(named.key, held, now, waiting or (), colours=wants_colours(sys.stdout)))
     return Exit.NOT_ACQUIRED if exit_code and state_of(held, now) not in TAKEABLE else Exit.OK
 
 
-def in_full(key: str, held: Holding | None, now: float, *, colours: bool) -> str:
+def _waiting(lock: Lock) -> list[Contender] | None:
+    try:
+        return lock.contenders()
+    except StoreError as error:
+        say(f"who waits is not known: {error}")
+        return None
+
+
+def in_full(key: str, held: Holding | None, now: float, waiting: Sequence[Contender] = (), *, colours: bool) -> str:
     """Give all that is known of a lock, in lines for people."""
-    from lockstead.cli.showing import URGENT, details, headline, state_of
+    from lockstead.cli.showing import URGENT, details, headline, queue, state_of
 
     first = headline(key, held, now)
     if colours:
         first = click.style(first, bold=True, fg="red" if state_of(held, now) in URGENT else None)
     lines = [first]
     before = ""
-    for name, text in details(held, now) if held is not None else ():
+    for name, text in (*(details(held, now) if held is not None else ()), *queue(waiting, now)):
         shown = "" if name == before else name
         before = name
         lines.append(f"  {click.style(f'{shown:<9}', dim=True) if colours else f'{shown:<9}'}  {text}")

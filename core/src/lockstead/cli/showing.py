@@ -6,7 +6,7 @@ terminal obeys it. Instants are of the writers' wall clocks, compared with this 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.cli.exits import plain
@@ -15,7 +15,7 @@ from lockstead.runtime.engine import in_words
 from lockstead.values import Sequencer
 
 if TYPE_CHECKING:
-    from lockstead.holding import AuditEntry, Holding
+    from lockstead.holding import AuditEntry, Contender, Holding
 
 TAKEABLE: Final = ("free", "expired")
 """States in which who asks next gets the lock."""
@@ -99,6 +99,26 @@ def facts(key: str, held: Holding | None, now: float) -> dict[str, Any]:
     }
 
 
+def waiting_facts(waiting: Sequence[Contender] | None, now: float) -> list[dict[str, Any]] | None:
+    """Give a queue for JSON; None where the store keeps none."""
+    if waiting is None:
+        return None
+    return [
+        {
+            "owner": one.owner,
+            "holder": one.holder,
+            "since": instant(one.since_epoch),
+            "waited": _rounded(_waited(one, now)),
+            "stray": one.is_stray,
+        }
+        for one in waiting
+    ]
+
+
+def _waited(one: Contender, now: float) -> float | None:
+    return None if one.since_epoch is None else max(0.0, now - one.since_epoch)
+
+
 def _rounded(duration: float | None) -> float | None:
     return None if duration is None else round(duration, 3)
 
@@ -168,6 +188,20 @@ def details(held: Holding, now: float) -> Iterator[tuple[str, str]]:
             yield name, plain(text)
     for line in (held.backtrace or "").splitlines():
         yield "backtrace", plain(line)
+
+
+def queue(waiting: Sequence[Contender], now: float) -> Iterator[tuple[str, str]]:
+    """Yield a line for each entry of a queue."""
+    for one in waiting:
+        who = plain(one.holder) or "somebody unknown"
+        if one.is_stray:
+            yield "stray", f"{who} stands in the queue; nobody waits there, and it stops nobody"
+        else:
+            yield "waiting", " ".join(text for text in (who, _for(_waited(one, now))) if text)
+
+
+def _for(duration: float | None) -> str | None:
+    return None if duration is None else f"for {in_words(duration)}"
 
 
 def _with_renewal(held: Holding) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Command, Traits
@@ -95,6 +95,35 @@ class Queues(Waits, Protocol):
 
         A `queue` of the same asker that is still under way, or a request of it that arrives late, must not bring it
         back. Called again after an error, for as long as the process lives.
+        """
+        ...
+
+
+class Standing(NamedTuple):
+    """One entry of a queue: who it is for, since when (seconds since the epoch, for people), and whether it is stray.
+
+    who is empty, and since None, where that is not known. A stray entry is no place that this library took: it keeps
+    nobody waiting.
+    """
+
+    who: str
+    since: float | None = None
+    is_stray: bool = False
+
+
+STANDINGS_MAX: Final = 100
+"""Entries of a queue that are shown, the first of it."""
+
+
+@runtime_checkable
+class ShowsQueue(Protocol):
+    """A store that can tell who waits for a lock."""
+
+    def standing(self, name: Name, limit: float) -> Sequence[Standing]:
+        """Give the first entries of a key's queue, in its order, within `limit` seconds; raises what `perform` raises.
+
+        At most STANDINGS_MAX. A waiter that the store has not heard of yet, or that waits in its own process's line,
+        is not among them.
         """
         ...
 

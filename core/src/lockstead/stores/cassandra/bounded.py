@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import math
 import socket
+import struct
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from cassandra import cluster
 from cassandra.connection import ConnectionException
+from cassandra.protocol import ResultMessage, _ProtocolHandler
 
+from lockstead.reading import RECORD_BYTES_MAX, TOO_LARGE
 from lockstead.stores.bounds import LISTING_MAX, BoundedSocket, Bounds
+from lockstead.stores.kept import unreadable
 from lockstead.stores.transport import is_local
 
 
@@ -48,6 +52,30 @@ def bounded(names: Mapping[str, str], *, refuses_clear: bool = False) -> type[An
                 self.defunct(ConnectionException("a frame is announced that is longer than any answer", self.endpoint))
 
     return Bounded
+
+
+class _Rows(ResultMessage):  # type: ignore[misc]  # compiled, without types; with another name it would be the driver's
+    """Rows of which no value is decoded that is larger than a record."""
+
+    @staticmethod
+    def recv_row(f: Any, colcount: int) -> list[bytes | None]:
+        row = ResultMessage.recv_row(f, colcount)
+        return [_TOO_LARGE if value is not None and len(value) > RECORD_BYTES_MAX else value for value in row]
+
+
+class BoundedRows(_ProtocolHandler):  # type: ignore[misc]  # compiled, without types
+    """How a session reads what it is answered. Only fields can be too large: nothing else of a row is so long."""
+
+    message_types_by_opcode: Any = {**_ProtocolHandler.message_types_by_opcode, ResultMessage.opcode: _Rows}  # noqa: RUF012
+
+
+def _map_as_sent(fields: Mapping[str, str]) -> bytes:
+    """Write a `map<text, text>` as a server sends it."""
+    texts = [text.encode() for pair in fields.items() for text in pair]
+    return struct.pack("!i", len(fields)) + b"".join(struct.pack("!i", len(text)) + text for text in texts)
+
+
+_TOO_LARGE: Final = _map_as_sent(unreadable(TOO_LARGE))
 
 
 def _one_frame() -> Bounds:

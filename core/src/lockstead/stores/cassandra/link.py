@@ -27,7 +27,7 @@ from cassandra.query import PreparedStatement, dict_factory
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.cassandra import rows
-from lockstead.stores.cassandra.bounded import bounded, names_of
+from lockstead.stores.cassandra.bounded import BoundedRows, bounded, names_of
 from lockstead.stores.cassandra.errors import (
     PROTOCOL,
     failure,
@@ -100,7 +100,13 @@ class Link:
         if left <= 0:
             raise StoreUnavailable(f"{self._where.url}: no time was left to send the request")
         answer = _Answer()
-        bound = opened.prepared[statement].bind(values)
+        try:
+            bound = opened.prepared[statement].bind(values)
+        except Exception as error:
+            raise StoreRefused(
+                f"{self._where.url}: {rows.TABLE} has other columns than lockstead makes; drop it, or take another "
+                "keyspace"
+            ) from error
         future = opened.session.execute_async(bound, timeout=left, execution_profile=opened.profile)
         future.add_callbacks(answer.give, answer.fail)
         found: Found = []
@@ -262,6 +268,7 @@ def connect(where: Where, make: MakeCluster) -> Opened:
             session = made.connect()
         except Exception as error:
             raise unreachable(error, where.url) from error
+        session.client_protocol_handler = BoundedRows
         profile = _profile(session)
         return Opened(made, session, profile, _prepared(session, profile, where))
     except BaseException:

@@ -12,6 +12,8 @@ from uuid import UUID, uuid4
 
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Snapshot
+from lockstead.reading import whole
+from lockstead.stores.kept import DAMAGED, NO_HEAD, bounded, unreadable
 from lockstead.values import Name, Space
 
 TABLE: Final = "lockstead_record"
@@ -37,10 +39,10 @@ UPDATE: Final = (
 )
 FREE: Final = (
     "UPDATE {into} SET held = false, revision = ?, fields = {{}} "
-    "WHERE space = ? AND key = ? AND part = ? IF held = true AND incarnation = ?"
+    "WHERE space = ? AND key = ? AND part = ? IF held = ? AND incarnation = ?"
 )
 FREE_AT: Final = FREE + " AND revision = ?"
-DELETE: Final = "DELETE FROM {into} WHERE space = ? AND key = ? AND part = ? IF held = true AND incarnation = ?"
+DELETE: Final = "DELETE FROM {into} WHERE space = ? AND key = ? AND part = ? IF held = ? AND incarnation = ?"
 DELETE_AT: Final = DELETE + " AND revision = ?"
 WRITES: Final = (INSERT, UPDATE, FREE, FREE_AT, DELETE, DELETE_AT)
 
@@ -52,13 +54,15 @@ LIST_KEY: Final = (
 LIST_ALL: Final = "SELECT space, key, part, held, granted, incarnation, revision, fields FROM {into}"
 SERIAL_READS: Final = (READ, LIST_KEY)
 
-UNREADABLE: Final = {"v": "1"}
-"""What is shown of a damaged row: the table is ours, so the record is one of ours that says nothing. An operator can
-remove it; to everybody else it is neither free nor anybody's."""
+GRANTED_MAX: Final = 2**63 - 1
+"""The last count that the column holds."""
 
 
 class Row(NamedTuple):
-    """A row as it stands. What is None has been damaged; granted counts grants and outlives them."""
+    """A row as it stands. What is None has been damaged; granted counts grants and outlives them.
+
+    A row that does not say whether it is held is held, and by nobody: an operator can remove it.
+    """
 
     held: bool | None
     granted: int | None
@@ -68,14 +72,14 @@ class Row(NamedTuple):
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Row:
-        """Read what the driver gives for a row."""
-        fields = found.get("fields")
+        """Read what the driver gives for a row: of other types than ours are the columns of somebody else's table."""
+        held, granted, fields = found.get("held"), found.get("granted"), found.get("fields")
         return cls(
-            found.get("held"),
-            found.get("granted"),
-            found.get("incarnation"),
-            found.get("revision"),
-            None if fields is None else dict(fields),
+            held if isinstance(held, bool) else None,
+            granted if isinstance(granted, int) and 0 <= granted <= GRANTED_MAX else None,
+            _uuid(found.get("incarnation")),
+            _uuid(found.get("revision")),
+            bounded(fields) if isinstance(fields, Mapping) else None,
         )
 
     @property
@@ -92,7 +96,8 @@ class Row(NamedTuple):
     @property
     def incarnation_text(self) -> str:
         """The incarnation with the count of its grant before it, so that who replaces it knows the next count."""
-        return f"{self.granted or 0}-{self.incarnation or ''}"
+        damaged = DAMAGED if self.held is None else ""
+        return f"{damaged}{self.granted or 0}-{self.incarnation or ''}"
 
     @property
     def revision_text(self) -> str:
@@ -102,12 +107,20 @@ class Row(NamedTuple):
     def snapshot(self, space: Space) -> Snapshot:
         """Show the row. Only a lock's count outlives the record, so only there it is a token."""
         token = self.granted if space is Space.LOCK else None
-        fields = self.fields if self.is_sound and self.fields is not None else UNREADABLE
+        fields = self.fields if self.is_sound and self.fields is not None else unreadable(NO_HEAD)
         return Snapshot(dict(fields), self.incarnation_text, self.revision_text, token=token)
 
 
 def granted_row(fields: Mapping[str, str], after: int, wall: float) -> Row:
-    """Give the row of a new incarnation: its count is above the last one, and above it even if that was forgotten."""
+    """Give the row of a new incarnation: its count is above the last one, and above it even if that was forgotten.
+
+    StoreRefused where no count is above it.
+    """
+    if after >= GRANTED_MAX:
+        raise StoreRefused(
+            f"the count of grants of this key is {after}, and none comes after it: somebody else wrote it; let an "
+            "administrator delete its row, and begin anew whatever checks its tokens"
+        )
     drawn = uuid4()
     return Row(True, max(after + 1, int(wall * 1000)), drawn, drawn, dict(fields))
 
@@ -117,11 +130,15 @@ def extended_row(row: Row, fields: Mapping[str, str]) -> Row:
     return row._replace(revision=uuid4(), fields={**(row.fields or {}), **fields})
 
 
-def expected(incarnation: str) -> tuple[int, UUID | None] | None:
-    """Read `incarnation_text`; None for what is none, and so stands nowhere."""
-    count, dash, drawn = incarnation.partition("-")
+def expected(incarnation: str) -> Row | None:
+    """Read `incarnation_text`: held, granted and incarnation of a row. None for what is none, and so stands nowhere."""
+    damaged = incarnation.startswith(DAMAGED)
+    text, dash, drawn = incarnation.removeprefix(DAMAGED).partition("-")
+    count = whole(text)
+    if count is None or not dash:
+        return None
     try:
-        return (int(count), UUID(drawn) if drawn else None) if dash else None
+        return Row(None if damaged else True, count, UUID(drawn) if drawn else None, None, None)
     except ValueError:
         return None
 
@@ -141,10 +158,5 @@ def at(name: Name) -> tuple[str, str, str]:
     return name.space.value, name.key, name.part
 
 
-def deletion(keyspace: str, name: Name) -> str:
-    """Give the statement with which an administrator removes a row, as it is typed."""
-    space, key, part = (text.replace("'", "''") for text in at(name))
-    return (
-        f'DELETE FROM "{keyspace}".{TABLE} '  # noqa: S608 - to be read and typed, never run from here
-        f"WHERE space = '{space}' AND key = '{key}' AND part = '{part}' IF EXISTS"
-    )
+def _uuid(said: object) -> UUID | None:
+    return said if isinstance(said, UUID) else None

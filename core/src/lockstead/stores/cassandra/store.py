@@ -112,18 +112,10 @@ class CassandraStore:
         return Absent() if row is None else row.snapshot(name.space)
 
     def _find(self, name: Name, ends_at: float) -> Row | None:
-        """Give the row of a record that is held; None if there is none."""
+        """Give the row of a record that is held, or does not say; None if there is none."""
         found = self._link.ask(rows.READ, at(name), ends_at)
         row = Row.of(found[0]) if found else None
-        return row if row is not None and self._is_held(row, name) else None
-
-    def _is_held(self, row: Row, name: Name) -> bool:
-        if row.held is None:
-            raise StoreRefused(
-                f"the row of {name.key!r} in {self.url} is damaged: it does not say whether it is held; let an "
-                f"administrator run: {rows.deletion(self._where.keyspace, name)}"
-            )
-        return row.held
+        return row if row is not None and row.held is not False else None
 
     def _list(self, command: List, ends_at: float) -> Listing:
         space = command.space
@@ -149,7 +141,7 @@ class CassandraStore:
         if refused is None:
             return made.snapshot(space)
         row = Row.of(refused)
-        if self._is_held(row, name):
+        if row.held is not False:
             return Conflict()
         made = rows.granted_row(command.fields, row.granted or 0, self._wall())
         return Conflict() if self._swap(name, row, made, ends_at) is not None else made.snapshot(space)
@@ -158,9 +150,8 @@ class CassandraStore:
         state, revision = rows.expected(command.incarnation), rows.expected_revision(command.revision)
         if state is None or revision is None:
             return self._mismatch(command.name, ends_at)
-        granted, incarnation = state
-        row = Row(True, granted, incarnation, revision[0], None)
-        made = rows.granted_row(command.fields, granted, self._wall())
+        row = state._replace(revision=revision[0])
+        made = rows.granted_row(command.fields, state.granted or 0, self._wall())
         refused = self._swap(command.name, row, made, ends_at)
         return made.snapshot(command.name.space) if refused is None else _unmet(refused)
 
@@ -192,7 +183,7 @@ class CassandraStore:
         if state is None or revision is None:
             return self._mismatch(name, ends_at)
         drawn = uuid4()
-        expects = (*at(name), state[1], *revision)
+        expects = (*at(name), state.held, state.incarnation, *revision)
         if name.space is Space.LOCK:
             statement = rows.FREE if command.revision is None else rows.FREE_AT
             refused = self._refusal(self._link.ask(statement, (drawn, *expects), ends_at), drawn)
@@ -216,7 +207,7 @@ class CassandraStore:
         seen = found[0]
         # a refusal that shows what only we can have written is a success, told by the second of two deliveries
         is_ours = drawn is not None and seen.get("revision") == drawn
-        return None if seen["[applied]"] or is_ours else seen
+        return None if seen.get("[applied]") or is_ours else seen
 
     def _mismatch(self, name: Name, ends_at: float) -> Conflict | Absent:
         """Answer a command that expects a state which no row can be in."""
@@ -251,4 +242,4 @@ class CassandraStore:
 
 def _unmet(refused: Mapping[str, object]) -> Conflict | Absent:
     """Answer a command whose expectation was not met: a row that is not there shows nothing."""
-    return Conflict() if refused.get("held") else Absent()
+    return Absent() if Row.of(refused).held is False or "incarnation" not in refused else Conflict()

@@ -8,15 +8,20 @@ refused. If the lease is gone, so is the place, and whatever would still hang it
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from lockstead.errors import OutcomeUnknown, StoreUnavailable
+from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.protocol.record import number
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd import wire
 from lockstead.stores.etcd.errors import LeaseGone, each_answered
 from lockstead.stores.etcd.steps import TURNS_MAX, Steps, ask, cleared, end, grant, record_in
 from lockstead.stores.etcd.wire import Json, Kv, Root
+from lockstead.stores.port import STANDINGS_MAX, Standing
 from lockstead.values import Name
 
 SESSION_TTL: Final = 10
@@ -81,6 +86,8 @@ class Line:
 
     root: Root
     session: Session | None = None
+    wall: Callable[[], float] = time.time
+    """Seconds since the epoch, noted with a place for people to read."""
     places: dict[tuple[str, str], Place] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -185,7 +192,9 @@ class Line:
             shows = [{"request_range": {"key": wire.b64(one)}} for one in (key, guard)]
             before, place.doubt = place.doubt, session
             try:
-                body = yield from ask(wire.txn("Queue", expected, [wire.put(key, "", session.lease)], shows))
+                body = yield from ask(
+                    wire.txn("Queue", expected, [wire.put(key, number(self.wall()), session.lease)], shows)
+                )
             except StoreUnavailable:
                 place.doubt = before
                 raise
@@ -236,6 +245,21 @@ class Line:
             record=record_in(record),
             revision=int(body["header"]["revision"]),
         )
+
+    def shown(self, key: str) -> Steps[list[Standing]]:
+        """Show the first entries of a queue, in its order."""
+        queue = self.root.queue(key)
+        order = {"limit": str(STANDINGS_MAX), "sort_order": "ASCEND", "sort_target": "CREATE", "keys_only": True}
+        body = yield from ask(wire.range_of("Range", queue, wire.end_of(queue), **order))
+        found = body.get("kvs", [])
+        # what is noted with a place is for people: it may be a giant, and hides nobody
+        noted: dict[str, str] = {}
+        with suppress(StoreError):
+            looks = [{"request_range": {"key": item["key"]}} for item in found if wire.is_place(item)]
+            body = yield from ask(wire.txn("Look", [], looks, []))
+            kept = [item for one in body.get("responses", ()) for item in one["response_range"].get("kvs", ())]
+            noted = {item["key"]: item.get("value", "") for item in kept}
+        return [wire.standing(queue, item, noted.get(item["key"], "")) for item in found]
 
     def leave(self, key: str, asker: str) -> Steps[None]:
         """Give up a place, so that no request that is still under way brings it back."""

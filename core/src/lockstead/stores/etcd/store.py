@@ -29,6 +29,7 @@ from lockstead.stores.etcd.transport import MISTAKE_LIMIT, Members, looks_mistak
 from lockstead.stores.etcd.waits import Waiting
 from lockstead.stores.etcd.wire import Request, Response
 from lockstead.stores.loops import PerLoop
+from lockstead.stores.port import Standing
 from lockstead.stores.transport import transport
 
 if TYPE_CHECKING:
@@ -191,6 +192,10 @@ class EtcdStore:
     def leave(self, name: Name, asker: str, limit: float) -> None:
         """Give up a place in the queue."""
         self._waiting.leave(name, asker, limit)
+
+    def standing(self, name: Name, limit: float) -> list[Standing]:
+        """Show the first of a key's queue."""
+        return self._carried(self._talker.line.shown(name.key), limit)
 
     # --- examining -----------------------------------------------------------------------------------------------
 

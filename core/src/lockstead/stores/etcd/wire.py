@@ -19,8 +19,9 @@ from urllib.parse import quote, unquote
 
 from lockstead.frozen import frozen
 from lockstead.protocol.commands import Snapshot
-from lockstead.reading import RECORD_BYTES_MAX, TOO_LARGE
+from lockstead.reading import RECORD_BYTES_MAX, TOO_LARGE, instant
 from lockstead.stores.kept import NO_HEAD, NO_MAP, bounded, unreadable
+from lockstead.stores.port import Standing
 from lockstead.values import Name, Space
 
 PREFIX_BYTES_MAX: Final = 512
@@ -30,6 +31,9 @@ PAGE: Final = 1000
 NO_LEASE: Final = "0"
 SLOTS: Final = ("a", "b")
 _SLOT_ENDS: Final = frozenset(f":{slot}" for slot in SLOTS)
+NOTED_MAX: Final = 64
+"""Characters, as JSON has them, of what is noted with a place in a queue."""
+
 STANDS_MAX: Final = 9e9
 """Seconds: the longest lease that etcd grants."""
 
@@ -176,6 +180,17 @@ def _value(encoded: str) -> tuple[dict[str, str], float, bool]:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return unreadable(NO_MAP), 0.0, False
     return bounded(fields), stands, lease == "alone"
+
+
+def is_place(item: Json) -> bool:
+    """Tell whether a key of a queue is a place: one without a lease is nobody's."""
+    return bool(item.get("lease", NO_LEASE) != NO_LEASE)
+
+
+def standing(queue: str, item: Json, noted: str) -> Standing:
+    """Show one key of a queue. noted: the value with it."""
+    who = unquote(text(item["key"]).removeprefix(queue), errors="replace")
+    return Standing(who, instant(text(noted)) if len(noted) < NOTED_MAX else None, not is_place(item))
 
 
 def first_of(found: list[Json]) -> Json:

@@ -18,9 +18,10 @@ from typing import Any, Final
 from kazoo import exceptions as kz
 
 from lockstead.errors import StoreError
+from lockstead.stores.port import STANDINGS_MAX, Standing
 from lockstead.stores.zookeeper.answers import outcome
 from lockstead.stores.zookeeper.bells import Bell, Bells
-from lockstead.stores.zookeeper.names import Tree, in_order
+from lockstead.stores.zookeeper.names import NOTED_MAX, Tree, in_order, standing
 from lockstead.stores.zookeeper.steps import Ask, Flow, cleared, make
 from lockstead.stores.zookeeper.wire import Wire
 from lockstead.values import Name
@@ -200,7 +201,9 @@ class Line:
                     raise _Stopped
                 if stand.making is None:
                     ask = Ask(
-                        lambda client: (client.create_async(f"{queue}/{stand.guid}-", b"", None, True, True),),
+                        lambda client: (
+                            client.create_async(f"{queue}/{stand.guid}-", stand.asker.encode(), None, True, True),
+                        ),
                         writes=True,
                     )
                     stand.making = self._wire.send(client, ask, max(ends_at, time.monotonic() + 1.0))[0]
@@ -225,6 +228,30 @@ class Line:
     def _ask(self, client: Any, ask: Ask, ends_at: float, is_over: Callable[[float], bool]) -> Any:
         results = self._wire.send(client, ask, max(ends_at, time.monotonic() + 1.0))
         return _answer(results[-1], ends_at, is_over, writes=ask.writes)
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    def shown(self, name: Name) -> Flow[list[Standing]]:
+        """Show the first entries of a queue, in its order; behind them what is no place of ours."""
+        queue = self._tree.queue(name)
+        found = (yield _whole(queue))[0]
+        if isinstance(found, kz.NoNodeError):
+            return []
+        order = in_order(found)
+        strays = sorted(set(found) - set(order))
+        some = [*order, *strays][:STANDINGS_MAX]
+        if not some:
+            return []
+        stats = yield Ask(lambda client: [client.exists_async(f"{queue}/{node}") for node in some])
+        standings = {node: standing(node, stat) for node, stat in zip(some, stats, strict=True) if stat is not None}
+        sized = zip(some, stats, strict=True)
+        small = [node for node, stat in sized if stat is not None and 0 < stat.dataLength <= NOTED_MAX]
+        if small:
+            found = yield Ask(lambda client: [client.get_async(f"{queue}/{node}") for node in small])
+            for node, said in zip(small, found, strict=True):
+                if not standings[node].is_stray and not isinstance(said, Exception):
+                    standings[node] = standings[node]._replace(who=said[0].decode("utf-8", "replace"))
+        return list(standings.values())
 
     # --- leaving -------------------------------------------------------------------------------------------------
 

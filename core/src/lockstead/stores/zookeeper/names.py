@@ -10,10 +10,11 @@ import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
-from lockstead.reading import RECORD_BYTES_MAX
+from lockstead.reading import RECORD_BYTES_MAX, on_calendar
+from lockstead.stores.port import Standing
 from lockstead.values import Name, Space
 
 _SEPARATOR: Final = ","
@@ -22,6 +23,9 @@ _SEPARATOR: Final = ","
 _MARK: Final = re.compile(r"[0-9a-f]{32}")
 
 _PLACE: Final = re.compile(r"([0-9a-f]{32})-(-?[0-9]{10})")
+
+NOTED_MAX: Final = 1000
+"""Bytes of what is noted with a place in a queue."""
 
 ESCAPED_MAX: Final = 4096
 """Keys whose escaped form is kept at hand: each command of a lock needs it once or twice."""
@@ -86,6 +90,12 @@ def in_order(places: list[str]) -> list[str]:
     """Sort the places of a queue as they were taken; what is no place of ours is left out."""
     found = [match for match in map(_PLACE.fullmatch, places) if match is not None]
     return [match[0] for match in sorted(found, key=lambda match: int(match[2]))]
+
+
+def standing(node: str, stat: Any) -> Standing:
+    """Show one node of a queue, by what is known of it; one that no session holds is no place of ours."""
+    is_stray = _PLACE.fullmatch(node) is None or not stat.ephemeralOwner
+    return Standing(node if is_stray else "", on_calendar(stat.ctime / 1000), is_stray)
 
 
 def written(mark: str, fields: dict[str, str]) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
+from lockstead.stores.port import Standing
 from lockstead.stores.zookeeper.commands import Commands
 from lockstead.stores.zookeeper.line import Line
 from lockstead.stores.zookeeper.names import Tree
@@ -83,6 +84,11 @@ class ZookeeperStore:
     def leave(self, name: Name, asker: str, limit: float) -> None:
         """Give up the place of an asker, if there is one."""
         self._line.leave(name, asker, limit)
+
+    def standing(self, name: Name, limit: float) -> list[Standing]:
+        """Show the first of a key's queue."""
+        shown: list[Standing] = self._wire.run(self._line.shown(name), limit)
+        return shown
 
     @property
     def behind(self) -> Mapping[Promise, str]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from lockstead.protocol.commands import Conflict, Create, Extend, Read, Remove, Replace, Snapshot
-from lockstead.stores.port import Queues, Store
+from lockstead.stores.port import Queues, ShowsQueue, Store
 from lockstead.testing.conformance.base import Ask, Suite, is_a, require, shows
 from lockstead.values import Name
 
@@ -33,6 +33,28 @@ class QueueConformance(Suite):
         ask(Remove(APT, granted.incarnation))
         require(second.turn() is True, "the second in line was not told that its turn has come")
         shows(twin.perform(_taking("second"), self.limit))
+
+    def test_who_waits_is_shown_in_the_order_of_the_queue(self, store: Store, twin: Store, ask: Ask) -> None:
+        if not isinstance(store, ShowsQueue):
+            return
+        require(list(store.standing(APT, self.limit)) == [], "somebody is shown where nobody waits")
+        began = time.time()
+        held = shows(ask(_taking("holder")))
+        first, second = _InLine(store, "me/first", self.limit), _InLine(twin, "me/second", self.limit)
+        first.begin()
+        second.begin()
+        for looks in (store, twin):
+            seen = is_a(ShowsQueue, looks).standing(APT, self.limit)  # type: ignore[type-abstract]
+            require([one.who for one in seen] == ["me/first", "me/second"], f"who waits is shown as {seen}")
+            require(not any(one.is_stray for one in seen), "a waiter is taken for something stray")
+            # by two clocks, to the second
+            told = all(one.since is None or abs(one.since - began) < 60 + self.limit for one in seen)
+            require(told, f"since when it waits is told wrongly: {seen}")
+        for line, place in ((first, store), (second, twin)):
+            line.stops()
+            is_a(Queues, place).leave(APT, line.asker, self.limit)  # type: ignore[type-abstract]
+        require(list(store.standing(APT, self.limit)) == [], "who has left is shown still")
+        ask(Remove(APT, held.incarnation))
 
     def test_who_was_granted_the_lock_stands_in_line_no_more(self, store: Store, ask: Ask) -> None:
         held = shows(ask(_taking("holder")))
@@ -107,7 +129,7 @@ class _InLine:
 
     def __init__(self, store: Store, asker: str, limit: float) -> None:
         self._queue: Callable[..., bool] = is_a(Queues, store).queue  # type: ignore[type-abstract]
-        self._asker = asker
+        self.asker = asker
         self._limit = limit
         self._result: bool | None = None
         self._stop = threading.Event()
@@ -115,7 +137,7 @@ class _InLine:
         self._thread = threading.Thread(target=self._stand, daemon=True)
 
     def _stand(self) -> None:
-        self._result = self._queue(APT, self._asker, self._limit, self._is_over)
+        self._result = self._queue(APT, self.asker, self._limit, self._is_over)
 
     def _is_over(self, seconds: float) -> bool:
         self._looked.release()
