@@ -35,14 +35,21 @@ def test_a_date_within_what_is_allowed_is_ok_and_beyond_it_a_warning() -> None:
 
 
 def test_answers_that_do_not_calibrate_are_counted_and_a_warning_if_they_are_most() -> None:
-    good, bad = sight(0.5, 0.0), sight(30.0, 0.0)
+    good, bad = sight(0.5, 0.0), sight(0.5, 0.0, took=9.0)
     kinds = [severities([good] * most + [bad] * 2)["clock.calibration"] for most in (1, 2)]
     assert kinds == [Severity.WARNING, Severity.OK]
     findings = {one.check: one for one in of_time([good, bad], DATED)}
     assert "1 of 2" in findings["clock.calibration"].text
-    assert findings["clock.calibration"].figures["date_minus_updated_min_s"] == -30.0
+    assert findings["clock.calibration"].figures["date_minus_updated_min_s"] == -0.5
     assert findings["clock.calibration"].figures["date_minus_updated_max_s"] == -0.5
     assert severities([sight(0.5, 0.0), sight(0.5, 0.0, took=9.0)])["clock.calibration"] is Severity.OK, "a slow one"
+
+
+@pytest.mark.parametrize("off", [-3600.0, 30.0, 3600.0])
+def test_one_date_that_is_wrong_is_a_warning_among_any_number_that_are_right(off: float) -> None:
+    found = {one.check: one for one in of_time([*[sight(0.5, 0.0)] * 9, sight(0.5 - off, 0.0)], DATED)}
+    assert found["clock.calibration"].severity is Severity.WARNING
+    assert "9 of 10" in found["clock.calibration"].text
 
 
 def test_an_answer_without_date_is_a_warning() -> None:
@@ -67,9 +74,14 @@ def test_the_steps_of_date_are_measured() -> None:
 @pytest.mark.parametrize(
     ("wall", "severity"),
     # a Date of 0 stands for any time up to 1 s, and the answer took 0.1 s
-    [(0.0, Severity.OK), (2.9, Severity.OK), (3.1, Severity.NOTE), (-2.0, Severity.OK), (-2.2, Severity.NOTE)],
+    [
+        *((0.0, Severity.OK), (2.9, Severity.OK), (3.1, Severity.NOTE), (-2.0, Severity.OK), (-2.2, Severity.NOTE)),
+        *((3600.0, Severity.WARNING), (-3600.0, Severity.WARNING)),
+    ],
 )
-def test_the_skew_of_the_wall_clock_is_a_note_above_two_seconds(wall: float, severity: Severity) -> None:
+def test_a_wall_clock_that_is_off_is_a_note_above_two_seconds_and_a_warning_above_a_minute(
+    wall: float, severity: Severity
+) -> None:
     assert severities([sight(0.5, 0.0, wall=wall)])["clock.wall"] is severity
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 
 from lockstead.cli.doctor.asking import Asker
 from lockstead.cli.doctor.command import examined_store
+from lockstead.protocol.commands import Command, Create, Replace
 from lockstead.runtime.clock import SYSTEM_CLOCK
 from lockstead.stores.examination import Promise, Severity
 from lockstead.stores.memory.store import Memory, MemoryStore
@@ -86,6 +90,24 @@ def test_a_good_store_keeps_every_promise_and_nothing_stays_in_it() -> None:
     assert {promise.check for promise in Promise} <= found.keys()
     assert set(found.values()) == {Severity.OK, Severity.NOTE}
     assert memory.entries == {}
+
+
+class AddsItsOwn(MemoryStore):
+    """A store whose server adds fields of its own to whatever is written."""
+
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        match command:
+            case Create():
+                command = dataclasses.replace(command, fields={**command.fields, "server": "x"})
+            case Replace():
+                command = dataclasses.replace(command, fields={**command.fields, "server": "x"})
+            case _:
+                pass
+        return super().perform(command, limit)
+
+
+def test_fields_that_the_server_adds_break_no_promise() -> None:
+    assert set(severities(AddsItsOwn(Memory())).values()) == {Severity.OK, Severity.NOTE}
 
 
 class Plain:

@@ -18,6 +18,9 @@ from lockstead.stores.examination import Finding, Severity
 SKEW_MAX: Final = 2.0
 """Seconds by which this machine's wall clock may differ before it is worth a note; nothing rests on it."""
 
+SKEW_FAR: Final = 60.0
+"""Seconds beyond which other programs, which judge by clocks of their own, may take a lock that is held for over."""
+
 WALL_CLOCKS_SINCE: Final = 1e9
 """Seconds that a wall clock has been beyond since 2001, and a boot clock never is."""
 
@@ -105,14 +108,15 @@ def _steps(dated: Sequence[Sight]) -> dict[str, float]:
 
 
 def _calibration(written: Sequence[Sight], traits: Traits) -> Finding:
-    differences, held = [], 0
+    differences, held, wrong = [], 0, 0
     for one in written:
         if one.seen.updated_at is None or one.seen.store_now is None:
             continue
         differences.append(one.seen.store_now - one.seen.updated_at)
-        held += expiry.calibrated(
-            one.seen.updated_at, one.seen.store_now, one.sent_at, one.received_at, traits.granularity, traits.date_step
-        )
+        clocks = (one.seen.updated_at, one.seen.store_now)
+        held += expiry.calibrated(*clocks, one.sent_at, one.received_at, traits.granularity, traits.date_step)
+        # as if the answer had taken no time
+        wrong += not expiry.calibrated(*clocks, 0.0, 0.0, traits.granularity, traits.date_step)
     if not differences:
         return Finding(Severity.WARNING, "clock.calibration", "no answer to a change has a Date")
     least, most = min(differences), max(differences)
@@ -121,7 +125,7 @@ def _calibration(written: Sequence[Sight], traits: Traits) -> Finding:
     text = f"Date is between {least:+.2f} s and {most:+.2f} s from the `updated` of the same answer"
     if held < len(differences):
         text = f"{text}; calibration holds for {held} of {len(differences)} answers"
-    if 2 * held >= len(differences):
+    if 2 * held >= len(differences) and not wrong:
         # one slow answer among others tells nothing of the clocks: the next one calibrates again
         text = f"{text}; {traits.granularity:g} s are allowed for"
         return Finding(Severity.OK, "clock.calibration", text, figures=figures)
@@ -144,7 +148,8 @@ def _skew(dated: Sequence[Sight], traits: Traits) -> Finding:
         return Finding(Severity.OK, "clock.wall", "this machine's wall clock agrees with the store's", figures=figures)
     text = f"this machine's wall clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the store's"
     remedy = "set the clock (NTP): no lock rests on it, but what people read does, and foreign holders judge by theirs"
-    return Finding(Severity.NOTE, "clock.wall", text, remedy, figures)
+    severity = Severity.NOTE if abs(skew) <= SKEW_FAR else Severity.WARNING
+    return Finding(severity, "clock.wall", text, remedy, figures)
 
 
 # --- pace --------------------------------------------------------------------------------------------------------

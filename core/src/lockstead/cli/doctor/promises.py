@@ -90,6 +90,11 @@ def _rest(error: StoreError) -> Finding:
     return Finding(Severity.FAILURE, "promise.others", text, "mend what is named here and ask again", stops=True)
 
 
+def shows(seen: Snapshot, fields: Mapping[str, str]) -> bool:
+    """Tell whether a record says what was written; a server may add fields of its own, which a record keeps."""
+    return fields.items() <= seen.fields.items()
+
+
 # --- create ------------------------------------------------------------------------------------------------------
 
 
@@ -100,7 +105,7 @@ def _creates(asker: Asker) -> Iterator[Verdict]:
     broken = ""
     if not isinstance(made, Snapshot) or not isinstance(seen, Snapshot):
         broken = f"the answers were {kind(made)} and, to a Read, {kind(seen)}"
-    elif dict(seen.fields) != fields or seen.incarnation != made.incarnation:
+    elif not shows(seen, fields) or seen.incarnation != made.incarnation:
         broken = "a Read shows another record than was written"
     yield Verdict(Promise.CREATE, broken)
     yield Verdict(Promise.CREATE_PRESENT, refusal(asker, Create(name, {"n": "2"}), seen))
@@ -123,7 +128,7 @@ def _extends(asker: Asker) -> Iterator[Verdict]:
     extend = Extend(name, {"n": "2", "empty": ""}, made.incarnation)
     yield Verdict(Promise.EXTEND, _answers(asker, extend))
     now = asker.standing(name)
-    is_kept = dict(now.fields) == {"n": "2", "kept": "1", "empty": ""}
+    is_kept = shows(now, {"n": "2", "kept": "1", "empty": ""})
     yield Verdict(Promise.EXTEND_KEEPS, "" if is_kept else f"what stands there is {dict(now.fields)}")
     broken = ""
     if now.incarnation != made.incarnation:
@@ -199,7 +204,7 @@ def _replaces(asker: Asker) -> Iterator[Verdict]:
     broken = ""
     if after.incarnation == now.incarnation:
         broken = "the incarnation is the old one"
-    elif dict(after.fields) != {"n": "4"}:
+    elif not shows(after, {"n": "4"}) or "old" in after.fields:
         broken = f"what stands there is {dict(after.fields)}"
     yield Verdict(Promise.REPLACE, broken)
 
