@@ -267,13 +267,24 @@ class held_by_run:
 
 
 def test_who_is_ended_withdraws_what_is_left_over_and_nothing_of_others(place: Place) -> None:
+    holders: list[lockstead.Lease] = []
     lock = lockstead.Lock(f"{place.url}#k", owner="dagster:run:step:0")
+    with Beside(lambda: holders.append(lockstead.Lock(f"{place.url}#k", owner="somebody/else").acquire())):
+        pass
+    lock.break_lease(reason="taken away by a test", now=True)
     lease = lock.acquire()
     with holding_here.kept((lease,)):
         acquiring.withdraw(lock)
         assert lock.inspect() is not None, "another thread's lease was withdrawn"
     acquiring.withdraw(lock)
     assert lock.inspect() is None
+    # nobody worked under it: the next one has to hear of the same end
+    with Beside(lambda: holders.append(place.lock().acquire(timeout=5))):
+        pass
+    before = holders[-1].predecessor
+    assert (before.owner, before.ending) == ("somebody/else", lockstead.Ending.REVOKED)
+    holders[-1].release()
+    del lease
 
 
 def test_who_is_ended_withdraws_nothing_of_another_process(place: Place) -> None:

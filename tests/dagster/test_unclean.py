@@ -1,5 +1,7 @@
 """The holder before did not end cleanly: a step is told so, or refuses to run until somebody has repaired it."""
 
+import asyncio
+import logging
 import subprocess
 import sys
 import threading
@@ -170,6 +172,8 @@ def test_every_refusal_names_who_left_it_unclean_and_not_who_was_refused_before(
         assert (said["lockstead/predecessor"], said["lockstead/reason"]) == ("somebody/else", ended)
         assert failed.user_failure_data.description.startswith(f"the lease of 'somebody/else' on 'k' ended {ended}: ")
     assert ran == []
+    assert len(place.lock().history()) == (1 if leave is leave_unclean else 0), "a refusal broke a lease"
+    assert predecessor(place) == ("somebody/else", ended)
 
 
 def test_a_warning_after_a_refusal_names_who_left_it_unclean(place: Place, instance: dg.DagsterInstance) -> None:
@@ -183,3 +187,66 @@ def test_a_warning_after_a_refusal_names_who_left_it_unclean(place: Place, insta
     assert [one for one in lines if one.startswith("the lease of")] == [
         "the lease of 'somebody/else' on 'k' ended REVOKED: what it left may need repair"
     ]
+
+
+def predecessor(place: Place) -> tuple[str, str]:
+    """Take the lock, and give who held it before, and how that ended."""
+    with place.lock().hold(timeout=5) as lease:
+        return lease.predecessor.owner, lease.predecessor.ending.value
+
+
+def fail_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no thread be had to tell Dagster, and no warning be logged."""
+    start = threading.Thread.start
+
+    def none_left(thread: threading.Thread) -> None:
+        if thread.name == "lockstead-telling":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def full(record: logging.LogRecord) -> bool:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    monkeypatch.setattr(logging.getLogger("dagster_lockstead"), "filters", [full])
+
+
+@pytest.mark.parametrize("where", ["a step", "a call", "an awaited call", "a leased run"])
+def test_whatever_fails_before_the_body_passes_the_unclean_end_on(
+    place: Place, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    leave_unclean(place)
+    ran: list[int] = []
+    resources = {"lock": LockResource(store=place.url)}
+
+    @locked("k")
+    async def awaits() -> None:
+        ran.append(1)
+
+    @dg.op
+    def works() -> None:
+        ran.append(1)
+
+    @dg.job(executor_def=leased(dg.in_process_executor, key="k"), resource_defs=resources)
+    def made() -> None:
+        works()
+
+    with monkeypatch.context() as patched:
+        fail_to_tell(patched)
+        if where == "a step":
+            failed = failure_of(in_process(job_with(op_of("warn", ran), resources), instance=instance), "careful")
+            assert "no space left on device" in failed.error.to_string()
+        elif where == "a leased run":
+            run = instance.create_run_for_job(made)
+            with pytest.raises(OSError, match="no space left on device"):
+                execute_run(InMemoryJob(made), run, instance, raise_on_error=True)
+        else:
+            context = dg.build_op_context(resources=resources)
+            with pytest.raises(OSError, match="no space left"):
+                if where == "a call":
+                    op_of("warn", ran)(context)
+                else:
+                    asyncio.run(awaits(context, lock=resources["lock"]))  # type: ignore[call-arg]
+    assert ran == []
+    assert place.lock().inspect() is None
+    assert predecessor(place) == ("somebody/else", "REVOKED")

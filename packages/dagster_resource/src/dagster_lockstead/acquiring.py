@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dagster_lockstead import holding_here, names
 from dagster_lockstead.errors import UncleanPredecessor
 from dagster_lockstead.frames import bears_interrupts
 from lockstead import LeaseTicket, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable, nesting, unclean
+from lockstead.values import Name
 
 if TYPE_CHECKING:
     from dagster_lockstead.spec import LockSpec
@@ -43,7 +46,7 @@ def acquire(lock: Lock, timeout: float | None, step: Any, teller: Teller, *, bes
 def judged(lock: Lock, lease: Lease, spec: LockSpec, teller: Teller | None) -> Lease:
     """Warn of the holder before, or refuse the body, if it did not end cleanly; UncleanPredecessor then.
 
-    A lock that is refused is given back as unclean, or a retry would find all well.
+    Whoever gives the lease back then says that nobody worked under it, so that the next one is told the same.
     """
     found = unclean.who(lock, lease)
     if found is None:
@@ -52,8 +55,6 @@ def judged(lock: Lock, lease: Lease, spec: LockSpec, teller: Teller | None) -> L
         warn = _log().warning if teller is None else teller.warn
         warn(f"{found}: what it left may need repair")
         return lease
-    ticket = lease.detach()
-    lock.break_lease(reason=str(found), by=ticket.holder, now=True, incarnation=ticket.incarnation)
     raise _refusal(found)
 
 
@@ -65,9 +66,22 @@ async def ajudged(lock: AsyncLock, lease: AsyncLease, spec: LockSpec) -> AsyncLe
     if spec.on_unclean == "warn":
         _log().warning("%s: what it left may need repair", found)
         return lease
-    ticket = await lease.detach()
-    await lock.break_lease(reason=str(found), by=ticket.holder, now=True, incarnation=ticket.incarnation)
     raise _refusal(found)
+
+
+@contextmanager
+def unused_until_begun(lease: Lease) -> Iterator[Callable[[], None]]:
+    """Give the lease back as unused if the block raises before it has called what it is given.
+
+    Nobody has worked under it then, so the next holder has to be told of the same predecessor.
+    """
+    begun: list[bool] = []
+    try:
+        yield lambda: begun.append(True)
+    except BaseException:
+        if not begun:
+            give_back(lease, unused=True)
+        raise
 
 
 def _refusal(found: unclean.Unclean) -> UncleanPredecessor:
@@ -88,10 +102,10 @@ def draw(lease: Lease) -> None:
         _log().warning("%r: no token could be drawn yet: %s", lease.key, error)
 
 
-def give_back(lease: Lease) -> None:
-    """Give back what must not be held after all."""
+def give_back(lease: Lease, *, unused: bool) -> None:
+    """Give back what must not be held after all. unused: nobody has worked under it."""
     try:
-        lease.release()
+        lease.release(unused=unused)
     except StoreError as error:
         _leave_to_ttl(lease.key, error)
 
@@ -118,12 +132,13 @@ def look(lock: Lock) -> Holding | None:
 def withdraw(lock: Lock) -> None:
     """Give back what was granted to this very asker as it was ended.
 
-    The core takes it back in the background, and a process that was told to end may be gone before.
+    The core takes it back in the background, and a process that was told to end may be gone before. Nobody has worked
+    under it, so the next holder is told of the same predecessor.
     """
     try:
         seen = lock.inspect()
         if seen is not None and seen.ttl is not None and _is_left_over(lock, seen):
-            lock.release(_ticket(lock, seen))
+            lock._open_now().sweep_once(Name(lock.key), seen.holder, lock.settings)
     except StoreError as error:
         _leave_to_ttl(lock.key, error)
 

@@ -74,7 +74,11 @@ async def _async_generator(body: Callable[[], Any], place: Place) -> AsyncIterat
 async def _held(place: Place) -> AsyncIterator[None]:
     spec = section.named(place.spec, place.context, place.arguments)
     lock = spec.checked(place.resource.alock(str(spec.key), **spec.settings))
-    lease = await lock.acquire(section.limit(place.resource, spec))
-    await acquiring.ajudged(lock, lease, spec)
-    async with lease:
+    async with await lock.acquire(section.limit(place.resource, spec)) as lease:
+        try:
+            await acquiring.ajudged(lock, lease, spec)
+        except BaseException:
+            # nobody has worked under it: the next holder is told of the same predecessor
+            await lease.release(unused=True)
+            raise
         yield

@@ -85,9 +85,9 @@ class RunLease:
             self._teller.waiting(self._lock.key, acquiring.look(self._lock))
             lease = self._waited()
         if self._abort.why is not None:
-            acquiring.give_back(lease)
+            acquiring.give_back(lease, unused=True)
             raise self._over()
-        return acquiring.judged(self._lock, lease, self._spec, self._teller)
+        return lease
 
     @bears_interrupts
     def _waited(self) -> Lease:
@@ -105,10 +105,12 @@ class RunLease:
 
     def _under(self, lease: Lease, began_at: float, execute: Callable[[], Iterator[dagster.DagsterEvent]]) -> Events:
         place = holding_here.Place(self._context.run_id, None, holding_here.store_of(self._lock), lease.key)
-        with lease, self._left_to_the_living(lease):
+        with lease, self._left_to_the_living(lease), acquiring.unused_until_begun(lease) as begin:
+            acquiring.judged(self._lock, lease, self._spec, self._teller)
             acquiring.draw(lease)
             self._teller.acquired(lease, time.monotonic() - began_at)
             with holding_here.noted(place, lease), self._ending(lease):
+                begin()
                 yield from self._steps(lease, execute)
 
     @contextmanager

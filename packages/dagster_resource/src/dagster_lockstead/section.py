@@ -65,9 +65,11 @@ def outside(
     if around is not None:
         yield Entry(around)
         return
-    lease = acquiring.judged(lock, lock.acquire(limit(resource, spec)), spec, None)
-    with lease, holding_here.noted(place, lease):
-        yield Entry(lease)
+    with lock.acquire(limit(resource, spec)) as lease, acquiring.unused_until_begun(lease) as begin:
+        acquiring.judged(lock, lease, spec, None)
+        with holding_here.noted(place, lease):
+            begin()
+            yield Entry(lease)
 
 
 @contextmanager
@@ -108,6 +110,7 @@ def entered(
         else:
             lease = section.guest(runs)
         with section.judged(lease), section.working(place, lease) as note, section.guarded(lease) as abort:
+            section.begin()
             yield Entry(lease, abort)
             section.wait_for_others(note)
 

@@ -88,8 +88,13 @@ class Teller:
             self._write_one(*one)
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._write, name="lockstead-telling", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._write, name="lockstead-telling", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more threads can be had
+                _log().warning("not told to Dagster: %s: %s", error, one[0])
+                return
+            self._thread = thread
         self._waiting.put(one)
 
     def _write(self) -> None:

@@ -39,6 +39,7 @@ class Section:
         self._lease: Lease | None = None
         self._loss: LeaseLost | None = None
         self._is_guest = False
+        self._has_begun = False
         self._abort = Abort(self._failure_now)
 
     @contextmanager
@@ -102,10 +103,14 @@ class Section:
             raise errors.lost(_loss(lease))
         return lease
 
+    def begin(self) -> None:
+        """Note that from now on somebody works under the lease."""
+        self._has_begun = True
+
     def settle(self) -> None:
         """Give back what is held still, as by who was interrupted between the wait and the body."""
         if self._lease is not None and not self._is_guest:
-            acquiring.give_back(self._lease)
+            acquiring.give_back(self._lease, unused=not self._has_begun)
 
     @contextmanager
     def working(self, place: holding_here.Place, lease: Lease) -> Iterator[holding_here.Note]:
@@ -115,7 +120,9 @@ class Section:
                 with holding_here.noted(place, lease) as note:
                     yield note
             finally:
-                if not self._is_guest and note.has_others and lease.is_held:
+                if not self._has_begun:
+                    self.settle()
+                elif not self._is_guest and note.has_others and lease.is_held:
                     self._teller.warn(f"{lease.key!r} is left to its ttl: another thread works under it still")
                     with suppress(LeaseLost, StoreError):
                         lease.detach()
