@@ -194,6 +194,9 @@ def bucket(tmp_path: Path, server: GcsServer) -> Iterator[Shell]:
     from tests.cli.shell import Shell
 
     shell = Shell(tmp_path, "gs://b/locks")
+    shell.notice = (
+        f"lockstead: STORAGE_EMULATOR_HOST is set: these locks are at {server.url}, and not in Cloud Storage\n"
+    )
     yield shell
     shell.close()
 

@@ -49,6 +49,8 @@ class Shell:
         self.where = where
         self.store = store
         self.environment: dict[str, str] = {}
+        self.notice = ""
+        """What its commands say about the store itself, and no test but one is about."""
         self.started: list[subprocess.Popen[str]] = []
 
     def url(self, key: str = "apt") -> str:
@@ -84,7 +86,7 @@ class Shell:
         """Wait for the end of a command."""
         out, err = process.communicate(given, timeout=PATIENCE * 3)
         assert "Traceback" not in err or "--debug" in process.args, err
-        return Done(process.returncode, out, err)
+        return Done(process.returncode, out, err.replace(self.notice, "", 1) if self.notice else err)
 
     def hold(self, key: str = "apt", **settings: Any) -> str:
         """Hold a lock from here, for half an hour that nobody renews, and give its ticket: quicker than a command."""

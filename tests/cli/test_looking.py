@@ -70,6 +70,13 @@ def test_inspect_says_that_a_lock_is_free(files: Shell) -> None:
     assert files.run("inspect", "--exit-code", files.url()).code == 0
 
 
+@pytest.mark.parametrize("command", ["inspect", "list", "history", "wait", "acquire", "run"])
+def test_it_is_said_that_an_emulator_has_the_locks(bucket: Shell, command: str) -> None:
+    notice, bucket.notice = bucket.notice, ""
+    done = bucket.run(command, bucket.url(), *(["--", "true"] if command == "run" else []))
+    assert (done.code, done.err.count(notice)) == (0, 1)
+
+
 def test_inspect_tells_who_holds_it_since_when_why_and_until_when(shell: Shell) -> None:
     before = datetime.now(UTC)
     ticket = shell.acquire("--ttl", "30m", "--owner", "ci/7", "--purpose", "publish", "--label", "team=deb")

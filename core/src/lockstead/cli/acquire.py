@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lockstead.cli.exits import Exit, Failed, say
-from lockstead.cli.options import as_json, lock_at, settings_of, shown_to_waiters
+from lockstead.cli.options import as_json, lock_at, settings_of, shown_to_waiters, tell_place
 from lockstead.cli.output import instant, out, out_json
 from lockstead.cli.signals import ENDING, Signals, waiting_for
 from lockstead.errors import StoreError
@@ -75,6 +75,7 @@ def acquire(
         with Client(urls.open_store(named.store), listener=teller) as client:
             lease = client.lock(named.key, **wanted)._acquire(limit, began=began)
             _hand_out(client, lease, signals, json=json)
+            tell_place(client)
     return Exit.OK
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lockstead.cli.exits import Exit, say
-from lockstead.cli.options import as_json, lock_at, opened, tell_unmade
+from lockstead.cli.options import as_json, lock_at, opened, tell_place
 from lockstead.cli.output import out, out_json, wants_colours
 from lockstead.errors import StoreError
 
@@ -45,7 +45,7 @@ def inspect(url: str, exit_code: bool, json: bool) -> int:
         lock = client.lock(named.key, **named.settings)
         held = lock.inspect()
         waiting = _waiting(lock) if isinstance(client._engine.store, ShowsQueue) else None
-        tell_unmade(client)
+        tell_place(client)
     from lockstead.cli.showing import TAKEABLE, facts, state_of, waiting_facts
 
     now = time.time()

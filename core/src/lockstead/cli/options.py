@@ -98,13 +98,15 @@ def opened(store: StoreUrl | str, *, verbose: bool = False) -> Client:
     return Client(urls.open_store(store), listener=Teller(verbose=verbose))
 
 
-def tell_unmade(client: Client) -> None:
-    """Say on standard error that there is no store yet where somebody looks: the address may be mistyped."""
-    from lockstead.stores.port import MadeByUse
+def tell_place(client: Client) -> None:
+    """Say on standard error that there is no store yet where somebody looks, or that it is not where its URL says."""
+    from lockstead.stores.port import Diverts, MadeByUse
 
     store = client._engine.store
     if isinstance(store, MadeByUse) and (unmade := store.unmade) is not None:
         say(unmade)
+    if isinstance(store, Diverts) and (diverted := store.diverted) is not None:
+        say(diverted)
 
 
 def settings_of(named: Target, given: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lockstead.cli.exits import Exit
-from lockstead.cli.options import as_json, lock_at, opened, tell_unmade
+from lockstead.cli.options import as_json, lock_at, opened, tell_place
 from lockstead.cli.output import out_json
 from lockstead.cli.signals import waiting_for
 from lockstead.settings import Settings
@@ -48,7 +48,7 @@ def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:
         began_at = engine.clock.now()
         found = _until_free(engine, named.key, settings, limit)
         waited = engine.clock.now() - began_at
-        tell_unmade(client)
+        tell_place(client)
     if json:
         out_json({**_seen(engine, named.key, settings, found), "waited": round(waited, 3)})
     if found.is_free:

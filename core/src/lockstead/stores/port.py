@@ -152,6 +152,16 @@ class MadeByUse(Protocol):
 
 
 @runtime_checkable
+class Diverts(Protocol):
+    """A store whose requests the environment can send elsewhere: its locks keep nobody out who is not sent there."""
+
+    @property
+    def diverted(self) -> str | None:
+        """Where requests go and by what, in words for people; None if they go where the URL says."""
+        ...
+
+
+@runtime_checkable
 class Examines(Protocol):
     """A store that can look at its own place: rights, settings, clocks, whatever its commands do not show."""
 

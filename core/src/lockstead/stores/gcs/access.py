@@ -22,6 +22,7 @@ from lockstead.stores.bounds import Bounds
 from lockstead.stores.transport import refuse_clear
 
 ENDPOINT: Final = "https://storage.googleapis.com"
+EMULATOR: Final = "STORAGE_EMULATOR_HOST"
 SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 MISSING: Final = "the gs: store needs its client libraries: pip install google-cloud-storage 'httpcore[asyncio]'"
 
@@ -30,13 +31,15 @@ REFRESH_LIMIT: Final = 30.0
 
 
 class Access:
-    """The way to the service. credentials is a `google.auth` object, or None for who needs none.
+    """The way to the service. credentials is a `google.auth` object, or None for who needs none; by: the variable of
+    the environment that named another endpoint.
 
     Safe to share between threads and event loops. Promises no valid token, only to say in time that there is none.
     """
 
-    def __init__(self, endpoint: str, credentials: Any = None) -> None:
+    def __init__(self, endpoint: str, credentials: Any = None, *, by: str | None = None) -> None:
         self.endpoint = endpoint.rstrip("/")
+        self.by = by
         self.proxy = _proxy(self.endpoint) if self.uses_proxies else None
         self._credentials = credentials
         self._lock = threading.Lock()
@@ -50,6 +53,11 @@ class Access:
     def uses_proxies(self) -> bool:
         """Whether the environment's proxies are heeded: not on the way to an emulator."""
         return self.endpoint.startswith("https://")
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether requests carry an access token."""
+        return self._credentials is not None
 
     @property
     def account(self) -> str:
@@ -191,9 +199,9 @@ def _unsigned(error: Exception) -> StoreError:
 
 def default_access() -> Access:
     """Find the way from the environment: an emulator, or application default credentials; StoreRefused if none."""
-    emulator = os.environ.get("STORAGE_EMULATOR_HOST")
+    emulator = os.environ.get(EMULATOR)
     if emulator:
-        return Access(_emulator(emulator))
+        return Access(_emulator(emulator), by=EMULATOR)
     try:
         import google.auth
         from google.auth.exceptions import DefaultCredentialsError

@@ -15,6 +15,7 @@ from lockstead.stores.gcs.rights import BUCKETS_GET, rights
 from lockstead.stores.gcs.settings import settings_of
 from lockstead.stores.gcs.way import Way, resource_of
 from lockstead.stores.gcs.wire import Place, Request, Response, complaint
+from lockstead.stores.transport import transport
 from lockstead.values import Name
 
 BEHIND: Final[Mapping[Promise, str]] = {
@@ -58,14 +59,21 @@ def examination(way: Way, scratch: Callable[[str], Name]) -> Iterator[Finding]:
 
 
 def _endpoint(way: Way) -> Iterator[Finding]:
-    host, ours = urlsplit(way.endpoint).hostname or "an address that is none", urlsplit(ENDPOINT).hostname
+    there, ours = urlsplit(way.endpoint), urlsplit(ENDPOINT).hostname
+    host = there.hostname or "an address that is none"
     if way.endpoint == ENDPOINT:
         yield Finding(Severity.OK, "endpoint", f"requests go to {host}")
+    elif way.by is not None:
+        text = f"{way.by} is set: requests, and every lock with them, go to {way.endpoint} and not to {ours}"
+        yield Finding(Severity.NOTE, "endpoint", text, f"unset {way.by} if the service itself is meant")
     else:
-        text = f"requests go to {host}, not to {ours}: an emulator, or a private endpoint"
-        yield Finding(Severity.NOTE, "endpoint", text, "unset STORAGE_EMULATOR_HOST if the service itself is meant")
-    if way.account:
-        yield Finding(Severity.OK, "credentials", f"asked as {way.account}")
+        text = f"requests go to {host}, not to {ours}: the endpoint of the client that was given"
+        yield Finding(Severity.NOTE, "endpoint", text, "give another client if the service itself is meant")
+    is_secure = there.scheme == "https"
+    yield transport([host], tls=is_secure, is_verified=is_secure, has_password=way.is_signed, way="https://")
+    if way.is_signed:
+        whose = f"asked as {way.account}; the" if way.account else "an"
+        yield Finding(Severity.OK, "credentials", f"{whose} access token goes to {host}")
 
 
 # --- the bucket --------------------------------------------------------------------------------------------------

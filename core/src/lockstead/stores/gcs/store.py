@@ -67,6 +67,13 @@ class GcsStore:
         """The store's URL; there are no credentials in it."""
         return self._place.url
 
+    @property
+    def diverted(self) -> str | None:
+        """Where an emulator's variable sends the locks; None if it is not set."""
+        if self._access.by is None:
+            return None
+        return f"{self._access.by} is set: these locks are at {self._access.endpoint}, and not in Cloud Storage"
+
     # --- blocking ------------------------------------------------------------------------------------------------
 
     def perform(self, command: Command[A], limit: float) -> A:
@@ -122,7 +129,9 @@ class GcsStore:
         def send(request: Request) -> Response:
             return self._send(request, Bounds(limit, LISTING_MAX))
 
-        return examination(Way(self._place, self._access.endpoint, self._access.account, send), scratch)
+        access = self._access
+        way = Way(self._place, access.endpoint, access.account, send, access.by, access.has_credentials)
+        return examination(way, scratch)
 
     # --- awaiting ------------------------------------------------------------------------------------------------
 

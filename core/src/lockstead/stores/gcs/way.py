@@ -22,12 +22,17 @@ ATTEMPTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How the bucket is reached: its place, the endpoint, who we are (empty: unknown), and what sends a request."""
+    """How the bucket is reached: its place, the endpoint, who we are (empty: unknown), and what sends a request.
+
+    by: the variable that named the endpoint, if one did. is_signed: requests carry an access token.
+    """
 
     place: Place
     endpoint: str
     account: str
     send: Callable[[Request], Response]
+    by: str | None = None
+    is_signed: bool = False
 
     def patiently(self, request: Request) -> Response:
         """Send, and send again what was refused for its pace; OutcomeUnknown after the last attempt."""
