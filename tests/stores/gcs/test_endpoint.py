@@ -1,4 +1,4 @@
-"""What an examination says of the way to Cloud Storage: where requests go, by whose word, in clear or not, with a token."""
+"""What an examination says of the way to Cloud Storage: where requests go, at whose word, in clear or not."""
 
 from __future__ import annotations
 
