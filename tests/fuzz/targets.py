@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from airflow_lockstead.grants import Grant
 from lockstead.errors import StoreError, StoreRefused
 from lockstead.holding import audited, listing
-from lockstead.protocol.commands import Create, Extend, Read, Remove, Snapshot
+from lockstead.protocol.commands import Create, Extend, List, Read, Remove, Snapshot
 from lockstead.protocol.record import decode, encode
 from lockstead.protocol.terms import Terms
 from lockstead.reading import EPOCH_MAX, RECORD_BYTES_MAX, clean
@@ -26,6 +26,10 @@ from lockstead.settings import Settings
 from lockstead.stores import url as urls
 from lockstead.stores.cassandra import rows as cassandra
 from lockstead.stores.etcd import wire as etcd
+from lockstead.stores.etcd.leases import Leases
+from lockstead.stores.etcd.line import Line
+from lockstead.stores.etcd.steps import Course
+from lockstead.stores.etcd.talk import Talker
 from lockstead.stores.gcs import wire as gcs
 from lockstead.stores.kept import map_of_text
 from lockstead.stores.postgres import rows as postgres
@@ -160,10 +164,9 @@ def on_redis(text: str, fields: Fields) -> None:
             b"",
             b"ok 1 ab 1 1 1 1\n",
         ):
-            # the head comes from our own script: only what is behind it is somebody else's
-            said = word + (body if word.endswith(b"\n") else b"")
-            if word != b"ok " or isinstance(command, Read):
-                with suppress(StoreError, ValueError):
+            # behind the head is what somebody wrote; and a server may say anything
+            for said in (word, word + body, word + b" ".join(_bytes(one) for one in (text, *fields.values()))):
+                with suppress(StoreError):
                     redis.answer(command, said)
     redis.Keys().name(_bytes(text))
 
@@ -175,6 +178,31 @@ def on_etcd(text: str, fields: Fields) -> None:
         assert isinstance(etcd.kv_of(item).snapshot(), Snapshot)
     for space in Space:
         etcd.Root.at("x").name_of(f"x/{space.value}/{text}", space)
+    # a server may say anything in the place of numbers, or leave out what is asked for
+    number = fields.get("v", text)
+    for said in (
+        {"header": {"revision": number}, "kvs": [{**item, "create_revision": number}], "count": number},
+        {"succeeded": True, "responses": [{"response_range": {"kvs": [{"key": number}]}}], "header": number},
+        {"responses": number, "ID": number, "TTL": number, "error": number},
+        {"result": {"ID": number, "TTL": number, "header": {"raft_term": number}}},
+        [number],
+        number,
+    ):
+        body = _bytes(json.dumps(said))
+        for command in (
+            Read(APT),
+            Create(APT, {}, 60.0, "", 60.0),
+            Remove(APT, "7"),
+            Extend(APT, {}, "7"),
+            List(Space.LOCK),
+        ):
+            course: Course[Any] = Course(Talker(etcd.Root.at("x"), Leases(), Line(etcd.Root.at("x"))).steps(command))
+            with suppress(StoreError):
+                asked = course.on(None)
+                for _ in range(3):
+                    if asked is not None:
+                        asked = course.on(etcd.Response(200, body, 1.0, "h:1"))
+            course.close()
 
 
 def on_redlock(text: str, fields: Fields) -> None:
@@ -257,6 +285,11 @@ def on_postgres(text: str, fields: Fields) -> None:
     for said in (None, text, json.dumps(dict(fields))):
         assert isinstance(postgres.snapshot(["1", "1", "1", "1", said]), Snapshot)
         assert isinstance(postgres.snapshot(["1", "1", None, None, said]), Snapshot)
+        for row in ([text, text, text, text, said], [text, text, None, None, said]):
+            with suppress(StoreError):
+                postgres.snapshot(row)
+            with suppress(StoreError):
+                postgres.written(row)
 
 
 def handed_over(text: str, fields: Fields) -> None:

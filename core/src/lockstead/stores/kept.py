@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Final
 
+from lockstead.errors import OutcomeUnknown
 from lockstead.reading import DAMAGE, RECORD_BYTES_MAX, TOO_LARGE
 
 NO_MAP: Final = "its fields are no map of text"
@@ -17,6 +18,15 @@ NO_HEAD: Final = "what the store itself keeps with it is not there"
 
 DAMAGED: Final = "damaged-"
 """Begins the incarnation of a record whose own cannot be read: it stands for exactly what is kept there."""
+
+
+MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
+"""What reading an answer raises that is of another shape than any of the server's own."""
+
+
+def senseless(server: str, error: Exception) -> OutcomeUnknown:
+    """Give the error of a command whose answer cannot be read: what was asked for may have been done."""
+    return OutcomeUnknown(f"no clear answer of {server}: it says what no such server does ({type(error).__name__})")
 
 
 def map_of_text(written: object) -> dict[str, str]:

@@ -17,6 +17,7 @@ from lockstead.stores.etcd import wire
 from lockstead.stores.etcd.errors import LeaseGone, answered, each_answered
 from lockstead.stores.etcd.leases import Lease, Leases
 from lockstead.stores.etcd.wire import Json, Kv, Request, Response, Root
+from lockstead.stores.kept import MALFORMED, senseless
 from lockstead.values import Name
 
 T = TypeVar("T")
@@ -48,6 +49,10 @@ class Course(Generic[T]):
         except StopIteration as stop:
             self._result = stop.value
             return None
+        except MALFORMED as error:
+            if isinstance(outcome, Response):
+                raise senseless(f"etcd at {outcome.member}", error) from error
+            raise
 
     def result(self) -> T:
         """Give what it came to, once it has ended."""

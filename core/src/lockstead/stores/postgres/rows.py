@@ -9,7 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
+from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Absent, Conflict, Listing, Snapshot
+from lockstead.reading import clean, whole
 from lockstead.stores.kept import is_damaged, map_of_text
 from lockstead.stores.postgres.wire import Row
 from lockstead.values import Name, Space
@@ -53,8 +55,8 @@ def snapshot(row: Row) -> Snapshot:
     if is_damaged(fields):
         return Snapshot(fields, str(granted), str(revision))
     if updated is None or now is None:  # stamped by another server, or by this one before it was restarted
-        return Snapshot(fields, str(granted), str(revision), token=int(granted or 0))
-    return Snapshot(fields, str(granted), str(revision), seconds(updated), seconds(now), int(granted or 0))
+        return Snapshot(fields, str(granted), str(revision), token=_count(granted))
+    return Snapshot(fields, str(granted), str(revision), seconds(updated), seconds(now), _count(granted))
 
 
 def written(row: Row, fields: Mapping[str, str] | None = None) -> Snapshot:
@@ -63,9 +65,17 @@ def written(row: Row, fields: Mapping[str, str] | None = None) -> Snapshot:
     granted, stamped, now = str(row[0]), seconds(row[2]), seconds(row[3])
     if fields is None and is_damaged(said):
         return Snapshot(said, granted, str(row[1]))
-    return Snapshot(said, granted, str(row[1]), stamped, now, int(granted))
+    return Snapshot(said, granted, str(row[1]), stamped, now, _count(granted))
 
 
 def seconds(microseconds: str | None) -> float:
     """Give a time of the server."""
-    return int(microseconds or 0) / 1e6
+    return _count(microseconds) / 1e6
+
+
+def _count(said: str | None) -> int:
+    """Read a number of the server's; OutcomeUnknown for what is none, as only another server says."""
+    count = whole(said or "0")
+    if count is None:
+        raise OutcomeUnknown(f"no clear answer of PostgreSQL: {clean(str(said)[:40])!r} stands where a number does")
+    return count

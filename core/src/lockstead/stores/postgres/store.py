@@ -28,6 +28,7 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
+from lockstead.stores.kept import senseless
 from lockstead.stores.postgres.doctor import BEHIND, examination
 from lockstead.stores.postgres.listen import Listener, until_changed
 from lockstead.stores.postgres.pool import Pool
@@ -81,7 +82,12 @@ class PostgresStore:
 
         Raises StoreUnavailable (nothing was changed), OutcomeUnknown or StoreRefused.
         """
-        ends_at = time.monotonic() + limit
+        try:
+            return self._carry_out(command, time.monotonic() + limit)
+        except UNLIKE_ROWS as error:
+            raise senseless(self.url, error) from error
+
+    def _carry_out(self, command: Command[A], ends_at: float) -> A:
         answer: object
         match command:
             case Create():
@@ -190,6 +196,8 @@ class PostgresStore:
                 continue
             except StoreError as error:
                 found = [error] * len(numbers)
+            except UNLIKE_ROWS as error:
+                found = [senseless(self.url, error)] * len(numbers)
             for number, answer in zip(numbers, found, strict=True):
                 answers[number] = answer
             # 18.0 and 18.1 lose a row of such a statement if somebody changed it in the same moment
@@ -269,6 +277,9 @@ class PostgresStore:
 LOOK_LIMIT: Final = 5.0
 """Seconds that a look at a record may take while waiting for it."""
 
+
+UNLIKE_ROWS: Final = (ValueError, IndexError, KeyError)
+"""What comes of reading rows that have other columns than those that were asked for."""
 
 LEFT_MAX: Final = 10_000
 """Records of which it is kept in mind that they were left free; far more than a process gives back and takes again."""

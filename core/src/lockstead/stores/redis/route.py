@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.frozen import frozen
+from lockstead.stores.kept import MALFORMED, senseless
 from lockstead.stores.redis.access import Access, Address, Kind
 from lockstead.stores.redis.errors import code_of, refusal
 from lockstead.stores.redis.wire import Request, Words
@@ -167,7 +168,7 @@ class BySentinel:
             else:
                 # whom one answers comes first the next time: others may be down
                 self._sentinels = (sentinel, *(one for one in self._sentinels if one != sentinel))
-                return reply[0].decode(), int(reply[1])
+                return _address(reply, sentinel)
         if knows_none:
             raise StoreRefused(
                 f"the Sentinels know no service {self._service!r}; name it as their `sentinel monitor` does"
@@ -175,6 +176,21 @@ class BySentinel:
         if isinstance(silent, StoreRefused):
             raise silent
         raise StoreUnavailable(f"no Sentinel says where the master of {self._service!r} is ({silent})")
+
+
+def told(talk: Talk[T], replies: list[Any]) -> Ask:
+    """Go on with a conversation; OutcomeUnknown if what was answered has another shape than anything a Redis says."""
+    try:
+        return talk.send(replies)
+    except MALFORMED as error:
+        raise senseless("Redis", error) from error
+
+
+def _address(reply: Any, sentinel: Address) -> Address:
+    try:
+        return reply[0].decode(), int(reply[1])
+    except (TypeError, ValueError, IndexError, AttributeError):
+        raise StoreRefused(f"{shown(sentinel)} does not name a master as a Sentinel does") from None
 
 
 def _of_sentinel(reply: Exception, address: Address) -> StoreError:

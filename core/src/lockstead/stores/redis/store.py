@@ -31,7 +31,7 @@ from lockstead.stores.redis.ear import Ears
 from lockstead.stores.redis.link import Link, Links, Stopped
 from lockstead.stores.redis.listing import listed
 from lockstead.stores.redis.loop import AwaitedLinks
-from lockstead.stores.redis.route import Ask, Route, Talk, call, call_many, route, settled
+from lockstead.stores.redis.route import Ask, Route, Talk, call, call_many, route, settled, told
 from lockstead.stores.redis.wire import Keys, Request, Words, answer, enrol, pass_on, request
 from lockstead.values import Name, Space
 
@@ -145,7 +145,7 @@ class RedisStore:
                     self._failed(ask, error)
                     ask = talk.throw(error)
                 else:
-                    ask = talk.send(replies)
+                    ask = told(talk, replies)
         except StopIteration as stop:
             value: T = stop.value
             return value
@@ -176,7 +176,7 @@ class RedisStore:
                         await links.drop(ask.address)
                     ask = talk.throw(error)
                 else:
-                    ask = talk.send(replies)
+                    ask = told(talk, replies)
         except StopIteration as stop:
             return stop.value
 

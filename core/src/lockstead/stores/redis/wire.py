@@ -33,7 +33,7 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.reading import RECORD_BYTES_MAX, TOO_LARGE
-from lockstead.stores.kept import NO_HEAD, map_of_text, unreadable
+from lockstead.stores.kept import MALFORMED, NO_HEAD, map_of_text, senseless, unreadable
 from lockstead.stores.redis.scripts import (
     CREATE,
     CREATE_LISTED,
@@ -293,7 +293,17 @@ def _packed(fields: Mapping[str, str]) -> bytes:
 
 
 def answer(command: Command[Any], reply: bytes) -> Any:
-    """Read what a script said. Raises StoreRefused where the key holds something that is not ours."""
+    """Read what a script said. Raises StoreRefused where the key holds something that is not ours.
+
+    OutcomeUnknown for what no script of ours says.
+    """
+    try:
+        return _answer(command, reply)
+    except MALFORMED as error:
+        raise senseless("Redis", error) from error
+
+
+def _answer(command: Command[Any], reply: bytes) -> Any:
     word, _, said = reply.partition(b" ")
     if word == b"ok":
         match command:
