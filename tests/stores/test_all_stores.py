@@ -104,6 +104,25 @@ def test_h05_whatever_befalls_the_release_the_lock_is_free_and_no_other_is_touch
     bench.for_each(LOST_AND_CUT, check)
 
 
+# --- text of one's own -----------------------------------------------------------------------------------------------
+
+
+def test_half_a_character_in_a_text_of_ones_own_costs_no_lease(bench: Bench) -> None:
+    """As of a file name that is not UTF-8, which Python reads with lone surrogates."""
+    watcher = bench.client()
+    lease = bench.client().lock("apt", labels={"file\udcff": "a\udcff"}, **SHORT_TTL).acquire(ENOUGH)
+    lease.progress("packed b\udcff")
+    lease.renew()
+    held = watcher.lock("apt").inspect()
+    assert held is not None
+    assert (held.progress, held.labels) == ("packed b\ufffd", {"file\ufffd": "a\ufffd"})
+    assert watcher.renew(lease.share(), progress="\udcff") > 0
+    assert lease.is_held
+    assert watcher.lock("apt").break_lease(reason="no \udcff", by="me \udcff", now=True) is not None
+    entry = watcher.history()[-1]
+    assert (entry.reason, entry.by) == ("no \ufffd", "me \ufffd")
+
+
 # --- giving up --------------------------------------------------------------------------------------------------------
 
 

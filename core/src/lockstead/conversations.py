@@ -26,6 +26,7 @@ from lockstead.protocol.release import Sight
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, over, renew
 from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.protocol.waiting import Found, until_free
+from lockstead.reading import clean
 from lockstead.runtime.engine import Engine, fresh_nonce
 from lockstead.runtime.held import HeldLease, lost_by_ticket
 from lockstead.runtime.interrupt import never_in
@@ -340,7 +341,7 @@ def _renewed_once(
         raise lost_by_ticket(said, record, "renew")
     fields: dict[str, str] = {}
     if progress is not None:
-        fields["progress"] = progress[:PROGRESS_MAX]
+        fields["progress"] = clean(progress[:PROGRESS_MAX])
         if record.expected is not None:
             fields["alert_at"] = number(engine.clock.wall() + record.expected)
     verdict = yield from renew(lease, fields, terms)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, Unpack
 
+from lockstead.reading import clean
 from lockstead.runtime import fork
 from lockstead.settings import SETTING_NAMES, Given, Settings
 from lockstead.stores import url as urls
@@ -198,7 +199,8 @@ def revocation(reason: str, by: str | None, settings: Settings) -> Revocation:
         raise ValueError("breaking a lease needs a reason; the holder and the audit are told it")
     from lockstead.protocol.record import Revocation
 
-    return Revocation(by or settings.owner or person(), reason)
+    # whatever cannot be written as UTF-8 would be refused by some stores, and fail in others
+    return Revocation(clean(by or settings.owner or person()), clean(reason))
 
 
 def checked_ticket(ticket: LeaseTicket | str, key: str, store: str) -> LeaseTicket:

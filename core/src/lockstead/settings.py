@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Self, TypedDict
 
+from lockstead.reading import clean
 from lockstead.values import RENEWALS_PER_TTL, Duration, seconds
 
 TTL_MIN: Final = 1.0
@@ -212,7 +213,7 @@ def _truth(value: bool | str, what: str) -> bool:
 
 
 def _labels(value: Mapping[str, str] | str | None) -> Mapping[str, str]:
-    """Read labels; in a URL they are a JSON object."""
+    """Read labels; in a URL they are a JSON object. They are kept as they will be shown."""
     said: object = value or {}
     if isinstance(said, str):
         import json
@@ -223,7 +224,7 @@ def _labels(value: Mapping[str, str] | str | None) -> Mapping[str, str]:
             raise ValueError(f"labels must be a JSON object, not {value!r}") from None
     if not isinstance(said, Mapping) or not all(isinstance(k, str) and isinstance(v, str) for k, v in said.items()):
         raise TypeError("labels must map text to text")
-    return dict(said)
+    return {clean(name): clean(text) for name, text in said.items()}
 
 
 def _text(value: str | None, what: str) -> str | None:
