@@ -360,8 +360,11 @@ def test_managers_of_one_store_are_equal_and_others_are_not():
 
 
 def test_a_pickle_says_that_it_holds_a_password(caplog: pytest.LogCaptureFixture):
-    pickle.dumps(LocksteadLockManager("redis://host/0"))
+    for without in ("redis://host/0", "a-saved-store"):
+        assert b"secret" not in pickle.dumps(LocksteadLockManager(without))
     assert caplog.text == ""
-    pickle.dumps(LocksteadLockManager("redis://u:secret@host/0"))
-    assert "pickled with the password in its URL" in caplog.text
-    assert "secret" not in caplog.text
+    for store in ("redis://u:secret@host/0", "postgresql://host/db?password=secret"):
+        pickle.dumps(LocksteadLockManager(store))
+        assert "pickled with a password or key of its store" in caplog.text
+        assert "secret" not in caplog.text
+        caplog.clear()

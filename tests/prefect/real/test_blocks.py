@@ -27,7 +27,7 @@ import lockstead
 from lockstead.testing.gcs_server import GcsServer
 from prefect_lockstead import attached, blocks
 from prefect_lockstead.blocks import LocksteadLock, LocksteadStore
-from tests.servers.prefect import PrefectServer, started
+from tests.servers.prefect import ROOT, PrefectServer, started
 from tests.servers.redis import RedisServer
 
 PASSWORD = "correct/horse#battery"
@@ -204,6 +204,30 @@ def test_a_secret_is_shown_nowhere(server: PrefectServer) -> None:
     assert LocksteadLock.load("secret").place.url == "redis://app:hunter2@127.0.0.1:1/0#apt"
 
 
+@pytest.mark.parametrize("said", ["redis://app:hunter2@127.0.0.1:1/0#apt", "postgresql://h/db?password=hunter2#apt"])
+def test_a_document_that_was_made_by_the_api_with_a_password_in_its_url_is_refused(
+    server: PrefectServer, url: str, said: str
+) -> None:
+    LocksteadLock(url=f"{url}#apt").save("in-clear", overwrite=True)
+    address = f"{server.url}/block_types/slug/lockstead-lock/block_documents/name/in-clear"
+    found = httpx.get(address, trust_env=False).json()
+    changed = {"data": {"url": said}, "merge_existing_data": False}
+    httpx.patch(f"{server.url}/block_documents/{found['id']}", json=changed, trust_env=False).raise_for_status()
+    told = one_line(lambda: blocks.resolve("in-clear"))
+    assert "url: there is a password in the URL, which everybody who sees the block can read" in told
+    with pytest.raises(RuntimeError, match="Unable to load 'in-clear'") as refused:
+        LocksteadLock.load("in-clear")
+    assert "hunter2" not in told + str(refused.value) + str(refused.value.__cause__)
+
+
+@pytest.mark.parametrize("kind", [LocksteadLock, LocksteadStore])
+def test_a_block_type_has_a_logo_and_a_page(server: PrefectServer, kind: type[Block]) -> None:
+    kind.register_type_and_schema()
+    shown = httpx.get(f"{server.url}/block_types/slug/{kind._block_type_slug}", trust_env=False).json()
+    for address in (shown["logo_url"], shown["documentation_url"]):
+        assert (ROOT / address.partition("/main/")[2]).is_file(), address
+
+
 # --- used ------------------------------------------------------------------------------------------------------------
 
 
@@ -327,9 +351,11 @@ def test_it_takes_the_credentials_of_a_nested_block(account: dict[str, str]) -> 
     ("kind", "fields", "said"),
     [
         (LocksteadLock, {"url": "locks.db"}, "not a store URL: it has no scheme"),
-        (LocksteadLock, {"url": "nosuch://x#apt"}, "no store has the scheme 'nosuch'; known: cassandra, etcd"),
+        (LocksteadLock, {"url": "nosuch://x#apt"}, "no store has the scheme 'nosuch'; known: cassandra, env"),
         (LocksteadLock, {"url": "redis://host/0"}, "the URL names no key; write the lock's name after '#'"),
         (LocksteadLock, {"url": "redis://u:hunter2@host/0#apt"}, "there is a password in the URL"),
+        (LocksteadLock, {"url": "postgresql://host/db?password=hunter2#apt"}, "there is a password in the URL"),
+        (LocksteadStore, {"url": "postgresql://host/db?password=hunter2"}, "there is a password in the URL"),
         (LocksteadLock, {"url": "sqlite:///x#apt", "ttl": "0.5s"}, "ttl is 0.5 s; it must be at least 1 s"),
         (LocksteadLock, {"url": "sqlite:///x#apt", "ttl": "soon"}, "ttl 'soon' is no duration"),
         (LocksteadLock, {"url": "sqlite:///x#apt?ttl=0.5s"}, "ttl is 0.5 s; it must be at least 1 s"),

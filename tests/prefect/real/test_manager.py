@@ -216,3 +216,11 @@ def test_a_manager_of_a_saved_store_finds_it_by_name_and_travels(server: Prefect
             travelled.release_lock("key", B)
     with LocksteadLockManager("nowhere") as lost, pytest.raises(ValueError, match="there is no block 'nowhere'"):
         lost.is_locked("key")
+
+
+def test_a_pickle_of_a_block_with_a_password_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    cloudpickle.dumps(LocksteadLockManager(LocksteadStore(url="redis://host/0")))
+    assert "pickled with a password" not in caplog.text
+    cloudpickle.dumps(LocksteadLockManager(LocksteadStore(url="redis://host/0", password="hunter2")))
+    assert "pickled with a password" in caplog.text
+    assert "hunter2" not in caplog.text

@@ -27,8 +27,8 @@ class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(t
     `@attached(parameter="ticket")` reads the ticket from that parameter at each call. LeaseLost if the lease is gone.
     A ticket is text that somebody brings, so it must not say where this process sends its credentials: name the store
     here, and a ticket of another one is refused. store: its URL, or the name of a saved LocksteadStore. Or block: the
-    name of a saved block, as in `@locked`; url: the lock's URL; client: the store's own client object, which is
-    connected already. It does not promise that the owner still works: only that its lease lives.
+    name of a saved block, as in `@locked`; url: the lock's URL. client: beside a URL, the store's own client object. It
+    does not promise that the owner still works: only that its lease lives.
     """
 
     def __init__(
@@ -48,11 +48,13 @@ class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(t
             raise TypeError("attached takes a block, or a URL and a client, and not both")
         if store is not None and url is not None:
             raise TypeError("attached takes store= or url=, and not both")
-        if block is None and url is None and store is None and client is None:
+        if block is None and url is None and store is None:
             raise TypeError(
-                "attached: say where the lock is, by store=, block= or url=: what a ticket names would be sent this "
-                "process's credentials"
+                "attached: say where the lock is, by store=, block= or url=, also with client=: a ticket must not "
+                "decide where this process sends its credentials"
             )
+        if client is not None and url is None and ":" not in (store or ""):
+            raise TypeError(f"attached: the saved store {store!r} brings its own client: leave client= out")
         self._ticket = None if ticket is None else lockstead.LeaseTicket.parse(ticket)
         self._parameter = parameter
         self._store = store
@@ -98,9 +100,6 @@ class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(t
             return Place(self._url, self._client)
         if self._store is not None and ":" in self._store:
             return Place(urls.lock_url(self._store, ticket.key), self._client)
-        if self._store is None and self._block is None:
-            # by the client object that the caller has connected, and by nothing else
-            return Place(urls.lock_url(ticket.store, ticket.key), self._client)
         return None
 
     async def __aenter__(self) -> AsyncLease:

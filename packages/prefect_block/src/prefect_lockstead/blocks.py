@@ -13,7 +13,7 @@ from prefect.blocks.core import Block
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 from prefect.utilities.asyncutils import run_coro_as_sync
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, HttpUrl, ValidationError, field_validator
 
 from lockstead import connect
 from prefect_lockstead import places
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from lockstead.lease import Hold
     from lockstead.values import Duration
 
-DOCUMENTATION: Final = "https://github.com/OWNER/lockstead/blob/main/docs/prefect.md"
+DOCUMENTATION: Final = HttpUrl("https://github.com/OWNER/lockstead/blob/main/docs/prefect.md")
+LOGO: Final = HttpUrl("https://raw.githubusercontent.com/OWNER/lockstead/main/docs/pictures/prefect-logo.svg")
 
 T = TypeVar("T", bound="LocksteadLock | LocksteadStore")
 
@@ -40,7 +41,8 @@ class LocksteadLock(Access, Block):
 
     _block_type_name: ClassVar[str] = "Lockstead Lock"
     _block_type_slug: ClassVar[str] = "lockstead-lock"
-    _documentation_url: ClassVar[str] = DOCUMENTATION
+    _documentation_url: ClassVar[HttpUrl] = DOCUMENTATION
+    _logo_url: ClassVar[HttpUrl] = LOGO
     _description: ClassVar[str] = (
         "A distributed lock on the store of your choice: one flow run at a time, on any worker."
     )
@@ -108,7 +110,8 @@ class LocksteadStore(Access, Block):
 
     _block_type_name: ClassVar[str] = "Lockstead Store"
     _block_type_slug: ClassVar[str] = "lockstead-store"
-    _documentation_url: ClassVar[str] = DOCUMENTATION
+    _documentation_url: ClassVar[HttpUrl] = DOCUMENTATION
+    _logo_url: ClassVar[HttpUrl] = LOGO
     _description: ClassVar[str] = "A place for many distributed locks, whose names the flow gives."
     _code_example: ClassVar[str] = """
 ```python

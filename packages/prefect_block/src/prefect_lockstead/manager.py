@@ -67,7 +67,8 @@ class LocksteadLockManager:
     store: the URL of a store, a `LocksteadStore`, or the name of a saved one. A record is locked for as long as its
     process lives and renews, or hold_timeout seconds if that is given; after its death for ttl at most. Nothing is
     interrupted when a lock is lost: Prefect asks before it writes, and is told. Safe to share, to copy and to pickle;
-    a pickle holds the URL: where that has a password, name a saved store instead. Equal are those of one store and ttl.
+    a pickle holds the URL or the block with its password in clear; one of a saved store's name holds the name alone.
+    Managers of the same store and ttl are equal.
     """
 
     def __init__(self, store: str | LocksteadStore, *, ttl: Duration | None = None) -> None:
@@ -209,9 +210,12 @@ class LocksteadLockManager:
         return hash((self._name, self._ttl))
 
     def __getstate__(self) -> dict[str, Any]:
-        if isinstance(self._store, str) and urls.has_password(self._store):
+        # a block has its password as a field, and a pickle of it holds that in clear, too
+        place = None if isinstance(self._store, str) and ":" not in self._store else self._place
+        if place is not None and (urls.has_password(place.url) or place.client is not None):
             _LOGGER.warning(
-                "the lock manager is pickled with the password in its URL: save a LocksteadStore and name it instead"
+                "the lock manager is pickled with a password or key of its store: "
+                "save a LocksteadStore and give its name instead"
             )
         return {"store": self._store, "ttl": self._ttl}
 

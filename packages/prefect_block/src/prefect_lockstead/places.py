@@ -50,7 +50,10 @@ def check_store(url: str) -> None:
 
 def _refuse_password(url: str) -> None:
     if urls.has_password(url):
-        raise ValueError("there is a password in the URL, which everybody may read: put it into the field 'password'")
+        raise ValueError(
+            "there is a password in the URL, which everybody who sees the block can read: put it into the field "
+            "'password', and change it if the block was saved"
+        )
 
 
 class GoogleClients:
