@@ -358,6 +358,20 @@ def test_rule_04_the_last_look_of_a_drain_judges_as_well_as_counts() -> None:
     assert session.run() is True
 
 
+def test_rule_04_whoever_registers_dead_members_on_and_on_keeps_no_release_waiting() -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    session = bench.session(drain(lease, bench.terms(), bound_at=bench.now + 1, salt="a"))
+    for number in range(50):
+        if session.is_over:
+            break
+        if isinstance(session.command, List):
+            bench.joined(lease, f"m{number}")
+            overdue(bench)
+        session.commit()
+    assert session.outcome is False
+
+
 def test_rule_04_a_registration_judged_dead_is_removed_by_incarnation_and_revision() -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease

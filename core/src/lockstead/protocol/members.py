@@ -36,6 +36,9 @@ from lockstead.values import Name, Space
 
 REMOVALS_MAX: Final = 4
 REGISTRATIONS_MAX: Final = 8
+LATE_LOOKS_MAX: Final = 4
+"""Looks of a drain beyond its bound which found somebody dead and removed the registration."""
+
 JOINS_MAX: Final = 8
 
 
@@ -235,7 +238,7 @@ def drain(
     """
     settings = terms.settings
     longest = settings.backoff_min
-    is_last = False
+    is_last, late = False, 0
     while True:
         at_least = settings.backoff_min
         try:
@@ -249,6 +252,10 @@ def drain(
         if verdict is _Drain.EMPTY:
             return True
         if verdict is _Drain.CHANGED:
+            # who writes registrations on and on must not keep the release waiting
+            late += listed.received_at >= bound_at
+            if late > LATE_LOOKS_MAX:
+                return False
             continue
         if is_last:
             return False
