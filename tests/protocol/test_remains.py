@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown
-from lockstead.protocol.book import BOOK_ENTRIES_MAX, Book
+from lockstead.protocol.book import BOOK_ENTRIES_MAX, Book, Reading
 from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Pause, Read, Reply, Snapshot
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.lifecycle import Duty, Tenure
 from lockstead.protocol.members import Attached, _is_ample, drain, renew_member
+from lockstead.protocol.release import Outcome, give_back, may_remove_after_loss, release
 from lockstead.protocol.renew import Over, extensible, renew
 from lockstead.protocol.terms import LeaseId
 from lockstead.settings import Settings
 from lockstead.testing.simulation.store import DATED, NONE
 from lockstead.values import Name, Sequencer, Space
-from tests.protocol.bench import APT, Bench
+from tests.protocol.bench import APT, Bench, Session
 
 
 def tenure() -> Tenure:
@@ -214,3 +215,64 @@ def test_a_renewal_that_is_refused_though_the_lease_is_still_ours_tells_nothing(
     session.expect(Read)
     with pytest.raises(OutcomeUnknown, match="still ours"):
         session.commit()
+
+
+@pytest.mark.parametrize("reason", LossReason)
+def test_after_a_loss_a_member_takes_back_what_is_its_own_unless_it_is_a_forked_copy(reason: LossReason) -> None:
+    member = tenure()
+    member.is_owner = False
+    member.lose(reason)
+    assert may_remove_after_loss(member, 400.0) is (reason is not LossReason.FORKED)
+
+
+@pytest.mark.parametrize("reason", LossReason)
+def test_after_a_loss_an_owner_removes_before_its_deadline_what_nobody_else_can_have(reason: LossReason) -> None:
+    owner = tenure()
+    owner.lose(reason)
+    is_possible = reason in (LossReason.REVOKED, LossReason.UNREACHABLE)
+    assert may_remove_after_loss(owner, owner.deadline - 0.001) is is_possible
+    assert not may_remove_after_loss(owner, owner.deadline)
+
+
+def test_a_member_whose_withdrawal_has_no_answer_does_not_claim_that_it_withdrew() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    registration = bench.joined(lease, "m").registration
+    member = Tenure(lease, bench.settings, deadline=bench.now + 5, renewed_at=bench.now, is_owner=False)
+    member.registration = registration
+    session = bench.session(give_back(member, bench.terms(), bound_at=bench.now + 60))
+    while not session.is_over:
+        session.wait() if isinstance(session.command, Pause) else session.late()
+    assert session.outcome is Outcome.NOT_OURS
+
+
+def test_a_release_by_ticket_looks_again_while_the_store_is_away_and_until_its_bound() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+
+    def releasing() -> Session:
+        script = release(lease, bench.terms(), shared=True, bound_at=bench.now + 5, salt="s", by_ticket=True)
+        return bench.session(script)
+
+    bounded = releasing()
+    bounded.expect(Read)
+    assert not bounded.unsent().expect(Pause).heeds
+    bounded.wait(5.0)
+    assert bounded.outcome is Outcome.LEFT
+    again = releasing().unsent().wait(4.9)
+    again.expect(Read)
+    assert again.run() is Outcome.REMOVED
+
+
+def test_a_record_shows_its_age_only_by_a_clock_that_was_not_set_and_is_not_behind_it() -> None:
+    terms = Bench().terms()
+    granularity = terms.traits.granularity + terms.traits.date_step
+    ahead = Snapshot({}, "1", "1", updated_at=100.0 + granularity, store_now=100.0)
+    assert terms.shows_age(APT, ahead)
+    assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=100.01 + granularity, store_now=100.0))
+    assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=None, store_now=100.0))
+    assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=100.0, store_now=None))
+    assert not Bench(NONE).terms().shows_age(APT, Snapshot({}, "1", "1", updated_at=99.0, store_now=100.0))
+    terms.book.readings[APT.key] = Reading(100.0, 0.0, 0.0, set_at=90.0)
+    assert terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=90.0, store_now=100.0))
+    assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=89.0, store_now=100.0))

@@ -16,8 +16,8 @@ SETTINGS = Settings.make()
 NEVER = float("inf")
 
 
-def tenure(renewed_at: float) -> Tenure:
-    return Tenure(LeaseId(Name("apt"), "a", "1", 300.0), SETTINGS, renewed_at + 297.0, renewed_at)
+def tenure(renewed_at: float, key: str = "apt") -> Tenure:
+    return Tenure(LeaseId(Name(key), "a", "1", 300.0), SETTINGS, renewed_at + 297.0, renewed_at)
 
 
 def test_an_empty_rota_never_wakes() -> None:
@@ -34,6 +34,13 @@ def test_the_first_duty_of_all_is_when_it_wakes() -> None:
     assert rota.wake_at() == 47.5
     assert [one.renewed_at for one in rota.due(67.5)] == [10.0, 30.0]
     assert len(rota) == 1
+
+
+def test_leases_of_several_keys_are_planned_each_by_itself() -> None:
+    rota, one, other = Rota(), tenure(0.0), tenure(10.0, key="deb")
+    rota.plan(one)
+    rota.plan(other)
+    assert rota.due(47.5) == [one, other]
 
 
 def test_who_was_planned_anew_is_due_at_the_new_instant_alone() -> None:

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from lockstead.errors import LossReason
-from lockstead.protocol import acquire, book, expiry, lifecycle, renew, terms
+from lockstead.protocol import acquire, book, expiry, lifecycle, renew, rota, terms
 from lockstead.protocol.commands import Absent, Create, Read, Reply, StoreClock, ask
 from lockstead.protocol.lifecycle import Event, State, Tenure
 from lockstead.protocol.record import number
 from lockstead.values import Ending, Predecessor
-from tests.protocol import test_expiry, test_hazards, test_lifecycle, test_rules, test_set_clock
+from tests.protocol import test_expiry, test_hazards, test_lifecycle, test_rota, test_rules, test_set_clock
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
 
@@ -271,3 +271,34 @@ def foreign_lock_without_allowance() -> list[Patch]:
 )
 def contenders_trust_a_clock_that_was_set() -> list[Patch]:
     return [(book.Book, "read_clock", lambda *_: None)]
+
+
+@mutant(
+    "a keeper renews the leases of one key alone",
+    "a process that has two locks loses the first as soon as the second is planned, and nobody tells it",
+    test_rota.test_leases_of_several_keys_are_planned_each_by_itself,
+)
+def keeper_renews_one_key_alone() -> list[Patch]:
+    true = rota.Rota.plan
+
+    def plan(self: Any, tenure: Any) -> float:
+        for _at, _number, other in list(self._heap):
+            if other.lease.name != tenure.lease.name:
+                self.drop(other)
+        return float(true(self, tenure))
+
+    return [(rota.Rota, "plan", plan)]
+
+
+@mutant(
+    "a round is counted from when a renewal is due, not from its send",
+    "3,000 leases on a store that takes 0.2 s for each answer: all were told that it cannot be reached",
+    test_lifecycle.test_h33_a_renewal_that_waits_to_be_sent_begins_no_round_and_so_never_fails_by_itself,
+)
+def rounds_count_from_when_they_are_due() -> list[Patch]:
+    def queue(self: Any) -> None:
+        self.in_flight = True
+        if self.round_started_at is None:
+            self.round_started_at = self.due_at
+
+    return [(Tenure, "queue", queue)]

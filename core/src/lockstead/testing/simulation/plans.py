@@ -43,6 +43,7 @@ class Extra(Enum):
     THREADS = "several threads of a process are members of one lease: each keeps all that one alone keeps"
     RESTART = "the store comes back empty: who held may believe for as long as after a removal, and nobody for longer"
     PACED = "the store names its pace and keeps it: whoever was turned away asks no faster than that"
+    KEYS = "a process has leases of two keys: it keeps each as if it had no other"
     CONTENDER = "another implementation judges by `expires_at`: if prompt and not ahead, it hits no live lease"
 
 
@@ -119,11 +120,14 @@ def _set_at_times(plan: Plan, dice: Random) -> Plan:
 
 
 def _with_extra(plan: Plan, dice: Random) -> Plan:
-    """Put one of `Extra` into two plans of five."""
+    """Put one of `Extra` into three plans of five."""
     if dice.random() >= 0.4:
-        return plan
+        if dice.random() >= 1 / 3:
+            return plan
+        longest = max(settings.ttl for settings in plan.settings)
+        return replace(plan, extra=Extra.KEYS, habits=replace(plan.habits, besides=0.9, work=2 * longest))
     is_dated = plan.traits.clock is StoreClock.DATED
-    extra = dice.choice(tuple(Extra) if is_dated else (Extra.THREADS, Extra.RESTART))
+    extra = dice.choice((Extra.THREADS, Extra.RESTART, *((Extra.PACED, Extra.CONTENDER) if is_dated else ())))
     accidents = dict(zip(ACCIDENTS, plan.accidents, strict=True))
     traits, faults, habits = plan.traits, plan.faults, plan.habits
     match extra:

@@ -221,6 +221,7 @@ class Process(Machine):
     def leave(self, kept: Kept) -> bool:
         """End the belief and the renewing; True if there is anything to give back."""
         tenure, now = kept.tenure, self.now()
+        self.watch.is_told_in_time(self, tenure)
         if tenure.state is State.HELD and not tenure.believes(now) and tenure.lose(LossReason.EXPIRED):
             self._tell_loss(kept)
         was_held = tenure.leave()

@@ -37,12 +37,14 @@ class Watch:
         "_unfinished",
         "_world",
         "grants",
+        "is_calm",
         "losses",
         "tokens",
     )
 
     def __init__(self, world: World, store: SimulatedStore) -> None:
         self._world = world
+        self.is_calm = False
         self._store = store
         self._answers: dict[Name, int] = {}
         self._beliefs: dict[int, tuple[Actor, Tenure]] = {}
@@ -219,6 +221,15 @@ class Watch:
             self.violated(f"{process.name} was told REVOKED, but nobody revoked it")
         if reason is LossReason.GONE and is_ours and tenure.registration is None:
             self.violated(f"{process.name} was told GONE, but the lease stands")
+
+    def is_told_in_time(self, process: Actor, tenure: Tenure) -> None:
+        """Whoever still counts as a holder has not reached its deadline, or stood still until then.
+
+        Not in the calm part: it begins by waking those who stand still.
+        """
+        due_at = process.clock.when(tenure.deadline)
+        if not self.is_calm and tenure.state is State.HELD and process.stopped_until < due_at < self._world.now:
+            self.violated(f"{process.name} was never told the loss of {tenure.lease.incarnation}")
 
     def _check_rounds(self, process: Actor, tenure: Tenure) -> None:
         """The store counts as out of reach only after so many rounds, however quickly it refused."""

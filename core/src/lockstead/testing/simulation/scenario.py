@@ -205,7 +205,7 @@ class Stage:
         world = self.world
         if world.is_told:
             world.tell("everybody", "calm from now on")
-        self.calm_at = world.now
+        self.calm_at, self.watch.is_calm = world.now, True
         self.network.calm()
         self.operator.clears()
         for worker in self.workers:

@@ -26,6 +26,7 @@ class Habits:
     """What workers tend to do: probabilities, and mean lengths in seconds.
 
     rivals: another thread of the process asks for the lock that is held. threads: another one becomes a member of it.
+    besides: another one takes a lock of another key meanwhile.
     """
 
     work: float = 30.0
@@ -39,6 +40,7 @@ class Habits:
     reclaims: float = 0.5
     rivals: float = 0.0
     threads: float = 0.0
+    besides: float = 0.0
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class Mailbox:
 class Worker(Process):
     """A process that works under one lock, over and over, until it is told to finish."""
 
-    __slots__ = ("_asking", "_has_died", "_held", "_is_finishing", "_want", "habits", "key", "mailbox")
+    __slots__ = ("_asking", "_besides", "_has_died", "_held", "_is_finishing", "_want", "habits", "key", "mailbox")
 
     habits: Habits
     key: Name
@@ -66,6 +68,7 @@ class Worker(Process):
         self._asking: Talk | None = None
         self._want: Acquisition | None = None
         self._held: Kept | None = None
+        self._besides: list[Kept] = []
         self._has_died = False
         self._is_finishing = False
 
@@ -148,6 +151,8 @@ class Worker(Process):
             self.after(self._span(length), self._rival)
         if habits.threads and self._throws(habits.threads):
             self.after(length * self.world.dice.random(), self._join_in, kept)
+        if habits.besides and self._throws(habits.besides):
+            self.after(length * self.world.dice.random(), self._take_besides)
         ends = self._detach if self._throws(habits.detaches) else self._finish_work
         self.after(length, ends, kept)
 
@@ -182,6 +187,24 @@ class Worker(Process):
                 self.after(self._span(self.habits.work), lambda _: self.release(other, _nothing))
 
         self.converse(attach(lease, nonce, self._registration(nonce, lease.ttl), self.terms), joined)
+
+    def _take_besides(self, _: Any) -> None:
+        """Hold a lock of another key for a while, as another thread of the process may."""
+        if self._is_finishing:
+            return
+        want = self.wish(Name(f"{self.key.key}-besides"))
+        gives_up_at, longest = self.now() + self.settings.ttl / 2, self.settings.ttl / 2
+
+        def asked(outcome: Any, _: StoreError | None) -> None:
+            if isinstance(outcome, Grant):
+                other = self.granted(outcome, want)
+                self._besides.append(other)
+                held_for = 0.0 if self._is_finishing else min(longest, self._span(self.habits.work))
+                self.after(held_for, lambda _: self.release(other, _nothing))
+            else:
+                self.given_up(want)
+
+        self.converse(acquire(want, self.terms, gives_up_at=gives_up_at, tries_once=False), asked, gives_up_at)
 
     def _finish_work(self, kept: Kept) -> None:
         if self._held is not kept:
@@ -277,6 +300,7 @@ class Worker(Process):
         """Die, and come back as a new process of the same owner."""
         self.die()
         self._asking = self._want = self._held = None
+        self._besides.clear()
         self._has_died = True
         self.after(comes_back_after, self.begin)
 
@@ -299,6 +323,8 @@ class Worker(Process):
             self._cancel(self._want)
         if self._held is not None:
             self._finish_work(self._held)
+        for other in self._besides:
+            self.release(other, _nothing)
 
 
 def _ignored(_: Any, __: StoreError | None) -> None:
