@@ -95,8 +95,10 @@ class OpensSlowly(_Opener):
         self.takes = 0.0
         self.store = HangsUntilLimit()
         self.store.hangs.set()
+        self.opened_in: list[int] = []
 
     def open(self, store_url: str, client: object | None) -> Any:
+        self.opened_in.append(threading.get_ident())
         time.sleep(self.takes)
         return self.store
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from lockstead import AsyncClient, AsyncLock, Client, LeaseLost, Lock, NotAcquired, conversations
+from lockstead import AsyncClient, AsyncLock, Client, LeaseLost, Lock, NotAcquired, connect_async, conversations
 from lockstead.errors import OutcomeUnknown, StoreError
 from lockstead.events import LockEvent, Warned
 from lockstead.protocol.commands import Command, Create, Extend, Read, Remove
@@ -241,6 +241,20 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[faulty.OpensSlowly]:
     opener: faulty.OpensSlowly = faulty.SLOW
     yield opener
     opener.store.hangs.clear()
+
+
+def test_a_store_is_opened_and_its_library_imported_in_another_thread_than_the_event_loops(
+    slow: faulty.OpensSlowly,
+) -> None:
+    async def use() -> None:
+        with pytest.raises(StoreError):
+            await AsyncLock(f"slow://{uuid4()}#apt?ttl=300").acquire(0)
+        async with await connect_async(f"slow://{uuid4()}"):
+            pass
+
+    asyncio.run(use())
+    assert len(slow.opened_in) == 2
+    assert threading.get_ident() not in slow.opened_in
 
 
 @pytest.mark.parametrize("is_awaiting", [False, True])
