@@ -10,9 +10,10 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster.components.scaffold.scaffold import get_scaffolder
 
-from dagster_lockstead.component import LockComponent
-from dagster_lockstead.resource import LockResource
+from dagster_lockstead.component import FromEnvironment, LockComponent
+from dagster_lockstead.resource import LockResource, LockStore
 
 CONTEXT: Any = None
 """What the component does not look at."""
@@ -94,15 +95,47 @@ def test_secrets_are_named_by_the_variable_that_holds_them():
         assert store.password == "LOCKSTEAD_TEST_PASSWORD"
 
 
-@pytest.mark.parametrize("said", [{}, {"store": "sqlite:///a.db", "store_env": "STORE"}])
-def test_the_store_is_named_in_one_way(said: dict[str, str]):
-    with pytest.raises(ValueError, match="name the store by one of 'store' and 'store_env'"):
-        LockComponent(**said).build_defs(CONTEXT)
+def test_a_component_without_a_store_is_refused_by_its_schema():
+    """It is what `dg check yaml` checks a file against."""
+    schema = LockComponent.get_model_cls().model_json_schema()
+    assert schema["required"] == ["store"]
+    for model in (schema, *schema["$defs"].values()):
+        assert [name for name, one in model["properties"].items() if "description" not in one] == []
+    for kind in (LockResource, LockStore):
+        # of a resource within a resource Dagster keeps the description of its class alone
+        assert [name for name, one in kind.model_fields.items() if not one.description] in ([], ["store"])
+
+
+def test_durations_are_numbers_or_text_and_an_asset_has_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    text = YAML.replace("ttl: 5m", "ttl: 300").replace("asset: repository", "asset: apt/packages")
+    found = project(tmp_path, text, monkeypatch)
+    lock = (found.resources or {})["lock"]
+    assert isinstance(lock, LockResource)
+    assert lock.ttl == "300"
+    (key,) = found.get_repository_def().asset_graph.asset_check_keys
+    assert key.asset_key == dg.AssetKey(["apt", "packages"])
+
+
+def test_what_is_scaffolded_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    scaffolder = get_scaffolder(LockComponent)
+    assert isinstance(scaffolder, dg.Scaffolder)
+    request: dg.ScaffoldRequest[Any] = dg.ScaffoldRequest(
+        type_name="dagster_lockstead.component.LockComponent",
+        target_path=tmp_path,
+        scaffold_format="yaml",
+        project_root=None,
+        params=None,
+    )
+    scaffolder.scaffold(request)
+    found = project(tmp_path / "project", (tmp_path / "defs.yaml").read_text(), monkeypatch)
+    lock = (found.resources or {})["lock"]
+    assert isinstance(lock, LockResource)
+    assert lock.store.url == "sqlite:///locks.db"
 
 
 def test_a_store_by_a_variable_is_looked_up_when_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LOCKSTEAD_TEST_STORE_URL", f"sqlite:///{tmp_path / 'locks.db'}")
-    found = LockComponent(store_env="LOCKSTEAD_TEST_STORE_URL", resource="locks").build_defs(CONTEXT)
+    found = LockComponent(store=FromEnvironment(env="LOCKSTEAD_TEST_STORE_URL"), resource="locks").build_defs(CONTEXT)
 
     @dg.op
     def looks(locks: LockResource) -> None:

@@ -128,6 +128,13 @@ def test_an_op_that_is_declared_within_a_graph_may_have_a_lock(place: Place) -> 
         (lambda: LockStore(url="sqlite:///a", password="p"), ValueError, "takes neither user nor password"),
         (lambda: LockResource(store="sqlite:///a", ttl="soon"), ValueError, "no duration"),
         (lambda: LockResource(store="sqlite:///a", gcs=object()), TypeError, "get_client()"),
+        (
+            lambda: LockResource(store="sqlite:///a", timout=5),
+            TypeError,
+            "LockResource has no argument 'timout'; it",
+        ),
+        (lambda: LockStore(url="sqlite:///a", user="me"), TypeError, "LockStore has no argument 'user'; it has"),
+        (LockResource.configure_at_launch, TypeError, "cannot be configured at launch"),
         (lambda: LockSpec(key="k", expected=-1), ValueError, "expected"),
     ],
 )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from dagster_lockstead.checks import newest_token_check
+    from dagster_lockstead.component import LockComponent
     from dagster_lockstead.decorator import locked
     from dagster_lockstead.errors import BadLock, LockFailure, StepLostLease, UncleanPredecessor
     from dagster_lockstead.leasing import leased
@@ -29,6 +30,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BadLock",
     "LeaseLost",
+    "LockComponent",
     "LockFailure",
     "LockResource",
     "LockSpec",
@@ -47,6 +49,7 @@ __all__ = [
 _PLACES: Final = {
     "BadLock": "dagster_lockstead.errors",
     "LeaseLost": "lockstead",
+    "LockComponent": "dagster_lockstead.component",
     "LockFailure": "dagster_lockstead.errors",
     "LockResource": "dagster_lockstead.resource",
     "LockSpec": "dagster_lockstead.spec",

@@ -13,7 +13,7 @@ import sys
 import threading
 from importlib import import_module
 from logging import Handler, Logger
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
 import dagster
@@ -220,6 +220,32 @@ def step_processes(executing: Any) -> list[tuple[Any, Any]]:
     events, processes = frame.f_locals.get("term_events", {}), frame.f_locals.get("processes", {})
     found = [(event, processes.get(step)) for step, event in list(events.items())]
     return [(event, process) for event, process in found if process is not None]
+
+
+def direct_callers() -> list[ModuleType]:
+    """Return the modules that call an op or an asset as a function, by a name of each, `direct_invocation_result`."""
+    modules = [sys.modules[kind.__module__] for kind in (dagster.OpDefinition, dagster.AssetsDefinition)]
+    for module in modules:
+        if not hasattr(module, "direct_invocation_result"):
+            raise _lacks(f"{module.__name__}.direct_invocation_result")
+    return modules
+
+
+def direct_invocation() -> Any:
+    """Return what these modules call."""
+    return found("dagster._core.definitions.op_invocation", "direct_invocation_result")
+
+
+def function_of(definition: Any) -> Any:
+    """Return the function that an op or an asset was made of; None if it was made of none."""
+    op = definition.op if isinstance(definition, dagster.AssetsDefinition) else definition
+    return getattr(getattr(op, "compute_fn", None), "decorated_fn", None)
+
+
+def has_resource(context: Any, name: str) -> bool:
+    """Tell whether this is the context of a call outside of any run, and was given a resource of that name."""
+    inner = getattr(context, "op_execution_context", context)
+    return isinstance(inner, DirectContext) and name in getattr(inner, "_resource_defs", ())
 
 
 def accepts_interrupts() -> bool:

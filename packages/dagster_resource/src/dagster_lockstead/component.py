@@ -6,51 +6,80 @@ are named by the variable of the environment that holds them, so that none is in
 
 # no annotation is a text here: pydantic and Dagster read them
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Annotated, Any, Optional, Union
 
 import dagster
-from dagster import Component, ComponentLoadContext, Model, Resolvable
+from dagster import Component, ComponentLoadContext, Model, Resolvable, ResolvedAssetKey, Resolver
+from pydantic import Field
 
 from dagster_lockstead import checks, sensors
 from dagster_lockstead.resource import LockResource, LockStore
 
 
+def _said(text: str) -> Any:
+    """Describe a field: of one with a default, Dagster takes the description from its resolver alone."""
+    return Resolver.default(description=text)
+
+
+Length = Union[str, int, float, None]  # noqa: UP007 - Dagster reads the annotations
+"""A duration, as a YAML file may write it."""
+
+
 class Gate(Model, Resolvable):  # type: ignore[misc]
     """A sensor that asks for a run of a job when a lock is free; it runs as soon as it is there if `running`."""
 
-    name: str
-    key: str
-    job: str
-    minimum_interval_seconds: Optional[int] = None  # noqa: UP045
-    running: bool = False
+    name: Annotated[str, _said("The name of the sensor.")]
+    key: Annotated[str, _said("The key of the lock.")]
+    job: Annotated[str, _said("The job that it asks for a run of.")]
+    minimum_interval_seconds: Annotated[Optional[int], _said("How often it looks at most.")] = None  # noqa: UP045
+    running: Annotated[bool, _said("Whether it runs as soon as it is there.")] = False
 
 
 class NewestToken(Model, Resolvable):  # type: ignore[misc]
     """A check that an asset was materialized under the newest token of its lock."""
 
-    asset: str
-    key: str
-    name: str = checks.NAME
-    blocking: bool = False
+    asset: ResolvedAssetKey = Field(description="The key of the asset, as in repository or apt/packages.")
+    key: Annotated[str, _said("The key of its lock, which may name the partition: part-{partition_key}.")]
+    name: Annotated[str, _said("The name of the check.")] = checks.NAME
+    blocking: Annotated[bool, _said("Whether a failure holds back what is downstream.")] = False
 
 
+class FromEnvironment(Model, Resolvable):  # type: ignore[misc]
+    """A value that is in a variable of the environment, and not in the file."""
+
+    env: Annotated[str, _said("The variable of the environment that holds it.")]
+
+
+class LockScaffolder(dagster.Scaffolder):  # type: ignore[misc]
+    """Writes a component that loads as it is: its locks are in a file, which is for one machine."""
+
+    def scaffold(self, request: dagster.ScaffoldRequest) -> None:
+        """Write the file."""
+        dagster.scaffold_component(request, {"store": "sqlite:///locks.db"})
+
+
+@dagster.scaffold_with(LockScaffolder)
 class LockComponent(Component, Model, Resolvable):  # type: ignore[misc]
     """A store of locks as a resource, and what looks at its locks: gates, a janitor, asset checks.
 
-    store: the URL, or store_env: the variable that holds it. resource: the resource's name. Durations as "5m".
+    store: the URL, or the variable that holds it. resource: the resource's name. Durations are seconds, or as "5m".
     """
 
-    store: Optional[str] = None  # noqa: UP045
-    store_env: Optional[str] = None  # noqa: UP045
-    username: str = ""
-    password_env: Optional[str] = None  # noqa: UP045
-    resource: str = "lock"
-    ttl: Optional[str] = None  # noqa: UP045
-    timeout: Optional[str] = None  # noqa: UP045
-    purpose: Optional[str] = None  # noqa: UP045
-    janitor: bool = False
-    gates: Sequence[Gate] = ()
-    checks: Sequence[NewestToken] = ()
+    store: Union[str, FromEnvironment] = Field(  # noqa: UP007
+        description="Where the locks are: a URL, as in redis://locks.example/0, or {env: VARIABLE}."
+    )
+    username: Annotated[str, _said("The user of the store, where it wants one.")] = ""
+    password_env: Annotated[
+        Optional[str],  # noqa: UP045
+        _said("The variable of the environment that holds the password of that user."),
+    ] = None
+    resource: Annotated[str, _said("The name of the resource, as in @locked(resource=...).")] = "lock"
+    ttl: Annotated[Length, _said("How long a lease lives if nobody renews it: seconds, or as in 5m.")] = None
+    timeout: Annotated[Length, _said("How long to wait: seconds, or as in 10m; else for ever.")] = None
+    purpose: Annotated[Optional[str], _said("Why locks are taken; shown to whoever waits.")] = None  # noqa: UP045
+    janitor: Annotated[bool, _said("Whether a sensor frees what runs that ended left locked.")] = False
+    gates: Annotated[Sequence[Gate], _said("Sensors that ask for a run when a lock is free.")] = ()
+    checks: Annotated[Sequence[NewestToken], _said("Checks that assets have the newest token.")] = ()
 
     def build_defs(self, context: ComponentLoadContext) -> dagster.Definitions:  # noqa: ARG002 - Dagster gives it
         """Give the resource, the sensors and the asset checks."""
@@ -61,9 +90,7 @@ class LockComponent(Component, Model, Resolvable):  # type: ignore[misc]
         )
 
     def _resource(self) -> LockResource:
-        if (self.store is None) == (self.store_env is None):
-            raise ValueError("LockComponent: name the store by one of 'store' and 'store_env'")
-        url: Any = dagster.EnvVar(self.store_env) if self.store_env is not None else self.store
+        url: Any = dagster.EnvVar(self.store.env) if isinstance(self.store, FromEnvironment) else self.store
         password: Any = dagster.EnvVar(self.password_env) if self.password_env is not None else ""
         store = LockStore(url=url, username=self.username, password=password)
         return LockResource(store=store, ttl=self.ttl, timeout=self.timeout, purpose=self.purpose)
@@ -84,7 +111,6 @@ class LockComponent(Component, Model, Resolvable):  # type: ignore[misc]
         return sensors.janitor_sensor(f"{self.resource}_janitor", resource=self.resource, default_status=status)
 
     def _check(self, check: NewestToken) -> dagster.AssetChecksDefinition:
-        asset_key = dagster.AssetKey.from_user_string(check.asset)
         return checks.newest_token_check(
-            asset_key, key=check.key, name=check.name, resource=self.resource, blocking=check.blocking
+            check.asset, key=check.key, name=check.name, resource=self.resource, blocking=check.blocking
         )

@@ -17,7 +17,7 @@ import dagster
 
 from dagster_lockstead import compat
 from dagster_lockstead.frames import bears_interrupts
-from dagster_lockstead.resource import LockResource
+from dagster_lockstead.resource import LockResource, unmocked
 from dagster_lockstead.spec import NOTHING, LockSpec, OnUnclean
 from lockstead import templates
 from lockstead.values import Duration
@@ -41,6 +41,9 @@ DECORATED: Final[dict[type, str]] = {
 
 SPEC: Final = "__lockstead_spec__"
 """The attribute of a function that says which lock it holds while it runs."""
+
+ADDED: Final = "__lockstead_context__"
+"""The attribute of such a function that names the context's parameter, if the author's function has none."""
 
 KINDS: Final = {
     inspect.Parameter.POSITIONAL_ONLY: 0,
@@ -126,7 +129,7 @@ def _around(function: FunctionType, spec: LockSpec) -> FunctionType:
 
         context = args[0] if args else given.pop(context_name)
         rest = args[1:]
-        resource = given[spec.resource] if wants_lock else given.pop(spec.resource)
+        resource = unmocked(given[spec.resource] if wants_lock else given.pop(spec.resource))
 
         theirs = (context, *rest) if has_context else rest
 
@@ -190,6 +193,7 @@ def _published(
         annotations[spec.resource] = LockResource
     made.__annotations__ = annotations
     setattr(made, SPEC, spec)
+    setattr(made, ADDED, context)
     # read from a signature, None would stay None, and Dagster knows the type only
     returns = type(None) if signature.return_annotation is None else signature.return_annotation
     made.__signature__ = compat.RunnableSignature(  # type: ignore[attr-defined]

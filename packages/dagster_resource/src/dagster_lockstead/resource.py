@@ -5,12 +5,13 @@ resource is set up: the multiprocess executor sets it up once for each step. The
 opened when a lock is first asked for, shared by the process, and closed with the last user.
 """
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Optional, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Optional, TypeVar
 
 import dagster
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 import lockstead
 from dagster_lockstead import compat
@@ -25,14 +26,31 @@ if TYPE_CHECKING:
 L = TypeVar("L", "Lock", "AsyncLock")
 
 
+def _check_arguments(kind: type[dagster.ConfigurableResource], given: dict[str, Any]) -> None:
+    """Raise TypeError, with one line, for an argument that there is not: it would be dropped, and so a timeout lost."""
+    unknown = sorted(set(given) - set(kind.model_fields))
+    if unknown:
+        known = ", ".join(sorted(kind.model_fields))
+        raise TypeError(f"{kind.__name__} has no argument {unknown[0]!r}; it has {known}")
+
+
+def unmocked(resource: Any) -> Any:
+    """Return a resource as it is, and one whose locks live in this process for a mock, which only a test has."""
+    mock = sys.modules.get("unittest.mock")
+    if mock is not None and isinstance(resource, mock.NonCallableMock):
+        return LockResource(store="memory:mock")
+    return resource
+
+
 class LockStore(dagster.ConfigurableResource):
     """Where locks live: a store's URL, and apart from it a user and a password, for `EnvVar`."""
 
-    url: str
-    username: str = ""
-    password: str = ""
+    url: str = Field(description="Where the store is, as in gs://my-bucket/locks; without a user and a password.")
+    username: str = Field(default="", description="The user of the store, where it wants one.")
+    password: str = Field(default="", description="The password of that user; give it as EnvVar.")
 
     def __init__(self, **given: Any) -> None:
+        _check_arguments(type(self), given)
         super().__init__(**given)
         # what the environment says is known when the resource is set up, and checked then
         if not any(isinstance(given.get(name), dagster.EnvVar) for name in ("url", "username", "password")):
@@ -62,14 +80,23 @@ class LockResource(dagster.ConfigurableResource):
     """
 
     store: LockStore
-    ttl: Optional[str] = None  # noqa: UP045 - Dagster reads the annotation
-    timeout: Optional[str] = None  # noqa: UP045
-    purpose: Optional[str] = None  # noqa: UP045
-    gcs: dagster.ResourceDependency[Optional[object]] = None  # noqa: UP045
+    ttl: Optional[str] = Field(  # noqa: UP045 - Dagster reads the annotation
+        default=None, description="How long a lease lives if nobody renews it: seconds, or text as in 5m; 5 minutes."
+    )
+    timeout: Optional[str] = Field(  # noqa: UP045
+        default=None, description="How long to wait for a lock: seconds, or text as in 10m; without it for ever."
+    )
+    purpose: Optional[str] = Field(  # noqa: UP045
+        default=None, description="Why locks are taken; shown to whoever waits."
+    )
+    gcs: dagster.ResourceDependency[Optional[object]] = Field(  # noqa: UP045
+        default=None, description="A resource that gives a client of Cloud Storage by get_client(); for gs: alone."
+    )
 
     _kept: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def __init__(self, **given: Any) -> None:
+        _check_arguments(type(self), given)
         if isinstance(given.get("store"), str):
             given["store"] = LockStore(url=given["store"])
         for name in ("ttl", "timeout"):
@@ -82,6 +109,14 @@ class LockResource(dagster.ConfigurableResource):
         if gcs is not None and not hasattr(gcs, "get_client") and not isinstance(gcs, compat.ConfiguredLater):
             raise TypeError(f"gcs= must have get_client(), as GCSResource has, and {type(gcs).__name__} has not")
         super().__init__(**given)
+
+    @classmethod
+    def configure_at_launch(cls, **_given: Any) -> NoReturn:
+        """Raise TypeError: which lock a step takes must not depend on what is typed into a launchpad."""
+        raise TypeError(
+            "LockResource cannot be configured at launch, or two runs could take two locks: "
+            "say LockResource(store=EnvVar('LOCKS')) for what the environment decides"
+        )
 
     @property
     def _is_cm_resource(self) -> bool:

@@ -1,0 +1,47 @@
+"""Decides how unit tests run what has a lock: by a resource whose locks live in this process.
+
+For tests alone. While a block of `fake_locks` runs, calls of ops and assets are given what `@locked` added to them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from dagster_lockstead import compat
+from dagster_lockstead.decorator import ADDED, SPEC
+from dagster_lockstead.resource import LockResource
+
+
+@contextmanager
+def fake_locks(**settings: Any) -> Iterator[LockResource]:
+    """Give a resource whose locks live in this process, and give it to whatever is called without one in the block.
+
+    An op or an asset may be called as it was before it had a lock: `my_asset()`, `my_asset(build_asset_context())`. For
+    `materialize` and `execute_in_process` name it in `resources=`. settings: as of `LockResource`, but for the store.
+    Two blocks share no locks. Not for threads that call at the same time as others who enter or leave a block.
+    """
+    made = LockResource(store=f"memory:fake-{secrets.token_hex(8)}", **settings)
+
+    def call(definition: Any, *args: Any, **given: Any) -> Any:
+        function = compat.function_of(definition)
+        spec = getattr(function, SPEC, None)
+        if spec is not None:
+            context = getattr(function, ADDED)
+            has_context = context in given or (args and isinstance(args[0], compat.DirectContext))
+            if context is not None and not has_context:
+                # for a context of Dagster's own making
+                args = (None, *args)
+            has_own = any(compat.has_resource(one, spec.resource) for one in (*args[:1], *given.values()))
+            if spec.resource not in given and not has_own:
+                given[spec.resource] = made
+        # not what an outer block put there: the innermost one counts
+        return compat.direct_invocation()(definition, *args, **given)
+
+    with ExitStack() as stack:
+        for module in compat.direct_callers():
+            stack.enter_context(mock.patch.object(module, "direct_invocation_result", call))
+        yield made
