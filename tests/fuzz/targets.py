@@ -39,6 +39,8 @@ from lockstead.stores.sqlite.store import TRAITS
 from lockstead.stores.zookeeper import names as zookeeper
 from lockstead.unclean import Unclean, origin
 from lockstead.values import Ending, LeaseTicket, Name, Predecessor, Sequencer, Space
+from prefect_lockstead import attached, children, places
+from prefect_lockstead.spec import LockSpec, place_of
 
 Fields: TypeAlias = "Mapping[str, str]"
 Target: TypeAlias = "Callable[[str, Fields], None]"
@@ -299,10 +301,45 @@ def handed_over(text: str, fields: Fields) -> None:
                 Grant.read({**said, "token": number})
 
 
+def prefect_template(text: str, fields: Fields) -> None:
+    for value in (text, f"{text}%41?ttl=7#"):
+        for template in ("memory:x#apt-{value}", text, f"memory:x#{text}{{value}}"):
+            with suppress(ValueError, TypeError):
+                spec = LockSpec(lock=template, purpose=text or None).named({**fields, "value": value})
+                place_of(str(spec.lock))
+                # a value is no more than a piece of the key, whatever it is
+                if template.endswith("apt-{value}"):
+                    assert urls.parse_lock(str(spec.lock)).key == f"apt-{value}"
+
+
+def prefect_block(text: str, fields: Fields) -> None:
+    behind = "&".join(f"{name}={value}" for name, value in fields.items())
+    for begin in ("redis://u:p@h/0", "postgresql://h/x?password=", "gs://b/p", "sqlite:///x", ""):
+        for url in (begin + text, f"{begin}{text}?{behind}", f"{begin}?{behind}#{text}"):
+            for check in (places.check_lock, places.check_store):
+                with suppress(ValueError, TypeError):
+                    check(url)
+                    # what is saved in a form that everybody may see
+                    assert not urls.has_password(url)
+
+
+def prefect_ticket(text: str, fields: Fields) -> None:
+    for key in (clean(text), *map(clean, fields)):
+        forged = LeaseTicket("redis://elsewhere/0", key, "o/1", "1", 60.0)
+        for said in (text, str(forged), f"lockstead1.{text}"):
+            children._brings_ticket([said, fields])
+            with suppress(ValueError):
+                brought = attached(said, store="memory:ours")
+                place = brought._known(brought._named())
+                assert place is not None
+                assert place.url.startswith("memory:ours#"), "the store of a ticket"
+
+
 TARGETS: Final[dict[str, Target]] = {
     one.__name__.replace("_", "-"): one
     for one in (
         *(record, member, listed, audit, unclean, ticket, sequencer, url, kept, handed_over),
+        *(prefect_template, prefect_block, prefect_ticket),
         *(on_redis, on_redlock, on_cassandra, on_etcd, on_gcs, on_zookeeper, on_postgres),
     )
 }
