@@ -123,3 +123,22 @@ def test_what_a_command_cannot_do_is_one_line_and_an_exit_code(airflow_commands:
         assert "sesame" not in said["out"] + said["err"]
         if code in (64, 69):
             assert len(said["err"].splitlines()) == 1, (command, said)
+
+
+def test_a_command_that_fails_prints_its_error_as_json_where_json_is_asked_for(
+    airflow_commands: Airflow, url: str
+) -> None:
+    cases = {
+        "inspect apt --conn-id nobody": (64, "there is no connection 'nobody'"),
+        "list --conn-id referring": (64, "give --url"),
+        "break apt --reason stuck --yes --conn-id no_store": (64, "names no store"),
+        "list --url nonsense://place": (64, "no store has the scheme 'nonsense'"),
+        f"list --url {url}/missing": (69, "locks.db"),
+    }
+    told = airflow_commands(*(f"lockstead {command} --json" for command in cases))
+    for (code, line), said in zip(cases.values(), told, strict=True):
+        # what Airflow itself logs goes to the same stream
+        error = json.loads(said["out"].splitlines()[-1])["error"]
+        assert (said["code"], error["code"]) == (code, code)
+        assert line in error["message"]
+        assert error["message"] in said["err"]

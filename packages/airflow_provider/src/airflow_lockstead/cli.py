@@ -6,6 +6,7 @@ The words and what is printed are the core's. Must not be imported but by Airflo
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from airflow_lockstead.spec import DEFAULT_CONN_ID
@@ -70,16 +71,24 @@ def _call(args: Any, verb: str, key: str | None, *words: str, json: bool) -> Non
     try:
         place = connection.Place(args.url) if args.url else connection.PLACES.place(args.conn_id)
     except (ValueError, TypeError) as error:
-        _refuse(str(error))
+        _refuse(str(error), json=json)
     if place.client is not None:
         _refuse(
             "this connection takes its credentials from another one, which a URL cannot carry; "
-            "give --url, with credentials as the store's library finds them"
+            "give --url, with credentials as the store's library finds them",
+            json=json,
         )
     target = place.url if key is None else place.lock_url(key)
     sys.exit(call([verb, target, *words, *(["--json"] if json else [])]))
 
 
-def _refuse(why: str) -> NoReturn:
+def _refuse(why: str, *, json: bool) -> NoReturn:
+    """Say why, as the core's commands do, and exit."""
+    from lockstead.cli.exits import Exit, Failed
+    from lockstead.cli.output import out_json
+
     sys.stderr.write(f"airflow lockstead: {why}\n")
-    sys.exit(64)
+    if json:
+        with suppress(Failed):
+            out_json({"error": {"code": Exit.USAGE, "message": why}})
+    sys.exit(Exit.USAGE)
