@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from lockstead.testing.gcs_server import GcsServer
 from tests.airflow.scenes import PATIENCE, Scenes, Stage
 from tests.airflow.test_body import NEWEST
 from tests.servers.airflow import Airflow
+from tests.servers.marked import is_alive
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(900)]
 
@@ -207,6 +209,46 @@ def unbegun(stage: Stage) -> dict[str, Any]:
     }
 
 
+MARKED = """
+def until_told(context):
+    import airflow_lockstead.acquiring
+    note("begins", task=context["task"].task_id)
+    while not os.path.exists(SIGN + context["task"].task_id):
+        time.sleep(0.05)
+
+with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
+    acquire = AcquireLockOperator(task_id="acquire", lock=LOCK, ttl="30m", pre_execute=until_told)
+    acquire >> ReleaseLockOperator(task_id="release", acquire=acquire)
+
+    @task.locked(lock=LOCK + "-own", ttl="30m", retries=0, pre_execute=until_told)
+    def publish():
+        work("publish")
+
+    publish()
+"""
+
+
+def marked(stage: Stage) -> dict[str, Any]:
+    """Tasks are marked failed when they are about to be granted their locks, and are, for no store knows of it."""
+    run = stage.airflow.trigger(stage.put(MARKED))
+    pids = {}
+    for task_id in ("acquire", "publish"):
+        stage.until(
+            lambda task_id=task_id: any(one["task"] == task_id for one in stage.notes.lines("begins")),
+            f"{task_id} does not begin",
+        )
+        pids[task_id] = stage.airflow.body_of(run, task_id)
+        stage.airflow.mark(run, task_id, "failed")
+        Path(f"{stage.file}{task_id}").touch()
+    stage.until(lambda: not any(map(is_alive, pids.values())), "their processes do not end")
+    return {
+        "free": [stage.is_free(), stage.is_free(f"{stage.notes.url}-own")],
+        "said": [stage.said(run, task_id) for task_id in pids],
+        "ended": stage.ended(run),
+        "stays": stage.notes.stays(),
+    }
+
+
 # --- granted at once --------------------------------------------------------------------------------------------------
 
 QUICK_LOCKS = 6
@@ -392,7 +434,7 @@ def mapped(stage: Stage) -> dict[str, Any]:
 
 # --- the tests --------------------------------------------------------------------------------------------------------
 
-EVERYWHERE = (unbegun, crowd, cleared, slotless, given_up, retried, granted_twice)
+EVERYWHERE = (unbegun, marked, crowd, cleared, slotless, given_up, retried, granted_twice)
 NEWEST_ONLY = (unreleased, quick, reacquired, mapped)
 
 
@@ -465,6 +507,14 @@ def test_a_grant_whose_task_fails_before_its_body_begins_is_given_back_and_does_
     assert (seen["ended"], seen["blocker"]) == ("failed", "success")
     assert seen["took"] < 300  # of half an hour
     assert seen["stays"] == []
+
+
+def test_who_is_marked_failed_in_the_midst_of_a_grant_gives_it_back_and_begins_nothing(scenes: Scenes) -> None:
+    seen = scenes.seen(marked)
+    # on a busy machine Airflow may have killed them before they were granted anything
+    print("said so:", ["this task was marked failed while it asked for its lock" in said for said in seen["said"]])
+    assert seen["free"] == [True, True]
+    assert (seen["ended"], seen["stays"]) == ("failed", [])
 
 
 @pytest.mark.usefixtures("newest")

@@ -113,8 +113,15 @@ def test_a_lock_that_was_granted_is_released_where_nobody_can_be_told_of_it(wait
     assert seen["at_once"] == seen["inline"] == ["StoreUnavailable", "free"]
 
 
-def test_on_kill_gives_back_its_own_grant_and_no_other(waiters: Waiters):
-    assert waiters("killed") == {"still": True, "still_too": True, "given_back": True}
+def test_whenever_a_trigger_is_cancelled_before_it_fires_no_lease_is_left_and_the_next_one_knows_who_died(
+    waiters: Waiters,
+):
+    seen = waiters("cancelled")
+    assert seen["requests"] > 3  # look, acquire, token, and who died
+    assert seen["left"] == []
+    assert seen["unclean"] == "the lease of 'who died' on 'apt' ended EXPIRED"
+    # of what it has told of it gives nothing back
+    assert seen["still"]
 
 
 def test_a_keeper_keeps_a_lease_beyond_its_ttl_and_ends_with_its_release(waiters: Waiters):

@@ -13,6 +13,7 @@ import json
 import logging
 import sqlite3
 import sys
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -217,27 +218,50 @@ async def untold(_url: str) -> dict[str, Any]:
     return {"fail": seen, "warn": warned}
 
 
-async def killed(url: str) -> dict[str, Any]:
-    """on_kill of a trigger that has fired, or was granted nothing, touches nobody's lease; its own it gives back."""
-    old = waiter(url, "airflow:d/r/t/-1")
-    event = await fired(old)
-    await old.on_kill()
-    lock = lockstead.AsyncLock(url, ttl=TTL)
-    held = await lock.inspect()
-    still = held is not None and held.holder == event["holder"]
-    waiting = waiter(url, "airflow:d/r/u/-1")
-    task = asyncio.create_task(fired(waiting))
-    await asyncio.sleep(0.5)
+async def cancelled(url: str) -> dict[str, Any]:
+    """Cancel a trigger in the midst of each of its requests, until there are no more; then one that has fired."""
+    lock = lockstead.AsyncLock(url, ttl=1, owner="who died")
+    kind = type(lock._open_now().store)
+    perform, left = kind.perform, []
+    # what is read of who died makes the grant a longer way
+    await (await lock.acquire(timeout=5)).detach()
+    for number in itertools.count(1):
+        is_there, may_go_on, asked = threading.Event(), threading.Event(), itertools.count(1)
+
+        def slow(store: Any, command: Any, limit: float) -> Any:
+            answer = perform(store, command, limit)
+            if next(asked) == number:  # noqa: B023 - it is put back before the next one
+                is_there.set()  # noqa: B023
+                may_go_on.wait(60)  # noqa: B023
+            return answer
+
+        trigger = triggers.WaitTrigger(spec_of(url, 300.0), "airflow:d/r/t", time.time())
+        kind.perform = slow
+        task = asyncio.create_task(fired(trigger))
+        waiting = asyncio.ensure_future(asyncio.to_thread(is_there.wait))
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        kind.perform = perform
+        if task.done():
+            is_there.set()
+            break
+        task.cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
+        await asyncio.gather(task, return_exceptions=True)
+        try:
+            await asyncio.wait_for(lockstead.AsyncLock(url, owner="the test").wait_until_free(), 60)
+        except TimeoutError:
+            left.append(number)
+    event = task.result()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    await waiting.on_kill()
     held = await lock.inspect()
-    still_too = held is not None and held.holder == event["holder"]
-    await lock.release(event["ticket"])
-    granted = waiter(url, "airflow:d/r/v/-1")
-    granted._lease = await lockstead.AsyncLock(url, ttl=TTL, owner="airflow:d/r/v/-1").acquire(timeout=5)
-    await granted.on_kill()
-    return {"still": still, "still_too": still_too, "given_back": await lock.inspect() is None}
+    return {
+        "requests": number,
+        "left": left,
+        "unclean": event["unclean"],
+        "still": held is not None and held.holder == event["holder"],
+    }
 
 
 async def kept(url: str) -> dict[str, Any]:

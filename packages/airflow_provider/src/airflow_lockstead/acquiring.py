@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import lockstead
-from airflow_lockstead import compat, connection, errors, grants
+from airflow_lockstead import compat, connection, errors, grants, unbegun
 from airflow_lockstead.grants import Grant
 from airflow_lockstead.names import Attempt
 from airflow_lockstead.spec import LockSpec
@@ -33,24 +33,28 @@ def warn_without_triggerer(log: Log, otherwise: str) -> None:
         log.warning("no triggerer runs: this task waits until one does (start `airflow triggerer`)%s", otherwise)
 
 
-def deferral(spec: LockSpec, owner: str, me: Attempt, method_name: str, log: Log, otherwise: str = "") -> Exception:
+def deferral(
+    spec: LockSpec, owner: str, me: Attempt, method_name: str, log: Log, *, hands_on: bool, otherwise: str = ""
+) -> Exception:
     """Give what a task raises to wait without a worker slot; method_name is where it is resumed.
 
-    owner: who asks for the lock; me: the task that waits; otherwise: what could be done instead, for the log where no
-    triggerer runs.
+    owner: who asks for the lock; me: the task that waits; hands_on: whether it leaves the lease to other tasks when it
+    has succeeded; otherwise: what could be done instead, for the log where no triggerer runs.
     """
     from airflow_lockstead.triggers import WaitTrigger, plain
 
     warn_without_triggerer(log, otherwise)
     now = time.time()
     gives_up_at = None if spec.timeout is None else now + seconds(spec.timeout, "timeout")
-    trigger = WaitTrigger(plain(spec), owner, now, gives_up_at, me.place)
+    trigger = WaitTrigger(plain(spec), owner, now, gives_up_at, {**me.place, "hands_on": hands_on})
     deferred: Exception = compat.TaskDeferred(trigger=trigger, method_name=method_name)
     return deferred
 
 
-def at_once(spec: LockSpec, owner: str, log: Log) -> Grant | None:
+def at_once(spec: LockSpec, owner: str, log: Log, me: Attempt | None = None) -> Grant | None:
     """Take the lock if it is free now; None if it is not, or the store does not answer: then the triggerer waits.
+
+    me: the task that asks; if it has been marked meanwhile, the lock is given back, and it fails.
 
     A task that defers and is resumed within a moment may be failed by the executor, which takes it for lost, and one
     without retries ends so. Whoever need not wait does not defer; and is seconds earlier at its work.
@@ -65,11 +69,14 @@ def at_once(spec: LockSpec, owner: str, log: Log) -> Grant | None:
         return None
     if lease is None:
         return None
-    return _handed_on(lock, lease, 0.0, owner, earlier, log)
+    return _handed_on(lock, lease, 0.0, owner, earlier, log, me)
 
 
-def inline(spec: LockSpec, owner: str, log: Log, why: str = INLINE_DEFAULT) -> Grant:
-    """Wait for the lock in this process, and hand the lease on. NotAcquired of ours after the spec's timeout."""
+def inline(spec: LockSpec, owner: str, log: Log, why: str = INLINE_DEFAULT, me: Attempt | None = None) -> Grant:
+    """Wait for the lock in this process, and hand the lease on. NotAcquired of ours after the spec's timeout.
+
+    me: as with `at_once`.
+    """
     began_at = time.time()
     lock = _asked(spec, owner)
     held = seen(lock, log)
@@ -79,7 +86,7 @@ def inline(spec: LockSpec, owner: str, log: Log, why: str = INLINE_DEFAULT) -> G
         lease = lock.acquire(spec.timeout, reclaim=True)
     except lockstead.NotAcquired as error:
         raise errors.NotAcquired(str(error)) from error
-    return _handed_on(lock, lease, time.time() - began_at, owner, held, log)
+    return _handed_on(lock, lease, time.time() - began_at, owner, held, log, me)
 
 
 def seen(lock: lockstead.Lock, log: Log) -> Holding | None:
@@ -92,16 +99,35 @@ def seen(lock: lockstead.Lock, log: Log) -> Holding | None:
 
 
 def _handed_on(
-    lock: lockstead.Lock, lease: lockstead.Lease, waited: float, owner: str, earlier: Holding | None, log: Log
+    lock: lockstead.Lock,
+    lease: lockstead.Lease,
+    waited: float,
+    owner: str,
+    earlier: Holding | None,
+    log: Log,
+    me: Attempt | None,
 ) -> Grant:
     """Detach a lease, and give what its ticket is; released, if that fails."""
     try:
         token, before = token_of(lease), last_before(lock, lease, owner, log)
-        return grants.granted(lease.detach(), token, waited, before, owner, earlier)
+        if me is not None:
+            _refuse_if_ended(me, log)
+        return grants.granted(lease.detach(), token, waited, grants.unclean_of(before, owner, earlier))
     except BaseException:
         with suppress(lockstead.StoreError):
-            lease.release()
+            lease.release(unused=True)
         raise
+
+
+def _refuse_if_ended(me: Attempt, log: Log) -> None:
+    """Fail a task that was marked while it asked for its lock: Airflow takes nothing more from it, nobody its grant."""
+    try:
+        state = compat.state_now(**me.place)
+    except Exception as error:  # noqa: BLE001 - whatever Airflow raises, a lock is not given up for it
+        log.info("could not see how this task stands: %s", error)
+        return
+    if state in unbegun.ENDED:
+        raise compat.AirflowFailException(f"lockstead: this task was marked {state} while it asked for its lock")
 
 
 def last_before(lock: lockstead.Lock, lease: lockstead.Lease, owner: str, log: Log) -> unclean.Unclean | None:

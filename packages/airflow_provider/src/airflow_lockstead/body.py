@@ -149,18 +149,18 @@ def _own_grant(visit: _Visit, granted: Mapping[str, Any] | None) -> Grant:
         if known is not None:
             return known
         if compat.runs_inline():
-            grant = acquiring.inline(visit.spec, visit.acquirer, log)
+            grant = acquiring.inline(visit.spec, visit.acquirer, log, me=visit.me)
         else:
-            taken = acquiring.at_once(visit.spec, visit.acquirer, log)
+            taken = acquiring.at_once(visit.spec, visit.acquirer, log, visit.me)
             if taken is None:
                 log.info("asking for the lock in the triggerer, as %r", visit.acquirer)
-                raise acquiring.deferral(visit.spec, visit.acquirer, visit.me, GRANTED, log)
+                raise acquiring.deferral(visit.spec, visit.acquirer, visit.me, GRANTED, log, hands_on=False)
             grant = taken
     else:
         grant = acquiring.told(granted)
         visit = _as_granted(visit, grant)
         if not acquiring.is_still_held(visit.spec, visit.acquirer, grant, log):
-            raise acquiring.deferral(visit.spec, visit.acquirer, visit.me, GRANTED, log)
+            raise acquiring.deferral(visit.spec, visit.acquirer, visit.me, GRANTED, log, hands_on=False)
     acquiring.judge(visit.spec, visit.acquirer, grant, log)
     with _given_back_if_it_fails(visit, grant):
         tickets.note_own(ti, grant)

@@ -138,14 +138,22 @@ async def state_of(dag_id: str, run_id: str, task_id: str, map_index: int) -> st
     """Give the state of another task of a run, for who asks in the triggerer; None where this Airflow does not tell."""
     from asgiref.sync import sync_to_async
 
-    if not _exists("airflow.sdk.execution_time.task_runner"):
-        model = import_module("airflow.models.taskinstance").TaskInstance
-        found = await sync_to_async(model.get_task_instance)(dag_id, run_id, task_id, map_index)
-        return None if found is None or found.state is None else str(found.state)
-    if not hasattr(import_module("airflow.sdk.execution_time.comms"), "CommsDecoder"):
+    comms = "airflow.sdk.execution_time.comms"
+    if _exists(comms) and not hasattr(import_module(comms), "CommsDecoder"):
         return None  # the channel of a 3.0 triggerer is not for who asks from a thread
+    state: str | None = await sync_to_async(state_now)(dag_id, run_id, task_id, map_index)
+    return state
+
+
+def state_now(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
+    """Give the state of a task of a run, for who asks in a running task; None if there is no such task."""
+    if not _exists("airflow.sdk.execution_time.task_runner"):
+        found = import_module("airflow.models.taskinstance").TaskInstance.get_task_instance(
+            dag_id, run_id, task_id, map_index
+        )
+        return None if found is None or found.state is None else str(found.state)
     ask = import_module("airflow.sdk.execution_time.task_runner").RuntimeTaskInstance.get_task_states
-    said = (await sync_to_async(ask)(dag_id=dag_id, task_ids=[task_id], run_ids=[run_id])).get(run_id, {})
+    said = ask(dag_id=dag_id, task_ids=[task_id], run_ids=[run_id]).get(run_id, {})
     state = said.get(task_id if map_index < 0 else f"{task_id}_{map_index}")
     return None if state is None else str(getattr(state, "value", state))
 

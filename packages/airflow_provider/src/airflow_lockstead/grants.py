@@ -65,24 +65,19 @@ class Grant:
         return f"acquired {self.key!r} with {shown} after {self.waited:.1f} s"
 
 
-def granted(
-    ticket: LeaseTicket,
-    token: int | None,
-    waited: float,
-    before: Unclean | None,
-    owner: str,
-    earlier: Holding | None = None,
-) -> Grant:
-    """Describe a lease that was detached.
-
-    before: who left the lock unclean; what an earlier try of the owner, who asked, left is no surprise. earlier: who
-    held the lock when it was looked at last; an earlier try may have marked there that the one before it ended unclean.
-    """
-    unclean = _marked(earlier, owner) if before is None else str(before)
+def granted(ticket: LeaseTicket, token: int | None, waited: float, unclean: str | None) -> Grant:
+    """Describe a lease that was detached."""
     return Grant(str(ticket), token, ticket.key, ticket.holder, max(0.0, waited), unclean)
 
 
-def _marked(earlier: Holding | None, owner: str) -> str | None:
+def unclean_of(before: Unclean | None, owner: str, earlier: Holding | None) -> str | None:
+    """Say who left the lock unclean, to the owner that has it now; what an earlier try of its own left is no surprise.
+
+    earlier: who held the lock when it was looked at last; an earlier try may have marked there that the one before it
+    ended unclean.
+    """
+    if before is not None:
+        return str(before)
     if earlier is None or earlier.owner != owner or not (earlier.progress or "").startswith(MARK):
         return None
     return (earlier.progress or "").removeprefix(MARK)

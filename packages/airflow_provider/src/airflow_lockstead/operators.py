@@ -138,14 +138,14 @@ class AcquireLockOperator(_LockOperator):
         from airflow_lockstead import acquiring, errors
 
         with errors.refusing():
-            spec, owner = self.spec, self._owner(context)
+            spec, owner, me = self.spec, self._owner(context), Attempt.of(context["ti"])
             if self.deferrable and not compat.runs_inline():
-                if (grant := acquiring.at_once(spec, owner, self.log)) is not None:
+                if (grant := acquiring.at_once(spec, owner, self.log, me)) is not None:
                     return self._taken(spec, owner, grant)
                 self.log.info("asking for the lock in the triggerer, as %r", owner)
-                raise acquiring.deferral(spec, owner, Attempt.of(context["ti"]), "granted", self.log, INSTEAD)
+                raise self._deferral(spec, owner, me)
             why = acquiring.INLINE_DEFAULT if self.deferrable else "deferrable=False"
-            return self._taken(spec, owner, acquiring.inline(spec, owner, self.log, why))
+            return self._taken(spec, owner, acquiring.inline(spec, owner, self.log, why, me))
 
     def granted(self, context: Any, event: Mapping[str, Any]) -> dict[str, Any]:
         """Go on with what the trigger was granted, if it still is."""
@@ -155,8 +155,13 @@ class AcquireLockOperator(_LockOperator):
             grant = acquiring.told(event)
             spec, owner = connection.as_granted(self.spec, self._spec, grant.ticket), self._owner(context)
             if not acquiring.is_still_held(spec, owner, grant, self.log):
-                raise acquiring.deferral(spec, owner, Attempt.of(context["ti"]), "granted", self.log, INSTEAD)
+                raise self._deferral(spec, owner, Attempt.of(context["ti"]))
             return self._taken(spec, owner, grant)
+
+    def _deferral(self, spec: LockSpec, owner: str, me: Attempt) -> Exception:
+        from airflow_lockstead import acquiring
+
+        return acquiring.deferral(spec, owner, me, "granted", self.log, hands_on=True, otherwise=INSTEAD)
 
     def _owner(self, context: Any) -> str:
         return Attempt.of(context["ti"]).acquirer(self.scope or self.task_id)

@@ -23,7 +23,7 @@ from lockstead import unclean
 if TYPE_CHECKING:
     import logging
 
-    from lockstead import AsyncLease, AsyncLock, Holding
+    from lockstead import AsyncLease, AsyncLock, Holding, LeaseTicket
 
 LOOK_AGAIN: Final = 5.0
 """Seconds for which one look at who holds a lock serves all who begin to wait for it."""
@@ -67,8 +67,6 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
         self.owner = owner
         self.asked_at = asked_at
         self.gives_up_at = gives_up_at
-        self._lock: AsyncLock | None = None
-        self._lease: AsyncLease | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Give what another triggerer makes this of."""
@@ -78,26 +76,16 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
     async def run(self) -> AsyncIterator[Any]:
         """Fire once: with the grant, or with why there is none."""
         try:
-            grant = await self._granted()
+            lock = await connection.async_lock(LockSpec(**self.spec), self.owner)
+            grant = await self._granted(lock)
         except (lockstead.LocksteadError, ValueError, TypeError) as error:
             yield compat.TriggerEvent(grants.failure(error))
         else:
             self.log.info("%s; the task comes back when a worker slot is free", grant)
-            if self.waiter is not None and self._lock is not None:
-                unbegun.watch(self._lock, lockstead.LeaseTicket.parse(grant.ticket), self.waiter, self.log)
             yield compat.TriggerEvent(grant.event)
 
-    async def on_kill(self) -> None:
-        """Give back what this very trigger was granted and nobody was told of: the task was marked or cleared.
-
-        Never the owner's lease: when a task is cleared its next trigger may hold that already.
-        """
-        if self._lease is not None:
-            await self._lease.release()
-
-    async def _granted(self) -> grants.Grant:
+    async def _granted(self, lock: AsyncLock) -> grants.Grant:
         spec = LockSpec(**self.spec)
-        self._lock = lock = await connection.async_lock(spec, self.owner)
         # what an earlier try of ours has noted stands in the record of now, not in that of a moment ago
         held = await _look(spec, lock, afresh=spec.on_unclean == "fail")
         lease = None
@@ -110,19 +98,20 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
                 self.log.info("%s", grants.waiting(lock.key, held))
             left = None if self.gives_up_at is None else max(0.0, self.gives_up_at - time.time())
             lease = await lock.acquire(left, reclaim=True)
-        self._lease = lease
         try:
             token, before = await _token(lease), await self._last_before(lock, lease)
-            ticket = await lease.detach()
-        except Exception:
-            # nobody is told of it, and it would be kept for as long as this process lives
+            told = grants.unclean_of(before, self.owner, held)
+            ticket = await _detached(lock, lease, told)
+        except BaseException:
+            # Nobody is told of it: the task was marked or cleared, the triggerer ends, or the store is lost. It is this
+            # very lease that is given back, never the owner's: the next trigger of a task may hold that already.
             with suppress(lockstead.StoreError):
-                await lease.release()
+                await lease.release(unused=True)
             raise
-        self._lease = None
-        waited = time.time() - self.asked_at
-        grant = grants.granted(ticket, token, waited, before, self.owner, held)
-        if grant.unclean is not None and spec.on_unclean == "fail":
+        grant = grants.granted(ticket, token, time.time() - self.asked_at, told)
+        if self.waiter is not None:
+            unbegun.watch(lock, grant, self.waiter, self.log)
+        if told is not None and spec.on_unclean == "fail":
             await self._mark(lock, grant)
         return grant
 
@@ -277,6 +266,19 @@ async def _look(spec: LockSpec, lock: AsyncLock, *, afresh: bool = False) -> Hol
         return await (lock.inspect() if afresh else _LOOKS.get(_which(spec), lock.inspect))
     except Exception:  # noqa: BLE001 - for what stands in a store no wait ends
         return None  # it is for the log, and to spare a wait; who asks for the lock hears of it
+
+
+async def _detached(lock: AsyncLock, lease: AsyncLease, told: str | None) -> LeaseTicket:
+    """Detach a lease, whole; who is cancelled meanwhile gives it back, or leaves it to expire after an unclean end."""
+    leaving = asyncio.ensure_future(lease.detach())
+    try:
+        return await asyncio.shield(leaving)
+    except asyncio.CancelledError:
+        ticket = await leaving
+        if told is None:
+            with suppress(lockstead.StoreError):
+                await lock.release(ticket)
+        raise
 
 
 async def _token(lease: AsyncLease) -> int | None:
