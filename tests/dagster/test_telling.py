@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+import lockstead
 from dagster_lockstead import LockResource, locked, telling
 from tests.dagster.runs import apart, in_process, job_with
 from tests.dagster.taking import Beside, Place, held_by_another, taken_away, until
@@ -48,7 +49,44 @@ def test_a_wait_is_told_once(place: Place, instance: dg.DagsterInstance) -> None
         for one in instance.all_logs(result.run_id)
         if one.dagster_event is None or one.dagster_event.event_type_value == "ENGINE_EVENT"
     ]
-    assert [line for line in lines if "somebody/else" in line] == ["waiting: 'k' is held by 'somebody/else'"]
+    (line,) = [line for line in lines if "somebody/else" in line]
+    assert line.startswith("waiting: 'k' is held by 'somebody/else' since ")
+
+
+def test_a_wait_says_since_when_with_which_token_until_when_and_in_which_run(
+    place: Place, instance: dg.DagsterInstance, caplog: pytest.LogCaptureFixture
+) -> None:
+    @dg.op
+    @locked("k", timeout=0.5)
+    def waiter() -> None: ...
+
+    run_id = "0a1b2c3d-0000-4000-8000-000000000001"
+    leases: list[lockstead.Lease] = []
+
+    def hold() -> None:
+        owner = f"dagster:{run_id}:publish:0"
+        leases.append(lockstead.Lock(f"{place.url}#k", owner=owner, purpose="publish", expected="1h").acquire())
+        leases[0].sequencer()
+
+    with Beside(hold):
+        pass
+    result = in_process(job_with(waiter, {"lock": LockResource(store=place.url)}), instance=instance)
+    (event,) = [
+        one.dagster_event
+        for one in instance.all_logs(result.run_id)
+        if one.dagster_event is not None and (one.dagster_event.message or "").startswith("waiting:")
+    ]
+    said = event.event_specific_data.metadata
+    assert said["lockstead/held_by_run"] == dg.MetadataValue.dagster_run(run_id)
+    assert said["lockstead/held_with_token"].value == leases[0].token
+    since, until_when = (said[f"lockstead/{name}"].value for name in ("held_since", "expected_until"))
+    assert since.endswith(" UTC")
+    assert since < until_when
+    assert f"since {since} (purpose: publish), token {leases[0].token}" in (event.message or "")
+    (told,) = [one.getMessage() for one in caplog.records if "waiting: 'k'" in one.getMessage()]
+    assert told.startswith(time.strftime("%Y-%m-%d "))
+    assert f" run {result.run_id}: waiting: " in told
+    leases[0].release()
 
 
 def test_a_section_ends_before_its_event_is_written_and_its_step_after_it(

@@ -204,3 +204,19 @@ def test_a_brace_is_written_twice(place: Place) -> None:
 
     assert in_process(job_with(works, {"lock": LockResource(store=place.url)})).success
     assert keys == ["{dist}"]
+
+
+@pytest.mark.parametrize("chosen", [["contrib", "main"], ["main"]])
+def test_a_range_takes_the_locks_of_its_partitions_one_by_one(place: Place, chosen: list[str]) -> None:
+    keys: list[str] = []
+
+    @dg.asset(partitions_def=PARTS, backfill_policy=dg.BackfillPolicy.single_run())
+    def parts(context: dg.AssetExecutionContext, lock: LockResource) -> None:
+        with lock.try_many([f"part-{one}" for one in context.partition_keys], context=context) as batch:
+            for lease in batch.each():
+                keys.append(lockstead.current_lease().key)
+                assert lease.is_held
+
+    tags = {"dagster/asset_partition_range_start": chosen[0], "dagster/asset_partition_range_end": chosen[-1]}
+    assert dg.materialize([parts], resources={"lock": LockResource(store=place.url)}, tags=tags).success
+    assert sorted(keys) == [f"part-{one}" for one in chosen]

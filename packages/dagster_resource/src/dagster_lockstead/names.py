@@ -17,6 +17,10 @@ REASON: Final = "lockstead/reason"
 PREDECESSOR: Final = "lockstead/predecessor"
 WAITED: Final = "lockstead/waited"
 HELD_BY: Final = "lockstead/held_by"
+HELD_RUN: Final = "lockstead/held_by_run"
+HELD_SINCE: Final = "lockstead/held_since"
+HELD_TOKEN: Final = "lockstead/held_with_token"  # noqa: S105 - a fencing token is no secret
+HELD_UNTIL: Final = "lockstead/expected_until"
 PURPOSE: Final = "lockstead/purpose"
 """The keys of metadata, of outputs, failures and events alike."""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import dagster
 
 from dagster_lockstead import compat, names
+from dagster_lockstead.words import held_by
 
 if TYPE_CHECKING:
     from lockstead import Holding, Lease, LeaseLost
@@ -41,12 +42,10 @@ class Teller:
         """Tell that the step waits for a lock; held: for whom, None if nobody knows."""
         said: dict[str, Any] = {names.KEY: key}
         if held is not None:
-            said[names.HELD_BY] = held.owner
-            if held.purpose:
-                said[names.PURPOSE] = held.purpose
-        message = f"{names.WAITING}: {held_for(key, held)}"
+            said |= _of_holder(held)
+        message = f"{names.WAITING}: {f'{key!r} is held' if held is None else held_by(key, held)}"
         # for who looks at a terminal: the step's log would show it, too, but hangs where its database does
-        _log().warning(message)
+        _log().warning("%s run %s: %s", time.strftime("%Y-%m-%d %H:%M:%S %z"), self._step.run_id, message)
         self._tell(message, said)
 
     def acquired(self, lease: Lease, waited: float) -> None:
@@ -176,6 +175,20 @@ def wait_until_written(step: Any) -> None:
         found.wait()
 
 
+def _of_holder(held: Holding) -> dict[str, Any]:
+    """Say of a holder what its record says; of a step or a run of Dagster's with a link to the run."""
+    run_id = names.run_of(held.owner)
+    known = {
+        names.HELD_BY: held.owner,
+        names.HELD_RUN: None if run_id is None else dagster.MetadataValue.dagster_run(run_id),
+        names.HELD_SINCE: held.acquired_at and f"{held.acquired_at.to_datetime_string()} UTC",
+        names.HELD_TOKEN: held.token,
+        names.HELD_UNTIL: held.alert_at and f"{held.alert_at.to_datetime_string()} UTC",
+        names.PURPOSE: held.purpose,
+    }
+    return {name: value for name, value in known.items() if value is not None and value != ""}
+
+
 def metadata(lease: Lease) -> dict[str, Any]:
     """Give key, holder and, if one was drawn, token of a lease, as metadata."""
     said: dict[str, Any] = {names.KEY: lease.key, names.HOLDER: lease.holder}
@@ -199,14 +212,6 @@ def marked(event: Any, lease: Lease) -> Any:
     if isinstance(event, dagster.MaterializeResult):
         return event._replace(metadata={**(event.metadata or {}), **said})
     return event
-
-
-def held_for(key: str, held: Holding | None) -> str:
-    """Say, in one line, who holds a lock, and for what."""
-    if held is None:
-        return f"{key!r} is held"
-    purpose = f" (purpose: {held.purpose})" if held.purpose else ""
-    return f"{key!r} is held by {held.owner!r}{purpose}"
 
 
 def _log() -> logging.Logger:
