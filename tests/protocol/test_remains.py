@@ -265,7 +265,7 @@ def test_a_release_by_ticket_looks_again_while_the_store_is_away_and_until_its_b
 
 
 def test_a_record_shows_its_age_only_by_a_clock_that_was_not_set_and_is_not_behind_it() -> None:
-    terms = Bench().terms()
+    terms = Bench(DATED).terms()
     granularity = terms.traits.granularity + terms.traits.date_step
     ahead = Snapshot({}, "1", "1", updated_at=100.0 + granularity, store_now=100.0)
     assert terms.shows_age(APT, ahead)

@@ -1,0 +1,76 @@
+"""What conversations are held under: how long a drain takes, when a change is asked for again, what a look proves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lockstead.errors import StoreRefused
+from lockstead.protocol.book import Look
+from lockstead.protocol.commands import Absent, Conflict, Create, Extend, Reply, Snapshot, Traits
+from lockstead.protocol.terms import draw
+from lockstead.testing.simulation.store import DATED, NONE, SHARED
+from lockstead.values import Name, Space
+from tests.protocol.bench import APT, Bench
+
+
+@pytest.mark.parametrize(
+    ("traits", "is_calibrated", "observing"),
+    [(NONE, False, True), (SHARED, False, False), (DATED, False, True), (DATED, True, False)],
+)
+def test_a_drain_takes_longer_where_the_dead_are_found_by_watching(
+    traits: Traits, is_calibrated: bool, observing: bool
+) -> None:
+    terms = Bench(traits).terms()
+    terms.book.is_calibrated = is_calibrated
+    bounds = {watch: terms.settings.drain_bound(traits.granularity, observing=watch) for watch in (True, False)}
+    assert bounds[True] != bounds[False]
+    assert terms.drain_bound() == bounds[observing]
+
+
+@pytest.mark.parametrize(("turn", "at_least"), [(0, 0.1), (1, 2.0), (2, 4.0), (3, 4.0), (9, 4.0)])
+def test_a_change_is_asked_for_again_after_half_the_pace_and_then_after_all_of_it(turn: int, at_least: float) -> None:
+    pause = Bench(replace(DATED, pace=4.0)).terms().again(APT, turn)
+    assert (pause.at_least, pause.at_most, pause.heeds) == (at_least, 2 * at_least, False)
+
+
+def test_a_record_of_another_implementation_is_one_under_the_name_of_a_lock_alone() -> None:
+    terms = Bench(replace(DATED, foreign=True)).terms()
+    seen = Snapshot({"identity": "go", "expires_at": "5"}, "1", "1")
+    assert terms.decode(APT, seen).expires_at == 5.0
+    with pytest.raises(StoreRefused):
+        terms.decode(Name("apt", Space.MEMBER, "1/m"), seen)
+
+
+def test_a_deadline_by_a_look_is_the_later_one_of_what_was_watched_and_what_the_clock_says() -> None:
+    terms = Bench(DATED, ttl=100).terms()
+    terms.book.is_calibrated = True
+    seen = Snapshot({}, "1", "2", updated_at=500.0, store_now=500.0)
+    reply = Reply(seen, 60.0, 61.0)
+    for changed_after in (10.0, 59.9):
+        look = Look("1", "2", 60.0, 60.0, 61.0, changed_after)
+        by_clock = terms.deadline_by_look(replace_changed(look, None), reply, seen, 100.0)
+        assert by_clock is not None
+        assert terms.deadline_by_look(look, reply, seen, 100.0) == max(terms.deadline(changed_after, 100.0), by_clock)
+    for silent in (replace(seen, updated_at=None), replace(seen, store_now=None)):
+        assert terms.deadline_by_look(replace_changed(look, None), reply, silent, 100.0) is None
+
+
+def replace_changed(look: Look, changed_after: float | None) -> Look:
+    return look._replace(changed_after=changed_after)
+
+
+def test_a_companion_that_somebody_else_creates_meanwhile_is_moved_like_any_other() -> None:
+    bench = Bench(DATED)
+    terms = bench.terms()
+    session = bench.session(draw("apt", "s", terms))
+    session.expect(Extend)
+    session.answer(Absent()).expect(Create)
+    session.answer(Conflict()).expect(Extend)
+    session.answer(Absent()).expect(Create)
+    assert session.commit().is_over
+    assert terms.book.is_calibrated
+    terms.book.is_calibrated = False
+    assert isinstance(bench.session(draw("apt", "t", terms)).run(), Snapshot)
+    assert terms.book.is_calibrated
