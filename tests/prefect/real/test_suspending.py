@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import prefect
 import pytest
+from prefect import flow
+from prefect.context import FlowRunContext
+from prefect.flow_runs import pause_flow_run
 
 import lockstead
+from prefect_lockstead import locked
 from tests.prefect.real.seen import asked, deployed, held, run_of, started_run, states, until
 from tests.servers.prefect import PrefectServer, Worker
 
@@ -86,3 +91,35 @@ def test_a_run_that_is_suspended_while_it_holds_works_on_to_its_next_task_and_gi
     until(lambda: run_of(server, run_id)["state_type"] == "COMPLETED", "it did not complete", 600)
     first, second = [one for one in noted(tmp_path) if one[0] == "began"]
     assert int(second[3]) > int(first[3]), "what it did before the suspension was done under an earlier token"
+
+
+def test_a_run_that_is_paused_while_it_holds_keeps_the_lock_for_longer_than_a_lease_lives(
+    server: PrefectServer, tmp_path: Path
+):
+    url = f"sqlite:///{tmp_path}/locks.db#apt?ttl=2s"
+    tokens: list[int | None] = []
+
+    @flow(name="pausing")
+    @locked(url)
+    def pausing() -> None:
+        context = FlowRunContext.get()
+        assert context is not None
+        assert context.flow_run is not None
+        resuming = threading.Thread(target=resume_later, args=(str(context.flow_run.id),))
+        resuming.start()
+        tokens.append(lockstead.current_lease().token)
+        pause_flow_run(timeout=300, poll_interval=1)
+        resuming.join()
+        lockstead.current_lease().check()
+        tokens.append(lockstead.current_lease().token)
+
+    free: list[bool] = []
+
+    def resume_later(run_id: str) -> None:
+        until(lambda: run_of(server, run_id)["state_type"] == "PAUSED", "it was not paused", 120)
+        free.append(lockstead.Lock(url).wait_until_free(5.0))
+        resume(server, run_id)
+
+    pausing()
+    assert free == [False]
+    assert tokens[0] == tokens[1]
