@@ -69,6 +69,7 @@ class Watchdog:
         self._limits = limits
         self._leave = leave
         self._why: str | None = None
+        self._is_in_body = False
         self._wake = threading.Event()
         self._over = threading.Event()
         self._id = body or uuid.uuid4().hex
@@ -80,6 +81,7 @@ class Watchdog:
     def lost(self, why: str) -> None:
         """End the body, from any thread; what was said first counts. After the block it does nothing."""
         if self._why is None:
+            self._is_in_body = not self._over.is_set()
             self._why = why
         self._wake.set()
 
@@ -114,9 +116,11 @@ class Watchdog:
             self._end(self._why, is_orphan=False)
 
     def _end(self, why: str, *, is_orphan: bool) -> None:
-        if not self._over.is_set():
+        killing = threading.Thread(target=self._kill, name="lockstead-on-kill", daemon=True)
+        # also for a body that was interrupted and has ended by now: what it began elsewhere goes on without the lease
+        if self._is_in_body or not self._over.is_set():
             self._tell(f"stopping this task: {why}")
-            threading.Thread(target=self._kill, name="lockstead-on-kill", daemon=True).start()
+            killing.start()
         told: set[psutil.Process] = set()
         terms, grace, spent = self._limits.terms, self._limits.grace, 0.0
         while spent < terms + grace:
@@ -126,7 +130,7 @@ class Watchdog:
                 if spent >= terms or one not in told:
                     _send(one, signal.SIGKILL if spent >= terms else signal.SIGTERM)
             told |= found
-            if not found and (is_orphan or self._over.is_set()):
+            if not found and (is_orphan or (self._over.is_set() and not killing.is_alive())):
                 break
             if spent >= grace and not self._over.is_set():
                 break
