@@ -97,6 +97,16 @@ def test_a_descendant_whose_parent_has_gone_is_found_by_its_mark():
     assert ends(orphan, 1.0)
 
 
+def test_on_kill_is_called_for_a_body_that_was_over_before_the_watchdog_woke():
+    place = Place()
+    watchdog = place.watchdog()
+    watchdog._wake.wait = lambda _seconds: watchdog._over.wait()  # a busy machine, at its busiest
+    with watchdog:
+        watchdog.lost("a test")
+    assert place.kills == 1
+    assert place.said == ["stopping this task: a test"]
+
+
 def test_a_loss_that_is_found_when_the_body_is_over_ends_what_it_left_and_calls_no_on_kill():
     place = Place()
     with place.watchdog() as watchdog:
