@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from lockstead.cli.exits import plain
 from lockstead.stores.examination import Finding, Severity
 
 _COLOURS: Final = {
@@ -23,7 +24,7 @@ def line(finding: Finding, *, colour: bool) -> str:
     if colour:
         severity = click.style(severity, fg=_COLOURS[finding.severity])
     remedy = f" -> {finding.remedy}" if finding.remedy else ""
-    return severity + _printable(f"{finding.text}{remedy}")
+    return severity + plain(f"{finding.text}{remedy}")
 
 
 def summary(findings: Sequence[Finding], guarantee: str) -> str:
@@ -62,7 +63,3 @@ def document(store: str, guarantee: str, findings: Sequence[Finding]) -> dict[st
             for finding in findings
         ],
     }
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)
