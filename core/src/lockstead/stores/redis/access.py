@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from urllib.parse import unquote
 
 from lockstead.errors import StoreRefused
-from lockstead.stores.transport import flag, refuse_clear, transport
+from lockstead.stores.redis.url import TLS_OPTIONS
+from lockstead.stores.transport import CLEARTEXT, flag, refuse_clear, transport, wants_tls
 
 if TYPE_CHECKING:
     from lockstead.stores.bounds import BoundedSocket, Bounds
@@ -169,10 +171,44 @@ class Access:
         return {"username": self.username, "password": self.password}
 
 
-TLS_OPTIONS: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname", "ssl_cert_reqs"})
-"""The files and checks of TLS in a URL, as redis-py names them. Each of them asks for TLS."""
-
 TLS_WAY: Final = "rediss:// (or tls=true)"
+
+
+def access_of(
+    addresses: tuple[Address, ...],
+    db: int,
+    who: str,
+    options: Mapping[str, str],
+    client: object | None,
+    *,
+    kind: Kind = Kind.SERVER,
+    service: str = "",
+    is_secure: bool = False,
+) -> Access:
+    """Read who asks, and how, from a URL's `user:password`, its options, a caller's client and the environment.
+
+    is_secure: the scheme says TLS. ValueError for options that do not fit, TypeError for another client, StoreRefused
+    where a password would go in clear.
+    """
+    ways, has_tls = ({}, False) if client is None else ways_of(client)
+    is_secure = wants_tls(options, TLS_OPTIONS) or has_tls or is_secure
+    ways = tls_ways(options, ways) if is_secure else ways
+    user, _, password = who.partition(":")
+    username: str | None = unquote(user) or None
+    secret: str | None = unquote(password) or None
+    if client is not None and not who:
+        username, secret = ways.pop("username", None), ways.pop("password", None)
+    elif not who:
+        username, secret = default_credentials()
+    sentinel_ways: dict[str, Any] = {}
+    if kind is Kind.SENTINEL:
+        sentinel_ways = {name: way for name, way in ways.items() if name.startswith("ssl_")} | sentinel_credentials()
+    clear = flag(options, CLEARTEXT)
+    access = Access(kind, addresses, service, db, is_secure, username, secret, ways, sentinel_ways, clear)
+    for address in addresses:
+        # where Sentinels stand the server does not stand as well, but what is true of them is true of it
+        access.check(address)
+    return access
 
 
 def tls_ways(options: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:

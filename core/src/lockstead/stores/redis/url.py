@@ -23,10 +23,18 @@ PREFIX: Final = "lockstead"
 PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
-_TLS: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname", "ssl_cert_reqs"})
-"""As in `access`, which is imported to open a store alone."""
+TLS_OPTIONS: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname", "ssl_cert_reqs"})
+"""The files and checks of TLS in a URL, as redis-py names them. Each of them asks for TLS."""
 
 _HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?")
+
+
+def printable(store_url: str) -> str:
+    """Give a URL of Redis without user and password."""
+    before, options = options_of(store_url)
+    start, separator, after = before.partition("://")
+    place, slash, path = after.partition("/")
+    return f"{start}{separator}{place.rpartition('@')[2]}{slash}{path}{query(options)}"
 
 
 class _Opener:
@@ -46,7 +54,7 @@ class _Opener:
     @property
     def options(self) -> frozenset[str]:
         """`prefix` of all keys, `tls` where the scheme does not say it, its files and checks, and `cleartext`."""
-        return _TLS | {"prefix", "cleartext"} | (set() if self._scheme.startswith("rediss") else {"tls"})
+        return TLS_OPTIONS | {"prefix", "cleartext"} | (set() if self._scheme.startswith("rediss") else {"tls"})
 
     @property
     def takes_user(self) -> bool:
@@ -59,10 +67,7 @@ class _Opener:
 
     def printable(self, store_url: str) -> str:
         """Give the URL without user and password."""
-        before, options = options_of(store_url)
-        start, separator, after = before.partition("://")
-        place, slash, path = after.partition("/")
-        return f"{start}{separator}{place.rpartition('@')[2]}{slash}{path}{query(options)}"
+        return printable(store_url)
 
     def open(self, store_url: str, client: object | None) -> RedisStore:
         """Open the store; asks the server nothing yet. client is a `redis.Redis` or `redis.RedisCluster` of the caller.
@@ -80,17 +85,7 @@ class _Opener:
         return RedisStore(access, self.printable(store_url), options.get("prefix", PREFIX))
 
     def _access(self, store_url: str, client: object | None) -> Access:
-        from urllib.parse import unquote
-
-        from lockstead.stores.redis.access import (
-            Access,
-            Kind,
-            default_credentials,
-            sentinel_credentials,
-            tls_ways,
-            ways_of,
-        )
-        from lockstead.stores.transport import CLEARTEXT, flag, wants_tls
+        from lockstead.stores.redis.access import Kind, access_of
 
         before, options = options_of(store_url)
         if not before.startswith(self._start):
@@ -102,27 +97,8 @@ class _Opener:
         if kind is Kind.SERVER and len(addresses) > 1:
             raise ValueError("several servers: write redis+sentinel:// or redis+cluster:// before them")
         service, db = _path(path, kind)
-        ways, is_secure = ({}, False) if client is None else ways_of(client)
-        is_secure = wants_tls(options, _TLS) or is_secure or self._scheme.startswith("rediss")
-        ways = tls_ways(options, ways) if is_secure else ways
-        user, _, password = who.partition(":")
-        username: str | None = unquote(user) or None
-        secret: str | None = unquote(password) or None
-        if client is not None and not who:
-            username, secret = ways.pop("username", None), ways.pop("password", None)
-        elif not who:
-            username, secret = default_credentials()
-        sentinel_ways: dict[str, Any] = {}
-        if kind is Kind.SENTINEL:
-            sentinel_ways = {
-                name: way for name, way in ways.items() if name.startswith("ssl_")
-            } | sentinel_credentials()
-        clear = flag(options, CLEARTEXT)
-        access = Access(kind, addresses, service, db, is_secure, username, secret, ways, sentinel_ways, clear)
-        for address in addresses:
-            # where Sentinels stand the server does not stand as well, but what is true of them is true of it
-            access.check(address)
-        return access
+        is_secure = self._scheme.startswith("rediss")
+        return access_of(addresses, db, who, options, client, kind=kind, service=service, is_secure=is_secure)
 
 
 def _addresses(hosts: str, port: int) -> tuple[Address, ...]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lockstead.stores.url import options_of, query
+from lockstead.stores.redis.url import TLS_OPTIONS, printable
+from lockstead.stores.url import options_of
 
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
@@ -28,8 +29,6 @@ RESTART_DELAY: Final = 600.0
 MASTER_LIMIT: Final = 0.2
 """Seconds that one master is waited for: far below any ttl, and above a round trip between data centres."""
 
-_TLS: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname", "ssl_cert_reqs"})
-
 
 class _Opener:
     """Opens stores on several independent masters."""
@@ -44,7 +43,7 @@ class _Opener:
     @property
     def options(self) -> frozenset[str]:
         """What Redis takes as well, and `restart_delay` and `master_limit`."""
-        return _TLS | {"prefix", "tls", "cleartext", "restart_delay", "master_limit"}
+        return TLS_OPTIONS | {"prefix", "tls", "cleartext", "restart_delay", "master_limit"}
 
     @property
     def takes_user(self) -> bool:
@@ -57,10 +56,7 @@ class _Opener:
 
     def printable(self, store_url: str) -> str:
         """Give the URL without user and password."""
-        before, options = options_of(store_url)
-        start, separator, after = before.partition("://")
-        place, slash, path = after.partition("/")
-        return f"{start}{separator}{place.rpartition('@')[2]}{slash}{path}{query(options)}"
+        return printable(store_url)
 
     def open(self, store_url: str, client: object | None) -> RedlockStore:
         """Open the store; asks no master anything yet. client is a `redis.Redis` of the caller.
@@ -89,32 +85,14 @@ class _Opener:
         return RedlockStore(panel, self.printable(store_url), prefix, restart_delay)
 
     def _access(self, store_url: str, client: object | None) -> Access:
-        from urllib.parse import unquote
-
-        from lockstead.stores.redis.access import Access, Kind, default_credentials, tls_ways, ways_of
-        from lockstead.stores.transport import CLEARTEXT, flag, wants_tls
+        from lockstead.stores.redis.access import access_of
 
         before, options = options_of(store_url)
         if not before.startswith("redlock://"):
             raise ValueError("not the URL of a Redlock; write 'redlock://host1,host2,host3'")
         place, _, path = before.removeprefix("redlock://").partition("/")
         who, _, hosts = place.rpartition("@")
-        addresses, db = _addresses(hosts), _db(path)
-        ways, is_secure = ({}, False) if client is None else ways_of(client)
-        is_secure = wants_tls(options, _TLS) or is_secure
-        ways = tls_ways(options, ways) if is_secure else ways
-        user, _, password = who.partition(":")
-        username: str | None = unquote(user) or None
-        secret: str | None = unquote(password) or None
-        if client is not None and not who:
-            username, secret = ways.pop("username", None), ways.pop("password", None)
-        elif not who:
-            username, secret = default_credentials()
-        clear = flag(options, CLEARTEXT)
-        access = Access(Kind.SERVER, addresses, "", db, is_secure, username, secret, ways, may_be_clear=clear)
-        for address in addresses:
-            access.check(address)
-        return access
+        return access_of(_addresses(hosts), _db(path), who, options, client)
 
 
 def _warn_of_even(count: int) -> None:
