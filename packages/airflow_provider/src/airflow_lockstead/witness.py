@@ -125,7 +125,12 @@ class Process:
 
 def started_by(body: str) -> set[psutil.Process]:
     """Give the living processes, this one left out, that carry the mark of a body."""
-    return _seen(body)[0]
+    found = set()
+    for one in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if one.pid != os.getpid() and body in (marks_of(one) or ()) and is_alive(one):
+                found.add(one)
+    return found
 
 
 def marks_of(one: psutil.Process) -> list[str] | None:
@@ -177,21 +182,6 @@ def wait_for(lock: Lock, ticket: str, *, whose: Callable[[str], bool], limit: fl
             return True
         if not left:
             return False
-
-
-def _seen(body: str) -> tuple[set[psutil.Process], bool]:
-    """Give the living processes that carry a body's mark, and whether all others are known not to."""
-    found, is_sure = set(), True
-    for one in psutil.process_iter():
-        with suppress(psutil.Error, OSError):
-            if one.pid == os.getpid():
-                continue
-            marks = marks_of(one)
-            if marks is None:
-                is_sure = False
-            elif body in marks and is_alive(one):
-                found.add(one)
-    return found, is_sure
 
 
 @cache
