@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, overload
 
 from airflow_lockstead.compat import BaseOperator, MappedOperator, TaskGroup, XComArg
-from airflow_lockstead.spec import LockSpec, OnStaleLease, OnUnclean, Section, check_templates
+from airflow_lockstead.spec import NAMES, WHICH, LockSpec, OnStaleLease, OnUnclean, Section, check_templates
 from airflow_lockstead.wrap import sections_of, wrap, wrapped
 from lockstead.values import Duration
 
@@ -81,7 +81,7 @@ def locked(
 
 def _section_of(words: Mapping[str, Any]) -> Section:
     """Check the words of a lock of one task."""
-    given = {_FIELDS.get(name, name): word for name, word in words.items()}
+    given = {NAMES.get(name, name): word for name, word in words.items()}
     spec = LockSpec(**{**given, "labels": given.get("labels") or {}, "keeper": False})
     check_templates(spec, _environment)
     return Section(spec, single=True)
@@ -108,8 +108,6 @@ def locked_task(
 
 
 _OURS: Final = frozenset(inspect.signature(locked).parameters)
-_FIELDS: Final = {"lockstead_conn_id": "conn_id"}
-_WHICH: Final = ("lock", "key", "lockstead_conn_id")
 
 
 def _with_lock(target: Any, section: Section, words: Mapping[str, Any]) -> Any:
@@ -144,7 +142,7 @@ def _with_override(cls: Any, bare: Any, words: Mapping[str, Any]) -> Any:
         if not ours:
             return made
         # another name of the lock takes the place of the first, however that was said
-        kept = {name: word for name, word in words.items() if name not in _WHICH or not set(ours) & set(_WHICH)}
+        kept = {name: word for name, word in words.items() if name not in WHICH or not set(ours) & set(WHICH)}
         made.operator_class, made.__class__ = bare, cls
         return locked(**{**kept, **ours})(made)
 
