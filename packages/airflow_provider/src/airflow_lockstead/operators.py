@@ -70,18 +70,8 @@ class _LockOperator(RendersLock, compat.BaseOperator):  # type: ignore[misc]  # 
         }
         if spec is not None:
             _check_alone(self.task_id, words, kwargs.get("default_args") or {})
-        spec = spec or LockSpec(
-            lock=lock,
-            key=key,
-            conn_id=lockstead_conn_id,
-            ttl=ttl,
-            timeout=timeout,
-            purpose=purpose,
-            expected=expected,
-            keeper=False,
-            on_unclean=on_unclean,
-            labels=labels or {},
-        )
+        given: dict[str, Any] = {NAMES.get(name, name): word for name, word in words.items() if word is not None}
+        spec = spec or LockSpec(**{**given, "on_unclean": on_unclean, "keeper": False})
         lock, key, lockstead_conn_id, purpose = spec.lock, spec.key, spec.conn_id, spec.purpose
         self._spec = spec
         self.lock = lock
