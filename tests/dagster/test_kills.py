@@ -14,6 +14,7 @@ import pytest
 from tests.dagster.program import program
 from tests.dagster.runs import events_of, told_by
 from tests.dagster.taking import LIMIT, Place, until
+from tests.servers.marked import is_alive
 
 
 @pytest.fixture(autouse=True)
@@ -25,14 +26,6 @@ def _long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 def pids(place: Place, name: str) -> list[int]:
     """Give the processes whose bodies came to a point."""
     return [int(line) for line in (place.folder / name).read_text().splitlines()]
-
-
-def is_alive(pid: int) -> bool:
-    """Tell whether a process runs."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import pytest
 from lockstead.orphans import main
 from lockstead.orphans.marks import MARK, carried, marked, new_mark
 from tests.servers.base import dies_with_us
+from tests.servers.marked import is_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows what a process started")
 
@@ -104,13 +105,6 @@ def worker(script: str) -> Iterator[Worker]:
             if name not in FACTS:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
 
 
 def beside(pid: int) -> int | None:

@@ -75,8 +75,8 @@ def parent_of(pid: int) -> int:
 def is_alive(pid: int) -> bool:
     """Tell whether a process runs; one that only waits to be reaped does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
         return False
 
 
