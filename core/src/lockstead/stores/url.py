@@ -1,10 +1,9 @@
 """Decides what a store URL means: scheme, store part, key, settings; and which store a scheme opens.
 
 `scheme:store?setting=value#key` or `scheme:store#key?setting=value`; `file:` and `env:` stand for a store whose URL
-is kept elsewhere. Keys and values are percent-decoded ("+" stays
-"+"), so a "?" in a key is written %3F. Our own stores stand in a table here, so that naming a lock looks through no
-installed distribution; other people's are found by the entry point group `lockstead.stores`. No error of this file
-repeats a URL, for there may be credentials in it.
+is kept elsewhere. Keys and values are percent-decoded ("+" stays "+"), so a "?" in a key is written %3F. Our own stores
+stand in a table here, so that naming a lock looks through no installed distribution; other people's are found by the
+entry point group `lockstead.stores`. No error of this file repeats a URL, for there may be credentials in it.
 """
 
 from __future__ import annotations
