@@ -14,8 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -118,27 +117,35 @@ class TaskWait:
 
 def give_back(lease: Lease) -> None:
     """Give back a lease that nobody has worked under: the next holder is told of the same predecessor."""
-    with _bearing(lease.key):
+    try:
         lease.release(unused=True)
+    except StoreError as error:
+        _say_left(lease.key, error)
 
 
 async def agive_back(lease: AsyncLease) -> None:
     """Give back a lease that nobody has worked under, awaiting; as `give_back`."""
-    with _bearing(lease.key):
+    try:
         await lease.release(unused=True)
+    except StoreError as error:
+        _say_left(lease.key, error)
 
 
 def withdraw(lock: Lock) -> None:
     """Give back what this very wish was granted as its asker was interrupted; as `give_back`."""
-    with _bearing(lock.key):
+    try:
         _take_back(lock, lock.inspect())
+    except StoreError as error:
+        _say_left(lock.key, error)
 
 
 async def awithdraw(lock: AsyncLock) -> None:
     """Give back what this very wish was granted, awaiting; as `give_back`."""
-    with _bearing(lock.key):
+    try:
         held = await lock.inspect()
         await asyncio.to_thread(_take_back, lock, held)
+    except StoreError as error:
+        _say_left(lock.key, error)
 
 
 def _take_back(lock: Lock | AsyncLock, held: Holding | None) -> None:
@@ -147,13 +154,8 @@ def _take_back(lock: Lock | AsyncLock, held: Holding | None) -> None:
         lock._open_now().sweep_once(Name(lock.key), held.holder, lock.settings)
 
 
-@contextmanager
-def _bearing(key: str) -> Iterator[None]:
-    """Say what the store failed with, and go on."""
-    try:
-        yield
-    except StoreError as error:
-        logger().warning("%r was not given back, its ttl will free it: %s", key, error)
+def _say_left(key: str, error: StoreError) -> None:
+    logger().warning("%r was not given back, its ttl will free it: %s", key, error)
 
 
 def marked(lock: L) -> L:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from typing import Any
 
 from lockstead import AsyncLease, AsyncLock, Lease, LeaseLost, Lock, nesting
 from lockstead.values import seconds
 from prefect_lockstead.spec import LockSpec
-
-if TYPE_CHECKING:
-    from prefect_lockstead import children, showing
 
 
 def is_there() -> bool:
@@ -48,8 +45,8 @@ async def aacquire(lock: AsyncLock, spec: LockSpec, beside: str | None) -> Async
     return await waiting.aacquire(lock, spec, beside)
 
 
-def inherited(lease: Lease | AsyncLease) -> children.inherited | nullcontext[None]:
-    """Let the child tasks and flows of a block work under the lease: `with`, `async with` for an AsyncLease."""
+def inherited(lease: Lease) -> AbstractContextManager[object]:
+    """Let the child tasks and flows of a block work under the lease."""
     if not is_there():
         return nullcontext()
     from prefect_lockstead import children
@@ -57,8 +54,26 @@ def inherited(lease: Lease | AsyncLease) -> children.inherited | nullcontext[Non
     return children.inherited(lease)
 
 
-def settled() -> showing.settled | nullcontext[None]:
-    """Give a block, `with` or `async with`, at whose end what its section shows of its waiting is shown."""
+def ainherited(lease: AsyncLease) -> AbstractAsyncContextManager[object]:
+    """Let the child tasks and flows of a block work under the lease, awaiting."""
+    if not is_there():
+        return nullcontext()
+    from prefect_lockstead import children
+
+    return children.inherited(lease)
+
+
+def settled() -> AbstractContextManager[object]:
+    """Give a block at whose end what its section shows of its waiting is shown."""
+    if not is_there():
+        return nullcontext()
+    from prefect_lockstead import showing
+
+    return showing.settled()
+
+
+def asettled() -> AbstractAsyncContextManager[object]:
+    """Give the same, awaiting."""
     if not is_there():
         return nullcontext()
     from prefect_lockstead import showing

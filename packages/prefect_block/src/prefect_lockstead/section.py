@@ -88,10 +88,10 @@ async def aheld(spec: LockSpec, parameters: Mapping[str, Any]) -> AsyncIterator[
     spec, beside = _limited(spec, place)
     lease, has_begun = await hosting.aacquire(lock, spec, beside), False
     try:
-        async with hosting.settled(), lease:
+        async with hosting.asettled(), lease:
             try:
                 _judge(await unclean.awho(lock, lease), spec)
-                async with hosting.inherited(lease):
+                async with hosting.ainherited(lease):
                     with reentrance.noted(place, lease):
                         hosting.tell_acquired(lease, time.monotonic() - began_at)
                         has_begun = True
