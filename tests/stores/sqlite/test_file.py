@@ -188,7 +188,7 @@ def test_in_a_quiet_folder_a_command_looks_at_the_folder_alone(tmp_path: Path, m
         os.utime(tmp_path, (at, at))
         for _ in range(2):
             looked.clear()
-            is_a(Snapshot, store.perform(Extend(APT, {"n": "4"}, None), LIMIT))
+            is_a(Snapshot, store.perform(Read(APT), LIMIT))
             assert len(looked) == 3
     store.close()
 
