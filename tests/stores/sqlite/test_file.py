@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import stat
 import subprocess
 import sys
 import textwrap
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -18,9 +16,6 @@ from lockstead.errors import StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Removed, Snapshot
 from lockstead.stores.bootclock import is_of_the_kernel
 from lockstead.stores.mounts import mounts_in
-from lockstead.stores.sqlite import pool
-from lockstead.stores.sqlite.file import identity
-from lockstead.stores.sqlite.pool import SETTLED
 from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.testing.conformance.base import is_a
 from lockstead.values import Name
@@ -103,12 +98,6 @@ def in_another_process(path: Path, code: str) -> str:
     return done.stdout.strip()
 
 
-def in_a_quiet_folder(store: SqliteStore) -> None:
-    """Use the store until it takes the folder's time of change for the changes of all files in it."""
-    time.sleep(2 * SETTLED)
-    store.perform(Read(APT), LIMIT)
-
-
 ASK = """
 try:
     print(type(store.perform(Create(APT, {"v": "1"}), 0.3)).__name__)
@@ -117,16 +106,13 @@ except StoreError as error:
 """
 
 
-@pytest.mark.parametrize("is_quiet", [False, True], ids=["busy folder", "quiet folder"])
 @pytest.mark.parametrize("ends", [("-wal",), ("-shm",), ("-wal", "-shm")], ids=["wal", "shm", "both"])
 def test_who_opens_a_file_whose_journal_was_removed_does_not_get_a_lock_that_is_held(
-    tmp_path: Path, ends: tuple[str, ...], is_quiet: bool
+    tmp_path: Path, ends: tuple[str, ...]
 ) -> None:
     path = tmp_path / "locks.db"
     store = SqliteStore(path)
     held = is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
-    if is_quiet:
-        in_a_quiet_folder(store)
     for one in journal(path, *ends):
         one.unlink()
     said = in_another_process(path, ASK)
@@ -144,15 +130,10 @@ def test_who_opens_a_file_whose_journal_was_removed_does_not_get_a_lock_that_is_
     assert in_another_process(path, ASK) == "Snapshot"
 
 
-@pytest.mark.parametrize("is_linked", [False, True], ids=["file", "link"])
-def test_a_journal_that_was_replaced_is_noticed_by_the_next_command(tmp_path: Path, is_linked: bool) -> None:
+def test_a_journal_that_was_replaced_is_noticed_by_the_next_command(tmp_path: Path) -> None:
     path = tmp_path / "locks.db"
-    if is_linked:
-        (tmp_path / "links").mkdir()
-        (tmp_path / "links" / "linked.db").symlink_to(path)
-    store = SqliteStore(tmp_path / "links" / "linked.db" if is_linked else path)
+    store = SqliteStore(path)
     is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
-    in_a_quiet_folder(store)
     for one in journal(path, "-wal", "-shm"):
         one.rename(tmp_path / f"kept{one.suffix}")
     # a program that does not look begins a new one: the record is in the old one
@@ -169,54 +150,6 @@ def test_a_journal_that_was_replaced_is_noticed_by_the_next_command(tmp_path: Pa
         is_a(Absent, store.perform(Read(APT), LIMIT))
         other.communicate()
     store.close()
-
-
-def test_in_a_quiet_folder_a_command_looks_at_the_folder_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SqliteStore(tmp_path / "locks.db")
-    is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
-    in_a_quiet_folder(store)
-    looked: list[str] = []
-    monkeypatch.setattr(pool, "identity", lambda name: looked.append(name) or identity(name))
-    is_a(Snapshot, store.perform(Extend(APT, {"n": "2"}, None), LIMIT))
-    assert looked == []
-    # any change in the folder, and the files are looked at again
-    (tmp_path / "another").touch()
-    is_a(Snapshot, store.perform(Extend(APT, {"n": "3"}, None), LIMIT))
-    assert looked == [str(tmp_path / name) for name in ("locks.db", "locks.db-wal", "locks.db-shm")]
-    # a time that another change could have as well says nothing: of whole seconds, or of now
-    for at in (1_700_000_000, time.time() + 1000):
-        os.utime(tmp_path, (at, at))
-        for _ in range(2):
-            looked.clear()
-            is_a(Snapshot, store.perform(Read(APT), LIMIT))
-            assert len(looked) == 3
-    store.close()
-
-
-@pytest.mark.parametrize("is_link", [False, True], ids=["folder", "link"])
-def test_a_folder_or_a_link_that_leads_to_another_file_is_noticed(tmp_path: Path, is_link: bool) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "link.db").symlink_to(tmp_path / "one" / "locks.db")
-    path = tmp_path / "link.db" if is_link else tmp_path / "one" / "locks.db"
-    store = SqliteStore(path)
-    is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
-    in_a_quiet_folder(store)
-    if is_link:
-        path.unlink()
-        path.symlink_to(tmp_path / "two" / "locks.db")
-    else:
-        (tmp_path / "one").rename(tmp_path / "old")
-        (tmp_path / "two").rename(tmp_path / "one")
-    is_a(Absent, store.perform(Read(APT), LIMIT))
-    # and from now on the folder that it leads to is looked at
-    held = is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
-    in_a_quiet_folder(store)
-    (tmp_path / ("two" if is_link else "one") / "locks.db-wal").unlink()
-    assert "-wal is missing" in in_another_process(path, ASK)
-    is_a(Removed, store.perform(Remove(APT, held.incarnation), LIMIT))
-    store.close()
-    assert in_another_process(path, ASK) == "Snapshot"
 
 
 def test_a_file_that_everybody_has_closed_is_opened_without_its_journal(tmp_path: Path) -> None:

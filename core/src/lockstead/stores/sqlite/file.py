@@ -92,11 +92,6 @@ def identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def folders(path: str) -> tuple[str, ...]:
-    """Return the folders that a path and the file it leads to are in: one, but for a link into another folder."""
-    return tuple({os.path.dirname(one): None for one in (path, os.path.realpath(path))})  # noqa: PTH120
-
-
 def journals(path: str) -> tuple[str, str]:
     """Return the paths of the write-ahead log and of its index. SQLite names them after the file that a link leads to.
 

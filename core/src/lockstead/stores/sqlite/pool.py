@@ -6,7 +6,6 @@ Must not know commands or records, nor what is asked of a connection.
 from __future__ import annotations
 
 import ctypes
-import os
 import sqlite3
 import threading
 import time
@@ -17,29 +16,22 @@ from pathlib import Path
 from typing import Final
 
 from lockstead.errors import StoreError, StoreUnavailable
-from lockstead.stores.sqlite.file import check_place, connect, failure, folders, identity, journals
+from lockstead.stores.sqlite.file import check_place, connect, failure, identity, journals
 
 WATCH_LIMIT: Final = 1.0
 """Seconds that a look at the change counter may wait for the file."""
-
-SETTLED: Final = 0.1
-"""Seconds after its last change from which a folder's time of change tells of every later one. A kernel gives the same
-time to all changes of 4 to 10 ms."""
 
 
 @dataclass(eq=False, slots=True)
 class _Link:
     """One connection, used by one thread at a time.
 
-    opened: the paths of the file, its log and its index, and which files these were. folders: where they are.
-    settled: what the folders looked like when these were still the same files.
+    opened: the paths of the file, its log and its index, and which files these were.
     """
 
     connection: sqlite3.Connection
     opened: tuple[tuple[str, tuple[int, int] | None], ...]
-    folders: tuple[str, ...]
     busy_ms: int
-    settled: tuple[tuple[int, int, int], ...] = ()
 
 
 class Pool:
@@ -114,16 +106,8 @@ class Pool:
     def _is_current(self, link: _Link) -> bool:
         # A file that was removed or moved lives on in its connections: who wrote there would hold a lock that nobody
         # else can see. So do its journals: until the last of their connections is closed, which brings home what they
-        # hold. While the folders did not change, nobody removed, moved or replaced anything in them.
-        looked = _look_at(link.folders)
-        if looked and looked == link.settled:
-            return True
-        if any(identity(name) != was for name, was in link.opened):
-            return False
-        latest = time.time_ns() - int(SETTLED * 1e9)
-        # some file systems know whole seconds only
-        link.settled = looked if all(at < latest and at % 1_000_000_000 for _device, _inode, at in looked) else ()
-        return True
+        # hold.
+        return all(identity(name) == was for name, was in link.opened)
 
     def _open(self, limit: float) -> _Link:
         if not self._is_open:
@@ -136,8 +120,7 @@ class Pool:
         with self._lock:
             if self._is_open and after is not None and before in (None, after):
                 beside = [(name, identity(name)) for name in journals(self._path_text)]
-                opened = ((self._path_text, after), *beside)
-                link = _Link(connection, opened, folders(self._path_text), _milliseconds(limit))
+                link = _Link(connection, ((self._path_text, after), *beside), _milliseconds(limit))
                 self._every.add(link)
                 failed, self._failed = self._failed, None
         if failed is not None:
@@ -247,15 +230,6 @@ class Loan:
                 turn.release()
         if isinstance(error, sqlite3.Error):
             raise pool.failure(error, self._limit) from error
-
-
-def _look_at(folders: tuple[str, ...]) -> tuple[tuple[int, int, int], ...]:
-    """Return which folders are at these paths and when something in them was last made, moved or removed."""
-    try:
-        found = [os.stat(folder) for folder in folders]  # noqa: PTH116 - part of every command
-    except OSError:
-        return ()
-    return tuple([(one.st_dev, one.st_ino, one.st_mtime_ns) for one in found])
 
 
 def _milliseconds(limit: float) -> int:
