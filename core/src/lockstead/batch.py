@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import filterfalse
 from types import TracebackType
 from typing import Final, Self
 
@@ -180,13 +181,12 @@ class _Round:
                 if clock.now() - began_at > SLOW and not self._helpers:
                     self._call_helpers()
             with self._lock:
-                while self._helpers:
-                    self._changed.wait(60)
+                self._changed.wait_for(lambda: not self._helpers)
         except BaseException as error:
             with self._lock:
                 self._is_given_up = True
                 self._left.clear()
-                ours = [one for one in self._asks if one not in self._in_helpers]
+                ours = [*filterfalse(self._in_helpers.__contains__, self._asks)]
             for one in ours:
                 one.asking.failed(error)
             raise

@@ -152,6 +152,45 @@ def test_a_journal_that_was_replaced_is_noticed_by_the_next_command(tmp_path: Pa
     store.close()
 
 
+@pytest.mark.parametrize("turned", ["link", "link between", "folder", "folder link"])
+def test_a_path_that_leads_to_another_file_is_noticed_by_the_next_command(tmp_path: Path, turned: str) -> None:
+    for name in ("links", "one", "two"):
+        (tmp_path / name).mkdir()
+    between, folder, path = tmp_path / "between.db", tmp_path / "current", tmp_path / "links" / "locks.db"
+    between.symlink_to(tmp_path / "one" / "locks.db")
+    folder.symlink_to(tmp_path / "one")
+    path.symlink_to(
+        {"link between": between, "folder link": folder / "locks.db"}.get(turned, tmp_path / "one/locks.db")
+    )
+    store = SqliteStore(path)
+    is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
+    match turned:
+        case "folder":
+            (tmp_path / "one").rename(tmp_path / "old")
+            (tmp_path / "two").rename(tmp_path / "one")
+        case "folder link":
+            folder.unlink()
+            folder.symlink_to(tmp_path / "two")
+        case _:
+            link = path if turned == "link" else between
+            link.unlink()
+            link.symlink_to(tmp_path / "two" / "locks.db")
+    is_a(Absent, store.perform(Read(APT), LIMIT))
+    store.close()
+
+
+def test_a_folder_that_was_restored_from_a_backup_is_noticed_by_the_next_command(tmp_path: Path) -> None:
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    store = SqliteStore(folder / "locks.db")
+    is_a(Snapshot, store.perform(Create(Name("yum"), {"v": "1"}), LIMIT))
+    subprocess.run(["tar", "--format=posix", "-cf", "backup.tar", "locks"], cwd=tmp_path, check=True)
+    is_a(Snapshot, store.perform(Create(APT, {"v": "1"}), LIMIT))
+    subprocess.run(["tar", "-xpf", "backup.tar"], cwd=tmp_path, check=True)
+    is_a(Absent, store.perform(Read(APT), LIMIT))
+    store.close()
+
+
 def test_a_file_that_everybody_has_closed_is_opened_without_its_journal(tmp_path: Path) -> None:
     path = tmp_path / "locks.db"
     for turn in range(3):

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import is_not
 from typing import Any, Final
 
 from lockstead.errors import LocksteadError, NotAcquired, StoreRefused, StoreUnavailable
@@ -332,7 +333,7 @@ class Engine:
         """Forget what `took` noted, and wake who waits for the key in this process."""
         key = taker.key
         with self._lock:
-            left = [one for one in self._takers.get(key, ()) if one is not taker]
+            left = [*filter(partial(is_not, taker), self._takers.get(key, ()))]
             if left:
                 self._takers[key] = left
             else:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from operator import call, ne
 from typing import Final, Protocol, TypeAlias
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
@@ -208,15 +209,14 @@ class Keeper:
         """Fire this once the lease is lost; at once if that was told already."""
         with self._lock:
             if not kept.told:
-                kept.guards = [one for one in kept.guards if one() is not None]
-                kept.guards.append(weakref.ref(interrupter))
+                kept.guards = [*filter(call, kept.guards), weakref.ref(interrupter)]
                 return
         interrupter.fire()
 
     def unguard(self, kept: Kept, interrupter: Fires) -> None:
         """Fire this no more."""
         with self._lock:
-            kept.guards = [one for one in kept.guards if one() not in (None, interrupter)]
+            kept.guards = [*filter(partial(ne, weakref.ref(interrupter)), kept.guards)]
 
     def chore(self, delay: float, work: Callable[[], None]) -> None:
         """Do some bounded piece of work after a while, once, in the crew."""

@@ -38,7 +38,7 @@ class PerLoop(Generic[T]):
                 return known[0]
             made = self._make()
             life = self._until_closed(loop, made)
-            self._kept = {old: kept for old, kept in self._kept.items() if not old.is_closed()}
+            self._kept = dict(filter(lambda kept: not kept[0].is_closed(), self._kept.items()))
             self._kept[loop] = (made, life)
         # a loop that ends closes its asynchronous generators: so what is kept ends with the loop it belongs to
         await anext(life)

@@ -107,13 +107,16 @@ class Leases:
             standing = self._current.get(lease.asked)
             if standing is not None and not standing.is_retired:
                 return standing
-            for old in [old for old in self._by_id.values() if old.is_over(lease.renewed_at)]:
-                del self._by_id[old.id]
-                for name in old.members:
-                    del self._where[name]
+            self._forget_over(lease.renewed_at)
             self._current[lease.asked] = lease
             self._by_id[lease.id] = lease
             return lease
+
+    def _forget_over(self, now: float) -> None:
+        for old in [old for old in self._by_id.values() if old.is_over(now)]:
+            del self._by_id[old.id]
+            for name in old.members:
+                del self._where[name]
 
     def ours(self, lease_id: str, now: float) -> tuple[bool, Lease | None]:
         """Tell whether a lease is one of ours, and give it if it may be renewed."""
@@ -126,11 +129,14 @@ class Leases:
     def wanted(self, records: Sequence[tuple[Name, str]], now: float) -> list[Hold | None]:
         """Note that somebody wants these records (of these incarnations) to live; say what they hang on."""
         with self._lock:
-            for name, incarnation in records:
-                lease = self._where.get(name)
-                if lease is not None and lease.members[name].incarnation == incarnation:
-                    self._want(lease, name, now)
-            return [self._held(name, incarnation, now) for name, incarnation in records]
+            return self._wanted(records, now)
+
+    def _wanted(self, records: Sequence[tuple[Name, str]], now: float) -> list[Hold | None]:
+        for name, incarnation in records:
+            lease = self._where.get(name)
+            if lease is not None and lease.members[name].incarnation == incarnation:
+                self._want(lease, name, now)
+        return [self._held(name, incarnation, now) for name, incarnation in records]
 
     def _held(self, name: Name, incarnation: str, now: float) -> Hold | None:
         alone, lease = self._alone.get(name), self._where.get(name)
@@ -242,4 +248,5 @@ class Leases:
     def empty(self) -> list[str]:
         """Give the leases on which nothing of ours hangs: they may end with the store."""
         with self._lock:
-            return [lease.id for lease in self._by_id.values() if not lease.members and not lease.is_retired]
+            leases = [*self._by_id.values()]
+        return [lease.id for lease in leases if not lease.members and not lease.is_retired]

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import takewhile
 from typing import Final
 
 import h11
@@ -198,9 +199,9 @@ class Sockets:
 
     def _put_back(self, endpoint: str, connection: Connection) -> None:
         with self._lock:
-            idle, spent = self._idle.setdefault(endpoint, []), []
-            while idle and idle[0].is_old():
-                spent.append(idle.pop(0))
+            idle = self._idle.setdefault(endpoint, [])
+            spent = [*takewhile(Connection.is_old, idle)]
+            del idle[: len(spent)]
             (idle if self._is_open and not connection.is_over else spent).append(connection)
         for one in spent:
             one.close()

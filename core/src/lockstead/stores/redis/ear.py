@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import filterfalse
+from operator import attrgetter
 from typing import Final
 
 from lockstead.errors import StoreError
@@ -64,11 +66,10 @@ class Bells:
     def ring(self, record: bytes) -> bool:
         """Ring for one who waits for a record; False if nobody does."""
         with self._lock:
-            for bell in self._bells.get(record, ()):
-                if not bell.has_rung:
-                    bell.ring()
-                    return True
-        return False
+            bell = next(filterfalse(attrgetter("has_rung"), self._bells.get(record, ())), None)
+            if bell is not None:
+                bell.ring()
+        return bell is not None
 
     def ring_all(self) -> None:
         """Ring for everybody: they may have missed something."""

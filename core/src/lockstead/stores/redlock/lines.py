@@ -259,7 +259,7 @@ class Master:
         now = time.monotonic()
         with self.lock:
             if len(self.debts) >= 1000:
-                self.debts = {name: debt for name, debt in self.debts.items() if debt.until > now}
+                self.debts = dict(filter(lambda owed: owed[1].until > now, self.debts.items()))
             self.debts[incarnation] = Debt(packed, now + seconds)
 
     def owes(self, incarnation: str) -> bool:

@@ -140,10 +140,8 @@ class _Dialling:
 
     def wait(self, limit: float) -> dict[int, Line]:
         """Give what is connected within `limit` seconds."""
-        ends_at = time.monotonic() + limit
         with self._lock:
-            while self._under_way and (left := ends_at - time.monotonic()) > 0:
-                self._changed.wait(left)
+            self._changed.wait_for(lambda: not self._under_way, limit)
             self._is_over = True
             return self._ready
 

@@ -163,14 +163,17 @@ class RedlockStore:
         with self._panel.session(limit) as session:
             decided = session.ask(ballots)
             for command, ballot, answer in zip(commands, ballots, decided, strict=True):
-                if isinstance(command, Remove):
-                    self._owe_removal(command, ballot)
-                elif isinstance(answer, Snapshot):
-                    self._repair(session, command, ballot.tally, answer)
+                self._follow_up(session, command, ballot, answer)
         return [
             self._short(ballot.tally, command) if answer is None else answer
             for command, ballot, answer in zip(commands, ballots, decided, strict=True)
         ]
+
+    def _follow_up(self, session: Session, command: _Simple, ballot: Ballot, answer: object) -> None:
+        if isinstance(command, Remove):
+            self._owe_removal(command, ballot)
+        elif isinstance(answer, Snapshot):
+            self._repair(session, command, ballot.tally, answer)
 
     def _ballot(self, command: _Simple) -> Ballot:
         match command:
