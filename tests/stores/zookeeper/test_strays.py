@@ -7,11 +7,14 @@ import time
 import pytest
 
 from lockstead.errors import StoreRefused
-from lockstead.protocol.commands import Create, Remove, Removed, Snapshot
+from lockstead.protocol.commands import Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
+from lockstead.stores.kept import is_damaged
+from lockstead.stores.zookeeper.steps import BELOW_MAX
 from lockstead.stores.zookeeper.store import ZookeeperStore
 from lockstead.testing.conformance.base import is_a
+from lockstead.values import Space
 from tests.servers.zookeeper import ZookeeperServer, asked
-from tests.stores.zookeeper.server import APT, LIMIT, server, space, store
+from tests.stores.zookeeper.server import APT, LIMIT, server, space, store, taken
 from tests.stores.zookeeper.test_queue import Standing, asks, places, until
 
 __all__ = ["server", "space", "store"]
@@ -64,3 +67,51 @@ def test_a_stray_node_with_more_below_it_is_named_in_one_line(server: ZookeeperS
     with pytest.raises(StoreRefused, match="queue/apt/evil in ZooKeeper is no place") as refused:
         asks(store, "anna/1")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("nodes", [["junk"], ["junk/deep/deeper", "more"]])
+def test_h24_a_record_with_other_nodes_below_it_is_damaged_and_an_operator_can_remove_it(
+    server: ZookeeperServer, store: ZookeeperStore, nodes: list[str]
+) -> None:
+    held = taken(store)
+    path = "/" + store.url.partition("?")[0].rpartition("/")[2] + "/lock/apt"
+    with asked(server.address) as client:
+        for node in nodes:
+            client.create(f"{path}/{node}", b"", makepath=True)
+    shown = is_a(Snapshot, store.perform(Read(APT), LIMIT))
+    assert is_damaged(shown.fields)
+    assert store.perform(List(Space.LOCK), LIMIT).entries == ((APT, shown),)
+    # whoever holds it goes on holding it; nobody else gets it, and it cannot be given back
+    renewed = is_a(Snapshot, store.perform(Extend(APT, {}, held.incarnation), LIMIT))
+    for command in (Remove(APT, held.incarnation), Replace(APT, {"v": "1"}, held.incarnation, renewed.revision)):
+        with pytest.raises(StoreRefused, match="break it with now=True") as refused:
+            store.perform(command, LIMIT)
+        assert "\n" not in str(refused.value)
+    shown = is_a(Snapshot, store.perform(Read(APT), LIMIT))
+    is_a(Removed, store.perform(Remove(APT, shown.incarnation, shown.revision), LIMIT))
+    taken(store)
+
+
+def test_h24_only_so_much_below_a_record_is_removed_with_it(server: ZookeeperServer, store: ZookeeperStore) -> None:
+    taken(store)
+    path = "/" + store.url.partition("?")[0].rpartition("/")[2] + "/lock/apt"
+    with asked(server.address) as client:
+        for number in range(BELOW_MAX):
+            client.create_async(f"{path}/junk{number}", b"")
+        client.sync(path)
+    shown = is_a(Snapshot, store.perform(Read(APT), LIMIT))
+    with pytest.raises(StoreRefused, match="more than 500 nodes"):
+        store.perform(Remove(APT, shown.incarnation), LIMIT)
+
+
+def test_h24_a_record_whose_mark_was_deleted_is_damaged(server: ZookeeperServer, store: ZookeeperStore) -> None:
+    held = taken(store)
+    path = "/" + store.url.partition("?")[0].rpartition("/")[2] + "/lock/apt"
+    with asked(server.address) as client:
+        client.delete(f"{path}/{held.incarnation}")
+    shown = is_a(Snapshot, store.perform(Read(APT), LIMIT))
+    assert is_damaged(shown.fields)
+    with pytest.raises(StoreRefused, match="damaged"):
+        store.perform(Extend(APT, {}, held.incarnation), LIMIT)
+    is_a(Removed, store.perform(Remove(APT, shown.incarnation), LIMIT))
+    taken(store)

@@ -30,21 +30,15 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
+from lockstead.stores.kept import DAMAGED, NO_MAP, unreadable
 from lockstead.stores.zookeeper.answers import refused_at
-from lockstead.stores.zookeeper.grant import Expected, Grants, version_of, what_stands
+from lockstead.stores.zookeeper.grant import Expected, Grants, check_below, version_of, what_stands
 from lockstead.stores.zookeeper.names import Tree, is_mark, named, stored, written
-from lockstead.stores.zookeeper.steps import Ask, Flow, Operation, read, transaction
+from lockstead.stores.zookeeper.steps import Ask, Flow, Operation, everything_below, read, transaction
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
     from lockstead.stores.zookeeper.line import Line
-
-UNREADABLE: Final = {"v": "1"}
-"""What is shown of a damaged record: one of ours that says nothing. An operator can remove it; to everybody else it is
-neither free nor anybody's."""
-
-_DAMAGED: Final = "damaged-"
-"""Begins the incarnation of a damaged record; the transaction that made its node follows."""
 
 LISTED_AT_ONCE: Final = 500
 """Records of a listing that are asked for together."""
@@ -136,7 +130,7 @@ class Commands:
                 return Absent()
             data, stat = got
             said = stored(data)
-            if said is None:
+            if said is None or not stat.numChildren:
                 raise StoreRefused(
                     f"the record of {command.name.key!r} at {path} in ZooKeeper is damaged, or another program's; "
                     "break it with now=True (--now)"
@@ -152,27 +146,29 @@ class Commands:
 
     def _remove(self, command: Remove) -> Flow[Removed | Conflict | Absent]:
         path = self._tree.record(command.name)
-        if command.incarnation.startswith(_DAMAGED):
+        if command.incarnation.startswith(DAMAGED):
             return (yield from self._remove_damaged(path, command))
         revision = -1 if command.revision is None else version_of(command.revision)
         if revision is not None and is_mark(command.incarnation):
             mark = f"{path}/{command.incarnation}"
             removing = transaction([("delete", mark), ("delete", path, revision)], self._line.clears(command.name))
-            if refused_at((yield removing)[0]) is None:
+            refused = refused_at((yield removing)[0])
+            if refused is None:
                 return Removed()
+            check_below(command.name, path, refused[1])
         return (yield from what_stands(path))
 
     def _remove_damaged(self, path: str, command: Remove) -> Flow[Removed | Conflict | Absent]:
         """Delete a node that is no record, with whatever stands below it, if it is the very one that was shown."""
-        looking = Ask(lambda client: (client.get_async(path), client.get_children_async(path)), syncs=path)
-        got, below = yield looking
-        if isinstance(got, kz.NoNodeError) or isinstance(below, kz.NoNodeError):
+        got = (yield read(path))[0]
+        if isinstance(got, kz.NoNodeError):
             return Absent()
         shown = _shown(*got)
         if shown.incarnation != command.incarnation or command.revision not in {None, shown.revision}:
             return Conflict()
+        below = yield from everything_below(path, got[1].numChildren)
         # a record that was made here meanwhile has a mark that is not among these, and cannot be deleted
-        deletes: list[Operation] = [("delete", f"{path}/{node}") for node in below]
+        deletes: list[Operation] = [("delete", node) for node in reversed(below)]
         removing = transaction([*deletes, ("delete", path, got[1].version)])
         return Removed() if refused_at((yield removing)[0]) is None else Conflict()
 
@@ -183,6 +179,14 @@ def _getting(paths: list[str]) -> Callable[[Any], list[Any]]:
 
 def _shown(data: bytes | None, stat: Any) -> Snapshot:
     said = stored(data)
-    if said is None:
-        return Snapshot(UNREADABLE, f"{_DAMAGED}{stat.czxid}", str(stat.version), token=stat.czxid)
+    why = NO_MAP if said is None else _why_not_one(stat.numChildren)
+    if said is None or why:
+        return Snapshot(unreadable(why), f"{DAMAGED}{stat.czxid}", str(stat.version), token=stat.czxid)
     return Snapshot(said.fields, said.mark, str(stat.version), token=stat.czxid)
+
+
+def _why_not_one(below: int) -> str:
+    """Say what is wrong with a record of so many nodes below it; "" if it has its mark and nothing else."""
+    if below == 1:
+        return ""
+    return "other nodes stand below its node" if below else "its mark is not there"

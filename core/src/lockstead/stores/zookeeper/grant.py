@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from kazoo import exceptions as kz
 
+from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Absent, Conflict, Snapshot
 from lockstead.stores.zookeeper.answers import refused_at
 from lockstead.stores.zookeeper.names import Tree, in_order, written
@@ -78,6 +79,7 @@ class Grants:
                 return Snapshot(kept, mark, str(stat.version), token=stat.mzxid)
             index, error = refused
             if index < before:
+                check_below(name, path, error)
                 return (yield from what_stands(path))
             if index >= before + 3:
                 turn = yield from self._next_turn(name, turn, error)
@@ -132,6 +134,15 @@ class Grants:
             if not found or not (yield from cleared(queue, strays)):
                 break
         return order
+
+
+def check_below(name: Name, path: str, error: Exception) -> None:
+    """Raise StoreRefused if a record could not be deleted because of nodes that somebody else put below it."""
+    if isinstance(error, kz.NotEmptyError):
+        raise StoreRefused(
+            f"below the record of {name.key!r} at {path} in ZooKeeper stand other nodes than its mark, so that it can "
+            "be neither released nor taken over; break it with now=True (--now), or delete those nodes"
+        )
 
 
 def what_stands(path: str) -> Flow[Conflict | Absent]:

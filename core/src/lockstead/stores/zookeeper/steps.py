@@ -40,6 +40,9 @@ Operation: TypeAlias = tuple[str, str] | tuple[str, str, int] | tuple[str, str, 
 STRAYS_MAX: Final = 100
 """Nodes of a queue that are looked at together."""
 
+BELOW_MAX: Final = 500
+"""Nodes below a damaged record that are deleted with it, all in one transaction."""
+
 _KINDS: Final[dict[str, Callable[..., Any]]] = {
     "create": serialization.Create,
     "delete": serialization.Delete,
@@ -106,3 +109,33 @@ def cleared(queue: str, nodes: Sequence[str]) -> Flow[bool]:
             "delete it with all that stands below it"
         )
     return True
+
+
+def everything_below(path: str, children: int) -> Flow[list[str]]:
+    """Give all nodes below a node, each behind the one above it. StoreRefused if there are more than BELOW_MAX."""
+    found: list[str] = []
+    level, count = [path], children
+    while level and count:
+        if len(found) + count > BELOW_MAX:
+            raise StoreRefused(
+                f"more than {BELOW_MAX} nodes stand below {path} in ZooKeeper; delete it with all that stands below it"
+            )
+        parents, names = level, (yield _children(level))
+        level = [
+            f"{parent}/{name}"
+            for parent, below in zip(parents, names, strict=True)
+            if not isinstance(below, Exception)
+            for name in below
+        ]
+        found += level
+        stats = yield _stats(level)
+        count = sum(0 if stat is None else stat.numChildren for stat in stats)
+    return found
+
+
+def _children(paths: list[str]) -> Ask:
+    return Ask(lambda client: [client.get_children_async(path) for path in paths])
+
+
+def _stats(paths: list[str]) -> Ask:
+    return Ask(lambda client: [client.exists_async(path) for path in paths])
