@@ -42,6 +42,19 @@ def test_a_busy_lock_is_told_from_a_command_that_ends_with_75(runs: Runs) -> Non
     holder.send(signal.SIGTERM)
 
 
+def test_a_holder_that_did_not_end_cleanly_is_told_of_once(runs: Runs) -> None:
+    with closing(lockstead.connect(f"sqlite:///{runs.where}/locks.db")) as client:
+        lease = client.lock("apt", owner="nightly").acquire()
+        client.lock("apt").break_lease(reason="a test", now=True)
+        assert runs.start("--", "true").outcome() == (
+            0,
+            "",
+            "lockstead: the lease of 'nightly' on 'apt' ended REVOKED; look at what it left\n",
+        )
+        assert not lease.release()
+    assert runs.start("--", "true").outcome() == (0, "", "")
+
+
 def test_a_stale_name_of_an_outer_lock_does_not_reach_the_command(runs: Runs) -> None:
     runs.environment = {"LOCKSTEAD_TICKET": "of an outer lock"}
     code, out, _ = runs.start("--no-ticket", "--", "env").outcome()

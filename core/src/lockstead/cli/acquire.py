@@ -66,7 +66,7 @@ def acquire(
     wanted.setdefault("ttl", TTL)
     Settings.make(**wanted)
     limit = None if timeout is None else seconds(timeout, "timeout")
-    from lockstead.cli.telling import Teller
+    from lockstead.cli.telling import Teller, tell_unclean
     from lockstead.lock import Client
 
     began = time.monotonic()
@@ -75,6 +75,7 @@ def acquire(
         with Client(urls.open_store(named.store), listener=teller) as client:
             lease = client.lock(named.key, **wanted)._acquire(limit, began=began)
             _hand_out(client, lease, signals, json=json)
+            tell_unclean(lease.key, lease.predecessor)
             tell_place(client)
     return Exit.OK
 

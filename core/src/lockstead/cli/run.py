@@ -21,7 +21,7 @@ from lockstead.cli.exits import Exit, Failed, of_status, say
 from lockstead.cli.options import lock_at, settings_of, tell_place
 from lockstead.cli.section import Ended, Limits, Section
 from lockstead.cli.signals import ENDING, Interrupted, Signals
-from lockstead.cli.telling import Teller
+from lockstead.cli.telling import Teller, tell_unclean
 from lockstead.cli.terminal import Terminal
 from lockstead.cli.watchdog.words import now
 from lockstead.errors import NotAcquired, StoreError
@@ -133,6 +133,7 @@ def run(
             with Client(urls.open_store(target.store), listener=teller) as client:
                 client._engine.warn_once(target.key, settings)
                 lease = _acquired(client.lock(target.key, **wanted), limit, conflict, began)
+                tell_unclean(lease.key, lease.predecessor)
                 tell_place(client)
                 return _hold(lease, section, limits, ticket=not no_ticket)
         finally:

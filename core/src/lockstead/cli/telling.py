@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import assert_never
 
+from lockstead import unclean
 from lockstead.cli.exits import say
 from lockstead.events import (
     Abandoned,
@@ -23,6 +24,14 @@ from lockstead.events import (
     Warned,
 )
 from lockstead.runtime.engine import in_words
+from lockstead.values import Predecessor
+
+
+def tell_unclean(key: str, before: Predecessor) -> None:
+    """Say that the holder before did not end cleanly: after this lease the next one is not told of it any more."""
+    found = unclean.last(key, before)
+    if found is not None:
+        say(f"{found}; look at what it left")
 
 
 class Teller:
