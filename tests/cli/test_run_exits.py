@@ -119,6 +119,17 @@ def test_standard_streams_and_open_descriptors_are_the_commands(runs: Runs) -> N
     assert (code, out.strip(), err.strip()) == (5, str(runs.where), "oops")
 
 
+@pytest.mark.parametrize(
+    ("closed", "outcome"), [("<&-", (0, "said\n", "")), ("<&- >&-", (3, "", "")), ("<&- >&- 2>&-", (3, "", ""))]
+)
+def test_a_closed_standard_stream_does_not_cost_the_section_its_watchdog(
+    runs: Runs, closed: str, outcome: tuple[int, str, str]
+) -> None:
+    runs.through = ["sh", "-c", f'exec "$0" "$@" {closed}']
+    # longer than it takes the watchdog to notice that something of its own is closed
+    assert runs.start("--", "sh", "-c", "sleep 0.5; echo said 2>/dev/null || exit 3").outcome() == outcome
+
+
 def test_a_signal_that_was_ignored_stays_ignored_and_the_others_are_at_their_default(runs: Runs) -> None:
     def ignored_by(command: str) -> int:
         shell = ["sh", "-c", f"trap '' HUP; {command}"]

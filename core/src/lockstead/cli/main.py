@@ -135,10 +135,25 @@ def _wants_json(words: Sequence[str]) -> bool:
     return command in COMMANDS and command not in ("run", "completion") and "--json" in words
 
 
+def _open_standard_streams() -> None:
+    """Open /dev/null in place of each closed standard descriptor, so that nothing opened later gets its number.
+
+    Only for reading: to write to a closed standard output still fails, so that no result is lost unnoticed.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)  # it gets the lowest free number, which is this
+    if getattr(sys, "stdin", None) is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115, PTH123 - open to the end
+    if getattr(sys, "stderr", None) is None:  # whatever is said there must not be a failure
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - open to the end
+
+
 def main() -> None:
     """Run the command `lockstead`."""
-    if getattr(sys, "stderr", None) is None:  # started with none, and whatever is said there must not be a failure
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - open to the end
+    _open_standard_streams()
     sys.exit(call(sys.argv[1:]))
 
 
