@@ -14,6 +14,7 @@ from lockstead.protocol.commands import Create, Extend, List, Read, Remove, Remo
 from lockstead.stores.redis.route import slot_of
 from lockstead.stores.redis.store import RedisStore
 from lockstead.stores.redis.wire import Keys
+from lockstead.testing.conformance.base import is_a
 from lockstead.values import Name, Space
 from tests.servers.redis import ClusterPlace, SentinelPlace
 
@@ -125,6 +126,27 @@ def test_a_listing_is_of_all_masters(cluster: ClusterPlace) -> None:
         store.perform(Create(name, {}), LIMIT)
     assert {name for name, _ in store.perform(List(Space.LOCK), LIMIT).entries} == names
     assert all(node.says("DBSIZE") != b":0\r\n" for node in cluster.nodes)
+    store.close()
+
+
+def test_a_master_that_stands_still_costs_the_batch_of_the_others_nothing(cluster: ClusterPlace) -> None:
+    for node in cluster.nodes:
+        node.says("CONFIG", "SET", "cluster-node-timeout", "60000")
+    store = cluster.open("still")
+    made: dict[int, list[Name]] = {}
+    for name in (Name(f"key-{number}") for number in range(30)):
+        is_a(Snapshot, store.perform(Create(name, {"v": "1"}), LIMIT))
+        has_it = [b"MOVED" not in node.says("EXISTS", Keys("still").record(name).decode()) for node in cluster.nodes]
+        made.setdefault(has_it.index(True), []).append(name)
+    still, healthy = made.pop(0), [name for names in made.values() for name in names]
+    cluster.nodes[0].pause()
+    try:
+        # the silent one is asked first
+        answers = store.perform_many([Read(name) for name in (*still, *healthy)], 3.0)
+    finally:
+        cluster.nodes[0].resume()
+    assert all(isinstance(answer, StoreError) for answer in answers[: len(still)])
+    assert [type(answer) for answer in answers[len(still) :]] == [Snapshot] * len(healthy)
     store.close()
 
 

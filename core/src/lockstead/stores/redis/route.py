@@ -306,19 +306,24 @@ def call_many(requests: Sequence[Request], along: Route, *, is_routed: bool) -> 
             results[number] = error
             continue
         by_server.setdefault(address, []).append(number)
-    for address, numbers in by_server.items():
+    replied: list[tuple[int, Address, Any]] = []
+    for count, (address, numbers) in enumerate(by_server.items()):
         commands = tuple(requests[number].by_digest() for number in numbers)
+        # a fair share: a server that stands still costs the others nothing
+        share = 1.0 / (len(by_server) - count)
         try:
-            replies = yield Ask(address, commands, is_routed=is_routed)
+            replies = yield Ask(address, commands, share, is_routed=is_routed)
         except StoreError as error:
             for number in numbers:
                 results[number] = error
             continue
-        for number, reply in zip(numbers, replies, strict=True):
-            try:
-                results[number] = yield from settled(reply, requests[number], address, along, is_routed=is_routed)
-            except StoreError as error:
-                results[number] = error
+        replied += [(number, address, reply) for number, reply in zip(numbers, replies, strict=True)]
+    # all were asked: what is sent on to a server that stands still keeps nobody else's answer away
+    for number, address, reply in replied:
+        try:
+            results[number] = yield from settled(reply, requests[number], address, along, is_routed=is_routed)
+        except StoreError as error:
+            results[number] = error
     return results
 
 
