@@ -119,9 +119,30 @@ def test_h28_a_statement_that_waits_too_long_is_called_back_and_never_applied(
                 store.perform(command, CALLED_BACK)  # type: ignore[misc] # a command of any kind
         extends = [Extend(APT, {}, first.incarnation), Extend(Name("no"), {}, None)]
         answers = batches(store).perform_many(extends, CALLED_BACK)
-        assert [type(answer) for answer in answers] == [StoreUnavailable] * 2
+        assert [type(answer) for answer in answers] == [StoreUnavailable, Absent]
         other.rollback()
     assert seen(store).revision == first.revision
+
+
+def test_rows_that_somebody_keeps_locked_hold_up_no_other_of_a_batch(
+    server: PostgresServer, store: Store, schema: str
+) -> None:
+    locked, freed, good, gone = (Name(f"key-{number}") for number in range(4))
+    extends = [Extend(name, {}, made(store, name).incarnation) for name in (locked, freed, good)]
+    with psycopg.connect(server.url()) as keeps, psycopg.connect(server.url()) as passing:
+        keeps.execute(f"SELECT FROM {schema}.record WHERE key = '{locked.key}' FOR UPDATE")
+        passing.execute(f"SELECT FROM {schema}.record WHERE key = '{freed.key}' FOR UPDATE")
+        thread, said = asked_apart(
+            lambda: batches(store).perform_many([*extends, Extend(gone, {}, None)], 2 * CALLED_BACK)
+        )
+        until_waiting(server, "UPDATE")
+        assert seen(store, good).revision == "2", "its renewal waits for nobody"
+        passing.rollback()
+        thread.join(LIMIT)
+        (answers,) = said
+        assert [type(answer) for answer in answers] == [StoreUnavailable, Snapshot, Snapshot, Absent]  # type: ignore[attr-defined] # a list
+        keeps.rollback()
+    assert isinstance(batches(store).perform_many(extends, LIMIT)[0], Snapshot)
 
 
 def batches(store: Store) -> Batches:

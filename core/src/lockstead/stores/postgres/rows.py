@@ -36,10 +36,12 @@ def shown(rows: Sequence[Row]) -> Snapshot | Absent:
     return snapshot(rows[0]) if rows else Absent()
 
 
-def changed(rows: Sequence[Row]) -> Snapshot | Conflict | Absent:
-    """Give what one of many changes came to."""
+def changed(rows: Sequence[Row]) -> Snapshot | Conflict | Absent | None:
+    """Give what one of many changes came to; None if somebody else had the row locked."""
     if not rows:
         return Absent()
+    if rows[0][6] == "t":
+        return None
     return Conflict() if rows[0][0] is None else written(rows[0])
 
 

@@ -176,22 +176,23 @@ def _change(record: str, at: str, change: str, shown: str) -> str:
 
 
 def _extend_many(record: str, ring: str) -> str:
-    # Locked in the order of their names, so that two batches never wait for each other in a circle. One row of NULL:
-    # there is a record, and not the one expected. None: there is none. What tells the two apart locks the row, for
-    # without that it would see what stood before the UPDATE waited.
+    # Takes the rows that it can have at once, so that a row that somebody else keeps locked holds up no other, and two
+    # batches never wait for each other. One row of NULL: there is a record, and not the one expected; the last column
+    # true: somebody had it locked, and it has to be asked for by itself. None: there is none.
     same = "r.space = {0}.space AND r.key = {0}.key AND r.part = {0}.part"
     return (
         "WITH g AS (SELECT * FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, "
         "part text, fields jsonb, granted text, revision text, bucket int)), "
         f"there AS (SELECT g.* FROM {record} AS r JOIN g ON {same.format('g')} WHERE r.fields IS NOT NULL "
-        "ORDER BY r.space, r.key, r.part FOR NO KEY UPDATE OF r), "
+        "FOR NO KEY UPDATE OF r SKIP LOCKED), "
         f"w AS (UPDATE {record} AS r SET revision = r.revision + 1, fields = r.fields || t.fields, "
         f"{_STAMPED} FROM there AS t WHERE {same.format('t')} "
         "AND (t.granted IS NULL OR r.granted::text = t.granted) "
         "AND (t.revision IS NULL OR r.revision::text = t.revision) "
         f"RETURNING t.n, t.bucket, r.space, r.key, {_FIELDS} AS fields, {_WRITTEN}) "
-        f"SELECT there.n, w.granted, w.revision, w.updated, w.now, w.fields, {ring} "
-        "FROM there LEFT JOIN w ON w.n = there.n"
+        f"SELECT g.n, w.granted, w.revision, w.updated, w.now, w.fields, {ring}, there.n IS NULL "
+        "FROM g LEFT JOIN there ON there.n = g.n LEFT JOIN w ON w.n = g.n WHERE there.n IS NOT NULL "
+        f"OR EXISTS (SELECT FROM {record} AS r WHERE {same.format('g')} AND r.fields IS NOT NULL)"
     )
 
 

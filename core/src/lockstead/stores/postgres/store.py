@@ -176,6 +176,7 @@ class PostgresStore:
         extends: dict[Name, int] = {}
         reads: list[int] = []
         alone: list[int] = []
+        locked: list[int] = []
         for number, command in enumerate(commands):
             if isinstance(command, Extend) and command.name not in extends:
                 extends[command.name] = number  # a statement changes a row once: a second one of a name goes alone
@@ -202,9 +203,12 @@ class PostgresStore:
                 answers[number] = answer
             # 18.0 and 18.1 lose a row of such a statement if somebody changed it in the same moment
             alone += [number for number in numbers if isinstance(answers[number], Conflict)]
-        for number in alone:
+            locked += [number for number in numbers if answers[number] is None]
+        for left, number in zip(range(len(alone) + len(locked), 0, -1), (*alone, *locked), strict=True):
+            # one that waits for a locked row leaves as much time to each after it
+            share = 1 if left > len(locked) else left
             try:
-                answers[number] = self.perform(commands[number], max(0.001, ends_at - time.monotonic()))
+                answers[number] = self.perform(commands[number], max(0.001, (ends_at - time.monotonic()) / share))
             except StoreError as error:
                 answers[number] = error
         return answers
