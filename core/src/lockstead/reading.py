@@ -14,6 +14,9 @@ RECORD_BYTES_MAX: Final = 65_536
 """Bytes of a record as a store keeps it. What we write has 8 KiB of fields, and what a renewal or a break adds."""
 
 WHOLE_DIGITS_MAX: Final = 40
+COUNTER_MAX: Final = 1 << 53
+"""Above it a number may lose its last digits in JSON. Milliseconds since the epoch reach it in the year 287,396."""
+
 EPOCH_MAX: Final = 253_402_300_799.0
 """The last second of the year 9999, where the calendars of Python end."""
 

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from lockstead.errors import StoreRefused
-from lockstead.protocol.commands import Absent, Create, Extend, List, Listing, Read, Remove, Replace, Snapshot
+from lockstead.protocol.commands import Absent, Create, Extend, List, Listing, Read, Remove, Removed, Replace, Snapshot
 from lockstead.stores import url
 from lockstead.stores.examination import Severity
 from lockstead.stores.port import Store
@@ -188,26 +188,66 @@ def test_the_doctor_says_who_else_may_put_code_where_locks_are(
     assert owners() is Severity.WARNING
 
 
-def test_a_giant_record_is_not_sent_and_a_time_of_infinity_hides_nothing(
+def test_a_giant_record_is_not_sent_and_a_time_that_nobody_has_hides_nothing(
     server: PostgresServer, schema: str, store: PostgresStore
 ) -> None:
-    for key in ("apt", "odd", "good"):
+    times = {"odd": "infinity", "late": "294276-01-01", "early": "4713-01-01 BC"}
+    for key in ("apt", "pressed", *times, "good"):
         assert isinstance(store.perform(Create(Name(key), {"v": "1"}), LIMIT), Snapshot)
     random = "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 100000) AS n)"
     server.tell(
         f"UPDATE {schema}.record SET fields = jsonb_build_object('v', '1', 'x', {random}) WHERE key = 'apt'",
-        f"UPDATE {schema}.record SET updated = 'infinity' WHERE key = 'odd'",
+        # which a server keeps in 60 kB
+        f"UPDATE {schema}.record SET fields = jsonb_build_object('v', '1', 'x', repeat('x', 5000000)) "
+        "WHERE key = 'pressed'",
+        *(f"UPDATE {schema}.record SET updated = '{set_to}' WHERE key = '{key}'" for key, set_to in times.items()),
     )
-    link = store._pool.take(10**9)
-    (row,) = link.ask(store._statements.read, ("lock", "apt", ""), LIMIT)
-    assert row[-1] is None
-    store._pool.give_back(link)
-    for seen in (store.perform(Read(APT), LIMIT), store.perform(Extend(APT, {}, None), LIMIT)):
-        assert isinstance(seen, Snapshot)
-        assert "larger" in seen.fields["damage"]
+    for giant in (APT, Name("pressed")):
+        link = store._pool.take(10**9)
+        (row,) = link.ask(store._statements.read, ("lock", giant.key, ""), LIMIT)
+        assert row[-1] is None
+        store._pool.give_back(link)
+        for seen in (store.perform(Read(giant), LIMIT), store.perform(Extend(giant, {}, None), LIMIT)):
+            assert isinstance(seen, Snapshot)
+            assert "larger" in seen.fields["damage"]
     shown = {name.key: one for name, one in store.perform(List(Space.LOCK), LIMIT).entries}
-    assert set(shown) == {"apt", "odd", "good"}
-    assert shown["odd"].updated_at is None
-    again = store.perform(Extend(Name("odd"), {}, None), LIMIT)
+    assert set(shown) == {"apt", "pressed", *times, "good"}
+    for key in times:
+        assert shown[key].updated_at is None
+        again = store.perform(Extend(Name(key), {}, None), LIMIT)
+        assert isinstance(again, Snapshot)
+        assert again.updated_at is not None
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**53 + 1, -5])
+@pytest.mark.parametrize("column", ["granted", "revision"])
+def test_a_counter_out_of_range_is_shown_as_unreadable_and_removing_the_record_mends_it(
+    server: PostgresServer, schema: str, store: PostgresStore, column: str, number: int
+) -> None:
+    good = store.perform(Create(Name("good"), {"v": "1"}), LIMIT)
+    first = store.perform(Create(APT, {"v": "1"}), LIMIT)
+    assert isinstance(good, Snapshot)
+    assert isinstance(first, Snapshot)
+    server.tell(f"UPDATE {schema}.record SET {column} = {number} WHERE key = 'apt'")
+    shown = {name.key: one for name, one in store.perform(List(Space.LOCK), LIMIT).entries}
+    assert "out of range" in shown["apt"].fields["damage"]
+    assert "damage" not in shown["good"].fields
+    renewed, other = store.perform_many(
+        [Extend(APT, {}, shown["apt"].incarnation), Extend(Name("good"), {}, good.incarnation)], LIMIT
+    )
+    assert isinstance(other, Snapshot)
+    if column == "revision" and number > 0:
+        assert isinstance(renewed, StoreRefused)
+        assert "changed by another program" in str(renewed)
+    # as who breaks a lock removes what was seen
+    removed = store.perform(Remove(APT, shown["apt"].incarnation), LIMIT)
+    assert isinstance(removed, Removed)
+    again = store.perform(Create(APT, {"v": "1"}), LIMIT)
     assert isinstance(again, Snapshot)
-    assert again.updated_at is not None
+    assert first.token is not None
+    assert again.token is not None
+    assert first.token < again.token < 2**53
+    if column == "granted" and number > 0:  # what is left of a record that was given back
+        server.tell(f"UPDATE {schema}.record SET granted = {number}, fields = NULL WHERE key = 'apt'")
+        with pytest.raises(StoreRefused, match="changed by another program"):
+            store.perform(Create(APT, {"v": "1"}), LIMIT)

@@ -95,6 +95,11 @@ def refusal(code: str, severity: str, said: str, place: str, called_back: float 
             return StoreRefused(f"cannot keep locks in {place}: the disk is full ({said}); make room")
         case "22P05" | "22021" | "22P02":
             return StoreRefused(f"{place} cannot keep this text: {said}; leave out null and surrogate characters")
+        case "22003":
+            return StoreRefused(
+                f"a counter of this lock in {place} was changed by another program and is out of range ({said}); "
+                "break the lock, or delete the row of its key from the table record"
+            )
         case "42703" | "42883" | "42804":
             return StoreRefused(f"the tables in {place} are not lockstead's: {said}; name another schema by ?schema=")
     if code[:2] in ("22", "23", "42"):

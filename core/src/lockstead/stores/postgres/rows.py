@@ -11,12 +11,14 @@ from typing import Final, TypeAlias
 
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Absent, Conflict, Listing, Snapshot
-from lockstead.reading import clean, whole
-from lockstead.stores.kept import is_damaged, map_of_text
+from lockstead.reading import COUNTER_MAX, clean, whole
+from lockstead.stores.kept import is_damaged, map_of_text, unreadable
 from lockstead.stores.postgres.wire import Row
 from lockstead.values import Name, Space
 
 At: TypeAlias = "tuple[str, str, str]"
+
+MISCOUNTED: Final = "another program changed its counters, and they are out of range"
 
 encoded: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -53,7 +55,7 @@ def listing(space: Space, rows: Sequence[Row]) -> Listing:
 def snapshot(row: Row) -> Snapshot:
     """Give a record from granted, revision, when it was stamped, the time now, and its fields."""
     granted, revision, updated, now, text = row
-    fields = map_of_text(text)
+    fields = _fields(row, map_of_text(text))
     if is_damaged(fields):
         return Snapshot(fields, str(granted), str(revision))
     if updated is None or now is None:  # stamped by another server, or by this one before it was restarted
@@ -63,11 +65,20 @@ def snapshot(row: Row) -> Snapshot:
 
 def written(row: Row, fields: Mapping[str, str] | None = None) -> Snapshot:
     """Give what a statement has just stamped: granted, revision, when, the time now, and the fields unless known."""
-    said = map_of_text(row[4]) if fields is None else fields
+    said = _fields(row, map_of_text(row[4])) if fields is None else fields
     granted, stamped, now = str(row[0]), seconds(row[2]), seconds(row[3])
     if fields is None and is_damaged(said):
         return Snapshot(said, granted, str(row[1]))
     return Snapshot(said, granted, str(row[1]), stamped, now, _count(granted))
+
+
+def _fields(row: Row, fields: dict[str, str]) -> dict[str, str]:
+    """Give the fields of a record, or what `unreadable` gives where another program changed its counters."""
+    for said in row[:2]:
+        text = str(said).removeprefix("-")
+        if (count := whole(text)) is not None and (text != said or count > COUNTER_MAX):
+            return unreadable(MISCOUNTED)
+    return fields
 
 
 def seconds(microseconds: str | None) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from lockstead.reading import RECORD_BYTES_MAX
+from lockstead.reading import COUNTER_MAX, EPOCH_MAX, RECORD_BYTES_MAX
 from lockstead.values import Space
 
 SCHEMA_VERSION: Final = 4
@@ -40,10 +40,11 @@ REMEMBERED: Final = "1 day"
 """How long the row of a removed record stays, so that its counter goes on: far longer than any request is late."""
 
 _CLOCK: Final = "pg_catalog.clock_timestamp()"
-# a time that somebody set to infinity is no number
-_US: Final = (
-    "CASE WHEN pg_catalog.isfinite({0}) THEN (pg_catalog.date_part('epoch', {0}) * 1000000::float8)::bigint END"
+_SANE: Final = (
+    f"{{0}} >= pg_catalog.to_timestamp(0::float8) AND {{0}} <= pg_catalog.to_timestamp({EPOCH_MAX:.0f}::float8)"
 )
+"""Whether a time is one that a calendar has: somebody may have set it to infinity, or to where no number reaches."""
+_US: Final = f"CASE WHEN {_SANE} THEN (pg_catalog.date_part('epoch', {{0}}) * 1000000::float8)::bigint END"
 _MS: Final = f"(pg_catalog.date_part('epoch', {_CLOCK}) * 1000::float8)::bigint"
 _NAMED: Final = "{}.space = $1::text AND {}.key = $2::text AND {}.part = $3::text"
 _HERE: Final = "pg_catalog.pg_postmaster_start_time()"
@@ -51,7 +52,7 @@ _HERE: Final = "pg_catalog.pg_postmaster_start_time()"
 machine's clock speaks, and what it says of the old one's reading is worth nothing."""
 
 _STAMPED: Final = (
-    f"updated = CASE WHEN r.clock = {_HERE} AND pg_catalog.isfinite(r.updated) THEN greatest(r.updated, {_CLOCK}) "
+    f"updated = CASE WHEN r.clock = {_HERE} AND {_SANE.format('r.updated')} THEN greatest(r.updated, {_CLOCK}) "
     f"ELSE {_CLOCK} END, "
     f"clock = {_HERE}"
 )
@@ -61,8 +62,19 @@ _NOW: Final = _US.format(_CLOCK)
 _WRITTEN: Final = f"r.granted, r.revision, {_UPDATED} AS updated, {_NOW} AS now"
 """What is shown of a row that the statement itself has stamped."""
 
-_FIELDS: Final = f"CASE WHEN pg_catalog.pg_column_size(r.fields) <= {RECORD_BYTES_MAX} THEN r.fields END"
-"""The fields, unless they are larger than a record can be: measured as they are stored, without unpacking them."""
+_FIELDS: Final = (
+    f"CASE WHEN pg_catalog.pg_column_size(r.fields) <= {RECORD_BYTES_MAX} "
+    f"AND pg_catalog.octet_length(r.fields::text) <= {RECORD_BYTES_MAX} THEN r.fields END"
+)
+"""The fields, unless they are larger than a record can be: measured as they are stored, which may be compressed, and
+only if that is small enough unpacked and measured as they are sent."""
+
+_NEXT: Final = f"({{0}} + {(1 << 63) - COUNTER_MAX} - {(1 << 63) - COUNTER_MAX - 1})"
+"""A counter's next number. Out of range, and so an error of the server's, where the counter is beyond COUNTER_MAX: only
+another program set it so far, and no greater number could be given after it."""
+
+_GRANTED: Final = f"greatest({_NEXT.format('r.granted')}, {{}})"
+_RENEWED: Final = f"revision = {_NEXT.format('r.revision')}"
 
 _SHOWN: Final = (
     f"r.granted, r.revision, CASE WHEN r.clock = {_HERE} THEN {_UPDATED} END AS updated, "
@@ -108,22 +120,29 @@ def statements(schema: str) -> Statements:
     ring = partial(_ring, schema, "$1::text", "$2::text")
     texts = {
         "create": _create(record, at),
-        "retake": f"UPDATE {record} AS r SET granted = greatest(r.granted + 1, {_MS}), revision = 1, {_STAMPED}, "
+        "retake": f"UPDATE {record} AS r SET granted = {_GRANTED.format(_MS)}, revision = 1, {_STAMPED}, "
         f"fields = $4::jsonb WHERE {at} AND r.fields IS NULL RETURNING {_WRITTEN}",
         "read": f"SELECT {_SHOWN} FROM {record} AS r WHERE {at} AND fields IS NOT NULL",
         "replace": _change(
             record,
             at,
-            f"granted = greatest(r.granted + 1, {_MS}), revision = 1, fields = $6::jsonb",
+            f"granted = {_GRANTED.format(_MS)}, revision = 1, fields = $6::jsonb",
             f"{_WRITTEN}, {ring('$7::int')}",
         ),
         "extend": _change(
             record,
             at,
-            "revision = r.revision + 1, fields = r.fields || $6::jsonb",
+            f"{_RENEWED}, fields = r.fields || $6::jsonb",
             f"{_WRITTEN}, {_FIELDS}, {ring('$7::int')}",
         ),
-        "remove": _change(record, at, "revision = r.revision + 1, fields = NULL", f"{_NOW}, {ring('$6::int')}"),
+        # what a broken record leaves behind is a counter that can go on
+        "remove": _change(
+            record,
+            at,
+            f"granted = CASE WHEN r.granted < {COUNTER_MAX} THEN r.granted ELSE {_MS} END, "
+            f"revision = least(r.revision, {COUNTER_MAX}) + 1, fields = NULL",
+            f"{_NOW}, {ring('$6::int')}",
+        ),
         "list": f"SELECT key, part, {_SHOWN} FROM {record} AS r WHERE space = $1::text AND fields IS NOT NULL "
         "AND ($2::text IS NULL OR key = $2::text) "
         "AND pg_catalog.left(part, pg_catalog.length($3::text)) = $3::text",
@@ -159,7 +178,7 @@ def _create(record: str, at: str) -> str:
         f"INSERT INTO {record} AS r (space, key, part, granted, revision, updated, clock, fields) "
         f"SELECT $1::text, $2::text, $3::text, {_MS}, 1, {_CLOCK}, {_HERE}, $4::jsonb "
         f"WHERE NOT EXISTS (SELECT FROM {record} AS r WHERE {at} AND r.fields IS NOT NULL) "
-        f"ON CONFLICT (space, key, part) DO UPDATE SET granted = greatest(r.granted + 1, excluded.granted), "
+        f"ON CONFLICT (space, key, part) DO UPDATE SET granted = {_GRANTED.format('excluded.granted')}, "
         f"revision = 1, {_STAMPED}, fields = excluded.fields WHERE r.fields IS NULL "
         f"RETURNING {_WRITTEN}"
     )
@@ -178,14 +197,16 @@ def _change(record: str, at: str, change: str, shown: str) -> str:
 def _extend_many(record: str, ring: str) -> str:
     # Takes the rows that it can have at once, so that a row that somebody else keeps locked holds up no other, and two
     # batches never wait for each other. One row of NULL: there is a record, and not the one expected; the last column
-    # true: somebody had it locked, and it has to be asked for by itself. None: there is none.
+    # true: somebody had it locked, or its counter is beyond use, and it has to be asked for by itself. None: there is
+    # none.
     same = "r.space = {0}.space AND r.key = {0}.key AND r.part = {0}.part"
     return (
         "WITH g AS (SELECT * FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS g(n int, space text, key text, "
         "part text, fields jsonb, granted text, revision text, bucket int)), "
         f"there AS (SELECT g.* FROM {record} AS r JOIN g ON {same.format('g')} WHERE r.fields IS NOT NULL "
+        f"AND r.revision < {COUNTER_MAX} "
         "FOR NO KEY UPDATE OF r SKIP LOCKED), "
-        f"w AS (UPDATE {record} AS r SET revision = r.revision + 1, fields = r.fields || t.fields, "
+        f"w AS (UPDATE {record} AS r SET {_RENEWED}, fields = r.fields || t.fields, "
         f"{_STAMPED} FROM there AS t WHERE {same.format('t')} "
         "AND (t.granted IS NULL OR r.granted::text = t.granted) "
         "AND (t.revision IS NULL OR r.revision::text = t.revision) "

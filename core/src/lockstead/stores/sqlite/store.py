@@ -33,7 +33,7 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
-from lockstead.reading import DAMAGE, EPOCH_MAX
+from lockstead.reading import COUNTER_MAX, DAMAGE, EPOCH_MAX
 from lockstead.stores.bootclock import Place, boot_now
 from lockstead.stores.kept import (
     DAMAGED,
@@ -63,9 +63,6 @@ TRAITS: Final = Traits(
 POLL_MIN: Final = 0.002
 POLL_MAX: Final = 0.005
 """Seconds between two looks at the file's change counter while waiting."""
-
-TOKEN_MAX: Final = 1 << 53
-"""Above it a number may lose its last digits in JSON. Milliseconds since the epoch reach it in the year 287,396."""
 
 LOOK_AGAIN: Final = 0.02
 """Seconds until a wait on an absent record ends: it may have gone between the caller's read and the wait."""
@@ -284,7 +281,7 @@ class SqliteStore:
     def _count(self, connection: sqlite3.Connection) -> int:
         row = connection.execute(_COUNTED).fetchone()
         counted = row[0] if row is not None else None
-        if not isinstance(counted, int) or not 0 <= counted < TOKEN_MAX:
+        if not isinstance(counted, int) or not 0 <= counted < COUNTER_MAX:
             raise StoreRefused(
                 f"the counter of grants in {self._path} was changed by another program: it is {str(counted)[:40]!r}; "
                 "stop all who use the file and remove it"
