@@ -12,10 +12,11 @@ import lockstead
 from lockstead.cli.main import call
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Conflict, Create, Extend, List, Read, Remove, Removed, Snapshot
-from lockstead.stores.etcd.wire import b64
+from lockstead.stores.etcd.batch import RANGED_MIN
+from lockstead.stores.etcd.wire import b64, end_of
 from lockstead.stores.port import Store
 from lockstead.testing.conformance.base import is_a, shows
-from lockstead.values import Space
+from lockstead.values import Name, Space
 from tests.servers.etcd import EtcdPlace, ask, keys_below
 from tests.stores.etcd.test_queue import APT, LIMIT, Waiter, taking, until
 
@@ -108,3 +109,37 @@ def test_a_key_beside_a_record_of_ours_does_not_hide_it(etcd: EtcdPlace, store: 
     assert entry[1].incarnation == first.incarnation
     renewed = store.perform(Extend(APT, {}, first.incarnation, lives=60.0), LIMIT)
     assert is_a(Snapshot, renewed).fields == first.fields
+
+
+def test_h24_giants_beside_one_record_cost_nobody_else_anything(etcd: EtcdPlace, store: Store, space: str) -> None:
+    names = [Name("apt"), *(Name(f"key-{number}") for number in range(RANGED_MIN + 1))]
+    taken = {name: shows(store.perform(Create(name, {"v": "1"}, 60.0, "", 66.0), LIMIT)) for name in names}
+    for number in range(26):
+        put(etcd, f"{space}/lock/apt:zz{number}", "x" * 1_000_000)
+    try:
+        for some in (names[:3], names):
+            renewals = [Extend(name, {}, taken[name].incarnation, lives=60.0) for name in some]
+            assert [type(answer) for answer in store.perform_many(renewals, LIMIT)] == [Snapshot] * len(some)
+            reads = store.perform_many([Read(name) for name in some], LIMIT)
+            assert [answer.incarnation for answer in reads] == [taken[name].incarnation for name in some]
+        assert {name for name, _ in store.perform(List(Space.LOCK), LIMIT).entries} == set(names)
+        is_a(Snapshot, store.perform(Extend(APT, {"a": "1"}, taken[APT].incarnation, lives=60.0), LIMIT))
+        assert isinstance(store.perform(taking("anna/1"), LIMIT), Conflict)
+        is_a(Removed, store.perform(Remove(APT, taken[APT].incarnation), LIMIT))
+        assert keys_below(etcd.server.port, f"{space}/lock/apt:") == {}
+        shows(store.perform(taking("anna/1"), LIMIT))
+    finally:
+        base = f"{space}/lock/apt:"
+        ask(etcd.server.port, "kv/deleterange", {"key": b64(base), "range_end": b64(end_of(base))})
+
+
+def test_h24_a_giant_key_where_no_record_stands_is_shown_and_can_be_broken(
+    etcd: EtcdPlace, store: Store, space: str
+) -> None:
+    for number in range(6):
+        put(etcd, f"{space}/lock/apt:zz{number}", "x" * 1_000_000)
+    seen = shows(store.perform(Read(APT), LIMIT))
+    assert "damage" in seen.fields
+    is_a(Conflict, store.perform(Create(APT, {"v": "1"}), LIMIT))
+    is_a(Removed, store.perform(Remove(APT, seen.incarnation, seen.revision), LIMIT))
+    shows(store.perform(taking("anna/1"), LIMIT))

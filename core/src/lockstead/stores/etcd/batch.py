@@ -22,8 +22,11 @@ from lockstead.stores.etcd.wire import Json, Kv, Root
 from lockstead.stores.kept import is_damaged
 from lockstead.values import Name
 
-GETS_MAX: Final = 100
-"""Records that are read one by one inside of one transaction; etcd takes up to 128 operations. More are one range."""
+GETS_MAX: Final = 40
+"""Records that are read one by one inside of one transaction; etcd takes up to 128 operations, three a record."""
+
+RANGED_MIN: Final = 100
+"""Records from which on all are read as one range."""
 
 STRANGERS_MAX: Final = 1000
 """Records of others, between ours, that a range may show before reading one by one is less."""
@@ -33,8 +36,11 @@ MOVES_MAX: Final = 60
 """Records that are moved to another lease in one transaction."""
 
 
-def batch(talker: Talker, commands: Sequence[Command[Any]]) -> Steps[list[Any]]:
-    """Carry out what can be carried out together; None stands for what is to be asked alone."""
+def batch(talker: Talker, commands: Sequence[Command[Any]], *, is_ranged: bool = True) -> Steps[list[Any]]:
+    """Carry out what can be carried out together; None stands for what is to be asked alone.
+
+    is_ranged: what others put between the records may be read along with them.
+    """
     answers: list[Any] = [None] * len(commands)
     plain = [
         (n, one) for n, one in enumerate(commands) if isinstance(one, Extend) and not one.fields and one.incarnation
@@ -52,7 +58,7 @@ def batch(talker: Talker, commands: Sequence[Command[Any]]) -> Steps[list[Any]]:
         response = yield request
         beats = beats_in(talker.leases, request, response, leases)
     names = {one.name for one, _hold in renewals.values()} | {one.name for one in reads.values()}
-    seen, term = yield from _seen(talker.root, names)
+    seen, term = yield from _seen(talker.root, names, is_ranged=is_ranged)
     for number, read in reads.items():
         kv = seen.get(read.name)
         answers[number] = kv.snapshot() if isinstance(kv, Kv) else kv
@@ -108,11 +114,11 @@ def _moved(talker: Talker, moving: list[_Move], answers: list[Any]) -> Steps[Non
                 answers[move.number] = counted(talker.leases, move.command, now, beat)
 
 
-def _seen(root: Root, names: set[Name]) -> Steps[tuple[dict[Name, Kv | Absent], str]]:
+def _seen(root: Root, names: set[Name], *, is_ranged: bool) -> Steps[tuple[dict[Name, Kv | Absent], str]]:
     """Read many records; missing is what was not read. The term is empty if it changed on the way."""
     seen: dict[Name, Kv | Absent] = {}
     terms: set[str] = set()
-    if len(names) > GETS_MAX:
+    if is_ranged and len(names) > RANGED_MIN:
         for space, group in groupby(sorted(names, key=lambda name: name.space.value), key=lambda name: name.space):
             # by the whole key: a colon sorts above digits, so that "key-1:" comes after "key-10:"
             wanted = sorted(group, key=lambda name: root.base(name) + ":")
@@ -127,12 +133,12 @@ def _seen(root: Root, names: set[Name]) -> Steps[tuple[dict[Name, Kv | Absent], 
                 seen.update({name: _record(found.get(name)) for name in wanted})
     left = list(names - seen.keys())
     for some in (left[first : first + GETS_MAX] for first in range(0, len(left), GETS_MAX)):
-        bases = [root.base(name) + ":" for name in some]
-        gets = [{"request_range": wire.get(base, wire.end_of(base))} for base in bases]
+        gets = [get for name in some for get in wire.seeking(root.base(name))]
         body = yield from ask(wire.txn("Range", [], gets, []))
         terms.add(term_of(body))
-        for name, one in zip(some, body["responses"], strict=True):
-            seen[name] = _record(one["response_range"].get("kvs"))
+        for number, name in enumerate(some):
+            first = number * wire.SOUGHT
+            seen[name] = wire.sought(body["responses"][first : first + wire.SOUGHT]) or Absent()
     return seen, terms.pop() if len(terms) == 1 else ""
 
 

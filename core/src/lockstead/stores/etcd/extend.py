@@ -27,7 +27,6 @@ from lockstead.stores.etcd.steps import (
     keep_alive,
     lives,
     look,
-    record_in,
     shared,
     term_of,
 )
@@ -164,15 +163,14 @@ class Extension:
             raise StoreRefused(
                 f"the record of {name.key!r} in etcd is damaged: {kv.fields[DAMAGE]}; break it with now=True (--now)"
             )
-        base = self._root.base(name) + ":"
         lease, is_alone = (NO_LEASE, False) if beat is None else (beat.lease, beat.is_alone)
         fields = {**kv.fields, **self._fields}
         if beat is not None and not is_alone:
             # before it is sent: what lands there late must be known to hang there
             self._leases.hangs(name, lease, kv.created, boot_now())
-        same = [wire.compared(base, "create_revision", kv.created), wire.compared(base, "mod_revision", kv.changed)]
+        same = wire.compared_record(kv)
         value = wire.value_of(fields, kv.stands, is_alone=is_alone)
-        shows = [{"request_range": wire.get(base, wire.end_of(base))}]
+        shows = wire.seeking(self._root.base(name))
         try:
             body = yield from ask(wire.txn("Extend", same, [wire.put(kv.key, value, lease)], shows))
         except LeaseGone:
@@ -180,7 +178,7 @@ class Extension:
             self._spare = None
             return (yield from look(self._root, name))
         if not body.get("succeeded"):
-            return record_in(body["responses"][0]["response_range"].get("kvs")), term_of(body)
+            return wire.sought(body["responses"]), term_of(body)
         if kv.is_alone and lease != kv.lease:
             self._left.append(kv.lease)
         if self._spare is not None and self._spare.lease == lease:

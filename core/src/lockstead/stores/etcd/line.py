@@ -19,7 +19,7 @@ from lockstead.protocol.record import number
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd import wire
 from lockstead.stores.etcd.errors import LeaseGone, each_answered
-from lockstead.stores.etcd.steps import TURNS_MAX, Steps, ask, cleared, end, grant, record_in
+from lockstead.stores.etcd.steps import TURNS_MAX, Steps, ask, cleared, end, grant
 from lockstead.stores.etcd.wire import Json, Kv, Root
 from lockstead.stores.port import STANDINGS_MAX, Standing
 from lockstead.values import Name
@@ -216,11 +216,7 @@ class Line:
 
     def look(self, name: Name, place: Place) -> Steps[Sight]:
         """Look who is ahead, and at the record."""
-        base, queue, mine = (
-            self.root.base(name) + ":",
-            self.root.queue(place.key),
-            self.root.place(place.key, place.asker),
-        )
+        queue, mine = self.root.queue(place.key), self.root.place(place.key, place.asker)
         ahead = {
             "limit": "1",
             "sort_order": "DESCEND",
@@ -231,18 +227,18 @@ class Line:
         reads = [
             {"key": wire.b64(mine)},
             wire.get(queue, wire.end_of(queue), **ahead),
-            wire.get(base, wire.end_of(base)),
         ]
+        asked = [*({"request_range": one} for one in reads), *wire.seeking(self.root.base(name))]
         for _ in range(TURNS_MAX):
-            body = yield from ask(wire.txn("Look", [], [{"request_range": one} for one in reads], []))
-            own, before, record = (one["response_range"].get("kvs") for one in body["responses"])
+            body = yield from ask(wire.txn("Look", [], asked, []))
+            own, before = (one["response_range"].get("kvs") for one in body["responses"][: len(reads)])
             is_stray = bool(before) and before[0].get("lease", wire.NO_LEASE) == wire.NO_LEASE
             if not is_stray or not (yield from cleared(self.root, place.key)):
                 break
         return Sight(
             stands=bool(own) and own[0]["create_revision"] == place.created,
             ahead=wire.text(before[0]["key"]) if before else None,
-            record=record_in(record),
+            record=wire.sought(body["responses"][len(reads) :]),
             revision=int(body["header"]["revision"]),
         )
 

@@ -102,9 +102,8 @@ def record_in(found: list[Json] | None) -> Kv | None:
 
 def look(root: Root, name: Name) -> Steps[tuple[Kv | None, str]]:
     """Give a record as it stands, and the term in which it was read."""
-    base = root.base(name) + ":"
-    body = yield from ask(wire.range_of("Range", base, wire.end_of(base)))
-    return record_in(body.get("kvs")), term_of(body)
+    body = yield from ask(wire.txn("Range", [], wire.seeking(root.base(name)), []))
+    return wire.sought(body["responses"]), term_of(body)
 
 
 def cleared(root: Root, key: str) -> Steps[bool]:

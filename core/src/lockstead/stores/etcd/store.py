@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, List, StoreClock, TokenSource, Traits
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.bounds import LISTING_MAX, Bounds
+from lockstead.stores.bounds import LISTING_MAX, AnswerTooLong, Bounds
 from lockstead.stores.etcd import wire
 from lockstead.stores.etcd.batch import batch
 from lockstead.stores.etcd.errors import answered, is_token_spent
@@ -105,7 +105,7 @@ class EtcdStore:
         """Renew many leases by one KeepAlive and one range; what is left over is carried out one by one."""
         ends_at = time.monotonic() + limit
         try:
-            answers = self._carried(batch(self._talker, commands), limit)
+            answers = self._batched(commands, ends_at)
         except StoreError as error:
             return [error] * len(commands)
         for number, command in enumerate(commands):
@@ -115,6 +115,15 @@ class EtcdStore:
                 except StoreError as error:
                     answers[number] = error
         return answers
+
+    def _batched(self, commands: Sequence[Command[Any]], ends_at: float) -> list[Any]:
+        try:
+            return self._carried(batch(self._talker, commands), ends_at - time.monotonic())
+        except StoreError as error:
+            if not _is_too_long(error):
+                raise
+        # somebody put more between the records than is read for all of them
+        return self._carried(batch(self._talker, commands, is_ranged=False), ends_at - time.monotonic())
 
     def _carried(self, steps: Steps[T], limit: float) -> T:
         return self._carried_within(steps, Bounds(limit, LISTING_MAX))
@@ -340,6 +349,13 @@ class EtcdStore:
         if sockets is not None:
             sockets.close()
         self._awaiting.close()
+
+
+def _is_too_long(error: BaseException) -> bool:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, AnswerTooLong):
+        cause = cause.__cause__
+    return cause is not None
 
 
 def _bounds(command: Command[Any], limit: float) -> Bounds:

@@ -41,7 +41,6 @@ from lockstead.stores.etcd.steps import (
     end,
     lives,
     look,
-    record_in,
     shared,
     term_of,
 )
@@ -83,11 +82,13 @@ class Talker:
         """Read all pages of a listing, as they stood at the first one."""
         start, stop = self.root.span(command.space, command.key, command.part_prefix)
         entries: dict[Name, Kv] = {}
-        more: Json = {"limit": str(wire.PAGE)}
+        # of a whole space the keys come first: what others put there is not read
+        more: Json = {"limit": str(wire.PAGE), "keys_only": command.key is None}
         while True:
             body = yield from ask(wire.range_of("List", start, stop, **more))
             found = body.get("kvs", [])
-            for item in found:
+            more.setdefault("revision", body["header"]["revision"])
+            for item in (yield from _with_values(found, more["revision"])) if command.key is None else found:
                 name = self.root.name_of(wire.text(item["key"]), command.space)
                 if name is not None and name.part.startswith(command.part_prefix):
                     kv = wire.kv_of(item)
@@ -96,7 +97,6 @@ class Talker:
             if not body.get("more"):
                 return Listing(tuple((name, kv.snapshot()) for name, kv in entries.items()))
             start = wire.text(found[-1]["key"]) + "\0"
-            more.setdefault("revision", body["header"]["revision"])
 
     def _create(self, command: Create) -> Steps[Snapshot | Conflict]:
         base = self.root.base(command.name) + ":"
@@ -110,8 +110,7 @@ class Talker:
             return Absent()
         if kv.created != command.incarnation or kv.changed != command.revision:
             return Conflict()
-        base = self.root.base(command.name) + ":"
-        same = [wire.compared(base, "create_revision", kv.created), wire.compared(base, "mod_revision", kv.changed)]
+        same = wire.compared_record(kv)
         return (yield from _Taking(self, command, kv.other_slot, same, kv).steps())
 
     def _remove(self, command: Remove) -> Steps[Removed | Conflict | Absent]:
@@ -134,14 +133,31 @@ class Talker:
                 return Removed()
         body = yield from ask(wire.txn("Remove", expected, [wire.delete(base, shows=True)], []))
         if not body.get("succeeded"):
-            (found,) = yield from _instead("Remove", [wire.get(base, wire.end_of(base))])
-            if not found or found[0]["create_revision"] != created:
-                self.leases.forget(command.name, created)
-            return Conflict() if found else Absent()
+            return (yield from self._removed_beside(command, created))
         self.leases.forget(command.name, created)
         for kv in map(wire.kv_of, body["responses"][0]["response_delete_range"].get("prev_kvs", ())):
             if kv.is_alone:
                 yield from end(kv.lease)
+        return Removed()
+
+    def _removed_beside(self, command: Remove, created: str) -> Steps[Removed | Conflict | Absent]:
+        """Remove a record with all that somebody else put beside it, none of which is read."""
+        base = self.root.base(command.name)
+        kv = wire.sought((yield from _instead("Remove", wire.seeking(base))))
+        if kv is None or kv.created != created:
+            self.leases.forget(command.name, created)
+            return Absent() if kv is None else Conflict()
+        if command.revision not in (None, kv.changed):
+            return Conflict()
+        same = [wire.compared_key(kv.key, "create_revision", created)]
+        if command.revision is not None:
+            same.append(wire.compared_key(kv.key, "mod_revision", kv.changed))
+        body = yield from ask(wire.txn("Remove", same, [wire.delete(base + ":")], []))
+        if not body.get("succeeded"):
+            return Conflict()
+        self.leases.forget(command.name, created)
+        if kv.is_alone:
+            yield from end(kv.lease)
         return Removed()
 
 
@@ -180,8 +196,8 @@ class _Taking:
                 raise
             if body.get("succeeded"):
                 return (yield from self._taken(body, beat))
-            stands, first = yield from self._looked()
-            if self._is_other(record_in(stands)) or not command.asker:
+            seen, first = yield from self._looked()
+            if self._is_other(seen) or not command.asker:
                 return Conflict()
             if first and wire.text(first[0]["key"]) != talker.root.place(command.name.key, command.asker):
                 if first[0].get("lease", NO_LEASE) == NO_LEASE and (yield from cleared(talker.root, command.name.key)):
@@ -191,13 +207,14 @@ class _Taking:
             self._place = talker.line.stands(command.name.key, command.asker, created)
         raise StoreUnavailable(f"the queue for {command.name.key!r} kept changing; nothing was written")
 
-    def _looked(self) -> Steps[list[list[Json]]]:
+    def _looked(self) -> Steps[tuple[Kv | None, list[Json]]]:
         """Give the record that stands there instead, and who is first in the queue."""
         root, name = self._talker.root, self._command.name
-        base, queue = root.base(name) + ":", root.queue(name.key)
-        first = {"limit": "1", "sort_order": "ASCEND", "sort_target": "CREATE"}
-        gets = [wire.get(base, wire.end_of(base)), wire.get(queue, wire.end_of(queue), **first)]
-        return (yield from _instead(type(self._command).__name__, gets))
+        queue = root.queue(name.key)
+        order = {"limit": "1", "sort_order": "ASCEND", "sort_target": "CREATE"}
+        first = {"request_range": wire.get(queue, wire.end_of(queue), keys_only=True, **order)}
+        found = yield from _instead(type(self._command).__name__, [*wire.seeking(root.base(name)), first])
+        return wire.sought(found[: wire.SOUGHT]), found[-1]["response_range"].get("kvs") or []
 
     def _is_other(self, seen: Kv | None) -> bool:
         if self._old is None or seen is None:
@@ -254,10 +271,25 @@ class _Taking:
         return proved
 
 
-def _instead(what: str, gets: list[Json]) -> Steps[list[list[Json]]]:
+def _with_values(found: list[Json], revision: str) -> Steps[list[Json]]:
+    """Read the values of those keys of a range that can be records, as they stood; the others stay without."""
+    items = {item["key"]: item for item in found}
+    keys = [key for key in items if wire.is_slot(key)]
+    for first in range(0, len(keys), wire.GETS_MAX):
+        some = keys[first : first + wire.GETS_MAX]
+        gets = [{"request_range": {"key": key, "revision": revision}} for key in some]
+        body = yield from ask(wire.txn("List", [], gets, []))
+        for one in body["responses"]:
+            for item in one["response_range"].get("kvs", ()):
+                items[item["key"]] = item
+    return list(items.values())
+
+
+def _instead(what: str, gets: list[Json]) -> Steps[list[Json]]:
     """Read what stands there after a transaction has failed: nothing was written, whatever becomes of the reading."""
     try:
-        body = yield from ask(wire.txn(what, [], [{"request_range": one} for one in gets], []))
+        body = yield from ask(wire.txn(what, [], gets, []))
     except OutcomeUnknown as error:
         raise StoreUnavailable(f"nothing was written, and what stands there could not be read: {error}") from error
-    return [one["response_range"].get("kvs") or [] for one in body["responses"]]
+    responses: list[Json] = body["responses"]
+    return responses

@@ -193,6 +193,33 @@ def standing(queue: str, item: Json, noted: str) -> Standing:
     return Standing(who, instant(text(noted)) if len(noted) < NOTED_MAX else None, not is_place(item))
 
 
+def seeking(base: str) -> list[Json]:
+    """Give the gets of a record: its two keys, and the first key of all that stand there, without its value.
+
+    What somebody else put beside a record has to be seen where there is none, but nobody has to read all of it.
+    """
+    keys = [{"key": b64(f"{base}:{slot}")} for slot in SLOTS]
+    below = get(f"{base}:", end_of(f"{base}:"), limit="1", keys_only=True)
+    return [{"request_range": one} for one in (*keys, below)]
+
+
+def is_slot(encoded: str) -> bool:
+    """Tell whether a key, as JSON has it, is one that a record can have."""
+    return text(encoded)[-2:] in _SLOT_ENDS
+
+
+GETS_MAX: Final = 100
+"""Gets in one transaction: etcd takes up to 128 operations."""
+
+SOUGHT: Final = 3
+"""Gets of one record."""
+
+
+def sought(responses: list[Json]) -> Kv | None:
+    """Give the record that `seeking` found."""
+    return next((kv_of(one["response_range"]["kvs"][0]) for one in responses if one["response_range"].get("kvs")), None)
+
+
 def first_of(found: list[Json]) -> Json:
     """Give the record of those that stand under one name: there is one, unless somebody wrote another beside it."""
     return next((item for item in found if text(item["key"])[-2:] in _SLOT_ENDS), found[0])
@@ -274,6 +301,11 @@ def compared(base: str, target: str, number: str, result: str = "EQUAL") -> Json
         "range_end": b64(end_of(base)),
         target: number,
     }
+
+
+def compared_record(kv: Kv) -> list[Json]:
+    """Compare a record with what was seen of it, whatever stands beside it."""
+    return [compared_key(kv.key, "create_revision", kv.created), compared_key(kv.key, "mod_revision", kv.changed)]
 
 
 def put(key: str, value: str, lease: str) -> Json:
