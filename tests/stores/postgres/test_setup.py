@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import threading
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -336,3 +338,23 @@ def test_rows_of_removed_records_go_after_a_day_and_tokens_grow_all_the_same(
     assert keys == [("apt", 1), ("held", 1), ("yum", 2)]
     again.close()
     assert server.tell(f"SELECT clock_timestamp() - swept < interval '1 hour' FROM {schema}.meta") == [(True,)]
+
+
+def test_a_server_that_sends_without_end_while_it_is_connected_to_takes_no_more_than_an_answer() -> None:
+    notice = b"SNOTICE\0VNOTICE\0C00000\0M" + b"x" * 2000 + b"\0\0"
+    piece = (b"N" + struct.pack("!I", len(notice) + 4) + notice) * 100
+
+    def floods(listener: socket.socket) -> None:
+        with suppress(OSError):
+            client, _ = listener.accept()
+            with client:
+                client.recv(10_000)
+                client.sendall(b"R" + struct.pack("!II", 8, 0))
+                while True:
+                    client.sendall(piece)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=floods, args=(listener,), daemon=True).start()
+        place = f"postgresql://u@127.0.0.1:{listener.getsockname()[1]}/d?sslmode=disable&gssencmode=disable"
+        with closing(url.open_store(place)) as store, pytest.raises(StoreUnavailable, match="more than 1 MiB"):
+            store.perform(Read(APT), 5.0)

@@ -23,7 +23,7 @@ from psycopg import pq
 from psycopg.conninfo import conninfo_attempts, conninfo_to_dict, make_conninfo
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
-from lockstead.stores.bounds import LISTING_MAX, AnswerTooLong, Bounds
+from lockstead.stores.bounds import ANSWER_MAX, LISTING_MAX, AnswerTooLong, Bounds
 from lockstead.stores.postgres.errors import Missing, not_connected, refusal
 from lockstead.stores.transport import is_local
 
@@ -302,6 +302,8 @@ def connect(conninfo: str, place: str, limit: float, *, may_be_clear: bool = Fal
             return Link(_connected(make_conninfo("", **guarded), until), place)
         except _Late:
             said.append(StoreUnavailable(f"cannot connect to {place}: no answer within {limit:.3g} s"))
+        except AnswerTooLong as error:
+            said.append(StoreUnavailable(f"cannot connect to {place}: {error}"))
         except StoreRefused as error:
             said.append(error)
         except psycopg.Error as error:
@@ -343,6 +345,8 @@ def _connected(conninfo: str, ends_at: float) -> abc.PGconn:
             poll.register(descriptor, _POLL_READ if state == pq.PollingStatus.READING else select.POLLOUT)
             _ready(poll, ends_at)
             poll.unregister(descriptor)
+            if _received(descriptor) > ANSWER_MAX:
+                raise AnswerTooLong(f"more than {ANSWER_MAX >> 20} MiB came before the connection stood")
     except BaseException:
         connection.finish()
         raise
