@@ -283,3 +283,17 @@ def test_a_busy_file_without_a_journal_is_waited_for_and_then_told(tmp_path: Pat
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreUnavailable, match=r"was busy for 0\.2 s"):
             SqliteStore(path).perform(Create(APT, {"v": "1"}), 0.2)
+
+
+def test_a_relative_path_in_a_folder_that_was_removed_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    program = "import os, sys; os.chdir(sys.argv[1]); os.rmdir(sys.argv[1]); " + (
+        "from lockstead.cli.main import main; sys.argv[1:] = ['list', 'sqlite:///locks.db']; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "gone")], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (69, "")
+    assert done.stderr == (
+        "lockstead: cannot keep locks in locks.db: the working directory was removed; give an absolute path\n"
+    )

@@ -8,7 +8,6 @@ over the loss of the file. Must not know what the fields of a record mean.
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -45,7 +44,7 @@ from lockstead.stores.kept import (
 )
 from lockstead.stores.sqlite.file import failure, is_read_only, is_unreadable
 from lockstead.stores.sqlite.pool import Pool
-from lockstead.stores.sqlite.url import url_of
+from lockstead.stores.sqlite.url import absolute, url_of
 from lockstead.values import Name
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class SqliteStore:
         wall: Callable[[], float] = time.time,
         here: Callable[[], Place] = Place.here,
     ) -> None:
-        self._path = Path(os.path.abspath(path))  # noqa: PTH100 - not resolve(): a link may be turned on purpose
+        self._path = Path(absolute(path))
         self._now = now
         self._wall = wall
         self._find_place = here

@@ -34,7 +34,7 @@ class _Opener:
 
     def printable(self, store_url: str) -> str:
         """Give the absolute URL: there are no credentials in it."""
-        return url_of(os.path.abspath(path_of(store_url)))  # noqa: PTH100 - as the store does
+        return url_of(absolute(path_of(store_url)))
 
     def open(self, store_url: str, client: object | None) -> SqliteStore:
         """Open the file, which is made when first used. ValueError for a URL that names none.
@@ -49,8 +49,23 @@ class _Opener:
         if client is not None:
             raise TypeError("a SQLite store takes no client; give the file in the URL")
         path = path_of(store_url)
-        check_place(Path(os.path.abspath(path)))  # noqa: PTH100 - as the store does
+        check_place(Path(absolute(path)))
         return SqliteStore(path)
+
+
+def absolute(path: os.PathLike[str] | str) -> str:
+    """Return an absolute path, links left as they are: one may be turned on purpose.
+
+    StoreRefused for a relative path where the working directory was removed.
+    """
+    try:
+        return os.path.abspath(path)  # noqa: PTH100 - not resolve()
+    except FileNotFoundError as error:
+        from lockstead.errors import StoreRefused
+
+        raise StoreRefused(
+            f"cannot keep locks in {path}: the working directory was removed; give an absolute path"
+        ) from error
 
 
 def url_of(path: os.PathLike[str] | str) -> str:
