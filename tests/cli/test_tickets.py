@@ -248,6 +248,12 @@ def test_inside_run_the_ticket_is_the_one_of_that_run(files: Shell) -> None:
     assert '"progress": "half"' in done.out
 
 
+def test_64_inside_run_the_lease_of_that_run_is_not_given_back(files: Shell) -> None:
+    done = files.run("run", files.url(), "--", PROGRAM, "release")
+    assert (done.code, done.out) == (64, "")
+    assert done.err == "lockstead: 'lockstead run' gives 'apt' back when its command has ended; leave it to that\n"
+
+
 @pytest.mark.parametrize("now", [False, True], ids=["revoked", "ended"])
 def test_h12_76_a_broken_lease_is_neither_renewed_nor_brought_back(shell: Shell, now: bool) -> None:
     ticket = shell.hold()
