@@ -154,3 +154,14 @@ def test_holders_that_do_not_notice_their_loss_lose_no_write(path: Path, data: s
     assert amount(data) == len(written)
     assert len(set(written)) > 1
     assert stale[0].token < max(written)
+
+
+def test_a_table_that_is_missing_is_named_with_what_creates_it(tmp_path: Path) -> None:
+    with (
+        closing(sqlite3.connect(tmp_path / "data.db")) as connection,
+        pytest.raises(sqlite3.OperationalError) as raised,
+    ):
+        RowFloor(connection).raise_to("apt", 7)
+    assert raised.value.__notes__ == [
+        "the table lockstead_fence has to exist: RowFloor(connection).create_table() creates it once"
+    ]

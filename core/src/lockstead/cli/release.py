@@ -44,7 +44,9 @@ def release(ticket: str | None, store: str | None, drain: str | None, json: bool
     said, named = ticket_at(ticket, store)
     # `run` exports both, and its own process works under the lease until the command has ended
     if ticket == os.environ.get("LOCKSTEAD_TICKET") and os.environ.get("LOCKSTEAD_KEY") == said.key:
-        raise Failed(Exit.USAGE, f"'lockstead run' gives {said.key!r} back when its command has ended; leave it to that")
+        raise Failed(
+            Exit.USAGE, f"'lockstead run' gives {said.key!r} back when its command has ended; do not release it"
+        )
     with opened(named) as client:
         if not client.release(said, drain=drain):
             _say_why_not(client, said)

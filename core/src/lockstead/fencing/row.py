@@ -88,6 +88,9 @@ class RowFloor:
         try:
             cursor.execute(statement, parameters)
             return cursor.fetchone() if answers else None
+        except Exception as error:
+            error.add_note(f"the table {self._table} has to exist: RowFloor(connection).create_table() creates it once")
+            raise
         finally:
             cursor.close()
 
