@@ -116,6 +116,8 @@ def test_an_op_that_is_declared_within_a_graph_may_have_a_lock(place: Place) -> 
         ),
         (lambda: locked("k", purpose="{"), ValueError, "purpose='{' is no template that can be read"),
         (lambda: locked("a\nb"), ValueError, "control or unprintable"),
+        (lambda: locked("sqlite:///t.db#apt-{dist}"), ValueError, "the key is a name such as 'apt-dist', not the URL"),
+        (lambda: locked("gs://bucket/locks#apt"), ValueError, "the key is a name such as 'apt', not the URL of a lock"),
         (lambda: locked("k", on_unclean="maybe"), ValueError, "on_unclean must be 'warn' or 'fail', not 'maybe'"),
         (lambda: locked("k", ttl="soon"), ValueError, "ttl 'soon' is no duration"),
         (lambda: locked("k", ttl=0.1), ValueError, "ttl is 0.1 s; it must be at least 1 s"),
@@ -140,6 +142,11 @@ def test_an_op_that_is_declared_within_a_graph_may_have_a_lock(place: Place) -> 
 )
 def test_what_is_declared_wrongly_is_refused_there(call: Callable[[], object], kind: Any, said: str) -> None:
     assert said in line_of(call, kind)
+
+
+@pytest.mark.parametrize("key", ["s3://bucket/table", "s3://bucket/table#part", "redis://host", "a#b"])
+def test_a_key_may_look_like_the_url_of_something_else(key: str) -> None:
+    assert LockSpec(key=key).key == key
 
 
 def test_without_a_key_it_says_what_it_wants() -> None:

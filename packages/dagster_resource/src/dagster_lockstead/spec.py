@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from dagster_lockstead.frames import bears_interrupts
-from lockstead import Settings, templates
+from lockstead import LocksteadError, Settings, templates
 from lockstead.values import Duration, checked_key, seconds
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class LockSpec:
         if not callable(self.key):
             if not isinstance(self.key, str):
                 raise TypeError(f"the key must be text, or a callable of the context, not {type(self.key).__name__}")
+            _check_is_no_url(self.key)
             checked_key(self.key if self.is_named else templates.sample("key", self.key))
         else:
             _check_takes_context(self.key)
@@ -115,6 +116,22 @@ def refuse_template(key: object, instead: str) -> None:
     """Raise ValueError, with one line, for a key with braces where no template is rendered. instead: what to write."""
     if isinstance(key, str) and templates.is_template(key):
         raise ValueError(f"the key {key!r} has braces, and is not a template here: {instead}")
+
+
+def _check_is_no_url(key: str) -> None:
+    """Refuse the URL of a lock, as the other wrappers take it: it would be a key that nobody else asks for."""
+    if "://" not in key or "#" not in key:
+        return
+    from lockstead import Lock
+
+    try:
+        name = Lock(key.replace("{", "").replace("}", "")).key
+    except (LocksteadError, ValueError):
+        return  # of something else
+    raise ValueError(
+        f"the key is a name such as {name!r}, not the URL of a lock: the store stands in the resource, as in "
+        "LockResource(store='sqlite:///locks.db')"
+    )
 
 
 def _check_takes_context(key: Callable[..., object]) -> None:
