@@ -39,16 +39,29 @@ def is_told(bench: Bench, holder: str = "next") -> Predecessor:
 
 
 @EVERY
-def test_h32_a_lease_that_nobody_worked_under_passes_on_how_the_one_before_ended(traits: Traits) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_h32_a_lease_that_nobody_worked_under_passes_on_how_the_one_before_ended(traits: Traits, shared: bool) -> None:
     bench = Bench(traits)
     before = broken(bench)
     for holder in ("b", "c"):
         grant = taken_over(bench, holder)
         assert grant.predecessor == before
-        tenure = bench.tenure(grant, predecessor=grant.predecessor, unused=True)
+        tenure = bench.tenure(grant, predecessor=grant.predecessor, unused=True, shared=shared)
         giving = bench.session(give_back(tenure, bench.terms(), bound_at=bench.now))
         assert giving.run() is Outcome.ENDED
     assert is_told(bench) == before
+
+
+@EVERY
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_lease_that_nobody_worked_under_and_that_has_nothing_to_pass_on_is_removed(
+    traits: Traits, is_known: bool
+) -> None:
+    bench = Bench(traits)
+    grant = bench.granted("a")
+    tenure = bench.tenure(grant, predecessor=grant.predecessor if is_known else None, unused=True)
+    assert bench.session(give_back(tenure, bench.terms(), bound_at=bench.now)).run() is Outcome.REMOVED
+    assert bench.standing() is None
 
 
 @EVERY

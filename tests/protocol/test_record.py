@@ -45,6 +45,11 @@ def test_what_is_written_is_read() -> None:
     assert decode(APT, encode(Record("a", 1.0))) == Record("a", 1.0)
 
 
+def test_what_says_nothing_is_not_written_and_labels_take_no_more_room_than_they_need() -> None:
+    assert encode(Record("a", 1.0)) == {"v": "1", "identity": "a", "ttl": "1"}
+    assert encode(FULL)["labels"] == '{"team":"ö"}'
+
+
 TEXT = st.text(min_size=1, max_size=30)
 
 

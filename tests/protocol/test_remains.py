@@ -264,6 +264,25 @@ def test_a_release_by_ticket_looks_again_while_the_store_is_away_and_until_its_b
     assert again.run() is Outcome.REMOVED
 
 
+@pytest.mark.parametrize("by_ticket", [False, True])
+def test_a_release_that_gets_no_answer_asks_more_and_more_seldom_and_ends_at_its_bound(by_ticket: bool) -> None:
+    bench = Bench(ttl=1000, backoff_max=1.0)
+    lease, bound_at = bench.granted("a").lease, bench.now + 8
+    session = bench.session(
+        release(lease, bench.terms(), shared=True, bound_at=bound_at, salt="s", by_ticket=by_ticket)
+    )
+    pauses = []
+    for _ in range(6):
+        session.expect(Read if by_ticket else Extend)
+        pauses.append(session.unsent().expect(Pause))
+        session.wait(1.0)
+    assert [pause.at_least for pause in pauses] == pytest.approx([0.1] * 6)
+    assert [pause.at_most for pause in pauses] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
+    assert not any(pause.heeds for pause in pauses), "it may be our own request that changes the key"
+    session.unsent().wait(bound_at - bench.now)
+    assert session.outcome is Outcome.LEFT
+
+
 def test_a_record_shows_its_age_only_by_a_clock_that_was_not_set_and_is_not_behind_it() -> None:
     terms = Bench(DATED).terms()
     granularity = terms.traits.granularity + terms.traits.date_step

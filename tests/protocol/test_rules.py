@@ -308,6 +308,31 @@ def test_rule_04_nobody_lists_before_an_answer_shows_closing() -> None:
     owner.expect(List)
 
 
+def test_rule_04_an_answer_that_does_not_show_closing_lets_nobody_list() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
+    owner.expect(Extend)
+    owner.answer(bench.store.perform(Read(APT))).expect(Pause)
+    owner.wait().expect(Extend)
+    owner.commit().expect(List)
+
+
+@pytest.mark.parametrize("by_ticket", [False, True])
+def test_rule_04_where_incarnations_are_counted_anew_nobody_gives_back_the_lease_of_another_holder(
+    by_ticket: bool,
+) -> None:
+    """A store that was emptied may count from the start again: what stands there then bears the incarnation of ours."""
+    bench = Bench()
+    other = bench.granted("b").lease
+    ours = LeaseId(APT, "a", other.incarnation, other.ttl)
+    releasing = release(ours, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a", by_ticket=by_ticket)
+    assert bench.session(releasing).run() is Outcome.NOT_OURS
+    assert bench.holder == "b"
+    if by_ticket:  # whoever knows a lease from a ticket alone looks first, and writes nothing
+        assert bench.session(renew(other, {}, bench.terms())).run().deadline is not None
+
+
 def test_rule_04_closing_that_is_never_acknowledged_leaves_the_record() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
@@ -469,6 +494,21 @@ def test_rule_04_what_else_befalls_a_closed_lease_while_its_owner_waits_is_looke
         bench.granted("b")
     assert owner.run() is (Outcome.REMOVED if happens == "late renewal" else Outcome.NOT_OURS)
     assert bench.holder == ("b" if happens == "taken by another" else None)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_rule_04_what_was_changed_under_its_owners_eyes_is_removed_by_it_only_until_the_deadline(is_late: bool) -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t"))
+    owner.commit().commit().expect(Remove)
+    bench.store.perform(Extend(APT, {}, lease.incarnation, lives=10.0))  # a late renewal: the revision is another one
+    owner.commit().commit()
+    assert owner.expect(Remove).revision is None
+    owner.lose()
+    if is_late:
+        overdue(bench)  # somebody else may have taken it since, and given it back
+    assert owner.wait().run() is (Outcome.NOT_OURS if is_late else Outcome.REMOVED)
 
 
 def broken_by_an_operator(bench: Bench, *, now: bool) -> Script[Any]:
