@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -152,6 +153,38 @@ def test_the_watchdog_is_killed_and_run_stops_the_section_itself(runs: Runs, loc
     assert (code, err) == (70, "lockstead: the watchdog was killed; stopping the command\n")
     assert not run.marked()
     assert lock.inspect() is None
+
+
+def test_a_command_has_its_grace_although_its_killed_watchdog_is_not_reaped_yet(runs: Runs) -> None:
+    # what the kernel shows for a moment: the channel is closed, and the process is still there
+    (runs.where / "sitecustomize.py").write_text(
+        textwrap.dedent("""
+            import subprocess, time
+            class Popen(subprocess.Popen):
+                gone_at = float("inf")
+                def _try_wait(self, flags):
+                    self.gone_at = min(self.gone_at, time.monotonic() + 0.1)
+                    return super()._try_wait(flags) if time.monotonic() >= self.gone_at else (0, 0)
+                def poll(self):
+                    self.gone_at = min(self.gone_at, time.monotonic() + 0.1)
+                    return super().poll() if time.monotonic() >= self.gone_at else None
+            subprocess.Popen = Popen
+        """)
+    )
+    runs.environment["PYTHONPATH"] = str(runs.where)
+    run = runs.script("""
+        import signal, sys
+        def end(*_):
+            open("cleaned", "w").close()
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, end)
+        open("ready", "w").close()
+        signal.pause()
+    """)
+    run.ready()
+    os.kill(run.watchdog(), signal.SIGKILL)
+    assert run.outcome() == (70, "", "lockstead: the watchdog was killed; stopping the command\n")
+    assert (runs.where / "cleaned").exists()
 
 
 def test_the_watchdog_is_stopped_and_run_kills_the_section_in_time(runs: Runs, lock: lockstead.Lock) -> None:

@@ -29,6 +29,8 @@ from lockstead.orphans.processes import adopt_orphans, descendants, send_all
 READY_WITHIN: Final = 10.0
 TAKES_OVER_FOR: Final = 10.0
 """Seconds, from the last SIGKILL on, that processes are waited for once the watchdog is gone."""
+DIES_WITHIN: Final = 1.0
+"""Seconds that a watchdog which was killed has to be gone."""
 LOOK_EVERY: Final = 0.2
 """Seconds between two looks at whether the terminal is ours to give, while the command is stopped for want of it."""
 
@@ -231,12 +233,16 @@ class Section:
     def _take_over(self) -> None:
         """Do the watchdog's work: it was killed, so that its children are ours now, or it is stopped itself."""
         self._over = True
-        beside = self._watchdog.pid if self._watchdog.poll() is None else 0
         stopping_at = now()
-        if not beside:
+        kill_at = kill_time(stopping_at, self.deadline, self.limits.grace, self.limits.reserve)
+        if self.ended.is_unguarded:
+            # its channel closes a moment before it can be reaped and its children are ours
+            with suppress(subprocess.TimeoutExpired):
+                self._watchdog.wait(max(0.0, min(DIES_WITHIN, kill_at - stopping_at)))
+        beside = self._watchdog.pid if self._watchdog.poll() is None else 0
+        if stopping_at < kill_at:
             self._signal_all(signal.SIGTERM, beside)
             self._signal_all(signal.SIGCONT, beside)
-        kill_at = kill_time(stopping_at, self.deadline, self.limits.grace, self.limits.reserve)
         while now() < kill_at and not self._nobody_left(beside):
             time.sleep(watchdog.PASS_EVERY)
         until = now() + TAKES_OVER_FOR
