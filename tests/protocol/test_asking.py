@@ -1,0 +1,252 @@
+"""Asking for a lock: what ends in no grant, what is left unsettled, and what who waits is told.
+
+Each of these fails with one small change of `acquire` that no other test of the protocol sees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockstead.errors import StoreError, StoreUnavailable
+from lockstead.protocol.acquire import Acquisition, Contended, Grant
+from lockstead.protocol.commands import Conflict, Create, Extend, Pause, Paused, Read, Remove, Replace, Traits
+from lockstead.protocol.record import Revocation, revocation_text
+from lockstead.testing.simulation.enforcing import ENFORCED
+from lockstead.testing.simulation.store import DATED, SHARED
+from lockstead.values import Ending, Predecessor
+from tests.protocol.bench import APT, Bench, Session
+from tests.protocol.test_enforced import shown
+from tests.protocol.test_rules import overdue
+
+ALMOST_OVER = 8.5
+"""Seconds since the lease of a server was renewed, after which too little of ten seconds is left to begin work."""
+
+
+def taking_over(bench: Bench, want: Acquisition | str = "b", **more: Any) -> Session:
+    """Somebody is about to take over the record of a holder that stopped."""
+    lease = bench.granted("a").lease
+    bench.store.perform(Extend(APT, {"ended": "1"}, lease.incarnation))
+    session = bench.asking(want, **more).commit().commit()
+    session.expect(Replace)
+    return session
+
+
+def heir(bench: Bench) -> Acquisition:
+    """Give the wish of a new process of the owner `pub`, who reclaims."""
+    return bench.want("a2", owner="pub", reclaim=True)
+
+
+def reclaiming(bench: Bench, until: type[Extend | Replace], want: Acquisition | None = None) -> Session:
+    """A new process of the owner `pub` is about to close the record of the earlier one, or to replace it."""
+    bench.granted("a", owner="pub")
+    session = bench.asking(want or heir(bench))
+    while not isinstance(session.command, until):
+        session.commit()
+    return session
+
+
+# --- no grant ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["ended", "closing", "revoked", "identity"])
+def test_rule_02_what_was_broken_before_it_could_be_renewed_is_not_granted(field: str) -> None:
+    bench = Bench(ENFORCED, ttl=10)
+    want = bench.want("a")
+    session = bench.asking(want)
+    shown(session, renewed_at=bench.now - ALMOST_OVER)
+    standing = bench.standing()
+    assert standing is not None
+    said = {"revoked": revocation_text(Revocation("op", "x")), "identity": "b"}.get(field, "1")
+    bench.store.perform(Extend(APT, {field: said}, standing.incarnation))
+    session.expect(Extend)
+    session.commit().expect(Read)
+    assert want.unsettled
+
+
+def test_rule_12_who_is_overtaken_before_it_has_its_token_is_not_granted_the_lock() -> None:
+    bench = Bench(DATED, ttl=10)
+    session = reclaiming(bench, Replace)
+    session.commit().expect(Read)
+    overdue(bench)
+    bench.granted("c")
+    session.commit()  # its own record is gone
+    session.expect(Read)
+    session.commit().expect(Pause)
+    assert bench.holder == "c"
+
+
+@pytest.mark.parametrize("successor", ["nobody", "c"])
+def test_rule_12_a_record_that_is_gone_before_it_could_be_closed_has_no_members_to_wait_for(successor: str) -> None:
+    bench = Bench()
+    session = reclaiming(bench, Extend)
+    bench.store.erase(APT)
+    if successor == "c":
+        bench.granted("c")
+    session.commit().expect(Read)
+
+
+def test_rule_12_reclaim_waits_for_a_dead_member_until_its_registration_expires() -> None:
+    bench = Bench(ttl=10)
+    joined = bench.joined(bench.granted("a", owner="pub").lease, "m")
+    grant = bench.asking(heir(bench), tries_once=True).run()
+    assert isinstance(grant, Grant)
+    assert bench.now > joined.registration_deadline
+
+
+def test_who_says_nothing_of_it_does_not_reclaim() -> None:
+    bench = Bench()
+    bench.granted("a", owner="pub")
+    fields = bench.want("a2", owner="pub").fields
+    assert isinstance(bench.asking(Acquisition(APT, "a2", "pub", fields), tries_once=True).run(), Contended)
+
+
+# --- the grant --------------------------------------------------------------------------------------------------------
+
+
+def test_rule_06_a_takeover_that_hangs_on_a_lease_that_is_almost_over_is_renewed_before_the_work_begins() -> None:
+    bench = Bench(ENFORCED, ttl=10)
+    want = bench.want("b")
+    session = taking_over(bench, want)
+    shown(session, renewed_at=bench.now - ALMOST_OVER)
+    token = bench.store.entries[APT].token
+    assert session.expect(Extend).lives == 10.0
+    sent_at = bench.now
+    grant = shown(session, after=0.2, token=None).outcome  # an answer to a renewal need not repeat the token
+    assert grant.deadline == pytest.approx(sent_at + 9.9)
+    assert (grant.token, grant.predecessor) == (token, Predecessor(Ending.EXPIRED, "a", "a"))
+    assert not want.unsettled
+
+
+@pytest.mark.parametrize(("left", "command"), [(32.0, Extend), (32.25, type(None))])
+def test_work_begins_with_more_than_one_renewal_and_the_abort_take(left: float, command: type) -> None:
+    bench = Bench(ENFORCED, ttl=128, drift=0.0, abort_margin=16)  # all sums of these are exact
+    assert bench.settings.renew_every == 16.0
+    session = bench.asking("a")
+    shown(session, renewed_at=bench.now + left - 128)
+    assert isinstance(session.command, command)
+
+
+def test_a_grant_whose_answer_was_slow_is_left_to_the_keeper() -> None:
+    grant = Bench(ttl=10).asking("a").commit(after=9.0).outcome
+    assert isinstance(grant, Grant)
+
+
+def test_what_is_adopted_says_for_how_long_it_lives() -> None:
+    session = Bench(ttl=10).asking("a").lose().commit()
+    assert session.expect(Extend).lives == 10.0
+
+
+def test_rule_10_a_number_in_an_answer_is_no_token_where_tokens_are_drawn() -> None:
+    bench = Bench(DATED)
+    assert shown(bench.asking("a"), token=7).outcome.token is None
+
+
+# --- what is left unsettled -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("traits", [SHARED, DATED, ENFORCED], ids=lambda traits: traits.scheme)
+@pytest.mark.parametrize("reclaims", [False, True])
+def test_a_takeover_or_a_reclaim_that_was_answered_leaves_nothing_to_sweep(traits: Traits, reclaims: bool) -> None:
+    bench = Bench(traits)
+    want = heir(bench) if reclaims else bench.want("b")
+    session = reclaiming(bench, Replace, want) if reclaims else taking_over(bench, want)
+    assert want.unsettled
+    assert isinstance(session.run(), Grant)
+    assert not want.unsettled
+
+
+def test_a_takeover_that_was_never_sent_leaves_nothing_to_sweep_and_no_doubt() -> None:
+    bench = Bench()
+    want = bench.want("b")
+    session = taking_over(bench, want, tries_once=True)
+    with pytest.raises(StoreUnavailable):
+        session.unsent()
+    assert not want.unsettled
+
+
+def test_a_takeover_that_others_came_before_leaves_nothing_to_sweep() -> None:
+    bench = Bench()
+    want = bench.want("b")
+    taking_over(bench, want).answer(Conflict()).expect(Read)
+    assert not want.unsettled
+
+
+def test_a_takeover_out_of_turn_says_that_others_asked_first() -> None:
+    outcome = taking_over(Bench(ENFORCED), tries_once=True).answer(Conflict(is_queued=True)).outcome
+    assert isinstance(outcome, Contended)
+    assert outcome.is_queued
+
+
+def test_a_client_forgets_what_it_saw_of_a_record_that_is_gone_or_that_it_took_over() -> None:
+    bench = Bench(ttl=10)
+    terms = bench.terms()
+    held = bench.granted("a")
+    waiting = bench.asking("b", terms).commit().commit()
+    assert APT in terms.book.looks
+    bench.store.perform(Remove(APT, held.lease.incarnation))
+    waiting.wait().commit().expect(Create)
+    assert APT not in terms.book.looks
+    bench.granted("c")
+    overdue(bench)
+    waiting.commit().commit().expect(Replace)
+    assert APT in terms.book.looks
+    assert isinstance(waiting.commit().outcome, Grant)
+    assert APT not in terms.book.looks
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_is_told_before_each_pause_what_it_waits_for() -> None:
+    bench = Bench()
+    bench.granted("a")
+    told: list[Contended | StoreError] = []
+    want = bench.want("b")
+    want.on_wait = told.append
+    session = bench.asking(want).commit().commit()
+    session.expect(Pause)
+    (seen,) = told
+    assert isinstance(seen, Contended)
+    assert seen.record is not None
+    assert seen.record.holder == "a"
+    error = StoreUnavailable("refused")
+    session.wait().unsent(error=error).expect(Pause)
+    assert told == [seen, error]
+
+
+def test_a_wait_whose_time_is_up_looks_once_more_and_ends() -> None:
+    bench = Bench()
+    bench.granted("a")
+    session = bench.asking("b", gives_up_at=bench.now + 2.0).commit().commit()
+    session.wait(2.0).expect(Read)
+    assert isinstance(session.commit().outcome, Contended)
+
+
+def test_who_waits_looks_more_and_more_seldom_until_something_changes() -> None:
+    bench = Bench(ttl=1000, backoff_max=5.0)
+    bench.granted("a")
+    session = bench.asking("b").commit()
+    longest = []
+    for _ in range(6):
+        pause = session.commit().expect(Pause)
+        longest.append(pause.at_most)
+        session.wait(pause.at_most)
+    assert longest == pytest.approx([0.1, 0.3, 0.9, 2.7, 5.0, 5.0])
+    session.commit().answer(Paused(5.0, changed=True), 1.0)
+    assert session.commit().expect(Pause).at_most == pytest.approx(0.1)
+
+
+def test_writes_that_were_turned_away_in_an_earlier_attempt_slow_no_later_one() -> None:
+    bench = Bench(replace(SHARED, pace=1.0))
+    session = bench.asking("a")
+    session.late()
+    session.commit().wait()  # nothing is there, and it would be asked again
+    held = bench.granted("b")
+    session.commit().expect(Pause)  # but somebody else was faster
+    bench.store.perform(Remove(APT, held.lease.incarnation))
+    session.wait().commit().expect(Create)
+    session.late()
+    assert session.commit().expect(Pause).at_least == pytest.approx(0.1)
