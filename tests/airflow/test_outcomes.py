@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_lockstead.grants import Grant, failure, granted
+from airflow_lockstead.grants import Grant, failure, granted, unclean_of
 from airflow_lockstead.names import Attempt, log_of
 from airflow_lockstead.outcomes import Becomes, Kind, Leaving, becomes, leaving
 from lockstead import Ending, LeaseTicket, NotAcquired, OutcomeUnknown, Predecessor, StoreRefused
@@ -64,7 +64,7 @@ def test_an_owner_is_printable_whatever_a_run_is_called():
 
 
 def test_a_grant_is_read_back_from_what_acquire_returns_and_from_an_event():
-    grant = granted(TICKET, 7, 1.5, None, "me")
+    grant = granted(TICKET, 7, 1.5, None)
     assert Grant.read(grant.event) == grant
     assert Grant.read(grant.xcom).ticket == grant.ticket
     assert grant.xcom == {"ticket": str(TICKET), "token": 7, "key": "apt", "holder": TICKET.holder}
@@ -74,9 +74,9 @@ def test_a_grant_is_read_back_from_what_acquire_returns_and_from_an_event():
 
 @pytest.mark.parametrize(("ending", "is_unclean"), [(one, one in (Ending.EXPIRED, Ending.REVOKED)) for one in Ending])
 def test_a_grant_tells_of_a_holder_before_that_did_not_end_cleanly(ending: Ending, is_unclean: bool):
-    grant = granted(TICKET, 7, 0.0, last("apt", Predecessor(ending, "them"), "me"), "me")
+    grant = granted(TICKET, 7, 0.0, unclean_of(last("apt", Predecessor(ending, "them"), "me"), "me", None))
     assert grant.unclean == (f"the lease of 'them' on 'apt' ended {ending.value}" if is_unclean else None)
-    assert granted(TICKET, 7, 0.0, last("apt", Predecessor(ending, "me"), "me"), "me").unclean is None
+    assert unclean_of(last("apt", Predecessor(ending, "me"), "me"), "me", None) is None
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from lockstead import AsyncClient, AsyncLease, Client, Lease, LeaseLost, LossRea
 from lockstead.runtime import interrupt
 from lockstead.runtime.interrupt import SIGNAL, Interrupter, LeaseLostInterrupt
 from lockstead.runtime.keeper import Fires, Kept
+from lockstead.stores.memory import MemoryStore
 from tests.runtime.faulty import Faulty, quiet, until
 
 
@@ -834,6 +836,44 @@ def test_a_signal_that_comes_while_another_one_is_handled_interrupts_nothing(
         lose_soon(lease, 0.0)
         time.sleep(60)
     assert handled == ["began", "ended"]
+
+
+@pytest.mark.parametrize("is_main", [True, False])
+def test_a_loss_that_was_never_raised_in_time_is_raised_once_when_a_guard_within_is_left(
+    is_main: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever insists finds the thread in an exit of ours every time: here nobody insists at all."""
+    monkeypatch.setattr(interrupt, "_insist", lambda *_: None)
+    rounds: list[int] = []
+    seen: list[Any] = []
+
+    def work() -> None:
+        guard = outer.guard()
+        try:
+            with guard:
+                client._engine.keeper.lose(outer._kept, LossReason.TAKEN)
+                block = guard._interrupter
+                while block is not None and not block.is_lost:
+                    time.sleep(0.001)
+                for number in range(3):
+                    rounds.append(number)
+                    with inner.guard():
+                        pass
+        except BaseException as error:
+            seen.append(type(error))
+        with inner.guard():
+            pass
+
+    with Client(MemoryStore()) as client:
+        outer, inner = (client.lock(key, ttl=60).acquire() for key in ("outer", "inner"))
+        if is_main:
+            work()
+        else:
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        inner.check()
+    assert (rounds, seen) == ([0], [LeaseLost])
 
 
 def test_what_interrupted_a_block_can_be_sent_to_another_process(client: Client) -> None:

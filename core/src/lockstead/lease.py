@@ -173,6 +173,8 @@ class Guard:
         if is_lost and (error is None or interrupter.threw(error)):
             lost = lease._found_lost()
             raise lost from lost.__cause__
+        if error is None:
+            interrupter.raise_what_waited()
 
 
 class Hold:

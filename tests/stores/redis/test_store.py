@@ -389,8 +389,15 @@ def test_a_cycle_is_two_requests_and_a_renewal_is_one(store: RedisStore, admin: 
         assert scripts_called(admin) == 2 + len(renewals)
 
 
-def test_a_batch_is_one_sending(store: RedisStore, admin: Any) -> None:
+@pytest.mark.parametrize("knows_no_script", [False, True], ids=["", "after a restart"])
+def test_a_batch_is_one_sending_and_another_if_the_server_knows_no_script(
+    store: RedisStore, admin: Any, knows_no_script: bool
+) -> None:
+    made(store)
+    store.perform(Extend(APT, {}, None), LIMIT)
     grants = [made(store, Name(f"key-{number}")) for number in range(100)]
+    if knows_no_script:
+        admin.script_flush()
     reads = admin.info("stats")["total_reads_processed"]
     renewals = [Extend(Name(f"key-{n}"), {}, grant.incarnation) for n, grant in enumerate(grants)]
     answers = store.perform_many(renewals, LIMIT)

@@ -11,7 +11,7 @@ ends), from 3.13 on after any line, and at the end of each round of a `while`. T
 Which block is interrupted, and when, is decided by `runtime.nest`. Besides, whatever is not the moment is put off:
 while an exit of ours runs, or another task than the block's. An interrupt that was raised in a finalizer or in a
 callback of a weak reference reaches nobody, so it is raised again. Somebody insists, every hundredth of a second, until
-the block is left.
+the block is left; and an exit of ours raises at its end what is due to a block around it.
 """
 
 from __future__ import annotations
@@ -159,6 +159,21 @@ class Interrupter(Block):
                     raise  # of a guard around this one
             else:
                 return self.is_lost
+
+    def raise_what_waited(self) -> None:
+        """Raise the interrupt of a block around this one, at the end of an exit that it had to wait for.
+
+        A thread that only enters and leaves guards may give up the interpreter in nothing else: where others use the
+        same client, it waits for the keeper's lock there, and whoever looks finds it in an exit of ours every time.
+        """
+        with self._around.lock:
+            block = self._around.due()
+            # a mutex may be held by whoever leaves a guard now: its interrupt comes as a signal alone
+            if not isinstance(block, Interrupter) or block._mutex is not None or not block.may_be_raised_in(None):
+                return
+            if block._was_thrown:
+                block._catch()
+            raise block.thrown()
 
     def threw(self, error: BaseException | None) -> bool:
         """Tell whether this is what it threw into the block."""

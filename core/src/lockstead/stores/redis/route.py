@@ -7,6 +7,7 @@ is answered NOSCRIPT, MOVED or ASK was not applied, so asking again is no repeti
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -317,7 +318,13 @@ def call_many(requests: Sequence[Request], along: Route, *, is_routed: bool) -> 
             for number in numbers:
                 results[number] = error
             continue
-        replied += [(number, address, reply) for number, reply in zip(numbers, replies, strict=True)]
+        answers = dict(zip(numbers, replies, strict=True))
+        unknown = [number for number, reply in answers.items() if _knows_no_script(reply)]
+        if unknown:
+            with suppress(StoreError):  # what is not answered is asked again below, each by itself
+                again = yield Ask(address, _taught([requests[number] for number in unknown]), share, is_routed=is_routed)
+                answers.update(zip(unknown, again, strict=True))
+        replied += [(number, address, reply) for number, reply in answers.items()]
     # all were asked: what is sent on to a server that stands still keeps nobody else's answer away
     for number, address, reply in replied:
         try:
@@ -325,6 +332,20 @@ def call_many(requests: Sequence[Request], along: Route, *, is_routed: bool) -> 
         except StoreError as error:
             results[number] = error
     return results
+
+
+def _knows_no_script(reply: Any) -> bool:
+    return isinstance(reply, Exception) and code_of(reply) == "NOSCRIPT"
+
+
+def _taught(requests: Sequence[Request]) -> tuple[Words, ...]:
+    """Give the calls of requests whose scripts a server does not know: the first of each script teaches it."""
+    taught: set[bytes] = set()
+    commands: list[Words] = []
+    for request in requests:
+        commands.append(request.by_digest() if request.script.digest in taught else request.in_full())
+        taught.add(request.script.digest)
+    return tuple(commands)
 
 
 def settled(reply: Any, request: Request, address: Address, along: Route, *, is_routed: bool) -> Talk[Any]:
