@@ -32,6 +32,16 @@ def test_by_the_stores_clock_a_record_is_over_only_after_every_margin(lock_delay
     assert is_over(end + HAIR)
 
 
+@pytest.mark.parametrize(("lock_delay", "granularity"), [(0.0, 0.0), (7.0, 0.0), (0.0, 2.0), (7.0, 2.0)])
+def test_who_waits_is_told_when_the_stores_clock_will_say_that_a_record_is_over(
+    lock_delay: float, granularity: float
+) -> None:
+    record = (5000.0, TTL, lock_delay, DRIFT, granularity)
+    over_at = 5030.0 + expiry.left_by_store_clock(5030.0, *record)
+    assert not expiry.expired_by_store_clock(over_at - HAIR, *record)
+    assert expiry.expired_by_store_clock(over_at + HAIR, *record)
+
+
 @pytest.mark.parametrize("lock_delay", [0.0, 7.0])
 def test_by_observation_a_record_is_over_only_after_every_margin(lock_delay: float) -> None:
     end = 300.0 + TTL * 1.01 + lock_delay

@@ -13,6 +13,7 @@ from lockstead.protocol.members import Attached, _is_ample, drain, renew_member
 from lockstead.protocol.release import Outcome, give_back, may_remove_after_loss, release
 from lockstead.protocol.renew import Over, extensible, renew
 from lockstead.protocol.terms import LeaseId
+from lockstead.protocol.waiting import until_free
 from lockstead.settings import Settings
 from lockstead.testing.simulation.store import DATED, NONE
 from lockstead.values import Name, Sequencer, Space
@@ -70,6 +71,32 @@ def test_a_book_forgets_the_oldest_and_nobody_for_what_it_knows_already() -> Non
     book.see(Name("one more"), seen, Reply(seen, 5.0, 6.0))
     assert len(book.looks) == BOOK_ENTRIES_MAX
     assert names[0] not in book.looks
+
+
+def test_a_book_holds_only_what_is_watched_and_still_there() -> None:
+    bench = Bench()
+    owner, watcher = bench.terms(), bench.terms()
+    lease = bench.granted("a", owner).lease
+    bench.session(renew(lease, {}, owner)).run()
+    assert not owner.book.looks
+    wait = bench.session(until_free(APT, watcher, gives_up_at=None, tries_once=False, on_wait=lambda _: None)).commit()
+    assert list(watcher.book.looks) == [APT]
+    bench.store.erase(APT)
+    wait.run()
+    assert not watcher.book.looks
+
+
+def test_a_member_does_not_take_its_own_renewal_of_the_lease_for_somebody_elses() -> None:
+    bench = Bench(ttl=100)
+    lease = bench.granted("a").lease
+    terms = bench.terms()
+    joined = bench.joined(lease, "m", terms)
+    for _ in range(4):
+        bench.now += bench.settings.renew_every
+        bench.session(renew_member(lease, joined.registration, {}, terms)).run()
+        standing = bench.standing()
+        assert standing is not None
+        assert standing.committed_at == bench.now
 
 
 def test_a_drain_looks_more_and_more_seldom_up_to_the_longest_pause() -> None:

@@ -10,13 +10,14 @@ import pytest
 from lockstead.protocol.acquire import Contended, Grant
 from lockstead.protocol.book import Book
 from lockstead.protocol.commands import Extend, List, Listing, Pause, Read, Reply, Snapshot
+from lockstead.protocol.fence import verify
 from lockstead.protocol.members import MemberRenewed, renew_member
 from lockstead.protocol.release import look, release
 from lockstead.protocol.renew import renew
 from lockstead.protocol.terms import Terms
 from lockstead.protocol.waiting import until_free
-from lockstead.testing.simulation.store import NONE, SHARED
-from lockstead.values import Name
+from lockstead.testing.simulation.store import DATED, NONE, SHARED
+from lockstead.values import Name, Sequencer
 from tests.protocol.bench import APT, Bench
 
 TTL, ROUND = 100.0, 12.5
@@ -89,7 +90,9 @@ def test_h31_of_looks_that_overlap_nobody_says_which_came_first() -> None:
     assert looked(seen("1"), 4.0, 7.0).changed_after is None  # an older state, whose answer was slow
     assert looked(seen("2"), 8.0, 9.0).changed_after == 0.0  # and no news
     assert looked(seen("3"), 8.5, 9.5).changed_after is None  # sent before the last answer had come
+    assert looked(seen("2"), 7.2, 7.4).changed_after == 0.0  # an older look, whose answer is processed late
     assert looked(seen("3"), 10.0, 11.0).changed_after == 8.0
+    assert looked(seen("4"), 11.0, 11.5).changed_after == 10.0  # sent when the last answer had just come
     assert looked(Snapshot({}, "8", "1"), 12.0, 13.0).changed_after is None  # another lease
 
 
@@ -176,6 +179,31 @@ def test_h31_a_store_without_a_clock_is_asked_for_none() -> None:
     bench.granted("a", terms)
     assert isinstance(asks_once(bench, terms), Contended)
     assert terms.book.readings == {}
+
+
+def test_h31_a_date_that_runs_in_steps_is_not_taken_for_a_clock_that_is_set() -> None:
+    bench = Bench(DATED, ttl=TTL)
+    bench.granted("a")
+    bench.now += TTL / 2 + 0.9
+    contender = bench.terms()
+    assert isinstance(asks_once(bench, contender), Contended)
+    bench.now += 0.2  # a second later by `Date`
+    assert isinstance(asks_once(bench, contender), Contended)
+    bench.now += TTL / 2 + 4
+    assert isinstance(asks_once(bench, contender), Grant)
+
+
+@pytest.mark.parametrize("seconds", [200.0, 3600.0])
+def test_h31_the_token_of_a_live_holder_is_not_refused_after_the_clock_was_seen_to_be_set(seconds: float) -> None:
+    bench = Bench(ttl=TTL)
+    token = bench.granted("a").token
+    guard = bench.terms()
+    assert token is not None
+    assert isinstance(asks_once(bench, guard), Contended)
+    bench.now += 5
+    bench.store.set_clock(seconds)
+    assert isinstance(asks_once(bench, guard), Contended)
+    assert bench.session(verify(Sequencer("apt", token), guard)).run() is True
 
 
 def test_h31_the_clock_is_noted_for_each_key_since_each_may_have_a_server_of_its_own() -> None:

@@ -57,6 +57,25 @@ def test_a_deadline_by_a_look_is_the_later_one_of_what_was_watched_and_what_the_
         assert terms.deadline_by_look(replace_changed(look, None), reply, silent, 100.0) is None
 
 
+@pytest.mark.parametrize("times", [(500.0, None), (None, 500.0), (None, None)])
+@pytest.mark.parametrize("was_calibrated", [False, True])
+def test_an_answer_to_a_write_that_does_not_tell_both_times_leaves_no_clock_proved(
+    times: tuple[float | None, float | None], was_calibrated: bool
+) -> None:
+    terms = Bench(DATED).terms()
+    terms.book.is_calibrated = was_calibrated
+    seen = Snapshot({}, "1", "2", *times)
+    terms.wrote(APT, Reply(seen, 60.0, 60.1), seen)
+    assert not terms.book.is_calibrated
+
+
+def test_a_client_that_has_written_nothing_yet_counts_from_no_clock_that_may_be_another_one() -> None:
+    terms = Bench(DATED, ttl=100).terms()
+    seen = Snapshot({}, "1", "2", updated_at=500.0, store_now=500.0)
+    assert terms.deadline_by_look(Look("1", "2", 60.0, 60.0, 61.0), Reply(seen, 60.0, 61.0), seen, 100.0) is None
+    assert terms.drain_bound() == terms.settings.drain_bound(terms.traits.granularity, observing=True)
+
+
 def replace_changed(look: Look, changed_after: float | None) -> Look:
     return look._replace(changed_after=changed_after)
 

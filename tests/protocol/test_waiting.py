@@ -133,6 +133,19 @@ def test_h01_who_waits_for_another_program_looks_when_its_allowance_is_over() ->
     assert until < talk.now <= until + DATED.pace
 
 
+def test_h01_who_waits_for_a_record_without_a_ttl_looks_when_the_assumed_one_is_over() -> None:
+    over = 60 * 1.01 + DATED.granularity
+    for found_at in (0.0, 7.0):
+        talk = Talk(traits=DATED, assume_ttl=60)
+        until = over - found_at
+
+        def answer(now: float, age: float = found_at) -> Snapshot:
+            return seen({"identity": "gcslock"}, age=age + now, now=1000 + now)
+
+        assert talk.run(answer).is_free
+        assert until - DATED.granularity < talk.now <= until + DATED.pace
+
+
 def test_h01_those_who_saw_the_same_record_do_not_look_again_in_the_same_instant() -> None:
     terms = Terms(DATED, Settings.make(backoff_min=0.1))
     pause = terms.waiting(APT, "", 5.0, heeds=True, over_in=2.0)
