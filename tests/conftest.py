@@ -51,7 +51,11 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """End a process that stands still whole (it waits while it holds the interpreter's lock), and show where."""
+    """End a process that stands still whole (it waits while it holds the interpreter's lock), and show where.
+
+    And put the handlers of signals back: a command that a test runs in its own process leaves its own there.
+    """
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     marker = item.get_closest_marker("timeout")
     limit = float(marker.args[0] if marker is not None else item.config.getini("timeout"))
     faulthandler.dump_traceback_later(limit + FROZEN_AFTER, exit=True, file=_stderr[0])
@@ -59,6 +63,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+        for number, handler in handlers.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
 
 
 def pytest_enter_pdb() -> None:

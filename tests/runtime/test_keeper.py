@@ -292,8 +292,20 @@ def test_a_callback_may_ask_the_lease_anything() -> None:
 # --- life -----------------------------------------------------------------------------------------------------------
 
 
+EARLIER: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def _of_this_test_alone() -> None:
+    """Leave aside threads of earlier tests: an engine looks after what was given up for some minutes."""
+    EARLIER.clear()
+    EARLIER.update(threading.enumerate())
+
+
 def lockstead_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("lockstead")]
+    return [
+        thread.name for thread in threading.enumerate() if thread.name.startswith("lockstead") and thread not in EARLIER
+    ]
 
 
 def test_a_fault_in_a_round_is_told_and_no_lease_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

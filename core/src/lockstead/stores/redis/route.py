@@ -322,7 +322,9 @@ def call_many(requests: Sequence[Request], along: Route, *, is_routed: bool) -> 
         unknown = [number for number, reply in answers.items() if _knows_no_script(reply)]
         if unknown:
             with suppress(StoreError):  # what is not answered is asked again below, each by itself
-                again = yield Ask(address, _taught([requests[number] for number in unknown]), share, is_routed=is_routed)
+                again = yield Ask(
+                    address, _taught([requests[number] for number in unknown]), share, is_routed=is_routed
+                )
                 answers.update(zip(unknown, again, strict=True))
         replied += [(number, address, reply) for number, reply in answers.items()]
     # all were asked: what is sent on to a server that stands still keeps nobody else's answer away
