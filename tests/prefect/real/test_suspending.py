@@ -42,7 +42,7 @@ def suspend(server: PrefectServer, run_id: str) -> None:
 def resume(server: PrefectServer, run_id: str) -> None:
     """Resume a run, as a person does in the UI."""
     answer = asked(server, "POST", f"/flow_runs/{run_id}/resume")
-    assert answer["status"] == "ACCEPT", answer
+    assert answer["status"] == "ACCEPT", (answer, states(server, run_id))
 
 
 def noted(place: Path) -> list[list[str]]:
@@ -79,6 +79,8 @@ def test_a_run_that_is_suspended_while_it_holds_works_on_to_its_next_task_and_gi
     until(lambda: noted(tmp_path), "the body did not begin", 600)
     suspend(server, run_id)
     assert lockstead.Lock(url).inspect() is not None
+    if prefect.__version__.startswith("3.1."):
+        (tmp_path / "one").touch()
     (tmp_path / "enough").touch()
     until(lambda: lockstead.Lock(url).inspect() is None, "the lock was not given back", 120)
     assert [one[0] for one in noted(tmp_path)] == ["began", "ended"]
@@ -87,6 +89,7 @@ def test_a_run_that_is_suspended_while_it_holds_works_on_to_its_next_task_and_gi
         until(lambda: run_of(server, run_id)["state_type"] == "COMPLETED", "it did not complete", 600)
         assert len(noted(tmp_path)) == 2
         return
+    (tmp_path / "one").touch()
     resume(server, run_id)
     until(lambda: run_of(server, run_id)["state_type"] == "COMPLETED", "it did not complete", 600)
     first, second = [one for one in noted(tmp_path) if one[0] == "began"]
