@@ -35,6 +35,10 @@ UNIT: Final = ("tests/protocol",)
 RUNTIME: Final = ("tests/runtime",)
 
 
+PYTEST: Final = ("-x", "-q", "-n0", "-o", "cache_dir=build/cache/mutants", "-m", "not slow", "--hypothesis-seed=0")
+"""How tests are run on a mutant: the same each time, up to the first failure."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """One change of one module. file is below `lockstead/`."""
@@ -163,18 +167,7 @@ def _failed(places: tuple[str, ...]) -> str | None:
             if report.failed:
                 failed.append(f"{report.nodeid}: it cannot be imported")
 
-    words = [
-        "-x",
-        "-q",
-        "-n0",
-        "-o",
-        "cache_dir=build/cache/mutants",
-        "-m",
-        "not slow",
-        "--hypothesis-seed=0",
-        "--timeout=60",
-    ]
-    code = pytest.main([*words, "--hypothesis-seed=0", *(str(ROOT / place) for place in places)], plugins=[Watch()])
+    code = pytest.main([*PYTEST, "--timeout=60", *(str(ROOT / place) for place in places)], plugins=[Watch()])
     if code == 0:
         return None
     return failed[0] if failed else f"pytest ended with {int(code)}"

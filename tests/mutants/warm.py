@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.mutants.killing import ROOT, SEEDS, SOURCES, Mutant, of_file
+from tests.mutants.killing import PYTEST, ROOT, SEEDS, SOURCES, Mutant, of_file
 from tests.mutants.swapping import statement, swapped
 
 LIMIT: Final = 150.0
@@ -33,17 +33,6 @@ ANSWERS: Final = 9
 
 ELSEWHERE: Final = "the change is outside of all functions"
 STILL: Final = "its process ended, or it stood still"
-PYTEST: Final = (
-    "-x",
-    "-q",
-    "-n0",
-    "-o",
-    "cache_dir=build/cache/mutants",
-    "-m",
-    "not slow",
-    "--hypothesis-seed=0",
-    "--timeout=30",
-)
 SEEDED: Final = "seeds"
 """The name among the tests of what the simulator plays."""
 
@@ -249,7 +238,7 @@ def main(words: str) -> None:
     named = {file: {one.mutation.name: one for one in of_file(file)} for file, _name in asked["mutants"]}
     mutants = [named[file][name] for file, name in asked["mutants"]]
     places = [str(ROOT / place) for place in asked["places"]]
-    pytest.main([*PYTEST, "-s", *places], plugins=[Warm(mutants, **json.loads(words))])
+    pytest.main([*PYTEST, "--timeout=30", "-s", *places], plugins=[Warm(mutants, **json.loads(words))])
 
 
 if __name__ == "__main__":

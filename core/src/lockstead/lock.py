@@ -141,10 +141,10 @@ class Lock(opening.NamedLock):
     ) -> Lease:
         """Wait for the lock, for ever by default; 0 is one try. NotAcquired after `timeout` seconds.
 
-        Ends within timeout + 1 s even if the store hangs; that the client library is imported by the first call counts,
-        too. reclaim: take the lock from an earlier process of the same explicit owner, whose death the caller vouches
-        for. Raises StoreUnavailable or OutcomeUnknown if the store is
-        still silent at the end.
+        Ends within timeout + 1 s even if the store hangs. The time that the first call takes to import the client
+        library counts; if that alone takes longer, one try of 0.3 s follows. reclaim: take the lock from an earlier
+        process of the same explicit owner, whose death the caller vouches for. Raises StoreUnavailable or
+        OutcomeUnknown if the store is still silent at the end.
         """
         opening.refuse_unknown(unknown)
         return self._acquire(None if timeout is None else seconds(timeout, "timeout"), reclaim=reclaim)

@@ -99,7 +99,7 @@ def opened(store: StoreUrl | str, *, verbose: bool = False) -> Client:
 
 
 def tell_place(client: Client) -> None:
-    """Say on standard error that there is no store yet where somebody looks, or that it is not where its URL says."""
+    """Warn on standard error if the store does not exist yet, or if a variable sends it elsewhere than its URL."""
     from lockstead.stores.port import Diverts, MadeByUse
 
     store = client._engine.store

@@ -100,7 +100,7 @@ def facts(key: str, held: Holding | None, now: float) -> dict[str, Any]:
 
 
 def waiting_facts(waiting: Sequence[Contender] | None, now: float) -> list[dict[str, Any]] | None:
-    """Give a queue for JSON; None where the store keeps none."""
+    """Return the entries of a queue for JSON; None if the store keeps no queue."""
     if waiting is None:
         return None
     return [

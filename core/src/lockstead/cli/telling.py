@@ -28,7 +28,7 @@ from lockstead.values import Predecessor
 
 
 def tell_unclean(key: str, before: Predecessor) -> None:
-    """Say that the holder before did not end cleanly: after this lease the next one is not told of it any more."""
+    """Say that the last holder did not end cleanly. The holder after this one is not told."""
     found = unclean.last(key, before)
     if found is not None:
         say(f"{found}; look at what it left")

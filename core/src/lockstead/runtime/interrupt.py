@@ -161,14 +161,14 @@ class Interrupter(Block):
                 return self.is_lost
 
     def raise_what_waited(self) -> None:
-        """Raise the interrupt of a block around this one, at the end of an exit that it had to wait for.
+        """Raise the interrupt that is due to a block around this one, once this block's exit is done.
 
-        A thread that only enters and leaves guards may give up the interpreter in nothing else: where others use the
-        same client, it waits for the keeper's lock there, and whoever looks finds it in an exit of ours every time.
+        No interrupt is thrown into a thread while it runs `Guard.__enter__` or `__exit__`. A thread that does little
+        else waits for the keeper's lock there, so the thread that sends the interrupt never finds it anywhere else.
         """
         with self._around.lock:
             block = self._around.due()
-            # a mutex may be held by whoever leaves a guard now: its interrupt comes as a signal alone
+            # this thread may hold that mutex now; such a block is interrupted by a signal alone
             if not isinstance(block, Interrupter) or block._mutex is not None or not block.may_be_raised_in(None):
                 return
             if block._was_thrown:

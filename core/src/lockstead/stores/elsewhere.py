@@ -1,4 +1,4 @@
-"""Decides where a store's URL is read if it is not given itself: from a file (`file:/path`) or a variable (`env:NAME`).
+"""Decides how a store's URL is read from a file (`file:/path`) or an environment variable (`env:NAME`).
 
 A password in it is then in no command line, no copy of a lock and no serialized DAG. It is read when the store is
 opened, so a lock can be named where the file is not. No error of this file repeats what was read.
@@ -24,7 +24,7 @@ def check(pointer: str) -> None:
 
 
 def text_at(pointer: str) -> tuple[str, bool]:
-    """Give the text that a file or a variable holds, and whether every user of this machine may read it.
+    """Return the text of a file or a variable, and whether every user of this machine can read it.
 
     Raises StoreRefused where there is none.
     """

@@ -91,7 +91,7 @@ def _rest(error: StoreError) -> Finding:
 
 
 def shows(seen: Snapshot, fields: Mapping[str, str]) -> bool:
-    """Tell whether a record says what was written; a server may add fields of its own, which a record keeps."""
+    """Return whether a record has the fields that were written. A server may add fields of its own."""
     return fields.items() <= seen.fields.items()
 
 

@@ -112,9 +112,9 @@ class Row(NamedTuple):
 
 
 def granted_row(fields: Mapping[str, str], after: int, wall: float) -> Row:
-    """Give the row of a new incarnation: its count is above the last one, and above it even if that was forgotten.
+    """Return the row of a new incarnation. Its count is higher than the last one, also if that one was lost.
 
-    StoreRefused where no count is above it.
+    StoreRefused if there is no higher count.
     """
     if after >= GRANTED_MAX:
         raise StoreRefused(

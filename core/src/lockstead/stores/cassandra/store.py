@@ -112,7 +112,7 @@ class CassandraStore:
         return Absent() if row is None else row.snapshot(name.space)
 
     def _find(self, name: Name, ends_at: float) -> Row | None:
-        """Give the row of a record that is held, or does not say; None if there is none."""
+        """Return the row of a record that is held or damaged; None if there is none."""
         found = self._link.ask(rows.READ, at(name), ends_at)
         row = Row.of(found[0]) if found else None
         return row if row is not None and row.held is not False else None

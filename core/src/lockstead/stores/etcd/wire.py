@@ -183,7 +183,7 @@ def _value(encoded: str) -> tuple[dict[str, str], float, bool]:
 
 
 def is_place(item: Json) -> bool:
-    """Tell whether a key of a queue is a place: one without a lease is nobody's."""
+    """Return whether a key of a queue is the place of a waiter. A key without a lease is a stray."""
     return bool(item.get("lease", NO_LEASE) != NO_LEASE)
 
 
@@ -194,7 +194,7 @@ def standing(queue: str, item: Json, noted: str) -> Standing:
 
 
 def seeking(base: str) -> list[Json]:
-    """Give the gets of a record: its two keys, and the first key of all that stand there, without its value.
+    """Return the reads of a record: its two keys, and the first key below its prefix, without the value.
 
     What somebody else put beside a record has to be seen where there is none, but nobody has to read all of it.
     """
