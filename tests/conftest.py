@@ -53,7 +53,8 @@ def pytest_configure() -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """End a process that stands still whole (it waits while it holds the interpreter's lock), and show where.
 
-    And put the handlers of signals back: a command that a test runs in its own process leaves its own there.
+    And put the handlers of signals back that a command left which a test ran in its own process. Those of others stay:
+    Dagster installs its own once a process, and for good.
     """
     handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     marker = item.get_closest_marker("timeout")
@@ -64,7 +65,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     finally:
         faulthandler.cancel_dump_traceback_later()
         for number, handler in handlers.items():
-            if handler is not None and signal.getsignal(number) is not handler:
+            left = getattr(signal.getsignal(number), "__module__", None)
+            if handler is not None and str(left).startswith("lockstead."):
                 signal.signal(number, handler)
 
 

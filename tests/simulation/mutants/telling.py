@@ -29,6 +29,7 @@ def sweep_forgets_the_one_before() -> list[Patch]:
     "of two locks one is not to be had: the other one, whose holder had died, is given back as if put right",
     test_predecessor.test_h32_a_lease_that_nobody_worked_under_passes_on_how_the_one_before_ended,
     traits=SHARED,
+    shared=False,
 )
 def unused_is_given_back_as_clean() -> list[Patch]:
     return [(release, "is_written", lambda _before, _terms: False)]
