@@ -25,6 +25,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.timeout(400))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _dagsters_handlers() -> None:
+    """Let SIGTERM interrupt, as in every process of Dagster's: its runs leave it so, and tests compare handlers."""
+    from dagster._utils.interrupts import setup_interrupt_handlers
+
+    setup_interrupt_handlers()
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """Give a store and a folder of the test's own, and say them to the bodies."""
