@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prefect_lockstead import LockSpec
+from prefect_lockstead import LockSpec, locked
 from prefect_lockstead.spec import place_of
 
 
@@ -104,6 +104,50 @@ def test_a_value_that_makes_no_lock_is_refused_when_it_is_called(lock: str, para
         LockSpec(lock=lock).named(parameters)
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [
+        "redis://app:hunter2@host/0#apt",
+        "redis://:hunter2@host/0#apt-{dist}",
+        "redis://app:{password}@host/0#apt",
+        "etcd://app:hunter2@one:2379,two:2379#apt",
+        "postgresql://host/db?password=hunter2#apt",
+        "postgresql://host/db#apt?password=hunter2",
+        "postgresql://host/db?password={password}#apt",
+        "postgresql://host/db?sslp%61ssword=hunter2#apt",
+        "zookeeper://app:hunter2@host:2181/a@b#apt",
+    ],
+)
+def test_a_password_in_the_url_is_refused_in_one_line_that_does_not_show_it(lock: str):
+    for declare in (lambda: LockSpec(lock=lock), lambda: locked(lock)):
+        with pytest.raises(ValueError) as refused:
+            declare()
+        told = str(refused.value)
+        assert told.startswith("the lock's URL has a password in it")
+        assert "env:LOCK_STORE#apt" in told
+        assert "hunter2" not in told
+        assert "\n" not in told
+
+
+def test_a_parameter_cannot_name_a_password_either():
+    with pytest.raises(ValueError, match="has a password in it"):
+        LockSpec(lock="postgresql://host/db#apt?{name}=hunter2").named({"name": "password"})
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [
+        "env:LOCK_STORE#apt-{dist}",
+        "file:/run/secrets/lock-store#apt?purpose={password}",
+        "redis://app@host:6379/0#user:password@{dist}",
+        "zookeeper://one:2181,[::1]:2181/locks@work#apt",
+        "gs://bucket/a:b@c/apt",
+    ],
+)
+def test_a_url_without_a_password_is_taken_whatever_its_path_and_key_look_like(lock: str):
+    assert LockSpec(lock=lock).lock == lock
 
 
 def test_text_that_is_none_is_a_wrong_type():

@@ -49,6 +49,8 @@ ALSO: Final = {"zookeeper": "zk"}
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
+_HOST_AND_PORT: Final = re.compile(r"(\[[^]]*\]|[^:]*):[0-9]+")
+
 
 def parse_store(url: str) -> StoreUrl:
     """Read the URL of a store; a key is named only by a fragment. ValueError with one line if it is none."""
@@ -118,7 +120,10 @@ def has_password(url: str) -> bool:
     place, _, early = before.partition("?")
     names = [pair.partition("=")[0] for pair in f"{early}&{after.partition('?')[2]}".split("&")]
     user = place.partition("://")[2].rpartition("@")[0]
-    return ":" in user or any("password" in unquote(name).lower() for name in names)
+    hosts, has_path, _ = user.partition("/")
+    # in 'host:2181/path@1' the number is a port and the '@' a part of the path
+    is_path = has_path and all(":" not in host or _HOST_AND_PORT.fullmatch(host) for host in hosts.split(","))
+    return (":" in user and not is_path) or any("password" in unquote(name).lower() for name in names)
 
 
 @cache  # among many installed distributions the search takes tens of milliseconds, and a DAG file has many locks

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from lockstead import Lock, Settings
+from lockstead import Lock, Settings, urls
 from lockstead.values import Duration, checked_key, seconds
 
 DEFAULT_CONN_ID: Final = "lockstead_default"
@@ -26,20 +26,12 @@ OnStaleLease = Literal["fail", "reacquire"]
 OnUnclean = Literal["warn", "fail"]
 
 
-SECRET: Final = re.compile(r"[?&][a-z_]*password=")
 _INSERTED: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 
 
 def has_password(url: str) -> bool:
     """Tell whether a password stands in a URL, or in the template of one."""
-    text = _INSERTED.sub("x", url)
-    before = text.partition("#")[0]
-    rest = before.partition("://")[2].partition("?")[0]
-    who, has_user, _ = rest.rpartition("@")
-    user, has_secret, secret = who.partition(":")
-    # of 'host:2181/a/path@b' the number is a port
-    is_port = "/" in who and secret.partition("/")[0].isdigit()
-    return bool(has_user and has_secret and secret and "/" not in user and not is_port) or bool(SECRET.search(text))
+    return urls.has_password(_INSERTED.sub("x", url))
 
 
 def is_template(text: str) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 from urllib.parse import unquote
 
-from lockstead import Lock, Settings, templates
+from lockstead import Lock, Settings, templates, urls
 from lockstead.values import Duration, seconds
 
 OnUnclean = Literal["warn", "fail"]
@@ -102,6 +102,13 @@ def place_of(url: str) -> tuple[str, str]:
 
 
 def _check_name(spec: LockSpec) -> None:
+    if isinstance(spec.lock, str) and urls.has_password(spec.lock):
+        # before anything of it is shown
+        raise ValueError(
+            "the lock's URL has a password in it, which everybody can read who sees the flow or the parameters of its "
+            "runs: name a block (block=), whose password Prefect encrypts, or keep the URL of the store in a variable "
+            "or a file of the worker, as in 'env:LOCK_STORE#apt' or 'file:/run/secrets/lock-store#apt'"
+        )
     if (spec.lock is None) == (spec.block is None):
         raise ValueError("name the lock once: its URL, as in @locked('gs://bucket/locks/apt'), or block= with a name")
     for name in TEXTS:
