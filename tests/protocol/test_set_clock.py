@@ -9,12 +9,12 @@ import pytest
 
 from lockstead.protocol.acquire import Contended, Grant
 from lockstead.protocol.book import Book
-from lockstead.protocol.commands import Extend, List, Listing, Pause, Read, Reply, Snapshot
-from lockstead.protocol.fence import verify
+from lockstead.protocol.commands import Extend, List, Listing, Pause, Read, Reply, Snapshot, Traits
+from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.members import MemberRenewed, renew_member
 from lockstead.protocol.release import look, release
 from lockstead.protocol.renew import renew
-from lockstead.protocol.terms import Terms
+from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.protocol.waiting import until_free
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import Name, Sequencer
@@ -193,17 +193,65 @@ def test_h31_a_date_that_runs_in_steps_is_not_taken_for_a_clock_that_is_set() ->
     assert isinstance(asks_once(bench, contender), Grant)
 
 
-@pytest.mark.parametrize("seconds", [200.0, 3600.0])
-def test_h31_the_token_of_a_live_holder_is_not_refused_after_the_clock_was_seen_to_be_set(seconds: float) -> None:
-    bench = Bench(ttl=TTL)
-    token = bench.granted("a").token
-    guard = bench.terms()
+def verifies(bench: Bench, token: int | None, guard: Terms) -> bool:
     assert token is not None
-    assert isinstance(asks_once(bench, guard), Contended)
+    verdict = bench.session(verify(Sequencer("apt", token), guard)).run()
+    assert isinstance(verdict, bool)
+    return verdict
+
+
+def granted_with_token(bench: Bench) -> tuple[LeaseId, int | None]:
+    terms = bench.terms()
+    grant = bench.granted("a", terms)
+    token = grant.token
+    if token is None:
+        token = bench.session(draw_token(grant.lease, terms, salt="a")).run()
+    return grant.lease, token
+
+
+@pytest.mark.parametrize("traits", [SHARED, DATED])
+@pytest.mark.parametrize("seconds", [-3600.0, 120.0, 3600.0])
+def test_h31_the_token_of_a_live_holder_is_not_refused_when_the_clock_is_set(seconds: float, traits: Traits) -> None:
+    bench = Bench(traits, ttl=TTL)
+    lease, token = granted_with_token(bench)
+    guard = bench.terms()
+    assert verifies(bench, token, guard)
     bench.now += 5
     bench.store.set_clock(seconds)
-    assert isinstance(asks_once(bench, guard), Contended)
-    assert bench.session(verify(Sequencer("apt", token), guard)).run() is True
+    sight = bench.session(look(APT, bench.terms(guard.book))).run()
+    assert not sight.is_expired
+    assert verifies(bench, token, guard)
+    for _ in range(3):
+        bench.now += TTL / 2
+        bench.session(renew(lease, {}, bench.terms())).run()
+        assert verifies(bench, token, guard)
+
+
+@pytest.mark.parametrize("traits", [SHARED, DATED, NONE])
+@pytest.mark.parametrize("seconds", [-3600.0, 0.0, 120.0])
+def test_h31_the_token_of_a_dead_holder_is_refused_by_who_saw_its_record_stand(seconds: float, traits: Traits) -> None:
+    bench = Bench(traits, ttl=TTL, lock_delay=60.0)
+    _, token = granted_with_token(bench)
+    guard = bench.terms()
+    assert verifies(bench, token, guard)
+    bench.store.set_clock(seconds)
+    bench.now += TTL
+    verifies(bench, token, guard)
+    bench.now += TTL * 0.02
+    assert not verifies(bench, token, guard)
+
+
+def test_h31_a_token_is_not_refused_by_a_date_that_was_always_ahead_once_its_lease_is_seen_to_be_renewed() -> None:
+    bench = Bench(DATED, ttl=TTL, skew=3600.0)
+    lease, token = granted_with_token(bench)
+    guard = bench.terms()
+    verifies(bench, token, guard)
+    for passes in (TTL / 2, TTL / 3):
+        bench.now += passes
+        bench.session(renew(lease, {}, bench.terms())).run()
+        assert verifies(bench, token, guard)
+    bench.now += TTL * 0.99
+    assert not verifies(bench, token, guard)
 
 
 def test_h31_the_clock_is_noted_for_each_key_since_each_may_have_a_server_of_its_own() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from lockstead import conversations
 from lockstead.protocol import fence
+from lockstead.protocol.book import Book
 from lockstead.protocol.commands import Absent, Extend, Read, Snapshot, TokenSource, ask
 from lockstead.protocol.terms import draw, loss
+from lockstead.testing.simulation.store import SHARED
 from lockstead.values import Sequencer
-from tests.protocol import test_hazards, test_rules
+from tests.protocol import test_hazards, test_rules, test_set_clock
 from tests.runtime import test_leaving
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
@@ -88,6 +91,22 @@ def token_not_shared_between_siblings() -> list[Patch]:
 )
 def native_token_without_a_look() -> list[Patch]:
     return [(fence, "loss", lambda lease, answer, terms: None)]
+
+
+@mutant(
+    "a token is checked without noting what the check shows of the record and of the store's clock",
+    "the clock was set forward between two checks: a guard refuses the token of a live holder",
+    test_set_clock.test_h31_the_token_of_a_live_holder_is_not_refused_when_the_clock_is_set,
+    seconds=3600.0,
+    traits=SHARED,
+)
+def tokens_checked_without_a_note() -> list[Patch]:
+    true = fence.verify
+
+    def verify(sequencer: Any, terms: Any) -> Any:
+        return (yield from true(sequencer, replace(terms, book=Book())))
+
+    return everywhere(true, verify)
 
 
 @mutant(

@@ -95,15 +95,17 @@ class Book:
             at = reply.received_at
             self.looks[name] = Look(seen.incarnation, seen.revision, at, reply.sent_at, at, reply.sent_at)
 
-    def read_clock(self, key: str, store_now: float, reply: Reply[Any], drift: float) -> None:
+    def read_clock(self, key: str, store_now: float, reply: Reply[Any], drift: float, error: float = 0.0) -> None:
         """Note what the store's clock says for a key, and whether it was set since its last reading.
 
-        Another server's clock, after a fail-over, is such a one too.
+        error: seconds by which two readings of it may differ from what they should. Another server's clock, after a
+        fail-over, is such a one too.
         """
         known = self.readings.get(key)
         set_at = -inf
         if known is not None:
-            at_least, at_most = reply.sent_at - known.received_at, reply.received_at - known.sent_at
+            at_least = reply.sent_at - known.received_at - error
+            at_most = reply.received_at - known.sent_at + error
             is_steady = expiry.ran_steadily(store_now - known.store_now, at_least, at_most, drift)
             set_at = known.set_at if is_steady else store_now
         _enter(self.readings, key, Reading(store_now, reply.sent_at, reply.received_at, set_at))

@@ -6,12 +6,12 @@ was read before the draw. "Still before my deadline" would prove nothing against
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from lockstead.errors import OutcomeUnknown
-from lockstead.protocol import expiry
 from lockstead.protocol.commands import Absent, Extend, Read, Script, Snapshot, TokenSource, ask
-from lockstead.protocol.terms import LeaseId, Terms, draw, loss, token_of
+from lockstead.protocol.terms import LeaseId, Terms, draw, loss, seems_over, token_of
 from lockstead.values import Name, Sequencer
 
 TURNS_MAX: Final = 16
@@ -60,18 +60,16 @@ def verify(sequencer: Sequencer, terms: Terms) -> Script[bool]:
     name = Name(sequencer.key)
     reply = yield from ask(Read(name))
     seen = reply.answer
-    if isinstance(seen, Absent) or seen.dead or sequencer.mode != "exclusive":
+    if isinstance(seen, Absent) or sequencer.mode != "exclusive":
         return False
     record = terms.decode(name, seen)
-    if record.ended or record.ttl is None or token_of(record, seen, terms) != sequencer.token:
+    if record.ttl is None or token_of(record, seen, terms) != sequencer.token:
         return False
-    if seen.updated_at is None or seen.store_now is None or not terms.shows_age(name, seen):
-        return True
-    return not expiry.expired_by_store_clock(
-        seen.store_now,
-        seen.updated_at,
-        record.ttl,
-        0.0,
-        terms.settings.drift,
-        terms.traits.granularity,
-    )
+    look = terms.look(name, reply, seen)
+    # its holder's belief ends before the lock-delay begins
+    is_over = seems_over(name, replace(record, lock_delay=0.0), reply, seen, terms)
+    if is_over is not None:
+        return not is_over
+    # only a clock that can be set says so: whoever guards need not be allowed the write that would prove it
+    deadline = terms.deadline_by_look(look, reply, seen, record.ttl)
+    return deadline is not None and reply.received_at < deadline

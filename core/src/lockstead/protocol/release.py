@@ -278,6 +278,7 @@ def look(name: Name, terms: Terms) -> Script[Sight | None]:
     reply = yield from ask(Read(name))
     if isinstance(reply.answer, Absent):
         return None
+    terms.look(name, reply, reply.answer)
     return sight(name, reply.answer, terms)
 
 

@@ -118,8 +118,9 @@ class Terms:
         self.book.changed(name, seen, reply)
 
     def _read_clock(self, name: Name, reply: Reply[Any], seen: Snapshot) -> None:
-        if self.traits.clock is StoreClock.SHARED and seen.store_now is not None:
-            self.book.read_clock(name.key, seen.store_now, reply, self.settings.drift)
+        if seen.store_now is not None:
+            error = self.traits.granularity + self.traits.date_step
+            self.book.read_clock(name.key, seen.store_now, reply, self.settings.drift, error)
 
     def shows_age(self, name: Name, seen: Snapshot) -> bool:
         """Tell whether what an answer says of a record's age by the store's clock means anything.
