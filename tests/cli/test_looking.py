@@ -136,6 +136,10 @@ def test_a_lease_whose_time_is_up_is_free_to_take(files: Shell) -> None:
     assert (done.code, done.out.splitlines()[0]) == (0, "apt is free to take: the time of ci/7 is up")
     assert files.run("inspect", "--json", files.url()).said["state"] == "expired"
     assert files.run("wait", "--timeout", "0", files.url()).code == 0
+    done = files.run("break", files.url(), "--reason", "gone", "--yes")
+    assert (done.code, done.out) == (0, "apt is removed: its lease had expired, and the lock is free\n")
+    assert [one["what"] for one in files.run("history", "--json", files.store).said] == ["removed"]
+    assert files.run("inspect", "--json", files.url()).said["state"] == "free"
 
 
 def test_no_text_of_a_record_reaches_the_terminal_unwritten(files: Shell) -> None:

@@ -31,6 +31,7 @@ from lockstead.protocol.members import renew_member
 from lockstead.protocol.predecessor import ENDED, ENDED_LIVES
 from lockstead.protocol.record import Revocation, stamped
 from lockstead.protocol.release import (
+    Broken,
     Outcome,
     break_lease,
     end,
@@ -41,6 +42,7 @@ from lockstead.protocol.release import (
     sweep,
 )
 from lockstead.protocol.renew import Over, Renewed, renew
+from lockstead.protocol.terms import Terms
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import Ending, Predecessor, Sequencer
 from tests.protocol.bench import APT, Bench
@@ -383,6 +385,61 @@ def test_h12_breaking_at_once_says_until_when_the_old_holder_may_believe() -> No
     assert broken.removed
     assert bench.now + broken.believed_for >= renewed.deadline
     assert broken.believed_for == pytest.approx(10 * 1.01 + 2.0)
+
+
+@EVERY
+def test_h12_a_break_ends_a_lease_whose_time_is_up_and_only_such_a_lease(traits: Traits) -> None:
+    bench = Bench(traits, ttl=10, lock_delay=3)
+    operator = bench.terms()
+    bench.granted("a")
+
+    def breaks(terms: Terms) -> Broken:
+        broken = bench.session(break_lease(APT, Revocation("op", "w"), terms, now=False, incarnation=None, salt="s"))
+        return broken.run()  # type: ignore[no-any-return]  # a session gives what its script returns
+
+    assert isinstance(bench.asking("x", operator, tries_once=True).run(), Contended)
+    bench.now += 10 * 1.01 + 2.0  # the lock-delay is not over
+    seen_late = breaks(operator)
+    assert (seen_late.revoked, seen_late.removed) == (True, False)
+    assert isinstance(bench.asking("x", operator, tries_once=True).run(), Contended)
+    overdue(bench)
+    if traits is NONE:  # who never saw it before cannot know that it stood still
+        unknown = breaks(bench.terms())
+        assert (unknown.revoked, unknown.removed) == (True, False)
+        assert isinstance(bench.asking("x", operator, tries_once=True).run(), Contended)
+        overdue(bench)
+    ended = breaks(operator)
+    assert (ended.revoked, ended.removed, ended.believed_for) == (False, True, 0.0)
+    granted = bench.asking("b", tries_once=True).run()
+    assert isinstance(granted, Grant)
+    assert granted.predecessor == Predecessor(Ending.REVOKED, "a", "a")
+
+
+def ends_what_it_judged_and_nothing_later(*, is_taken: bool) -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    overdue(bench)
+    script = break_lease(APT, Revocation("op", "w"), bench.terms(), now=False, incarnation=None, salt="s")
+    operator = bench.session(script).commit()
+    ends = operator.expect(Extend)
+    assert "ended" in ends.fields
+    if is_taken:
+        assert isinstance(bench.asking("b", tries_once=True).run(), Grant)
+        assert operator.run() is None
+        assert bench.holder == "b"
+        return
+    bench.store.perform(Extend(APT, {}, lease.incarnation, lives=10.0))  # a renewal that was sent in time, and is late
+    broken = operator.run()
+    assert (broken.revoked, broken.removed) == (True, False)
+    assert isinstance(bench.asking("b", tries_once=True).run(), Contended)
+
+
+def test_h12_a_break_of_a_lease_whose_time_is_up_spares_who_took_it_over_meanwhile() -> None:
+    ends_what_it_judged_and_nothing_later(is_taken=True)
+
+
+def test_h12_a_break_of_a_lease_that_is_renewed_just_in_time_revokes_it() -> None:
+    ends_what_it_judged_and_nothing_later(is_taken=False)
 
 
 def test_h12_breaking_expects_the_incarnation_and_not_the_revision() -> None:

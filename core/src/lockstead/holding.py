@@ -109,7 +109,8 @@ def contender(standing: Standing) -> Contender:
 class Breaking:
     """What `break_lease` did. removed: at once; otherwise revoked, and the holder finds out at its next renewal.
 
-    believed_for: seconds, from the store's answer on, for which the old holder may still believe that it holds.
+    believed_for: seconds, from the store's answer on, for which the old holder may still believe that it holds; 0 if
+    the lease had expired.
     """
 
     was: Holding

@@ -323,8 +323,8 @@ class Lock(opening.NamedLock):
     ) -> Breaking | None:
         """Revoke the lease, as an operator; None if there is none. The holder finds out at its next renewal.
 
-        now: end it at once; the answer says for how long the old holder may still believe. incarnation (of an
-        inspection): break exactly that lease and no later one. Leaves an audit entry.
+        A lease whose time is up is ended at once. now: end any at once; the answer says for how long the old holder may
+        still believe. incarnation (of an inspection): break exactly that lease and no later one. Leaves an audit entry.
         """
         from lockstead import conversations
         from lockstead.lease import converse

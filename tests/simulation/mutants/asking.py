@@ -65,6 +65,33 @@ def generation_alone_on_takeover() -> list[Patch]:
 
 
 @mutant(
+    "generation (incarnation) alone in the break of a lease whose time is up",
+    "an operator frees a lock that its holder renewed just in time, and is told that nobody can believe in it",
+    test_hazards.test_h12_a_break_of_a_lease_that_is_renewed_just_in_time_revokes_it,
+)
+def breaks_what_is_over_by_the_incarnation_alone() -> list[Patch]:
+    true = release._cut_off
+
+    def cut_off(name: Any, seen: Any, record: Any, revoked: Any, revision: Any = None) -> Any:
+        return (yield from true(name, seen, record, revoked))
+
+    return [(release, "_cut_off", cut_off)]
+
+
+@mutant(
+    "an operator's break takes any lease for one whose time is up",
+    "a lock is freed under a holder that lives, without the word (now=True) that gives exclusion up",
+    test_hazards.test_h12_a_revoked_lock_is_lost_at_the_next_renewal_and_nobody_renews_it,
+)
+def a_break_judges_nothing() -> list[Patch]:
+    def is_over(*_: Any) -> Any:
+        yield from ()
+        return True
+
+    return [(release, "is_over", is_over)]
+
+
+@mutant(
     "a waiter writes",
     "a thousand waiters try to create every second, and the store answers 429 to the holder's renewal",
     test_hazards.test_h15_waiting_reads_and_never_writes_and_every_pause_is_bounded,

@@ -42,8 +42,8 @@ Exit codes: 0 broken, or free already, or
 def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, json: bool) -> int:
     """Revoke whoever holds the lock at URL, or remove it at once; leaves an audit entry.
 
-    The holder finds out at its next renewal, and stops. With --now the lock is free at once; the answer says until when
-    the old holder may still believe that it holds it.
+    The holder finds out at its next renewal, and stops. A lease whose time is up is removed. With --now the lock is
+    free at once; the answer says until when the old holder may still believe that it holds it.
     """
     named = lock_at(url)
     if not reason.strip():
@@ -115,6 +115,8 @@ def _tell(key: str, broken: Breaking | None, reason: str, by: str, *, json: bool
 
 
 def _in_words(key: str, broken: Breaking) -> str:
+    if broken.believed_for == 0:
+        return f"{key} is removed: its lease had expired, and the lock is free"
     until = instant(broken.believed_until_epoch)
     believes = "for an unknown time (its record names no ttl)" if until is None else f"until {until} at the latest"
     if broken.removed:

@@ -33,7 +33,7 @@ from lockstead.protocol.members import REMOVALS_MAX, drain, take_back
 from lockstead.protocol.predecessor import ENDED, ENDED_LIVES, UNUSED, is_written, told_by, unused
 from lockstead.protocol.record import Record, Revocation, encode, is_ours, number, revocation_text
 from lockstead.protocol.renew import believable_ttl
-from lockstead.protocol.terms import LeaseId, Terms, loss
+from lockstead.protocol.terms import LeaseId, Terms, is_over, loss
 from lockstead.values import Name, Space
 
 
@@ -308,7 +308,7 @@ def _looks_expired(record: Record, updated_at: float, store_now: float, terms: T
 class Broken:
     """What breaking did. believed_for: seconds, from the answer on, for which the old holder may still believe.
 
-    None where it is not known. record is what was broken.
+    0 if its time was up before, None where it is not known. record is what was broken.
     """
 
     record: Record
@@ -323,10 +323,10 @@ def break_lease(
 ) -> Script[Broken | None]:
     """Break the lease under a key as an operator; None if there is none (or no longer that incarnation).
 
-    Default: revoke, and the holder's next renewal finds out; there is no overlap. now: revoke and end it at once, so
-    that the key is free and the next holder finds how the lease went; or leave a tombstone of the record's lock-delay
-    by one Replace (a Remove and a Create would leave a gap). A damaged or foreign record can only be removed; what is
-    newer is refused.
+    Default: end a lease whose time is up, as a contender judges it; revoke any other, and the holder's next renewal
+    finds out. There is no overlap. now: revoke and end it at once, so that the key is free and the next holder finds
+    how the lease went; or leave a tombstone of the record's lock-delay by one Replace (a Remove and a Create would
+    leave a gap). A damaged or foreign record can only be removed; what is newer is refused.
     """
     reply = yield from ask(Read(name))
     seen = reply.answer
@@ -343,20 +343,31 @@ def break_lease(
     if record.ended:
         return None
     if not now:
+        if (yield from is_over(name, record, reply, seen, salt, terms)):
+            # exactly the state that was judged: a renewal or a take-over that came first makes this a conflict
+            if (yield from _cut_off(name, seen, record, revoked, seen.revision)):
+                return Broken(record, seen, False, True, 0.0)
         said = yield from ask(Extend(name, {"revoked": revocation_text(revoked)}, seen.incarnation))
         done = isinstance(said.answer, Snapshot)
         return Broken(record, seen, True, False, _believed_for(record, terms)) if done else None
     if record.lock_delay > 0:
         return (yield from _entomb(name, seen, record, revoked, terms, salt))
-    gone: Reply[Any]
-    if is_readable and not record.is_foreign:
-        fields = {"revoked": revocation_text(revoked), **ENDED}
-        gone = yield from ask(Extend(name, fields, seen.incarnation, lives=ENDED_LIVES))
-    else:
-        gone = yield from ask(Remove(name, seen.incarnation))
-    if not isinstance(gone.answer, Snapshot | Removed):
+    if not (yield from _cut_off(name, seen, record if is_readable else None, revoked)):
         return None
     return Broken(record, seen, False, True, _believed_for(record, terms))
+
+
+def _cut_off(
+    name: Name, seen: Snapshot, record: Record | None, revoked: Revocation, revision: str | None = None
+) -> Script[bool]:
+    """End the incarnation that was seen (in that revision, where given); remove it where nobody can be told of it."""
+    gone: Reply[Any]
+    if record is not None and not record.is_foreign:
+        fields = {"revoked": revocation_text(revoked), **ENDED}
+        gone = yield from ask(Extend(name, fields, seen.incarnation, revision, lives=ENDED_LIVES))
+    else:
+        gone = yield from ask(Remove(name, seen.incarnation, revision))
+    return isinstance(gone.answer, Snapshot | Removed)
 
 
 def _entomb(

@@ -42,14 +42,17 @@ class Operator(Process):
         self.converse(self._noting(script), done)
 
     def _noting(self, script: Script[Any]) -> Script[Any]:
-        """Run a script, noting which lease it is about to end: its answer may be late, or never come."""
+        """Run a script, noting which lease it is about to end: its answer may be late, or never come.
+
+        One that names the revision ends what it judged to be over, and gives no mutual exclusion up.
+        """
         command = next(script)
         while True:
             match command:
                 case Remove() | Replace():
                     self.watch.at_mercy(command.incarnation)
                     self.watch.deleted(command.incarnation)
-                case Extend(fields=fields, incarnation=str(incarnation)) if "ended" in fields:
+                case Extend(fields=fields, incarnation=str(incarnation), revision=None) if "ended" in fields:
                     self.watch.at_mercy(incarnation)
                 case _:
                     pass

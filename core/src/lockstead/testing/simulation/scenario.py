@@ -182,8 +182,8 @@ class Stage:
         if self.calm_at is not None:
             return
         self.network.befell("set")
-        for worker in self.workers:
-            worker.looks_at_clock(KEY, self.store.time())
+        for process in (*self.workers, self.operator):
+            process.looks_at_clock(KEY, self.store.time())
         self.store.set_clock(seconds)
         if self.world.is_told:
             self.world.tell("store", f"its clock is set by {seconds:.1f} s")
