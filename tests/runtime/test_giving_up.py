@@ -300,6 +300,31 @@ def test_h18_an_awaited_wait_ends_in_time_though_the_store_does_not_even_keep_it
     assert asyncio.run(ask()) < 2.5
 
 
+def test_h18_a_short_wait_that_a_blocked_event_loop_outlasted_still_has_its_try() -> None:
+    """The call blocks for longer than a wait and its last try take, wherever in the acquisition the others are."""
+    turns = 6
+
+    async def asks(client: AsyncClient, key: str) -> str:
+        try:
+            lease = await client.lock(key, ttl=60).acquire(timeout=0.01)
+        except NotAcquired as error:
+            return str(error.holder)
+        return "got" if await lease.release() else "lost"
+
+    async def scenario() -> None:
+        async with AsyncClient(Faulty(), listener=quiet) as client:
+            await client.lock("held", ttl=60, owner="night job").acquire()
+            for key, ends in (("free", "got"), ("held", "night job")):
+                asking = []
+                for number in range(turns):
+                    asking.append(asyncio.create_task(asks(client, key if key == "held" else f"free-{number}")))
+                    await asyncio.sleep(0)
+                time.sleep(1.3)  # noqa: ASYNC251 - what it is about
+                assert await asyncio.gather(*asking) == [ends] * turns
+
+    asyncio.run(scenario())
+
+
 def test_h18_a_wait_that_runs_out_of_time_tries_once_more_and_names_the_holder() -> None:
     store = Faulty()
     with Client(store, listener=quiet) as client, Client(store.beside(), listener=quiet) as other:

@@ -343,10 +343,10 @@ def break_lease(
     if record.ended:
         return None
     if not now:
-        if (yield from is_over(name, record, reply, seen, salt, terms)):
-            # exactly the state that was judged: a renewal or a take-over that came first makes this a conflict
-            if (yield from _cut_off(name, seen, record, revoked, seen.revision)):
-                return Broken(record, seen, False, True, 0.0)
+        is_dead = yield from is_over(name, record, reply, seen, salt, terms)
+        # exactly the state that was judged: a renewal or a take-over that came first makes this a conflict
+        if is_dead and (yield from _cut_off(name, seen, record, revoked, seen.revision)):
+            return Broken(record, seen, False, True, 0.0)
         said = yield from ask(Extend(name, {"revoked": revocation_text(revoked)}, seen.incarnation))
         done = isinstance(said.answer, Snapshot)
         return Broken(record, seen, True, False, _believed_for(record, terms)) if done else None

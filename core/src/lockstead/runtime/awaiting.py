@@ -7,6 +7,7 @@ threads are joined at exit, so a store that hangs would hang the interpreter, an
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +27,9 @@ T = TypeVar("T")
 
 LATE: Final = 0.05
 """Seconds that a thread may take longer than its request's limit."""
+
+STALLED: Final = 0.1
+"""Seconds by which a request has to come back later than its limit allows before the event loop is held to blame."""
 
 
 class LoopBell:
@@ -112,20 +116,28 @@ async def in_thread(
 
 
 async def arun(script: Script[T], engine: Engine, limits: Limits, bell: LoopBell) -> T:
-    """Drive a script to its end, awaiting. Cancelled at any await, it leaves the outcome of that command unknown."""
+    """Drive a script to its end, awaiting. Cancelled at any await, it leaves the outcome of that command unknown.
+
+    A call that blocks the event loop may outlast the wait. The loop's own timers then drop the answers that came
+    meanwhile, so the script has to ask again: it gets the time for that.
+    """
     clock = engine.clock
+    back_by = limits.ends()  # when the loop was stopped before the first request, that one is still sent
     try:
         command = next(script)
         while True:
             sent_at = clock.now()
+            if sent_at >= back_by:
+                limits = limits.resumed(sent_at)
+            back_by = math.inf
             try:
                 answer: Any
                 if isinstance(command, Pause):
                     answer = await _pause(command, engine, limits, sent_at, bell)
                 else:
-                    answer = await _perform(
-                        stamped(command, clock.wall(), engine.traits.clock), engine, limits.of(sent_at), bell
-                    )
+                    limit = limits.of(sent_at)
+                    back_by = sent_at + limit + LATE + STALLED
+                    answer = await _perform(stamped(command, clock.wall(), engine.traits.clock), engine, limit, bell)
             except StoreError as error:
                 command = script.throw(error)
             except LocksteadError:

@@ -6,6 +6,7 @@ about.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,10 +49,19 @@ class Limits:
             raise StoreRefused("the client was closed: open another one")
         if self.gives_up_at is None:
             return self.request_timeout
-        left = self.gives_up_at + OVERTIME - now
+        left = self.ends() - now
         if left <= 0:
             raise OutOfTime("the time to wait is over")
         return min(self.request_timeout, left)
+
+    def ends(self) -> float:
+        """Give the instant until which the last request must be over."""
+        return math.inf if self.gives_up_at is None else self.gives_up_at + OVERTIME
+
+    def resumed(self, now: float) -> Limits:
+        """Give the limits of a wait that was stopped from outside until now: its last try has the time of any other."""
+        gives_up_at = None if self.gives_up_at is None else max(self.gives_up_at, now)
+        return Limits(self.request_timeout, gives_up_at, self.is_closed)
 
     def pause(self, command: Pause, now: float) -> float:
         """Draw how long to pause, not beyond the end of the wait."""
