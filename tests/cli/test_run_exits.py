@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import closing
 
 import pytest
@@ -142,6 +143,24 @@ def test_a_signal_that_was_ignored_stays_ignored_and_the_others_are_at_their_def
     ignored = ignored_by(f"{sys.executable} -m lockstead.cli.main run '{runs.url}' -- {look}")
     assert ignored == ignored_by(look)
     assert ignored & 1 << (signal.SIGHUP - 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_no_signal_that_comes_after_the_commands_end_takes_the_place_of_its_exit_code(
+    runs: Runs, number: signal.Signals
+) -> None:
+    run = runs.script(f"""
+        import os, signal
+        signal.signal({int(number)}, lambda *_: os._exit(7))
+        open("ready", "w").close()
+        signal.pause()
+    """)
+    run.ready()
+    # until it is reaped: at every moment of its end, that of the interpreter included
+    while run.process.poll() is None:
+        run.send(number)
+        time.sleep(0.0005)
+    assert run.outcome() == (7, "", "")
 
 
 def test_75_others_hold_it(runs: Runs) -> None:

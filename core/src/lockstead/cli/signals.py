@@ -60,10 +60,11 @@ class Signals:
             yield self._pending.popleft()
 
     def deaf(self) -> None:
-        """Let no signal end the process any more, nor be passed on: what is left to do is short and bounded."""
+        """Let no signal end the process any more, nor be passed on: what is left to do is short, and starts nobody."""
         for number in PASSED_ON:
             if signal.getsignal(number) == self._note:
-                signal.signal(number, _nothing)
+                # a handler of Python's would be undone when the interpreter ends, and the exit code lost to the signal
+                signal.signal(number, signal.SIG_IGN)
 
     def _catch(self, numbers: tuple[signal.Signals, ...]) -> None:
         for number in numbers:
@@ -87,7 +88,3 @@ def waiting_for(key: str) -> Iterator[Signals]:
     except Interrupted as interrupted:
         line = f"{signal.Signals(interrupted.number).name} ended the wait for {key!r}"
         raise Failed(Exit.SIGNALLED + interrupted.number, line) from None
-
-
-def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Catch and drop: unlike SIG_IGN it is not inherited."""
