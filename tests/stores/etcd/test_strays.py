@@ -100,6 +100,20 @@ def test_h24_a_record_that_would_stand_for_ever_is_damaged_and_can_be_removed(
     shows(store.perform(taking("anna/1"), LIMIT))
 
 
+def test_h24_a_record_that_no_lease_ends_is_damaged_until_its_holder_renews_it(
+    etcd: EtcdPlace, store: Store, space: str
+) -> None:
+    put(etcd, f"{space}/lock/apt:a", json.dumps({"fields": RECORD, "stands": 3, "lease": "shared"}))
+    seen = shows(store.perform(Read(APT), LIMIT))
+    assert "no lease" in seen.fields["damage"]
+    assert [seen.fields for _, seen in store.perform(List(Space.LOCK), LIMIT).entries] == [seen.fields]
+    with lockstead.connect(etcd.url(space)) as client, pytest.raises(StoreRefused, match=r"no lease.*break it"):
+        client.lock("apt").acquire(5)
+    assert shows(store.perform(Extend(APT, {"a": "1"}, seen.incarnation), LIMIT)).fields == {**RECORD, "a": "1"}
+    assert shows(store.perform(Read(APT), LIMIT)).fields == {**RECORD, "a": "1"}
+    is_a(Removed, store.perform(Remove(APT, seen.incarnation), LIMIT))
+
+
 def test_a_key_beside_a_record_of_ours_does_not_hide_it(etcd: EtcdPlace, store: Store, space: str) -> None:
     first = shows(store.perform(taking("anna/1"), LIMIT))
     put(etcd, f"{space}/lock/apt:A", "x")

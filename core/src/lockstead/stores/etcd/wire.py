@@ -148,9 +148,11 @@ class Kv:
         return self.key[:-1] + ("b" if self.key.endswith("a") else "a")
 
     def snapshot(self, renewed_at: float | None = None, lives: float | None = None) -> Snapshot:
-        """Give the record as the protocol sees it."""
+        """Give the record as the protocol sees it: one that has to end and that no lease ends is damaged."""
         token = int(self.created)
-        return Snapshot(dict(self.fields), self.created, self.changed, None, None, token, False, renewed_at, lives)
+        never_ends = self.lease == NO_LEASE and self.stands > 0
+        fields = unreadable("it hangs on no lease, so that it never ends") if never_ends else dict(self.fields)
+        return Snapshot(fields, self.created, self.changed, None, None, token, False, renewed_at, lives)
 
 
 def value_of(fields: Mapping[str, str], stands: float, *, is_alone: bool) -> str:
