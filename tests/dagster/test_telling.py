@@ -1,5 +1,6 @@
 """What is told of a lock is told once, holds up no section, and is written before the step's own end."""
 
+import logging
 import threading
 import time
 from typing import Any
@@ -171,6 +172,29 @@ def test_sections_in_several_threads_of_a_step_have_one_that_waits_for_their_eve
     order = told(instance, result.run_id)
     assert [one for one in order if one in ("waiting", "STEP_SUCCESS")] == ["waiting"] * 4 + ["STEP_SUCCESS"]
     until(lambda: not [one for one in threading.enumerate() if one.name == "lockstead-telling"], "all is told", 10)
+
+
+def test_a_warning_is_written_while_somebody_configures_logging(place: Place, instance: dg.DagsterInstance) -> None:
+    """logging.config.dictConfig takes the lock of `logging`, then that of each handler."""
+
+    @dg.op
+    def warns(context: dg.OpExecutionContext) -> None:
+        teller = telling.Teller(context.get_step_execution_context())
+        handlers = [found for one in logging._handlerList if (found := one()) is not None and found.lock is not None]
+        for handler in handlers:
+            handler.acquire()
+        try:
+            teller.warn("mind the gap")
+            until(lambda: "mind the gap" in [one.user_message for one in instance.all_logs(context.run_id)], "told", 20)
+        finally:
+            for handler in handlers:
+                handler.release()
+            teller.close()
+
+    result = in_process(job_with(warns, {}), instance=instance)
+    assert result.success
+    (line,) = [one for one in instance.all_logs(result.run_id) if one.user_message == "mind the gap"]
+    assert (line.level, line.step_key) == (logging.WARNING, "warns")
 
 
 def test_an_instance_in_memory_is_written_to_by_nobody_beside_the_step(

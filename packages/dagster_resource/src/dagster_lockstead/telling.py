@@ -64,8 +64,13 @@ class Teller:
         self._tell(f"{names.LOST}: {error}", {**metadata(lease), names.REASON: error.reason.value})
 
     def warn(self, message: str) -> None:
-        """Write a warning to the step's log."""
-        # it is in the same database
+        """Write a warning among the run's log lines.
+
+        Not by the step's log: a handler holds its lock while it writes to the database, which asks for the lock of
+        `logging`, and a thread that configures `logging`, as Dagster does for each execution, asks for both the other
+        way around.
+        """
+        _log().warning("run %s: %s", self._step.run_id, message)
         self._put((message, None))
 
     def close(self) -> None:
@@ -103,11 +108,23 @@ class Teller:
     def _write_one(self, message: str, said: dict[str, Any] | None) -> None:
         try:
             if said is None:
-                self._step.log.warning(message)
+                self._step.instance.handle_new_event(self._line(message))
             else:
                 self._report(message, said)
         except Exception as error:  # noqa: BLE001 - what cannot be written holds nobody up
             _log().warning("not told to Dagster: %s: %s", type(error).__name__, error)
+
+    def _line(self, message: str) -> dagster.EventLogEntry:
+        run = self._step.dagster_run
+        return dagster.EventLogEntry(
+            error_info=None,
+            level=logging.WARNING,
+            user_message=message,
+            run_id=run.run_id,
+            timestamp=time.time(),
+            step_key=self._step_key,
+            job_name=run.job_name,
+        )
 
     def _report(self, message: str, said: dict[str, Any]) -> None:
         self._step.instance.report_engine_event(
