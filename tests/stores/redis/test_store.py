@@ -218,6 +218,28 @@ def test_h24_a_giant_record_is_not_sent(store: RedisStore, admin: Any, space: st
     assert admin.info("stats")["total_net_output_bytes"] - before < 100_000
 
 
+def test_h24_records_that_are_too_large_together_keep_nobody_out_of_a_listing(
+    store: RedisStore, admin: Any, space: str
+) -> None:
+    made(store, Name("ours"))
+    fields = b'{"v":"1","identity":"x/1","ttl":"300","purpose":"%s"}'
+    sizes = {**dict.fromkeys(range(520), 65_000), **dict.fromkeys(range(520, 10_520), 1_000)}
+    for first in range(0, len(sizes), 1000):
+        with admin.pipeline(transaction=False) as pipe:
+            for number in range(first, min(first + 1000, len(sizes))):
+                pipe.set(f"{space}:{{k{number}}}:lock", b"ab 1 1 1 1\n" + fields % (b"x" * (sizes[number] - 80)))
+            pipe.execute()
+    for number in range(10):
+        admin.set(f"{space}:{{{'k' * 4_000_000}{number}}}:lock", b"ab 1 1 1 1\n" + fields % b"x")
+    shown = dict(store.perform(List(Space.LOCK), LIMIT).entries)
+    assert len(shown) == 1 + len(sizes)
+    assert shown[Name("ours")].fields.get("damage") is None
+    unread = [name for name, seen in shown.items() if "was not read" in seen.fields.get("damage", "")]
+    assert 0 < len(unread) < 520
+    assert all(sizes[int(name.key[1:])] == 65_000 for name in unread)
+    assert isinstance(store.perform(Remove(unread[0], shown[unread[0]].incarnation), LIMIT), Removed)
+
+
 def assert_shown_and_removed(store: RedisStore, admin: Any) -> Snapshot:
     """See that a listing shows it beside others, and that only what was shown is removed."""
     made(store, Name("other"))

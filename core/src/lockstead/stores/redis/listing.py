@@ -6,36 +6,87 @@ is found. Must not know what the fields of a record mean.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from lockstead.errors import StoreError
 from lockstead.protocol.commands import Absent, List, Listing, Read, Snapshot
+from lockstead.stores.bounds import LISTING_MAX
+from lockstead.stores.kept import unreadable
 from lockstead.stores.redis.errors import refusal
 from lockstead.stores.redis.route import Ask, Route, Talk, call_many, shown
-from lockstead.stores.redis.wire import Keys, Words, answer, request
+from lockstead.stores.redis.scripts import SCAN
+from lockstead.stores.redis.wire import Keys, Words, answer, glance, measured
 from lockstead.values import Name, Space
 
 SCAN_COUNT: Final = b"1000"
+NAME_BYTES_MAX: Final = b"8192"
+"""Bytes of the name of a record in Redis: a longer one is none of ours, and is not sent."""
+
+PAGE: Final = 1000
+"""Records that are asked for at once."""
+
+GLANCE_BYTES: Final = 1024
+"""Bytes of a record that is read at first sight: most have less. Larger ones are read afterwards, smallest first."""
+
+GLANCES_ROOM: Final = LISTING_MAX // 4
+ROOM: Final = LISTING_MAX // 2
+"""Bytes of the records that a listing reads, at first sight and in all: what is left is for names and sizes."""
+
+NOT_READ: Final = f"it is one of the largest records of a listing of more than {ROOM >> 20} MiB, and was not read"
 
 
 def listed(command: List, keys: Keys, route: Route, *, is_routed: bool) -> Talk[Listing]:
-    """Find the names, then read the records."""
+    """Find the names, then read the records: the small ones first, so that large ones keep nobody's out."""
     if command.key is None:
         names = yield from _scanned(command.space, keys, route, is_routed=is_routed)
     else:
         names = yield from _indexed(command.space, command.key, keys, route, is_routed=is_routed)
     wanted = [name for name in names if name.part.startswith(command.part_prefix)]
-    reads = [Read(name) for name in wanted]
-    requests = [request(read, keys) for read in reads]
-    said = yield from call_many(requests, route, is_routed=is_routed)
-    entries: list[tuple[Name, Snapshot]] = []
-    for read, reply in zip(reads, said, strict=True):
+    found: dict[Name, Snapshot] = {}
+    large: dict[Name, int] = {}
+    room = GLANCES_ROOM
+    for page in _pages(wanted):
+        most = GLANCE_BYTES if room > 0 else 0
+        said = yield from call_many([glance(name, most, keys) for name in page], route, is_routed=is_routed)
+        room -= _sort(page, said, found, large)
+    room += ROOM - GLANCES_ROOM
+    fits: list[Name] = []
+    for name, size in sorted(large.items(), key=lambda one: one[1]):
+        room -= size
+        if room < 0:
+            break
+        fits.append(name)
+    for page in _pages(fits):
+        asked = [glance(name, large[name], keys) for name in page]
+        _sort(page, (yield from call_many(asked, route, is_routed=is_routed)), found, {})
+    return Listing(tuple((name, found[name]) for name in wanted if name in found))
+
+
+def _pages(names: list[Name]) -> Iterator[list[Name]]:
+    return (names[at : at + PAGE] for at in range(0, len(names), PAGE))
+
+
+def _sort(page: list[Name], said: list[Any], found: dict[Name, Snapshot], large: dict[Name, int]) -> int:
+    """Note what was read and what was only measured, by which it can be removed; give how many bytes came."""
+    came = 0
+    for name, reply in zip(page, said, strict=True):
         if isinstance(reply, StoreError):
             raise reply
-        seen = answer(read, reply)
-        if not isinstance(seen, Absent):
-            entries.append((read.name, seen))
-    return Listing(tuple(entries))
+        size = None
+        if isinstance(reply, bytes):
+            came += len(reply)
+            size = measured(reply)
+        if size is not None:
+            large[name] = size[2]
+            found[name] = Snapshot(unreadable(NOT_READ), *size[:2])
+            continue
+        seen = answer(Read(name), reply)
+        if isinstance(seen, Absent):
+            found.pop(name, None)
+        else:
+            found[name] = seen
+    return came
 
 
 def _indexed(space: Space, key: str, keys: Keys, route: Route, *, is_routed: bool) -> Talk[list[Name]]:
@@ -73,7 +124,8 @@ def _scanned(space: Space, keys: Keys, route: Route, *, is_routed: bool) -> Talk
     for address in (yield from route.masters()):
         cursor = b"0"
         while True:
-            words = (b"SCAN", cursor, b"MATCH", pattern, b"COUNT", SCAN_COUNT)
+            # by a script, for a name can be as long as a record
+            words = (b"EVAL", SCAN.text, b"0", cursor, pattern, SCAN_COUNT, NAME_BYTES_MAX)
             reply = (yield Ask(address, (words,), is_routed=is_routed))[0]
             if isinstance(reply, Exception):
                 raise refusal(reply, shown(address))

@@ -191,6 +191,31 @@ return 'ok ' .. now .. ' ' .. value
 """,
 )
 
+# KEYS: record. ARGV: how many bytes are sent at most
+GLANCE: Final = LuaScript.of(
+    "glance",
+    _NOW,
+    _FOUND,
+    """
+if not inc then return foreign() end
+if #value > tonumber(ARGV[1]) then return 'large ' .. inc .. ' ' .. rev .. ' ' .. #value end
+return 'ok ' .. now .. ' ' .. value
+""",
+)
+
+# ARGV: cursor, pattern, how many to look at, bytes of the longest name that is ours
+SCAN: Final = LuaScript.of(
+    "scan",
+    """
+local page = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])
+local ours = {}
+for _, key in ipairs(page[2]) do
+  if #key <= tonumber(ARGV[4]) then ours[#ours + 1] = key end
+end
+return {page[1], ours}
+""",
+)
+
 # KEYS: record, waiters or index. ARGV: incarnation and revision expected ('' for any), fields to merge, part
 _EXTENDED: Final = """
 if ARGV[3] ~= '{}' then

@@ -40,6 +40,7 @@ from lockstead.stores.redis.scripts import (
     ENROL,
     EXTEND,
     EXTEND_LISTED,
+    GLANCE,
     PASS_ON,
     READ,
     REMOVE,
@@ -232,6 +233,11 @@ def request(command: Command[Any], keys: Keys) -> Request:
             raise TypeError(f"not a command for a store: {type(command).__name__}")
 
 
+def glance(name: Name, most: int, keys: Keys) -> Request:
+    """Write the request to read a record if it has no more than `most` bytes, and to measure it otherwise."""
+    return Request(GLANCE, name, (keys.record(name),), (b"%d" % most,))
+
+
 def enrol(name: Name, channel: bytes, since: bytes, seen: Snapshot | None, keys: Keys) -> Request:
     """Write the request to be woken when a lock is given back.
 
@@ -299,6 +305,17 @@ def answer(command: Command[Any], reply: bytes) -> Any:
     """
     try:
         return _answer(command, reply)
+    except MALFORMED as error:
+        raise senseless("Redis", error) from error
+
+
+def measured(reply: bytes) -> tuple[str, str, int] | None:
+    """Read incarnation, revision and size of a record that was too large for a glance; None for any other answer."""
+    if not reply.startswith(b"large "):
+        return None
+    try:
+        _, incarnation, revision, size = reply.decode().split(" ")
+        return incarnation, revision, int(size)
     except MALFORMED as error:
         raise senseless("Redis", error) from error
 
