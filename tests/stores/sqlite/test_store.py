@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -314,6 +315,33 @@ def test_h24_a_damaged_record_is_refused_by_name_and_never_free(path: Path, open
             assert is_ours(seen.fields)
         assert isinstance(ask(store, Create(APT, {})), Conflict)
     assert isinstance(ask(store, Remove(APT, held.incarnation)), Removed)
+
+
+@pytest.mark.parametrize("column", ["fields", "granted", "boot"])
+def test_h24_a_giant_row_is_not_taken_out_of_the_file_hides_no_other_and_can_be_removed(
+    path: Path, opened: Callable[..., SqliteStore], column: str
+) -> None:
+    store = opened()
+    ask(store, Create(APT, {"identity": "me"}))
+    ask(store, Create(Name("other"), {"identity": "me"}))
+    connection = sqlite3.connect(path)
+    connection.execute(f"UPDATE record SET {column} = CAST(zeroblob(4000000) AS TEXT) WHERE key = 'apt'")
+    connection.commit()
+    connection.close()
+    tracemalloc.start()
+    try:
+        shown = dict(ask(store, List(Space.LOCK)).entries)
+        seen = ask(store, Read(APT))
+        assert not store.wait(APT, 0.05, lambda _: False)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert isinstance(seen, Snapshot)
+    assert shown[APT] == seen
+    assert "damage" in seen.fields
+    assert "damage" not in shown[Name("other")].fields
+    assert isinstance(ask(store, Create(APT, {})), Conflict)
+    assert isinstance(ask(store, Remove(APT, seen.incarnation)), Removed)
 
 
 MOUNTS = """\
