@@ -35,9 +35,10 @@ def wrappers(task):
     }
 
 
-def told(dag, serialize):
-    """Give what a DAG is, and as what it is stored."""
-    data = serialize(dag)
+def told(dag, serialized):
+    """Give what a DAG is, as what it is stored, and what Airflow's pages read back from that."""
+    data = serialized.to_dict(dag)
+    read_back = serialized.from_dict(serialized.to_dict(dag))
     if "dag" in data:
         data["dag"].pop("fileloc", None)
         data["dag"].pop("relative_fileloc", None)
@@ -50,6 +51,8 @@ def told(dag, serialize):
             task.task_id: {
                 "upstream": sorted(task.upstream_task_ids),
                 "downstream": sorted(task.downstream_task_ids),
+                "operator": read_back.get_task(task.task_id).operator_name,
+                "decorator": getattr(task, "custom_operator_name", None),
                 "is_setup": task.is_setup,
                 "is_teardown": task.is_teardown,
                 "retries": task.retries,
@@ -96,7 +99,7 @@ def main() -> None:
                 "errors": {Path(name).stem: text for name, text in bag.import_errors.items()},
                 "warnings": seen + captured,
                 "modules": modules,
-                "dags": {name: told(dag, Serialized.to_dict) for name, dag in bag.dags.items()},
+                "dags": {name: told(dag, Serialized) for name, dag in bag.dags.items()},
             }
         )
     )

@@ -22,6 +22,9 @@ MARK: Final = "_lockstead_section"
 LATE: Final = "_lockstead_render"
 """Where a task keeps how its templates are rendered, until its own lock is granted."""
 
+SHOWN: Final = "{} (locked)"
+"""The operator's name in Airflow's graph, task details and API, where a task has a lock of its own."""
+
 
 def wrapped(cls: Any, section: Section) -> Any:
     """Give a subclass of an operator's class, called the same, whose bodies run under the lock of a section.
@@ -79,7 +82,26 @@ def wrapped(cls: Any, section: Section) -> Any:
     if section.release_id and hasattr(cls, "skip_all_except"):
         made.skip_all_except = _never_skipping(made, section.release_id)
     setattr(made, MARK, section)
+    if section.single:
+        made.operator_name = property(lambda self: SHOWN.format(super(made, self).operator_name))
+        if isinstance(name := getattr(cls, "custom_operator_name", None), str):
+            made.custom_operator_name = _CustomName(name)
     return made
+
+
+class _CustomName:
+    """What Airflow shows of a decorated task in place of its class, such as "@task", marked as locked.
+
+    The class is asked for it when a task is mapped. A task is asked for the decorator to remove from a function's
+    source before that runs in another interpreter, so there it stays as it is.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, task: object, _cls: type) -> str:
+        """Return the name."""
+        return SHOWN.format(self._name) if task is None else self._name
 
 
 def _after_rendering(task: Any, section: Section, call: Callable[[], Any]) -> Callable[[], Any]:
@@ -113,6 +135,8 @@ def wrap(task: Any, section: Section) -> None:
     """Make the bodies of a task run under the lock of a section; a mapped task's, too."""
     if isinstance(task, compat.MappedOperator):
         task.operator_class = wrapped(task.operator_class, section)
+        if section.single:
+            task._operator_name = SHOWN.format(task.operator_name)
     else:
         task.__class__ = wrapped(type(task), section)
 
