@@ -203,6 +203,7 @@ def unbegun(stage: Stage) -> dict[str, Any]:
     stage.file.touch()
     return {
         "took": took,
+        "shown": stage.airflow.shown_operator("unbegun", "publish"),
         "ended": stage.ended(run),
         "blocker": stage.ended(blocker),
         "stays": stage.notes.stays(),
@@ -507,6 +508,7 @@ def test_a_grant_whose_task_fails_before_its_body_begins_is_given_back_and_does_
     assert (seen["ended"], seen["blocker"]) == ("failed", "success")
     assert seen["took"] < 300  # of half an hour
     assert seen["stays"] == []
+    assert seen["shown"] == "@task (locked)"
 
 
 def test_who_is_marked_failed_in_the_midst_of_a_grant_gives_it_back_and_begins_nothing(scenes: Scenes) -> None:

@@ -266,6 +266,11 @@ class Airflow:
         path = folder / f"attempt={attempt}.log"
         return path.read_text("utf-8", errors="replace") if path.exists() else ""
 
+    def shown_operator(self, dag_id: str, task_id: str) -> str:
+        """Return what Airflow's pages show in place of the class of a task's operator."""
+        shown: str = self._ask("GET", f"/dags/{dag_id}/tasks/{task_id}")["operator_name"]
+        return shown
+
     # --- what people do -----------------------------------------------------------------------------------------
 
     def mark(self, run: Run, task_id: str, state: str, map_index: int = -1) -> None:
@@ -339,7 +344,7 @@ class Airflow:
             cursor = connection.execute(statement, values)
             return list(cursor.fetchall()) if cursor.description else []
 
-    def _ask(self, verb: str, path: str, body: Mapping[str, Any]) -> Any:
+    def _ask(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         if self._http is None:
             server = f"http://127.0.0.1:{self.port}"
             self._http = httpx.Client(base_url=server, timeout=60.0, trust_env=False)
