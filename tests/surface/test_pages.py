@@ -11,7 +11,10 @@ from tests.pages import PAGES, RUN, SHOWN, WRAPPERS, Block, blocks, program, run
 
 GUIDES = [
     *("README.md", "core/README.md"),
-    *(f"docs/{name}.md" for name in ("getting-started", "run", "command-line", "stores/memory")),
+    *(
+        f"docs/{name}.md"
+        for name in ("getting-started", "run", "command-line", "stores/memory", "terraform", "testing")
+    ),
 ]
 ELSEWHERE = [
     "docs/operating.md",  # in `test_operating`: somebody has to hold the lock meanwhile
