@@ -13,6 +13,7 @@ from dagster_lockstead import words as dagster_words
 from lockstead import Client, Ending, NotAcquired
 from lockstead.cli.showing import details, entry_row, facts, headline, lock_row
 from lockstead.protocol.commands import Create
+from lockstead.protocol.members import MEMBERS_MAX
 from lockstead.reading import EPOCH_MAX, clean, clean_lines
 from lockstead.stores.memory import MemoryStore
 from lockstead.unclean import Unclean, origin
@@ -84,6 +85,26 @@ def test_h24_a_record_larger_than_any_of_ours_is_damaged_and_can_be_removed() ->
         with pytest.raises(lockstead.StoreRefused, match="larger than 64 KiB; break it with now=True"):
             lock.try_acquire()
         assert "larger than 64 KiB" in str(client.list()[0].problem)
+        assert lock.break_lease(reason="in the way", by="ops", now=True) is not None
+        lock.acquire(timeout=1).release()
+
+
+def test_h24_more_members_than_processes_make_are_refused_and_the_lease_can_be_broken() -> None:
+    with client_with() as client:
+        lock = client.lock("apt", ttl=60)
+        lease = lock.acquire(timeout=1)
+        ticket = lease.share()
+        incarnation = LeaseTicket.parse(str(ticket)).incarnation
+        for number in range(MEMBERS_MAX - len(lock.members(ticket))):
+            fields = {**NOBODY, "identity": f"evil/{number}"}
+            client._engine.store.perform(Create(Name("apt", Space.MEMBER, f"{incarnation}/{number}"), fields), 1.0)
+        assert len(lock.members(ticket)) == MEMBERS_MAX
+        for more in "xy":  # its owner takes back its own before it counts
+            client._engine.store.perform(Create(Name("apt", Space.MEMBER, f"{incarnation}/{more}"), NOBODY), 1.0)
+        said = rf"the lease of 'apt' has \d+ registered members, more than {MEMBERS_MAX}; .*break it with"
+        for looks in (lambda: lock.members(ticket), lease.release):
+            with pytest.raises(lockstead.StoreRefused, match=said):
+                looks()
         assert lock.break_lease(reason="in the way", by="ops", now=True) is not None
         lock.acquire(timeout=1).release()
 

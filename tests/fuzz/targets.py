@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from airflow_lockstead.grants import Grant
 from lockstead.errors import StoreError, StoreRefused
 from lockstead.holding import audited, listing
-from lockstead.protocol.commands import Create, Extend, List, Read, Remove, Snapshot
+from lockstead.protocol.commands import Create, Extend, List, Listing, Read, Remove, Snapshot
+from lockstead.protocol.members import MEMBERS_MAX, check_count
 from lockstead.protocol.record import decode, encode
 from lockstead.protocol.terms import Terms
 from lockstead.reading import EPOCH_MAX, RECORD_BYTES_MAX, clean
@@ -90,6 +91,20 @@ def record(text: str, fields: Fields) -> None:
 def member(text: str, fields: Fields) -> None:
     shown = listing(Name("apt", Space.MEMBER, text), Snapshot(fields, text, text, 1.0, 2.0, 1), TERMS)
     assert shown is None or clean(shown.owner) == shown.owner
+
+
+def members(text: str, fields: Fields) -> None:
+    entries = [(Name(text, Space.MEMBER, part), Snapshot({part: said}, part, said)) for part, said in fields.items()]
+    for times in (1, MEMBERS_MAX):
+        read = Listing(tuple(entries * times))
+        try:
+            check_count(Name(text), read)
+        except StoreRefused as refused:
+            said = str(refused)
+        else:
+            said = ""
+        assert bool(said) is (len(read.entries) > MEMBERS_MAX)
+        assert "\n" not in said
 
 
 def listed(text: str, fields: Fields) -> None:
@@ -338,7 +353,7 @@ def prefect_ticket(text: str, fields: Fields) -> None:
 TARGETS: Final[dict[str, Target]] = {
     one.__name__.replace("_", "-"): one
     for one in (
-        *(record, member, listed, audit, unclean, ticket, sequencer, url, kept, handed_over),
+        *(record, member, members, listed, audit, unclean, ticket, sequencer, url, kept, handed_over),
         *(prefect_template, prefect_block, prefect_ticket),
         *(on_redis, on_redlock, on_cassandra, on_etcd, on_gcs, on_zookeeper, on_postgres),
     )

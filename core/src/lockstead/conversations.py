@@ -19,7 +19,7 @@ from lockstead.protocol import release as leaving
 from lockstead.protocol.acquire import Contended, Grant, acquire
 from lockstead.protocol.commands import List, Read, Script, TokenSource, ask
 from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.members import attach, drain, member_name, withdraw
+from lockstead.protocol.members import attach, drain, member_name, registered, withdraw
 from lockstead.protocol.patience import patiently
 from lockstead.protocol.record import decode, number
 from lockstead.protocol.release import Sight
@@ -381,7 +381,7 @@ def _patience(engine: Engine, settings: Settings, timeout: Duration | None) -> L
 def members(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[list[Holding]]:
     """Show who is registered under the lease that a ticket names, the oldest first."""
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
-    said = yield from ask(List(Space.MEMBER, key, f"{lease.incarnation}/"))
+    said = yield from registered(lease)
     shown = (listing(name, seen, engine.terms(scaled)) for name, seen in said.answer.entries)
     return sorted((one for one in shown if one is not None), key=lambda one: one.acquired_epoch or 0.0)
 

@@ -41,6 +41,9 @@ LATE_LOOKS_MAX: Final = 4
 
 JOINS_MAX: Final = 8
 
+MEMBERS_MAX: Final = 10_000
+"""Registrations under one lease. Each is a process that renews; more are refused and not looked through."""
+
 
 class _Drain(Enum):
     EMPTY = "nobody is registered"
@@ -227,6 +230,23 @@ def take_back(lease: LeaseId, terms: Terms, revision: str | None = None, *, ours
             return isinstance(reply.answer, Removed) or (is_ours and isinstance(reply.answer, Absent))
 
 
+def registered(lease: LeaseId) -> Script[Reply[Listing]]:
+    """Read the registrations under a lease; StoreRefused if there are more than `MEMBERS_MAX`."""
+    listed = yield from ask(List(Space.MEMBER, lease.name.key, f"{lease.incarnation}/"))
+    check_count(lease.name, listed.answer)
+    return listed
+
+
+def check_count(name: Name, members: Listing) -> None:
+    """Raise StoreRefused for more registrations under a key than processes make: somebody else wrote them."""
+    count = len(members.entries)
+    if count > MEMBERS_MAX:
+        raise StoreRefused(
+            f"the lease of {name.key!r} has {count} registered members, more than {MEMBERS_MAX}; find out who writes "
+            "them, and break it with now=True (--now)"
+        )
+
+
 def drain(
     lease: LeaseId, terms: Terms, *, bound_at: float, salt: str, whose: Callable[[str], bool] | None = None
 ) -> Script[bool]:
@@ -234,7 +254,7 @@ def drain(
 
     Registrations judged dead are removed by incarnation *and* revision, and the list is read again: a member that
     renewed in between is alive. whose chooses members by their owner, None all; one that cannot be read is always
-    waited for. Only on a lease that is closing does an empty list stay empty.
+    waited for. Only on a lease that is closing does an empty list stay empty. StoreRefused as `registered`.
     """
     settings = terms.settings
     longest = settings.backoff_min
@@ -242,7 +262,7 @@ def drain(
     while True:
         at_least = settings.backoff_min
         try:
-            listed = yield from ask(List(Space.MEMBER, lease.name.key, f"{lease.incarnation}/"))
+            listed = yield from registered(lease)
             verdict = yield from _sift(listed, terms, salt, whose)
         except OutOfTime:
             return False  # who waits for a lock has less time than the bound: without this the loop would spin
@@ -285,4 +305,14 @@ def _sift(listed: Reply[Listing], terms: Terms, salt: str, whose: Callable[[str]
     return _Drain.LIVE if somebody else _Drain.EMPTY
 
 
-__all__ = ["Attached", "MemberRenewed", "attach", "drain", "member_name", "renew_member", "take_back", "withdraw"]
+__all__ = [
+    "Attached",
+    "MemberRenewed",
+    "attach",
+    "drain",
+    "member_name",
+    "registered",
+    "renew_member",
+    "take_back",
+    "withdraw",
+]
