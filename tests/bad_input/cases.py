@@ -113,6 +113,12 @@ NAMING = [
     ),
     Case("a setting twice", ValueError, "the URL gives the setting … twice", of_file("?ttl=60&ttl=70#apt")),
     Case(
+        "mistyped setting",
+        ValueError,
+        "unknown setting … in the URL, did you mean …?",
+        of_file("?renew_evry=5#apt"),
+    ),
+    Case(
         "unknown setting",
         ValueError,
         "unknown setting … in the URL; known are …",

@@ -19,6 +19,7 @@ SEQUENCER_TYPE = "a sequencer is text, not …; pass what lease.sequencer() gave
 EMPTY_KEY = "the key is empty; name the lock, as in 'gs://bucket/prefix#apt'"
 KEY_TYPE = "a key is text, not …"
 UNKNOWN_SETTING = "unknown setting …; known are …"
+MISTYPED_SETTING = "unknown setting …, did you mean …?"
 RECLAIM = "reclaim needs an explicit owner: the name of the earlier process whose lock is taken"
 REASON = "breaking a lease needs a reason; the holder and the audit are told it"
 CLOSED = "the client was closed: open another one"
@@ -54,6 +55,7 @@ SAID = {
     EMPTY_KEY,
     KEY_TYPE,
     UNKNOWN_SETTING,
+    MISTYPED_SETTING,
     RECLAIM,
     REASON,
     CLOSED,

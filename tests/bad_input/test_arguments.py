@@ -21,6 +21,7 @@ from tests.bad_input.lines import (
     EMPTY_KEY,
     KEY_TYPE,
     LATE_TICKET,
+    MISTYPED_SETTING,
     NEWER_TICKET,
     NO_SEQUENCER,
     NO_TICKET,
@@ -92,9 +93,11 @@ def test_a_key_is_text(key: Any) -> None:
 
 
 def test_a_setting_that_is_none_is_named_with_those_there_are() -> None:
-    raised = both(store(), TypeError, UNKNOWN_SETTING, lambda client: client.lock("apt", tll=5))
-    assert "'tll'" in str(raised[0])
+    raised = both(store(), TypeError, UNKNOWN_SETTING, lambda client: client.lock("apt", colour="red"))
+    assert "'colour'" in str(raised[0])
     assert "ttl" in str(raised[0])
+    raised = both(store(), TypeError, MISTYPED_SETTING, lambda client: client.lock("apt", tll=5))
+    assert str(raised[0]) == "unknown setting 'tll', did you mean 'ttl'?"
     with pytest.raises(TypeError, match="unknown setting 'tll'"):
         lockstead.Lock("memory:#apt", tll=5)
 

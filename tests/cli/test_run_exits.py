@@ -219,7 +219,8 @@ def test_69_the_store_fails(runs: Runs) -> None:
         (["--timeout", "soon", "--", "true"], "timeout 'soon' is no duration"),
         (["--ttl", "0.5", "--", "true"], "at least 1 s"),
         (["--label", "odd", "--", "true"], "K=V"),
-        (["--grace", "1.2", "--", "true"], "at most 1.1875 s"),
+        (["--grace", "1.2", "--", "true"], "at most 1.1875 s: add ?abort_margin=1.92 to the URL"),
+        (["--grace", "10", "--", "true"], "at most 1.1875 s: take a ttl of at least 96 s, without an abort_margin"),
     ],
 )
 def test_64_usage(runs: Runs, arguments: list[str], says: str) -> None:

@@ -371,7 +371,7 @@ def test_h16_who_waits_for_a_silent_store_is_told_once_what_is_wrong() -> None:
         with pytest.raises(StoreError):
             client.lock("apt", **SETTINGS).acquire(timeout=0.5)
     assert [(type(event), event.message) for event in told if isinstance(event, Warned)] == [
-        (Warned, "the store is silent, and the wait for it goes on: connection refused")
+        (Warned, "the store cannot be reached, and the wait for it goes on: connection refused")
     ]
 
 

@@ -16,7 +16,7 @@ from lockstead.errors import StoreRefused
 from lockstead.stores import url
 from lockstead.stores.memory import MemoryStore
 from lockstead.testing.conformance.names import ODD_KEYS
-from lockstead.urls import lock_url
+from lockstead.urls import handed_on, lock_url
 from lockstead.values import checked_key
 
 
@@ -257,3 +257,17 @@ def run_apart(script: str, *paths: Path) -> list[str]:
 def test_a_store_of_another_folder_than_there_is_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreRefused, match=f"there is no folder {tmp_path}/nosuch; create it"):
         url.open_store(f"sqlite:///{tmp_path}/nosuch/locks.db")
+
+
+@pytest.mark.parametrize(
+    ("text", "handed"),
+    [
+        ("postgresql://anna:s3cret@h:1/db?schema=locks#apt", "postgresql://anna@h:1/db?schema=locks"),
+        ("redis://:s3cret@h/0#apt", "redis://h/0"),
+        ("etcd://anna:s3cret@h1:1,h2:1/pre#apt", "etcd://anna@h1:1,h2:1/pre"),
+        ("redis://h/0#apt", "redis://h/0"),
+        ("env:LOCK_STORE#apt", "env:LOCK_STORE"),
+    ],
+)
+def test_a_process_that_is_started_is_told_the_user_and_no_password(text: str, handed: str) -> None:
+    assert handed_on(url.parse_lock(text)) == handed

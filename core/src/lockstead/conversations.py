@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, NoReturn, TypeVar
 
 from lockstead import opening
-from lockstead.errors import LossReason, NotAcquired, StoreError, StoreRefused
+from lockstead.errors import LossReason, NotAcquired, StoreError, StoreRefused, StoreUnavailable
 from lockstead.events import Attached, Detached, Released, ReleaseFailed, Renewed, Warned
 from lockstead.holding import AuditEntry, Breaking, Contender, Holding, audited, breaking, contender, holding, listing
 from lockstead.protocol import release as leaving
@@ -113,7 +113,8 @@ class Asking:
             self._silences += 1
             if self._silences == SILENCES_TOLD:
                 # a wrong address is waited out like an outage, and who waits for ever would never hear of it
-                self.engine.emit(Warned(self.key, f"the store is silent, and the wait for it goes on: {seen}"))
+                what = "cannot be reached" if isinstance(seen, StoreUnavailable) else "does not answer"
+                self.engine.emit(Warned(self.key, f"the store {what}, and the wait for it goes on: {seen}"))
         elif not self._is_told:
             self._is_told = True
             self.engine.waiting(self.key, self._want.holder, seen)

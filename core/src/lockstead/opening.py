@@ -58,15 +58,19 @@ class Target:
 def target(url: str) -> Target:
     """Parse a lock's URL; ValueError with one clear line if it cannot be one."""
     parsed = urls.parse_lock(url)
-    return Target(parsed, checked_key(parsed.key or ""), known_settings(parsed.options))
+    return Target(parsed, checked_key(parsed.key or ""), known_settings(parsed))
 
 
-def known_settings(options: Mapping[str, str]) -> dict[str, Any]:
-    """Give the settings that stood in a URL; ValueError, naming those there are, for one that is none."""
-    unknown = sorted(set(options) - SETTING_NAMES)
+def known_settings(url: StoreUrl) -> dict[str, Any]:
+    """Give the settings that stood in a URL; ValueError for one that is none, with the word that may be meant."""
+    unknown = sorted(set(url.options) - SETTING_NAMES)
     if unknown:
-        raise ValueError(f"unknown setting {unknown[0]!r} in the URL; known are {', '.join(sorted(SETTING_NAMES))}")
-    return dict(options)
+        own = frozenset() if url.scheme in urls.ELSEWHERE else urls.opener(url.scheme).options
+        of_store = f"; and of {url.scheme}: {', '.join(sorted(own))}" if own else ""
+        known = f"; known are {', '.join(sorted(SETTING_NAMES))}{of_store}"
+        hint = urls.meant(unknown[0], own | SETTING_NAMES) or known
+        raise ValueError(f"unknown setting {unknown[0]!r} in the URL{hint}")
+    return dict(url.options)
 
 
 def open_store(url: str, client: object | None) -> Store:
@@ -99,7 +103,8 @@ def made_settings(given: Mapping[str, Any]) -> Settings:
     """Complete and check settings; TypeError, naming those there are, for one that is none."""
     unknown = sorted(set(given) - SETTING_NAMES)
     if unknown:
-        raise TypeError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(SETTING_NAMES))}")
+        hint = urls.meant(unknown[0], SETTING_NAMES) or f"; known are {', '.join(sorted(SETTING_NAMES))}"
+        raise TypeError(f"unknown setting {unknown[0]!r}{hint}")
     return Settings.make(**given)
 
 

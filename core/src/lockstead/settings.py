@@ -14,6 +14,8 @@ from lockstead.values import RENEWALS_PER_TTL, Duration, seconds
 
 TTL_MIN: Final = 1.0
 LOCK_DELAY_MAX: Final = 60.0
+MARGINS_PER_TTL: Final = 6
+"""Default abort margins in a ttl."""
 
 
 class Given(TypedDict, total=False):
@@ -100,7 +102,7 @@ class Settings:
             request_timeout=min(lives / 10, 30.0)
             if request_timeout is None
             else seconds(request_timeout, "request_timeout"),
-            abort_margin=lives / 6 if abort_margin is None else seconds(abort_margin, "abort_margin"),
+            abort_margin=lives / MARGINS_PER_TTL if abort_margin is None else seconds(abort_margin, "abort_margin"),
             drift=_number(drift, "drift"),
             backoff_min=seconds(backoff_min, "backoff_min"),
             backoff_max=seconds(backoff_max, "backoff_max"),

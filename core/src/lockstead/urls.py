@@ -11,10 +11,12 @@ from urllib.parse import quote
 from lockstead.stores.url import ELSEWHERE, has_password, opener, parse_lock, printable, query
 
 if TYPE_CHECKING:
+    from lockstead.stores.port import StoreUrl
     from lockstead.values import LeaseTicket
 
 __all__ = [
     "check_store",
+    "handed_on",
     "has_password",
     "is_elsewhere",
     "lock_url",
@@ -65,6 +67,17 @@ def of_ticket(url: str, ticket: LeaseTicket) -> str:
             head, separator, rest = place.partition("://")
             store = f"{head}{separator}{rest.partition('/')[0]}/{path}{mark}{options}"
     return lock_url(store, ticket.key) + query(parsed.options)
+
+
+def handed_on(url: StoreUrl) -> str:
+    """Give the URL of a store for a process that is started: with the user, and without any password."""
+    if url.scheme in ELSEWHERE:
+        return url.text
+    shown = printable(url)
+    scheme, who, _ = parts(url.text)
+    user = who.partition(":")[0]
+    # several hosts with a user each: which of them the rest of the URL is for, only the store knows
+    return f"{scheme}://{user}@{parts(shown)[2]}" if user and "@" not in who else shown
 
 
 def options(scheme: str) -> frozenset[str]:

@@ -78,7 +78,7 @@ def store_at(url: str) -> Place:
 
 def settings_in(parsed: StoreUrl) -> dict[str, Any]:
     """Give the settings that a URL asks for; ValueError if they are none, or do not go together."""
-    options: dict[str, Any] = opening.known_settings(parsed.options)
+    options: dict[str, Any] = opening.known_settings(parsed)
     Settings.make(**options)
     return options
 

@@ -5,6 +5,7 @@ Takes its options apart, finds the command, asks for the lock, says how it ended
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -28,8 +29,10 @@ from lockstead.errors import NotAcquired, StoreError
 from lockstead.lease import Lease
 from lockstead.lock import Client, Lock
 from lockstead.protocol.commands import TokenSource
-from lockstead.settings import Settings
+from lockstead.settings import MARGINS_PER_TTL, Settings
 from lockstead.stores import url as urls
+from lockstead.stores.port import StoreUrl
+from lockstead.urls import handed_on
 from lockstead.values import seconds
 
 GRACE: Final = 10.0
@@ -135,7 +138,7 @@ def run(
                 lease = _acquired(client.lock(target.key, **wanted), limit, conflict, began)
                 tell_unclean(lease.key, lease.predecessor)
                 tell_place(client)
-                return _hold(lease, section, limits, ticket=not no_ticket)
+                return _hold(lease, target.store, section, limits, ticket=not no_ticket)
         finally:
             section.close()
     except Interrupted as interrupted:
@@ -150,11 +153,11 @@ def _acquired(lock: Lock, limit: float | None, conflict: int, began: float) -> L
         raise Failed(conflict, str(error)) from error
 
 
-def _hold(lease: Lease, section: Section, limits: Limits, *, ticket: bool) -> int:
+def _hold(lease: Lease, store: StoreUrl, section: Section, limits: Limits, *, ticket: bool) -> int:
     name = section.arguments[0]
     lease.on_lost(lambda: section.stop(f"{lease.lost_error()}; {name} is stopped"))
     try:
-        exports = _exports(lease, ticket=ticket)
+        exports = _exports(lease, store, ticket=ticket)
     except (StoreError, NotAcquired):
         _give_back(lease, unused=True)
         raise
@@ -193,11 +196,11 @@ def _give_back(lease: Lease, *, unused: bool) -> None:
         say(f"{lease.key!r} was not given back, the ttl frees it: {error}")
 
 
-def _exports(lease: Lease, *, ticket: bool) -> dict[str, str]:
+def _exports(lease: Lease, store: StoreUrl, *, ticket: bool) -> dict[str, str]:
     """Give what the command finds in its environment; empty is unset, so that an outer lock's never shine through."""
     exports = dict.fromkeys(EXPORTED, "")
     exports["LOCKSTEAD_KEY"] = lease.key
-    exports["LOCKSTEAD_STORE"] = lease._engine.store.url
+    exports["LOCKSTEAD_STORE"] = handed_on(store)
     if lease._engine.traits.tokens is not TokenSource.NONE:
         sequencer = lease.sequencer()
         exports["LOCKSTEAD_TOKEN"] = str(sequencer.token)
@@ -231,9 +234,15 @@ def stop_limits(settings: Settings, grace: str | None) -> Limits:
     reserve = min(settings.abort_margin * RESERVE_SHARE, RESERVE_MAX)
     wanted = min(GRACE, longest) if grace is None else seconds(grace, "grace")
     if wanted > longest * (1 + 1e-9):
+        margin = math.ceil(wanted / GRACE_SHARE * 100) / 100
+        room = settings.ttl * (1 - settings.drift) - (1 + settings.max_failures) * settings.renew_every
+        advice = (
+            f"add ?abort_margin={margin:g} to the URL"
+            if margin <= room
+            else f"take a ttl of at least {math.ceil(margin * MARGINS_PER_TTL)} s, without an abort_margin in the URL"
+        )
         raise ValueError(
             f"grace is {wanted:g} s; with a ttl of {settings.ttl:g} s and an abort_margin of "
-            f"{settings.abort_margin:g} s it may be at most {longest:g} s: take a longer ttl, or add "
-            f"?abort_margin={wanted / GRACE_SHARE:g} to the URL"
+            f"{settings.abort_margin:g} s it may be at most {longest:g} s: {advice}"
         )
     return Limits(wanted, reserve)

@@ -348,7 +348,8 @@ class Engine:
         caller, now = _caller(), self.clock.now()
         if any(taker.holds(caller, now) for taker in takers):
             raise NotAcquired(
-                f"{name.key!r} is held by this very thread or task, which would wait for itself; pass its lease along",
+                f"{name.key!r} is held by this very thread or task, so the wait would never end; use the lease that it "
+                "has, or another key",
                 key=name.key,
                 holder=default_owner(),
             )

@@ -9,7 +9,7 @@ entry point group `lockstead.stores`. No error of this file repeats a URL, for t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -144,7 +144,8 @@ def opener(scheme: str) -> Opener:
     found = {entry.value: entry for entry in known if entry.name == scheme}
     if not found:
         schemes = sorted({*known.names, *OURS, *ELSEWHERE})
-        raise ValueError(f"no store has the scheme {scheme!r}{_meant(scheme, schemes)}; known: {', '.join(schemes)}")
+        hint = meant(scheme, schemes, ":")
+        raise ValueError(f"no store has the scheme {scheme!r}{hint}; known: {', '.join(schemes)}")
     if len(found) > 1:
         raise ValueError(f"several stores claim the scheme {scheme!r}: {', '.join(sorted(found))}; uninstall one")
     entry = next(iter(found.values()))
@@ -155,11 +156,12 @@ def opener(scheme: str) -> Opener:
     return loaded
 
 
-def _meant(scheme: str, schemes: list[str]) -> str:
+def meant(word: str, known: Iterable[str], mark: str = "") -> str:
+    """Give ", did you mean ...?" for a message if a known word is much like this one, else nothing."""
     from difflib import get_close_matches
 
-    close = get_close_matches(scheme, schemes, n=1)
-    return f", did you mean {close[0] + ':'!r}?" if close else ""
+    close = get_close_matches(word, sorted(known), n=1)
+    return f", did you mean {close[0] + mark!r}?" if close else ""
 
 
 def _parse(url: str, *, wants_key: bool) -> StoreUrl:
