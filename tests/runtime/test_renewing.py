@@ -55,6 +55,34 @@ def test_a_silent_store_costs_a_renewal_and_not_the_lease() -> None:
             assert lease.time_left == pytest.approx(BELIEVED)
 
 
+def test_a_renewal_at_ones_own_word_brings_the_progress_and_one_that_fails_leaves_it_to_the_next() -> None:
+    store = Faulty()
+    with Ticking(store).client as client:
+        lock = client.lock("apt", ttl=TTL, expected=60, backoff_min=0.001, backoff_max=0.002)
+
+        def shown() -> str | None:
+            held = lock.inspect()
+            return None if held is None else held.progress
+
+        with lock.acquire() as lease:
+            lease.progress("3 of 5")
+            store.before = refuse
+            with pytest.raises(StoreUnavailable):
+                lease.renew()
+            store.before = lambda _command: None
+            lease.renew()
+            assert shown() == "3 of 5"
+            store.before = refuse
+            lease.progress("4 of 5")
+            with pytest.raises(StoreUnavailable):
+                lease.renew()
+            lease.progress("5 of 5")
+            store.before = lambda _command: None
+            lease.renew()
+            assert shown() == "5 of 5"
+            assert lease._kept.progress is None
+
+
 def test_a_task_renews_likewise_and_so_does_a_member() -> None:
     store = Faulty()
 

@@ -66,8 +66,9 @@ class Lease(HeldLease):
     def renew(self) -> float:
         """Renew the lease at once, before what may block the whole interpreter; the seconds that are left then.
 
-        The keeper renews by itself; this begins a whole ttl anew. LeaseLost if the lease is not ours any more;
-        StoreUnavailable or OutcomeUnknown if the store stays silent: the lease is then held as long as it was.
+        The keeper renews by itself; this begins a whole ttl anew, and brings the progress. LeaseLost if the lease is
+        not ours any more; StoreUnavailable or OutcomeUnknown if the store stays silent: the lease is then held as long
+        as it was.
         """
         return self._converse(conversations.renew_now(self))
 

@@ -99,7 +99,7 @@ class HeldLease:
             self._raise_lost()
 
     def progress(self, text: str) -> None:
-        """Store a word on how far the work is with the next renewal, never by a write of its own."""
+        """Store a word on how far the work is with the next renewal (or `renew()`), never by a write of its own."""
         self._kept.progress = clean(str(text)[:1000])
 
     def on_lost(self, callback: Callable[[], Any]) -> None:

@@ -441,8 +441,17 @@ class Keeper:
             self._renewed(batch[at], told[at][1], outcome if is_ours else _failure(outcome))
 
     def renewal(self, kept: Kept) -> Script[Renewed | MemberRenewed | Over]:
-        """Give the script of a renewal that somebody asks for himself; `renewed` takes up what came of it."""
-        return _renewal(kept, {})
+        """Give the script of a renewal that somebody asks for himself; `renewed` takes up what came of it.
+
+        It brings the progress that is pending. If it fails or is given up, the next renewal brings that.
+        """
+        fields, progress = self._fields(kept)
+        try:
+            return (yield from _renewal(kept, fields))
+        except BaseException:
+            with self._lock:
+                _not_told(kept, progress)
+            raise
 
     def renewed(self, kept: Kept, outcome: Renewed | MemberRenewed | Over) -> None:
         """Take up a renewal that somebody asked for himself, beside one of our own that may be under way."""
@@ -454,7 +463,7 @@ class Keeper:
             now, in_flight = self._clock.now(), tenure.in_flight
             was_held = tenure.state is State.HELD
             if isinstance(outcome, StoreError):
-                kept.progress = progress if kept.progress is None else kept.progress
+                _not_told(kept, progress)
             _apply(tenure, outcome, now)
             if not is_ours:
                 tenure.in_flight = in_flight
@@ -545,6 +554,12 @@ def _renewal(kept: Kept, fields: dict[str, str]) -> Script[Renewed | MemberRenew
     if tenure.registration is None:
         return renew(tenure.lease, fields, kept.terms)
     return renew_member(tenure.lease, tenure.registration, fields, kept.terms)
+
+
+def _not_told(kept: Kept, progress: str | None) -> None:
+    """Keep the progress that a failed renewal did not bring, unless there is a newer one. Called with the lock held."""
+    if kept.progress is None:
+        kept.progress = progress
 
 
 def _failure(error: Exception) -> OutcomeUnknown:
