@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 
 from airflow_lockstead import LockedTaskGroup, locked, locked_task_group
@@ -118,6 +119,15 @@ with DAG("single", schedule=None, start_date=datetime(2024, 1, 1, tzinfo=UTC)):
     flow.override(task_id="free")()
     with LockedTaskGroup("both", lock=URL):
         locked(lock=URL + "2")(BashOperator(task_id="in", bash_command="true"))
+
+with DAG("foreign", schedule=None, start_date=datetime(2024, 1, 1, tzinfo=UTC)):
+
+    @locked(lock=f"{URL}-(1)", ttl="1m")
+    @task.external_python(python=sys.executable)
+    def elsewhere():
+        return 1
+
+    elsewhere()
 
 with DAG("shapes", schedule=None, start_date=datetime(2024, 1, 1, tzinfo=UTC)):
 

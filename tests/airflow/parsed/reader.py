@@ -53,6 +53,7 @@ def told(dag, serialized):
                 "downstream": sorted(task.downstream_task_ids),
                 "operator": read_back.get_task(task.task_id).operator_name,
                 "decorator": getattr(task, "custom_operator_name", None),
+                "source": task.get_python_source() if task.task_id == "elsewhere" else None,
                 "is_setup": task.is_setup,
                 "is_teardown": task.is_teardown,
                 "retries": task.retries,

@@ -86,7 +86,22 @@ def wrapped(cls: Any, section: Section) -> Any:
         made.operator_name = property(lambda self: SHOWN.format(super(made, self).operator_name))
         if isinstance(name := getattr(cls, "custom_operator_name", None), str):
             made.custom_operator_name = _CustomName(name)
+        if hasattr(cls, "get_python_source"):
+            made.get_python_source = _without_locked(made)
     return made
+
+
+def _without_locked(made: Any) -> Callable[[Any], str]:
+    """Return a function that gives a body's source without `@locked`, for another interpreter, which does not know it.
+
+    Airflow removes its own decorator, and runs the rest there.
+    """
+
+    def get_python_source(self: Any) -> str:
+        source: str = compat.remove_task_decorator(super(made, self).get_python_source(), "@locked")
+        return source
+
+    return get_python_source
 
 
 class _CustomName:
