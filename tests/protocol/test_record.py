@@ -10,9 +10,21 @@ from hypothesis import strategies as st
 
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import FIELDS_BYTES_MAX, Create, Extend, Read, Remove, Replace, StoreClock
-from lockstead.protocol.record import Record, Revocation, decode, encode, number, stamped
-from lockstead.reading import clean, clean_lines
-from lockstead.values import Name
+from lockstead.protocol.record import (
+    Record,
+    Revocation,
+    decode,
+    encode,
+    fitted,
+    is_ours,
+    number,
+    predecessor_text,
+    revocation_text,
+    stamped,
+)
+from lockstead.reading import RECORD_BYTES_MAX, clean, clean_lines
+from lockstead.settings import LOCK_DELAY_MAX
+from lockstead.values import DURATION_MAX, Ending, Name, Predecessor
 
 APT = Name("apt")
 FULL = Record(
@@ -183,3 +195,72 @@ def test_where_a_server_drops_records_no_expires_at_is_written_that_a_renewal_wo
     assert replaced.fields == {"acquired_at": "1000"}
     renewal = Extend(APT, {}, "1", lives=10.0)
     assert stamped(renewal, 1000.0, clock) is renewal
+
+
+def test_what_a_record_may_weigh_and_say_has_limits_that_count_themselves() -> None:
+    fields = encode(Record("a", 10.0))
+    length = sum(len(name) + len(text) for name, text in fields.items())
+    fits = {**fields, "x": "y" * (RECORD_BYTES_MAX - length - 1)}
+    assert decode(APT, fits).holder == "a"
+    with pytest.raises(StoreRefused, match="larger than 64 KiB"):
+        decode(APT, {**fits, "x": fits["x"] + "y"})
+    for name, most in (("ttl", DURATION_MAX), ("lock_delay", LOCK_DELAY_MAX)):
+        for value in (0.0, 0.5, most):
+            assert getattr(decode(APT, {**fields, name: number(value)}), name) == value
+        with pytest.raises(StoreRefused, match=f"{name} is"):
+            decode(APT, {**fields, name: number(most + 1)})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("pid", str(2**31 - 1), 2**31 - 1),
+        ("pid", str(2**31), None),
+        ("expected", "0", 0.0),
+        ("expected", "0.5", 0.5),
+        ("expected", "-1", None),
+        ("expected", number(DURATION_MAX), DURATION_MAX),
+        ("expected", number(DURATION_MAX + 1), None),
+    ],
+)
+def test_what_is_for_people_alone_and_out_of_bounds_is_left_out(name: str, text: str, said: float | None) -> None:
+    assert getattr(decode(APT, {**encode(Record("a", 10.0)), name: text}), name) == said
+
+
+def test_what_another_program_wrote_is_kept_for_people_and_its_revocation_is_ours_alone() -> None:
+    fields = {"identity": "gem", "expires_at": "5", "x": "y", "revoked": revocation_text(Revocation("op", "why"))}
+    read = decode(APT, fields, foreign=True)
+    assert (read.holder, read.owner, read.labels, read.unknown) == ("gem", "gem", {"x": "y"}, fields)
+    assert read.revoked == Revocation("op", "why")
+    assert decode(APT, {**fields, "revoked": "no"}, foreign=True).revoked is None
+    del fields["revoked"]
+    assert decode(APT, fields, foreign=True).revoked is None
+
+
+def test_ours_is_what_bears_a_version_that_is_read_here() -> None:
+    said = {version: is_ours({"v": version}) for version in ("0", "1", "1.7", "2", "one", "")}
+    assert said == {"0": True, "1": True, "1.7": True, "2": False, "one": False, "": False}
+    assert not is_ours({})
+
+
+def test_texts_within_a_record_are_written_as_they_are_and_without_blanks() -> None:
+    assert revocation_text(Revocation("ö", "wäre")) == '{"by":"ö","reason":"wäre"}'
+    before = predecessor_text(Predecessor(Ending.EXPIRED, "ö", "ö/1"))
+    assert before == f'{{"ending":"{Ending.EXPIRED.value}","owner":"ö","holder":"ö/1"}}'
+    numbers = {1.000001: "1.000001", 1.00001: "1.00001", 10.0: "10", 0.25: "0.25", 0.0: "0"}
+    assert {value: number(value) for value in numbers} == numbers
+
+
+def test_what_is_cut_is_cut_to_the_byte_and_what_fits_is_left_whole() -> None:
+    room = FIELDS_BYTES_MAX - 256
+    fields = {"v": "1", "identity": "a", "backtrace": "b", "purpose": "p"}
+    fields["backtrace"] += "b" * (room - size(fields))
+    assert fitted(dict(fields)) == fields
+    longer = {**fields, "backtrace": fields["backtrace"] + "b"}
+    cut = fitted(dict(longer))
+    assert size(cut) == room
+    assert (cut["backtrace"][-1], cut["purpose"]) == ("…", "p")
+    labels = {**fields, "backtrace": "b", "labels": "{}" * room}
+    assert fitted(labels) == {"v": "1", "identity": "a", "purpose": "p"}, "half of a JSON text says nothing"
+    wide = {"v": "1", "identity": "a", "purpose": "😀" * (room // 4)}
+    assert size(fitted(wide)) <= room

@@ -6,17 +6,30 @@ import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown
 from lockstead.protocol.book import BOOK_ENTRIES_MAX, Book, Reading
-from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Pause, Read, Reply, Snapshot
+from lockstead.protocol.commands import (
+    Absent,
+    Conflict,
+    Create,
+    Extend,
+    List,
+    OutOfTime,
+    Pause,
+    Read,
+    Reply,
+    Snapshot,
+)
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.lifecycle import Duty, Tenure
-from lockstead.protocol.members import Attached, _is_ample, drain, renew_member
-from lockstead.protocol.release import Outcome, give_back, may_remove_after_loss, release
+from lockstead.protocol.members import LATE_LOOKS_MAX, Attached, _is_ample, drain, renew_member, withdraw
+from lockstead.protocol.predecessor import unused
+from lockstead.protocol.record import Record, Revocation, revocation_text
+from lockstead.protocol.release import Had, Outcome, audit, give_back, may_remove_after_loss, release, sweep
 from lockstead.protocol.renew import Over, extensible, renew
 from lockstead.protocol.terms import LeaseId
 from lockstead.protocol.waiting import until_free
 from lockstead.settings import Settings
 from lockstead.testing.simulation.store import DATED, NONE
-from lockstead.values import Name, Sequencer, Space
+from lockstead.values import Ending, Name, Predecessor, Sequencer, Space
 from tests.protocol.bench import APT, Bench, Session
 
 
@@ -322,3 +335,114 @@ def test_a_record_shows_its_age_only_by_a_clock_that_was_not_set_and_is_not_behi
     terms.book.readings[APT.key] = Reading(100.0, 0.0, 0.0, set_at=90.0)
     assert terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=90.0, store_now=100.0))
     assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=89.0, store_now=100.0))
+
+
+def test_a_member_extends_what_was_renewed_since_it_looked_but_has_little_time_left() -> None:
+    bench = Bench(ttl=100)
+    lease, terms = bench.granted("a").lease, bench.terms()
+    joined = bench.joined(lease, "m", terms)
+    bench.now += 1
+    bench.store.perform(Extend(APT, {"progress": "half"}, lease.incarnation))
+    revision = bench.store.perform(Read(APT)).revision
+    bench.now += 95
+    renewed = bench.session(renew_member(lease, joined.registration, {}, terms)).run()
+    assert bench.store.perform(Read(APT)).revision != revision
+    assert renewed.record_deadline == pytest.approx(bench.now + 100, abs=1)
+
+
+def test_a_member_says_whether_it_saw_the_lease_closing() -> None:
+    bench = Bench(ttl=100)
+    lease, terms = bench.granted("a").lease, bench.terms()
+    joined = bench.joined(lease, "m", terms)
+
+    def renewing(fields: dict[str, str]) -> Session:
+        return bench.session(renew_member(lease, joined.registration, fields, terms))
+
+    assert renewing({}).run().closing is False
+    assert renewing({"progress": "half"}).run().closing is False
+    session = renewing({"progress": "all"}).commit().commit()
+    session.expect(Extend)
+    bench.store.perform(Extend(APT, {"closing": "1"}, lease.incarnation))
+    assert session.run().closing is True
+    assert renewing({}).run().closing is True
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_withdrawal_without_an_answer_is_our_work_only_until_the_deadline(is_late: bool) -> None:
+    bench = Bench()
+    registration = bench.joined(bench.granted("a").lease, "m").registration
+    session = bench.session(withdraw(registration, bench.terms(), ours_until=bench.now + 5))
+    session.lose(1.0).wait(6.0 if is_late else 1.0)
+    assert session.run() is not is_late
+
+
+def test_a_drain_that_has_no_time_left_proves_nobody_gone() -> None:
+    bench = Bench()
+    session = bench.session(drain(bench.granted("a").lease, bench.terms(), bound_at=bench.now + 60, salt="s"))
+    session.expect(List)
+    assert session.unsent(error=OutOfTime("no time")).outcome is False
+
+
+def test_who_is_found_dead_after_the_bound_of_a_drain_is_followed_by_so_many_looks_and_no_more() -> None:
+    bench = Bench(ttl=10)
+    lease, terms = bench.granted("a").lease, bench.terms()
+    session = bench.session(drain(lease, terms, bound_at=bench.now + 11, salt="s"))
+    lists = 0
+    for number in range(20):
+        name = bench.joined(lease, f"m{number}").registration.name
+        bench.now += 11
+        lists += 1
+        session.expect(List)
+        session.commit()
+        while not session.is_over and not isinstance(session.command, List):
+            session.commit()
+        assert isinstance(bench.store.perform(Read(name)), Absent)
+        if session.is_over:
+            break
+    assert (session.outcome, lists) == (False, LATE_LOOKS_MAX + 1)
+
+
+def test_what_is_left_under_a_key_is_over_at_once_for_other_programs() -> None:
+    before = Predecessor(Ending.EXPIRED, "a", "a/1")
+    command = unused(APT, "7", before, Bench().terms())
+    assert isinstance(command, Extend)
+    assert 0 < command.lives < 0.1
+
+
+def test_who_renews_now_and_then_learns_what_it_has() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    record = bench.session(extensible(lease, bench.terms())).run()
+    assert isinstance(record, Record)
+    assert record.holder == "a"
+    bench.store.erase(APT)
+    assert bench.session(extensible(lease, bench.terms())).run() == Over(LossReason.GONE)
+
+
+def test_a_refused_renewal_of_what_is_gone_is_a_loss() -> None:
+    bench = Bench()
+    session = bench.session(renew(bench.granted("a").lease, {}, bench.terms())).answer(Conflict())
+    bench.store.erase(APT)
+    assert session.commit().outcome == Over(LossReason.GONE)
+
+
+def test_a_loss_to_a_lease_that_was_broken_since_names_its_holder_and_not_the_operator() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    said = revocation_text(Revocation("op", "stuck"))
+    bench.store.perform(Extend(APT, {"identity": "b/1", "owner": "bea", "revoked": said}, lease.incarnation))
+    assert bench.session(renew(lease, {}, bench.terms())).run() == Over(LossReason.TAKEN, "bea")
+
+
+def test_a_sweep_takes_a_lease_for_a_clean_one_unless_it_is_told_that_it_was_lost() -> None:
+    bench = Bench()
+    lease = bench.granted("a").lease
+    assert bench.session(sweep(APT, "a", bench.terms(), Had(lease.incarnation))).run() is True
+    assert bench.standing() is None
+
+
+def test_an_audit_entry_is_no_lock_so_it_does_not_live_and_is_never_dropped() -> None:
+    session = Bench().session(audit(APT, "1", {"by": "op"}))
+    created = session.expect(Create)
+    assert (created.lives, created.stands, created.renew_every) == (0.0, 0.0, 0.0)
+    assert session.commit().outcome is True

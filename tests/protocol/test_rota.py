@@ -101,3 +101,23 @@ def test_a_rota_gives_out_exactly_what_is_due(steps: list[tuple[int, str, float]
     given = {id(one) for one in rota.due(100.0)}
     assert given == {id(all_of_them[number]) for number in due}
     assert len(rota) == len(planned - due)
+
+
+def test_what_stays_is_due_in_order_after_most_were_dropped_and_nothing_after_all_were() -> None:
+    rota = Rota()
+    tenures = [tenure(float(number * 37 % 200)) for number in range(200)]
+    for one in tenures:
+        rota.plan(one)
+    stay = tenures[::6]
+    for one in tenures:
+        if one not in stay:
+            rota.drop(one)
+    assert len(rota._heap) < len(tenures), "the heap was made anew"
+    for one in sorted(stay, key=Tenure.wake_at):
+        assert rota.wake_at() == one.wake_at()
+        assert rota.due(one.wake_at()) == [one]
+    for one in tenures:
+        rota.plan(one)
+    for one in tenures:
+        rota.drop(one)
+    assert (len(rota), rota.wake_at()) == (0, NEVER)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
-from lockstead.protocol.commands import Absent, Pause, Paused, Read, Reply, Snapshot, StoreClock, Traits
+from lockstead.protocol.commands import Absent, OutOfTime, Pause, Paused, Read, Reply, Snapshot, StoreClock, Traits
 from lockstead.protocol.expiry import FOREIGN_ALLOWANCE
 from lockstead.protocol.release import Sight
 from lockstead.protocol.terms import Terms
@@ -204,3 +204,41 @@ def test_a_store_that_is_down_is_waited_out_and_raised_only_at_the_end(error: St
 def test_h24_a_record_that_cannot_be_read_is_never_free() -> None:
     with pytest.raises(StoreRefused, match="has version 2"):
         Talk().run(lambda _now: seen({**OURS, "v": "2"}, age=9000))
+
+
+def test_the_last_look_that_there_is_no_time_for_leaves_what_was_seen_before() -> None:
+    found = Talk(limit=20).run(lambda now: seen() if now < 20 else OutOfTime("no time"))
+    assert found.sight is not None
+    assert not found.is_free
+
+
+def test_a_wait_that_ends_with_a_pause_looks_once_more_and_is_over() -> None:
+    talk = Talk(limit=0.125, backoff_min=0.125)
+    talk.run(lambda _now: seen())
+    assert [type(command) for command in talk.commands] == [Read, Pause, Read]
+
+
+def test_who_waits_hears_of_a_change_while_somebody_holds_the_key_and_not_while_the_store_is_down() -> None:
+    talk = Talk()
+    talk.run(lambda now: seen() if now < 1 else StoreUnavailable("down") if now < 20 else Absent())
+    pauses = [command for command in talk.commands if isinstance(command, Pause)]
+    assert (pauses[0].heeds, pauses[-1].heeds) == (True, False)
+
+
+def test_pauses_grow_anew_after_a_change() -> None:
+    script = until_free(
+        APT, Terms(NO_CLOCK, Settings.make()), gives_up_at=None, tries_once=False, on_wait=lambda _: None
+    )
+    next(script)
+    longest, now = [], 0.0
+    for changed in (False, False, True, False):
+        pause = script.send(Reply(seen(age=None), now, now))
+        assert isinstance(pause, Pause)
+        longest.append(pause.at_most)
+        now += pause.at_most
+        script.send(Reply(Paused(pause.at_most, changed), now, now))
+    assert longest[0] == longest[3] < longest[1] < longest[2]
+
+
+def test_a_record_that_its_holder_ended_shows_a_free_key_and_nobody() -> None:
+    assert Talk().run(lambda _now: seen({**OURS, "ended": "1"})) == Found(None, is_free=True)

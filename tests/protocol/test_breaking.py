@@ -1,0 +1,242 @@
+"""What an operator sees and breaks, what a break leaves behind, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused
+from lockstead.protocol.commands import Absent, Conflict, Create, Extend, Pause, Read, Remove, Replace
+from lockstead.protocol.expiry import FOREIGN_ALLOWANCE
+from lockstead.protocol.members import drain
+from lockstead.protocol.record import Record, Revocation, decode, encode
+from lockstead.protocol.release import Broken, Had, Outcome, audit_entry, break_lease, end, look, sweep
+from lockstead.protocol.renew import renew
+from lockstead.testing.simulation.store import NONE, SHARED
+from tests.protocol.bench import APT, Bench, Session
+
+OPERATOR = Revocation("op", "stuck")
+FOREIGN = replace(SHARED, foreign=True)
+
+
+def breaking(bench: Bench, *, now: bool, incarnation: str | None = None) -> Session:
+    script = break_lease(APT, OPERATOR, bench.terms(), now=now, incarnation=incarnation, salt="s")
+    return bench.session(script)
+
+
+def put(bench: Bench, fields: dict[str, str]) -> None:
+    bench.store.perform(Create(APT, fields))
+
+
+def sees(bench: Bench) -> Any:
+    return bench.session(look(APT, bench.terms())).run()
+
+
+@pytest.mark.parametrize("now", [False, True])
+def test_a_break_says_what_was_done_and_for_how_long_the_old_holder_may_believe(now: bool) -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    session = breaking(bench, now=now).commit()
+    if now:
+        assert 0 < session.expect(Extend).lives < 0.01, "other programs find it expired at once"
+    broken = session.run()
+    assert isinstance(broken, Broken)
+    assert (broken.revoked, broken.removed, broken.record.holder) == (not now, now, "a")
+    assert broken.believed_for == pytest.approx(10, abs=0.2)
+    standing = bench.standing()
+    assert standing is not None
+    left = decode(APT, standing.fields)
+    assert (left.revoked, left.ended) == (OPERATOR, now)
+    assert bench.session(renew(lease, {}, bench.terms())).run().reason is LossReason.REVOKED
+
+
+@pytest.mark.parametrize("now", [False, True])
+@pytest.mark.parametrize("lock_delay", [0.0, 5.0])
+def test_a_break_breaks_nothing_that_is_free_or_another_incarnation_or_gone_meanwhile(
+    now: bool, lock_delay: float
+) -> None:
+    bench = Bench(ttl=10, lock_delay=lock_delay)
+    assert breaking(bench, now=now).run() is None
+    lease = bench.granted("a").lease
+    assert breaking(bench, now=now, incarnation=f"{lease.incarnation}0").run() is None
+    meanwhile = breaking(bench, now=now).commit()
+    bench.store.erase(APT)
+    assert meanwhile.run() is None
+    bench.granted("b")
+    standing = bench.standing()
+    assert standing is not None
+    bench.store.perform(Extend(APT, {"ended": "1"}, standing.incarnation))
+    assert breaking(bench, now=now).run() is None
+
+
+def test_what_nobody_can_read_is_removed_and_only_at_once_and_only_if_it_is_ours() -> None:
+    damaged = {**encode(Record("a", 10.0)), "ttl": "soon"}
+    bench = Bench()
+    put(bench, damaged)
+    with pytest.raises(StoreRefused, match="is damaged"):
+        breaking(bench, now=False).run()
+    session = breaking(bench, now=True).commit()
+    session.expect(Remove)
+    broken = session.run()
+    assert (broken.removed, broken.record.holder, broken.believed_for) == (True, "a", None)
+    assert bench.standing() is None
+    for version in ("2", "theirs", None):
+        others = Bench()
+        put(others, {name: text for name, text in {**damaged, "v": version}.items() if text is not None})
+        with pytest.raises(StoreRefused):
+            breaking(others, now=True).run()
+        assert others.standing() is not None
+
+
+def test_the_lock_of_another_program_is_removed_and_not_written_to_if_it_is_broken_at_once() -> None:
+    bench = Bench(FOREIGN)
+    put(bench, {"identity": "gem", "expires_at": "5"})
+    session = breaking(bench, now=True).commit()
+    session.expect(Remove)
+    assert session.run().removed
+    assert bench.standing() is None
+
+
+def test_a_tombstone_says_whose_it_was_and_who_broke_it_and_stands_for_the_delay() -> None:
+    bench = Bench(ttl=10, lock_delay=0.5)
+    bench.granted("a/1", owner="a")
+    session = breaking(bench, now=True).commit()
+    assert session.expect(Replace).lives == 0.5
+    broken = session.run()
+    assert (broken.revoked, broken.removed) == (False, True)
+    standing = bench.standing()
+    assert standing is not None
+    tomb = decode(APT, standing.fields)
+    assert (tomb.tombstone, tomb.owner, tomb.revoked, tomb.holder) == (True, "a", OPERATOR, "tombstone/s")
+
+
+def test_a_lease_that_is_renewed_under_the_operators_eyes_is_entombed_all_the_same_but_no_other() -> None:
+    bench = Bench(ttl=10, lock_delay=5)
+    lease = bench.granted("a").lease
+    session = breaking(bench, now=True).commit()
+    bench.session(renew(lease, {}, bench.terms())).run()
+    session.commit().expect(Read)
+    assert session.run().removed
+    assert bench.holder == "tombstone/s"
+    other = Bench(ttl=10, lock_delay=5)
+    other.granted("a")
+    session = breaking(other, now=True).commit()
+    other.store.erase(APT)
+    other.granted("b")
+    session.commit().expect(Read)
+    assert session.run() is None
+    assert other.holder == "b"
+
+
+@pytest.mark.parametrize("answer", [Absent(), Conflict()])
+def test_a_break_that_the_store_did_not_carry_out_is_none(answer: Any) -> None:
+    bench = Bench()
+    bench.granted("a")
+    for now in (False, True):
+        assert breaking(bench, now=now).commit().answer(answer).outcome is None
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_an_audit_entry_says_who_broke_what_and_when(removed: bool) -> None:
+    bench = Bench()
+    put(bench, encode(Record("a/1", 10.0, owner="a", token=7)))
+    seen = replace(bench.store.perform(Read(APT)), token=9)
+    broken = Broken(decode(APT, seen.fields), seen, not removed, removed, None)
+    part, entry = audit_entry(broken, OPERATOR, 12.5, "n")
+    assert part == "00000000012500-n"
+    assert entry == {
+        "at": "12.5",
+        "by": "op",
+        "reason": "stuck",
+        "what": "removed" if removed else "revoked",
+        "holder": "a/1",
+        "owner": "a",
+        "incarnation": seen.incarnation,
+        "token": "7",
+    }
+    native = replace(broken, record=replace(broken.record, token=None))
+    assert audit_entry(native, OPERATOR, 12.5, "n")[1]["token"] == "9"
+    neither = replace(native, seen=replace(seen, token=None))
+    assert "token" not in audit_entry(neither, OPERATOR, 12.5, "n")[1]
+
+
+def test_a_look_says_whether_a_record_is_over() -> None:
+    bench = Bench(ttl=10)
+    assert sees(bench) is None
+    bench.granted("a")
+    assert (sees(bench).age, sees(bench).is_expired) == (0.0, False)
+    bench.now += 9
+    assert (sees(bench).age, sees(bench).is_expired) == (9.0, False)
+    bench.now += 2
+    assert (sees(bench).age, sees(bench).is_expired) == (11.0, True)
+    for traits in (SHARED, NONE):
+        shown = Bench(traits, ttl=10)
+        shown.granted("a")
+        dead = shown.session(look(APT, shown.terms()))
+        dead.answer(replace(shown.store.perform(Read(APT)), dead=True))
+        assert dead.outcome.is_expired
+
+
+def test_a_look_judges_other_programs_by_what_they_say_and_else_by_the_ttl_that_is_assumed() -> None:
+    for expires_in, assumed, is_expired in (
+        (-FOREIGN_ALLOWANCE - 1, None, True),
+        (-FOREIGN_ALLOWANCE + 1, None, False),
+        (500.0, 1.0, False),
+        (None, 1.0, True),
+        (None, 500.0, False),
+        (None, None, False),
+    ):
+        bench = Bench(FOREIGN, assume_ttl=assumed)
+        said = {} if expires_in is None else {"expires_at": str(bench.now + 50 + expires_in)}
+        put(bench, {"identity": "gem", **said})
+        bench.now += 50
+        assert sees(bench).is_expired is is_expired, (expires_in, assumed)
+
+
+def test_what_ends_a_lease_in_its_record_is_asked_again_some_times_and_then_raised() -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    session = bench.session(end(lease, bench.terms()))
+    assert 0 < session.expect(Extend).lives < 0.01
+    for _ in range(3):
+        session.late()
+        session.expect(Pause)
+        session.wait()
+        session.expect(Extend)
+    with pytest.raises(OutcomeUnknown):
+        session.late()
+    assert bench.session(end(lease, bench.terms())).run() is Outcome.ENDED
+    assert bench.session(end(replace(lease, incarnation="0"), bench.terms())).run() is Outcome.NOT_OURS
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_sweep_removes_what_was_given_back_and_marks_what_was_lost(is_clean: bool) -> None:
+    bench = Bench(ttl=10)
+    lease = bench.granted("a").lease
+    session = bench.session(sweep(APT, "a", bench.terms(), Had(lease.incarnation, is_clean=is_clean))).commit()
+    if is_clean:
+        session.expect(Remove)
+    else:
+        assert 0 < session.expect(Extend).lives < 0.01
+    assert session.run() is True
+    assert (bench.standing() is None) is is_clean
+
+
+def test_a_drain_waits_for_the_members_of_the_owner_that_is_asked_for_and_for_what_it_cannot_read() -> None:
+    bench = Bench(ttl=1000)
+    lease = bench.granted("a").lease
+    bench.joined(lease, "m1")
+    registration = bench.joined(lease, "m2").registration
+
+    def is_empty(whose: str) -> bool:
+        script = drain(lease, bench.terms(), bound_at=bench.now, salt="s", whose=lambda owner: owner == whose)
+        empty: bool = bench.session(script).run()
+        return empty
+
+    assert [is_empty(whose) for whose in ("m1", "m2", "m3")] == [False, False, True]
+    bench.store.perform(Extend(registration.name, {"owner": ""}, registration.incarnation))
+    assert not is_empty("m2"), "without an owner, its holder says whose it is"
+    bench.store.perform(Extend(registration.name, {"ttl": "soon"}, registration.incarnation))
+    assert not is_empty("m3")
