@@ -103,13 +103,14 @@ def test_a_tombstone_says_whose_it_was_and_who_broke_it_and_stands_for_the_delay
     bench = Bench(ttl=10, lock_delay=0.5)
     bench.granted("a/1", owner="a")
     session = breaking(bench, now=True).commit()
-    assert session.expect(Replace).lives == 0.5
+    tomb = session.expect(Replace)
+    assert (tomb.lives, tomb.stands) == (0.5, bench.terms().stands(0.5))
     broken = session.run()
     assert (broken.revoked, broken.removed) == (False, True)
     standing = bench.standing()
     assert standing is not None
-    tomb = decode(APT, standing.fields)
-    assert (tomb.tombstone, tomb.owner, tomb.revoked, tomb.holder) == (True, "a", OPERATOR, "tombstone/s")
+    left = decode(APT, standing.fields)
+    assert (left.tombstone, left.owner, left.revoked, left.holder) == (True, "a", OPERATOR, "tombstone/s")
 
 
 def test_a_lease_that_is_renewed_under_the_operators_eyes_is_entombed_all_the_same_but_no_other() -> None:

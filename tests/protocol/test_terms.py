@@ -8,7 +8,17 @@ import pytest
 
 from lockstead.errors import StoreRefused
 from lockstead.protocol.book import Look
-from lockstead.protocol.commands import Absent, Conflict, Create, Extend, Reply, Snapshot, Traits
+from lockstead.protocol.commands import (
+    Absent,
+    Conflict,
+    Create,
+    Extend,
+    Reply,
+    Snapshot,
+    StoreClock,
+    TokenSource,
+    Traits,
+)
 from lockstead.protocol.terms import draw
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import Name, Space
@@ -93,3 +103,9 @@ def test_a_companion_that_somebody_else_creates_meanwhile_is_moved_like_any_othe
     terms.book.is_calibrated = False
     assert isinstance(bench.session(draw("apt", "t", terms)).run(), Snapshot)
     assert terms.book.is_calibrated
+
+
+def test_a_store_promises_nothing_that_it_does_not_state() -> None:
+    bare = Traits("other", "none", StoreClock.NONE, TokenSource.NONE)
+    assert (bare.granularity, bare.date_step, bare.pace, bare.ttl_recommended) == (0.0, 0.0, 0.0, 1.0)
+    assert (bare.foreign, bare.wakes) == (False, False)

@@ -332,14 +332,13 @@ def break_lease(
     seen = reply.answer
     if isinstance(seen, Absent) or (incarnation is not None and seen.incarnation != incarnation):
         return None
-    is_readable = True
     try:
         record = terms.decode(name, seen)
     except StoreRefused:
         if not now or not is_ours(seen.fields):
             raise
         # nobody can read it, so nobody can be told: removing it is all that an operator can do
-        record, is_readable = Record(holder=seen.fields.get("identity", ""), ttl=None), False
+        record = Record(holder=seen.fields.get("identity", ""), ttl=None)
     if record.ended:
         return None
     if not now:
@@ -352,17 +351,17 @@ def break_lease(
         return Broken(record, seen, True, False, _believed_for(record, terms)) if done else None
     if record.lock_delay > 0:
         return (yield from _entomb(name, seen, record, revoked, terms, salt))
-    if not (yield from _cut_off(name, seen, record if is_readable else None, revoked)):
+    if not (yield from _cut_off(name, seen, record, revoked)):
         return None
     return Broken(record, seen, False, True, _believed_for(record, terms))
 
 
 def _cut_off(
-    name: Name, seen: Snapshot, record: Record | None, revoked: Revocation, revision: str | None = None
+    name: Name, seen: Snapshot, record: Record, revoked: Revocation, revision: str | None = None
 ) -> Script[bool]:
     """End the incarnation that was seen (in that revision, where given); remove it where nobody can be told of it."""
     gone: Reply[Any]
-    if record is not None and not record.is_foreign:
+    if not record.is_foreign:
         fields = {"revoked": revocation_text(revoked), **ENDED}
         gone = yield from ask(Extend(name, fields, seen.incarnation, revision, lives=ENDED_LIVES))
     else:
