@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, Param, Variable, task
 from airflow.sdk.exceptions import AirflowFailException
@@ -110,7 +110,7 @@ def publishing(dag_id: str) -> DAG:
 
 def _lease() -> lockstead.Lease:
     """Give the lease that this body runs under."""
-    return cast(lockstead.Lease, lockstead.current_lease())
+    return lockstead.current_lease()
 
 
 @contextmanager

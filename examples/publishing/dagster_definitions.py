@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -88,7 +88,7 @@ def repository(kind: str) -> dg.AssetsDefinition:
         context: dg.OpExecutionContext, staged: list[str], publisher: Publisher, order: Order
     ) -> dg.Output[int]:
         """Publish what was staged, under the lock of the repository; the number of its version."""
-        lease = cast(lockstead.Lease, lockstead.current_lease())
+        lease = lockstead.current_lease()
         with publisher.steps(context, kind, order) as steps:
             fenced = steps.fence(lease)
             built = steps.build(lease, staged, fenced)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from prefect import flow, get_run_logger, task
 from prefect.automations import Automation
@@ -150,7 +150,7 @@ def deploy(pool: str) -> None:
 
 def _lease() -> lockstead.Lease:
     """Give the lease that this body runs under."""
-    return cast(lockstead.Lease, lockstead.current_lease())
+    return lockstead.current_lease()
 
 
 def _steps(kind: str, run: str, pace: dict[str, float], packages: list[str] | None = None) -> Steps:

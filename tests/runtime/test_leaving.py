@@ -323,6 +323,9 @@ def test_current_lease_is_the_innermost_and_an_error_without_one(client: Client)
     with client.lock("a").hold() as outer:
         with client.lock("b").hold() as inner:
             assert lockstead.current_lease() is inner
+            assert lockstead.current_lease(lockstead.Lease) is inner
+            with pytest.raises(TypeError, match="is of the type Lease, not AsyncLease"):
+                lockstead.current_lease(lockstead.AsyncLease)
         assert lockstead.current_lease() is outer
     with pytest.raises(LookupError):
         lockstead.current_lease()

@@ -20,8 +20,12 @@ import lockstead
 from lockstead import FenceGuard, LeaseLost, Lock, Sequencer, Settings, opening
 from lockstead.stores import url
 from lockstead.stores.memory import MemoryStore
+from tests.pages import blocks, program, wrapper_of
 
 ROOT = Path(__file__).parents[2]
+
+TYPED = ["README.md", "core/README.md", "docs/getting-started.md", "docs/stores/memory.md"]
+"""Pages whose Python people copy into programs that a type checker reads."""
 
 
 def python(script: str) -> str:
@@ -138,7 +142,8 @@ def test_the_surface_is_typed(tmp_path: Path) -> None:
         with lock.hold() as lease:
             reveal_type(lease.sequencer().token)
         reveal_type(lock.inspect())
-        reveal_type(lockstead.current_lease().is_held)
+        reveal_type(lockstead.current_lease().sequencer().token)
+        reveal_type(lockstead.current_lease(lockstead.AsyncLease))
         work("no", name="")
         lockstead.Lock("memory:#apt", ttk=5)
         lockstead.AsyncLock("memory:#apt", ttl=[])
@@ -147,8 +152,14 @@ def test_the_surface_is_typed(tmp_path: Path) -> None:
         lock.acquire(blocking=False)
         """)
     )
-    told, errors, code = api.run([str(script), "--strict", "--no-incremental", "--cache-dir", str(tmp_path / "cache")])
+    pages = [tmp_path / f"page_{number}.py" for number in range(len(TYPED))]
+    for page, file in zip(TYPED, pages, strict=True):
+        shown = [block for block in blocks(page) if block.tag == "python" and wrapper_of(block) is None]
+        file.write_text(program(shown), "utf-8")
+    files = [str(file) for file in (script, *pages)]
+    told, errors, code = api.run([*files, "--strict", "--no-incremental", "--cache-dir", str(tmp_path / "cache")])
     assert errors == ""
+    assert [line for line in told.splitlines() if "page_" in line] == []
     revealed = [line.split('"')[1] for line in told.splitlines() if "Revealed type" in line]
     assert revealed == [
         "str",
@@ -157,7 +168,8 @@ def test_the_surface_is_typed(tmp_path: Path) -> None:
         "lockstead.lease.Lease | None",
         "int",
         "lockstead.holding.Holding | None",
-        "bool",
+        "int",
+        "lockstead.aio_lease.AsyncLease",
     ]
     errors_found = [line.rpartition("[")[2] for line in told.splitlines() if " error: " in line]
     assert errors_found == [

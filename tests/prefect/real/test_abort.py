@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from prefect import Flow, Task, flow, get_client, task
 
-from lockstead import FenceGuard, Lease, LeaseLost, Lock, RowFloor, current_lease
+from lockstead import AsyncLease, FenceGuard, Lease, LeaseLost, Lock, RowFloor, current_lease
 from prefect_lockstead import locked
 from tests.servers.prefect import PrefectServer
 
@@ -158,11 +158,11 @@ def test_retries_take_a_fresh_lease_with_a_higher_token_and_the_last_is_named(
     body = sleeper(thief, [], is_async=is_async)
 
     def attempt() -> None:
-        tokens.append(current_lease().sequencer().token)  # type: ignore[union-attr]
+        tokens.append(current_lease().sequencer().token)
         body()
 
     async def aattempt() -> None:
-        tokens.append((await current_lease().sequencer()).token)  # type: ignore[misc]
+        tokens.append((await current_lease(AsyncLease).sequencer()).token)
         await body()
 
     def hook(of: Any, run: Any, state: Any) -> None:
