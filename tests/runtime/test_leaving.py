@@ -289,6 +289,19 @@ def test_a_dropped_lease_is_told_and_no_longer_renewed(client: Client, store: Fa
     assert store.count(Remove) == 0
 
 
+def test_leases_that_were_dropped_leave_nothing_in_memory_and_those_that_are_held_are_still_known(
+    client: Client,
+) -> None:
+    kept = [client.lock(f"kept-{number}", ttl=60).acquire() for number in range(5)]
+    for number in range(1000):
+        client.lock(f"dropped-{number}", ttl=60).acquire()
+    gc.collect()
+    assert len(client._engine._takers) < 200
+    for lease in kept:
+        with pytest.raises(NotAcquired, match="this very thread"):
+            client.lock(lease.key, ttl=60).acquire()
+
+
 def test_a_thread_may_ask_again_for_what_it_dropped_or_lost(client: Client) -> None:
     lock = client.lock("apt", ttl=3)
     lease = lock.acquire()

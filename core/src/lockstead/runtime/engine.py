@@ -49,6 +49,8 @@ LEAVE_AGAIN_MAX: Final = 30.0
 WATCHES_MAX: Final = 64
 """Keys that awaiting callers watch in threads at once, where the store can watch; those beyond poll."""
 
+TAKERS_MIN: Final = 64
+"""Keys with a lease of this process from which on leases that were dropped are looked for."""
 
 LESS: Final = "less than a second"
 
@@ -104,6 +106,7 @@ class Engine:
         self.watches = Workers("lockstead-watch", WATCHES_MAX)
         self._lock = threading.Lock()
         self._takers: dict[str, list[Taker]] = {}
+        self._takers_max = TAKERS_MIN
         # whose settings were written last, and what they say in every record: a lock is asked for again and again
         self._owner = default_owner()
         self._drafted: tuple[Settings, str, dict[str, str]] | None = None
@@ -324,9 +327,13 @@ class Engine:
         key = kept.tenure.lease.name.key
         taker = Taker(key, weakref.ref(_caller()), weakref.ref(kept), kept.tenure)
         with self._lock:
-            # a lease that was dropped is never given back, so it goes here
+            # a lease that was dropped is never given back, so it goes here, or with all of its kind
             others = self._takers.get(key, ())
             self._takers[key] = [taker, *(one for one in others if one.tenure.state is State.HELD)]
+            if len(self._takers) > self._takers_max:
+                living = {name: [one for one in ours if one.kept() is not None] for name, ours in self._takers.items()}
+                self._takers = {name: left for name, left in living.items() if left}
+                self._takers_max = max(TAKERS_MIN, 2 * len(self._takers))
         return taker
 
     def gave_back(self, taker: Taker) -> None:
