@@ -9,7 +9,8 @@ that is lost ends the section, and the section's own retry takes another. What t
 decides what hangs on what.
 
 Settings of the processes: PUBLISHING_REPO (`gs://bucket/prefix`), PUBLISHING_SECRET_KEY (OpenPGP, ASCII armor),
-PUBLISHING_TTL (seconds, or "5m"), PUBLISHING_LOCKS (the URL of a store, if the locks are not to be in the bucket).
+PUBLISHING_TTL (seconds, or "5m"), PUBLISHING_LOCKS (the URL of a store without a password, if the locks are not to be
+in the bucket).
 
     python -m examples.publishing.prefect_flow FILES...       runs the first flow in this process
     python -m examples.publishing.prefect_flow --deploy POOL  deploys both by their entrypoints, for workers of a pool

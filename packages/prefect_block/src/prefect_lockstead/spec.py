@@ -25,10 +25,10 @@ TEXTS: Final = ("lock", "block", "purpose")
 class LockSpec:
     """One lock as its flow or task names it. Durations become seconds. ValueError or TypeError with one line otherwise.
 
-    lock: the lock's URL; or block: the name of a saved block. Both, and purpose, may be templates of the parameters.
-    ttl None: what the URL or the block says, or 300 s. timeout None: wait for ever. on_unclean: what to do if the
-    holder before did not end cleanly. waiting: in the process, or without a worker slot, as a deployment can. labels
-    are stored with the lock and shown to who waits. is_named: its texts are no templates any more.
+    lock: the lock's URL, without a password; or block: the name of a saved block. Both, and purpose, may be templates
+    of the parameters. ttl None: what the URL or the block says, or 300 s. timeout None: wait for ever. on_unclean: what
+    to do if the holder before did not end cleanly. waiting: in the process, or without a worker slot, as a deployment
+    can. labels are stored with the lock and shown to who waits. is_named: its texts are no templates any more.
     """
 
     lock: str | None = None
