@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 import lockstead
 from lockstead.errors import StoreError, StoreRefused
-from lockstead.protocol.commands import Create, Read, Remove, Snapshot
+from lockstead.protocol.commands import Command, Create, Extend, Read, Remove, Snapshot
 from lockstead.stores import url as urls
 from lockstead.stores.port import Store
 from lockstead.testing.conformance.base import is_a
@@ -23,6 +24,7 @@ from tests.servers.etcd import Etcd
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.servers.redlock import PATIENT, RedlockPlace
+from tests.servers.zookeeper import JARS, ZookeeperServer
 
 PAGE = (Path(__file__).parents[2] / "docs/access.md").read_text("utf-8")
 ROLES = ("contender", "operator", "reader")
@@ -30,11 +32,12 @@ ENTRY = Name("apt", Space.AUDIT, "00001700000000-forged")
 LIMIT = 20.0
 
 
-def recipe(title: str) -> list[str]:
-    """Return the lines of the code block below a heading of the page."""
-    found = re.search(rf"^### {re.escape(title)}\n.*?^```\w+\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    assert found, f"the page has no recipe for {title}"
-    return found[1].splitlines()
+def recipe(title: str, number: int = 0) -> list[str]:
+    """Return the lines of a code block below a heading of the page."""
+    below = PAGE.partition(f"\n### {title}\n")[2].partition("\n### ")[0]
+    blocks = re.findall(r"^```\w+\n(.*?)^```", below, re.DOTALL | re.MULTILINE)
+    assert len(blocks) > number, f"the page has no recipe for {title}"
+    return str(blocks[number]).splitlines()
 
 
 class Roles:
@@ -100,7 +103,25 @@ def redlock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Roles]:
     place.stop()
 
 
-@pytest.fixture(params=["postgres", "redis", "redlock", "etcd"])
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Roles]:
+    directory = tmp_path_factory.mktemp("zookeeper")
+    acl = directory / "lockstead.acl"
+    acl.write_text("\n".join(recipe("ZooKeeper", 1)))
+    classes = ":".join(f"{JARS}/{name}.jar" for name in ("zookeeper", "slf4j-simple", "commons-cli"))
+    shell = [needed("java"), "-Xmx64m", "-cp", classes, "org.apache.zookeeper.ZooKeeperMain", "-server"]
+    server = ZookeeperServer(directory).start()
+    try:
+        for line in recipe("ZooKeeper"):
+            subprocess.run(
+                [*shell, server.address, *shlex.split(line)], check=True, capture_output=True, text=True, timeout=60
+            )
+        yield Roles(lambda role: f"zk://{role}:change-me@{server.address}/lockstead?acl={acl}")
+    finally:
+        server.kill()
+
+
+@pytest.fixture(params=["postgres", "redis", "redlock", "etcd", "zookeeper"])
 def roles(request: pytest.FixtureRequest) -> Roles:
     found: Any = request.getfixturevalue(request.param)
     assert isinstance(found, Roles)
@@ -155,8 +176,10 @@ def test_a_contender_neither_forges_nor_removes_an_entry_of_the_history(roles: R
     contender, operator = roles.store("contender"), roles.store("operator")
     refusal(lambda: contender.perform(Create(ENTRY, {"v": "1", "by": "somebody else"}), LIMIT))
     made = is_a(Snapshot, operator.perform(Create(ENTRY, {"v": "1", "by": "me"}), LIMIT))
-    with pytest.raises(StoreError):
-        contender.perform(Remove(ENTRY, made.incarnation), LIMIT)
+    forged: list[Command[Any]] = [Remove(ENTRY, made.incarnation), Extend(ENTRY, {"by": "else"}, made.incarnation)]
+    for forging in forged:
+        with pytest.raises(StoreError):
+            contender.perform(forging, LIMIT)
     assert is_a(Snapshot, operator.perform(Read(ENTRY), LIMIT)).fields["by"] == "me"
     operator.perform(Remove(ENTRY, made.incarnation), LIMIT)
     for store in (contender, operator):

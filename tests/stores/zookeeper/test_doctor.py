@@ -30,7 +30,7 @@ def found(url: str) -> dict[str, Finding]:
 
 
 def test_one_server_by_itself_draws_a_warning_and_everybody_who_may_write_a_note(
-    server: ZookeeperServer, space: str
+    server: ZookeeperServer, space: str, tmp_path: Path
 ) -> None:
     findings = found(space)
     assert {check: finding.severity for check, finding in findings.items()} == {
@@ -43,6 +43,11 @@ def test_one_server_by_itself_draws_a_warning_and_everybody_who_may_write_a_note
     }
     assert "one server by itself" in findings["ensemble"].text
     assert found(space.replace("zk://", "zk://me:pw@"))["access"].severity is Severity.OK
+    file = tmp_path / "acl"
+    file.write_text("world:anyone:cdrw\n")
+    assert found(f"{space}?acl={file}")["access"].severity is Severity.NOTE
+    file.write_text("world:anyone:r, digest:me:aGFzaA==:cdrw\n")
+    assert found(f"{space}?acl={file}")["access"].text == f"new nodes are for those whom {file} names"
 
 
 def test_a_session_that_the_server_cuts_short_is_told(server: ZookeeperServer, space: str) -> None:

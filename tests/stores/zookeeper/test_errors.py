@@ -245,6 +245,7 @@ def test_h22_what_may_be_printed_has_no_credentials_and_opens_the_same_store() -
         ("zk://h1", "zk://h1:2181/lockstead"),
         ("zk://[::1]:2181/a%20b", "zk://[::1]:2181/a%20b"),
         ("zk://me@h1/a?session=30s&tls=true", "zk://h1:2181/a?session=30&tls=true"),
+        ("zk://me@h1/a?acl=/etc/acl", "zk://h1:2181/a?acl=/etc/acl"),
         ("zk://h1/a?ca=/x.pem&cert=/c.pem&key=/k.pem", "zk://h1:2181/a?ca=/x.pem&cert=/c.pem&key=/k.pem"),
     ):
         assert store_urls.printable(text) == shown
@@ -284,3 +285,21 @@ def test_without_kazoo_the_line_says_what_to_type() -> None:
     shown, refused = run.stdout.splitlines()
     assert shown == "zk://host:2181/lockstead apt"
     assert refused == "StoreRefused ZooKeeper stores need kazoo: pip install kazoo"
+
+
+@pytest.mark.parametrize(
+    "written", ["", "digest:me:hash", "digest:me:h4sh=:cdrwx", "world:anyone:r,,\nnonsense h4sh", "\xff"]
+)
+def test_a_file_of_acl_that_is_none_is_refused_at_once_and_shows_no_hash(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "acl"
+    file.write_bytes(written.encode("latin-1"))
+    with pytest.raises(StoreRefused, match=rf"{file}.*(is not SCHEME:ID:RIGHTS|is no text)") as refused:
+        opened(f"zk://h1/locks?acl={file}")
+    assert "h4sh" not in str(refused.value)
+
+
+def test_a_file_of_acl_that_is_not_there_and_a_client_of_ones_own_beside_it_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreRefused, match=r"cannot be read: .*No such file"):
+        opened(f"zk://h1/locks?acl={tmp_path}/none")
+    with pytest.raises(ValueError, match="give yours its default_acl"):
+        store_urls.open_store("zk://h1/locks?acl=x", KazooClient)

@@ -17,6 +17,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from lockstead.stores.bounds import LISTING_MAX, AnswerTooLong, BoundedSocket, Bounds
+from lockstead.stores.zookeeper.acls import acl_of
 from lockstead.stores.zookeeper.probe import secured
 
 if TYPE_CHECKING:
@@ -85,12 +86,13 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 def made(where: Where) -> Any:
     """Give a client that is not started. Of the connection alone it says that it is to be tried again."""
     has_user = bool(where.user or where.password)
+    own = CREATOR_ALL_ACL if has_user else OPEN_ACL_UNSAFE
     return KazooClient(
         hosts=",".join(where.hosts),
         timeout=where.session,
         handler=Handler(where),
         auth_data=[("digest", f"{where.user}:{where.password}")] if has_user else None,
-        default_acl=CREATOR_ALL_ACL if has_user else OPEN_ACL_UNSAFE,
+        default_acl=acl_of(where.acl) if where.acl else own,
         # of the connection alone; a request is never asked again
         connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
         command_retry={"max_tries": 1},

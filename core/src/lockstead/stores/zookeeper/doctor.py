@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from lockstead.stores.examination import Finding, Promise, Severity
+from lockstead.stores.zookeeper.acls import acl_of, is_open
 from lockstead.stores.zookeeper.probe import Seen, look
 from lockstead.stores.zookeeper.url import Where
 
@@ -114,9 +115,10 @@ def _session(where: Where, granted: float | None) -> Iterator[Finding]:
 
 
 def _access(where: Where) -> Finding:
-    if where.user or where.password:
+    if where.acl and not is_open(acl_of(where.acl)):
+        return Finding(Severity.OK, "access", f"new nodes are for those whom {where.acl} names")
+    if not where.acl and (where.user or where.password):
         return Finding(Severity.OK, "access", "new nodes are for the user of this store alone")
     text = "new nodes are for everybody who reaches the servers: who likes may break any lock"
-    return Finding(
-        Severity.NOTE, "access", text, "give user:password@ in the URL, or ZOOKEEPER_USER and ZOOKEEPER_PASSWORD"
-    )
+    remedy = "give user:password@ in the URL, or ZOOKEEPER_USER and ZOOKEEPER_PASSWORD"
+    return Finding(Severity.NOTE, "access", text, f"take world:anyone out of {where.acl}" if where.acl else remedy)

@@ -21,7 +21,7 @@ from lockstead.protocol.commands import Absent, Conflict, Snapshot
 from lockstead.stores.zookeeper.answers import refused_at
 from lockstead.stores.zookeeper.names import Tree, in_order, written
 from lockstead.stores.zookeeper.steps import Ask, Flow, Operation, cleared, make, transaction
-from lockstead.values import Name
+from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
     from lockstead.stores.zookeeper.line import Line
@@ -64,13 +64,14 @@ class Grants:
         path, kept, mark = self._tree.record(name), dict(fields), os.urandom(16).hex()
         data = written(mark, kept)
         before = 0 if expected is None else 2
+        makes = "enter" if name.space is Space.AUDIT else "create"
         turn = yield from self._turn(name, asker)
         while isinstance(turn, _Turn):
             operations: list[Operation] = []
             if expected is not None:
                 operations += [("delete", f"{path}/{expected.mark}"), ("delete", path, expected.version)]
             # of these operations the answer to the last alone says which transaction this was
-            operations += [("create", path, b""), ("create", f"{path}/{mark}", b""), ("set", path, data, 0)]
+            operations += [(makes, path, b""), (makes, f"{path}/{mark}", b""), ("set", path, data, 0)]
             results = (yield transaction([*operations, *turn.operations]))[0]
             refused = refused_at(results)
             if refused is None:

@@ -14,6 +14,7 @@ from kazoo.protocol import serialization
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from lockstead.errors import StoreRefused
+from lockstead.stores.zookeeper.acls import acl_of_entry
 
 T = TypeVar("T")
 
@@ -35,7 +36,9 @@ Flow: TypeAlias = Generator[Ask, list[Any], T]
 
 
 Operation: TypeAlias = tuple[str, str] | tuple[str, str, int] | tuple[str, str, bytes] | tuple[str, str, bytes, int]
-"""One of a transaction: "create" path data, "delete" path [version], "set" path data version, "check" path."""
+"""One of a transaction: "create" path data, "delete" path [version], "set" path data version, "check" path.
+
+"enter" is "create" in the history."""
 
 STRAYS_MAX: Final = 100
 """Nodes of a queue that are looked at together."""
@@ -45,6 +48,7 @@ BELOW_MAX: Final = 500
 
 _KINDS: Final[dict[str, Callable[..., Any]]] = {
     "create": serialization.Create,
+    "enter": serialization.Create,
     "delete": serialization.Delete,
     "set": serialization.SetData,
     "check": serialization.CheckVersion,
@@ -62,10 +66,10 @@ def transaction(operations: Sequence[Operation], clears: str = "") -> Ask:
 
     def sending(client: Any) -> tuple[Any]:
         step, root = client.transaction(), client.chroot
-        new = (client.default_acl or OPEN_ACL_UNSAFE, 0)
+        new = {"create": (client.default_acl or OPEN_ACL_UNSAFE, 0), "enter": (acl_of_entry(client.default_acl), 0)}
         # kazoo's own verbs take four times as long for the same: they look at every path anew
         for verb, path, *rest in operations:
-            last = new if verb == "create" else () if rest else _ANY
+            last = new.get(verb) or (() if rest else _ANY)
             step.operations.append(_KINDS[verb](root + path, *rest, *last))
         result = step.commit_async()
         if clears:

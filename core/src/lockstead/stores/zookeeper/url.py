@@ -33,7 +33,7 @@ class Where:
     """Which ZooKeeper, and the path below which everything stands. hosts are `host:port`, as written and in order.
 
     session is seconds. With certificates the connection is TLS: ca, cert and key are files; verify says whether the
-    server's name is held against its certificate.
+    server's name is held against its certificate. acl is a file that says who may do what with new nodes.
     """
 
     hosts: tuple[str, ...]
@@ -45,6 +45,7 @@ class Where:
     ca: str = ""
     cert: str = ""
     key: str = ""
+    acl: str = ""
     may_be_clear: bool = False
 
     def check(self) -> None:
@@ -73,7 +74,7 @@ class Where:
 
         from lockstead.stores.url import query
 
-        options = {name: getattr(self, name) for name in ("ca", "cert", "key") if getattr(self, name)}
+        options = {name: getattr(self, name) for name in ("ca", "cert", "key", "acl") if getattr(self, name)}
         if self.session != SESSION_DEFAULT:
             options["session"] = f"{self.session:g}"
         if self.tls and not self.ca and not self.cert:
@@ -95,8 +96,8 @@ class _Opener:
 
     @property
     def options(self) -> frozenset[str]:
-        """`session` (seconds), `tls`, and the files `ca`, `cert` and `key`."""
-        return frozenset({"session", "tls", "cleartext", "ca", "cert", "key"})
+        """`session` (seconds), `tls`, and the files `ca`, `cert`, `key` and `acl`."""
+        return frozenset({"session", "tls", "cleartext", "ca", "cert", "key", "acl"})
 
     @property
     def takes_user(self) -> bool:
@@ -123,12 +124,18 @@ class _Opener:
 
         where = where_of(store_url, os.environ)
         where.check()
+        if where.acl and client is not None:
+            raise ValueError("acl= says what the clients do that lockstead makes; give yours its default_acl")
         if client is not None and (not callable(client) or hasattr(client, "start_async")):
             raise TypeError("the client of a ZooKeeper store is a function that makes a KazooClient, not started")
         try:
             from lockstead.stores.zookeeper.store import ZookeeperStore
         except ImportError as error:
             raise StoreRefused("ZooKeeper stores need kazoo: pip install kazoo") from error
+        if where.acl:
+            from lockstead.stores.zookeeper.acls import acl_of
+
+            acl_of(where.acl)  # what is wrong with it is said at once
         return ZookeeperStore(where, client)
 
 
@@ -156,6 +163,7 @@ def where_of(store_url: str, environ: Mapping[str, str] | None = None) -> Where:
         session=_session(options.get("session")),
         tls=wants_tls(options, files),
         may_be_clear=flag(options, CLEARTEXT),
+        acl=options.get("acl", ""),
         **files,
     )
 

@@ -1,0 +1,58 @@
+"""Decides who may do what with a node that is made: by the ACL in a file, in the form of ZooKeeper's own shell.
+
+Must not know sessions or records.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, Id, Permissions
+
+from lockstead.errors import StoreRefused
+
+FILE_BYTES_MAX: Final = 65_536
+
+_ENTRY: Final = re.compile(r"(\w+):(.+):([cdrwa]+)")
+_RIGHTS: Final = {
+    "c": Permissions.CREATE,
+    "d": Permissions.DELETE,
+    "r": Permissions.READ,
+    "w": Permissions.WRITE,
+    "a": Permissions.ADMIN,
+}
+
+
+def acl_of(file: str) -> list[Any]:
+    """Read the ACL of new nodes from a file: entries SCHEME:ID:RIGHTS, one a line or with commas. StoreRefused."""
+    try:
+        with Path(file).open("rb") as opened:
+            said = opened.read(FILE_BYTES_MAX).decode()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise StoreRefused(f"the file of acl= in the URL of a ZooKeeper store cannot be read: {file}: {why}") from error
+    acl: list[Any] = []
+    for number, entry in enumerate(re.split(r"[,\s]+", said.strip()), 1):
+        found = _ENTRY.fullmatch(entry)
+        if found is None:
+            # without the entry itself: the hash of a password may stand in it
+            raise StoreRefused(
+                f"entry {number} of {file}, which acl= in the URL of a ZooKeeper store names, is not "
+                "SCHEME:ID:RIGHTS, as digest:contender:HASH:cdrw"
+            )
+        acl.append(ACL(sum({_RIGHTS[right] for right in found[3]}), Id(found[1], found[2])))
+    return acl
+
+
+def is_open(acl: list[Any]) -> bool:
+    """Tell whether an ACL lets everybody change a node."""
+    return any(one.id.scheme == "world" and one.perms & ~Permissions.READ for one in acl)
+
+
+def acl_of_entry(default: list[Any] | None) -> list[Any]:
+    """Give the ACL of an entry in the history: where an ACL names users, only its writer may change it."""
+    acl: list[Any] = default or OPEN_ACL_UNSAFE
+    named = [one.id for one in acl if one.perms & Permissions.READ and one.id.scheme not in {"world", "auth"}]
+    return [*CREATOR_ALL_ACL, *(ACL(Permissions.READ, one) for one in named)] if named else acl
