@@ -114,6 +114,34 @@ def test_the_awaiting_side_is_imported_when_it_is_named() -> None:
     )
 
 
+def test_the_engine_is_imported_in_another_thread_than_the_event_loops() -> None:
+    """A program that names its first lock in a coroutine goes on meanwhile."""
+    assert (
+        python("""
+        import asyncio, sys, threading
+        import lockstead
+
+        class Watch:
+            def find_spec(self, name, path=None, target=None):
+                if name in HEAVY:
+                    imported[name] = threading.current_thread() is threading.main_thread()
+
+        NAMES = ("aio_batch", "aio_lease", "conversations", "holding", "runtime.engine")
+        HEAVY = [f"lockstead.{name}" for name in NAMES]
+        imported = {}
+        sys.meta_path.insert(0, Watch())
+
+        async def main():
+            async with lockstead.AsyncLock("memory:#apt").hold() as lease:
+                assert lease.is_held
+
+        asyncio.run(main())
+        print(sorted(imported) == HEAVY, any(imported.values()))
+        """)
+        == "True False"
+    )
+
+
 def test_the_surface_is_typed(tmp_path: Path) -> None:
     from mypy import api
 

@@ -8,25 +8,48 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from time import monotonic
-from typing import Never, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, Never, NoReturn, Self, TypeVar, Unpack
 
-from lockstead import aio_batch, conversations, opening
-from lockstead.aio_batch import AsyncBatch
-from lockstead.aio_lease import AsyncHold, AsyncLease, ask, converse
-from lockstead.events import Listener
-from lockstead.holding import AuditEntry, Breaking, Contender, Holding
-from lockstead.runtime.awaiting import aside
-from lockstead.runtime.engine import Engine
+from lockstead import opening
+from lockstead.aio_hold import AsyncHold
+from lockstead.runtime.aside import aside
 from lockstead.settings import Given, Settings
-from lockstead.stores.port import Store
 from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
+
+if TYPE_CHECKING:
+    from lockstead.aio_batch import AsyncBatch
+    from lockstead.aio_lease import AsyncLease
+    from lockstead.events import Listener
+    from lockstead.holding import AuditEntry, Breaking, Contender, Holding
+    from lockstead.protocol.commands import Script
+    from lockstead.runtime.engine import Engine
+    from lockstead.runtime.run import Limits
+    from lockstead.stores.port import Store
+
+T = TypeVar("T")
+
+
+def _loaded(opens: Callable[[], T]) -> T:
+    """Import what asks a store, and open one. Called in a thread, as it would hold up the event loop for 100 ms."""
+    import_module("lockstead.aio_batch")
+    return opens()
+
+
+async def converse(engine: Engine, settings: Settings, script: Script[T], limits: Limits | None = None) -> T:
+    """Carry a conversation out, awaiting."""
+    from lockstead import aio_lease
+
+    return await aio_lease.converse(engine, settings, script, limits)
 
 
 class AsyncClient:
     """An opened store and the keeper of all its leases, awaiting. Open one with `connect_async`."""
 
     def __init__(self, store: Store, *, listener: Listener | None = None) -> None:
+        from lockstead.runtime.engine import Engine
+
         self._engine = Engine(store, listener)
 
     def lock(self, key: str, **settings: Unpack[Given]) -> AsyncLock:
@@ -35,6 +58,8 @@ class AsyncClient:
 
     async def try_many(self, keys: Iterable[str], **settings: Unpack[Given]) -> AsyncBatch:
         """Take as many locks as are free now, without waiting; as `Client.try_many`."""
+        from lockstead import aio_batch
+
         return await aio_batch.try_many(self._engine, Settings.make(**settings), keys)
 
     async def acquire_all(
@@ -44,18 +69,26 @@ class AsyncClient:
         **settings: Unpack[Given],
     ) -> AsyncBatch:
         """Take all locks or none, in one order for everybody; as `Client.acquire_all`."""
+        from lockstead import aio_batch
+
         return await aio_batch.acquire_all(self._engine, Settings.make(**settings), keys, timeout)
 
     async def history(self, key: str | None = None) -> list[AuditEntry]:
         """Show the leases that were broken, of one key or of all, the oldest first; kept as the store's page says."""
+        from lockstead import conversations
+
         return await converse(self._engine, conversations.PLAIN, conversations.history(self._engine, key))
 
     async def list(self) -> list[Holding]:
         """Show every key that is held, by name; a record that cannot be read is shown with its `problem`."""
+        from lockstead import conversations
+
         return await converse(self._engine, conversations.PLAIN, conversations.listed(self._engine))
 
     async def verify(self, sequencer: Sequencer | str) -> bool:
         """Tell whether a sequencer names the lease that holds its key at this instant. Absent or expired is no."""
+        from lockstead import conversations
+
         return await converse(self._engine, conversations.PLAIN, conversations.verified(self._engine, sequencer))
 
     async def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
@@ -84,7 +117,9 @@ class AsyncClient:
 
 async def connect_async(url: str, *, client: object | None = None, listener: Listener | None = None) -> AsyncClient:
     """Open a store by URL without blocking the event loop; as `connect`."""
-    return AsyncClient(await aside(functools.partial(opening.open_store, url, client)), listener=listener)
+    return AsyncClient(
+        await aside(functools.partial(_loaded, functools.partial(opening.open_store, url, client))), listener=listener
+    )
 
 
 class AsyncLock(opening.NamedLock):
@@ -92,8 +127,8 @@ class AsyncLock(opening.NamedLock):
 
     async def _ready(self) -> Engine:
         if self._opened is None:
-            # importing a client library takes a while
-            return await aside(self._open_now)
+            # importing the engine and a client library takes a while
+            return await aside(functools.partial(_loaded, self._open_now))
         return self._opened
 
     # --- asking --------------------------------------------------------------------------------------------------
@@ -109,6 +144,9 @@ class AsyncLock(opening.NamedLock):
         opening.refuse_unknown(unknown)
         limit, began = None if timeout is None else seconds(timeout, "timeout"), monotonic()
         engine = await self._ready()
+        from lockstead import conversations
+        from lockstead.aio_lease import ask
+
         spent = monotonic() - began
         asking = conversations.Asking(engine, self._key, self._settings, limit, reclaim=reclaim, spent=spent)
         lease = await ask(asking)
@@ -119,6 +157,9 @@ class AsyncLock(opening.NamedLock):
     async def try_acquire(self, *, reclaim: bool = False) -> AsyncLease | None:
         """Try once: the lease, or None if somebody else holds it. Waits for nobody; as `Lock.try_acquire`."""
         engine = await self._ready()
+        from lockstead import conversations
+        from lockstead.aio_lease import ask
+
         asking = conversations.Asking(engine, self._key, self._settings, 0.0, reclaim=reclaim, is_patient=True)
         return await ask(asking)
 
@@ -155,24 +196,33 @@ class AsyncLock(opening.NamedLock):
     async def attach(self, ticket: LeaseTicket | str) -> AsyncLease:
         """Carry on with a lease from its ticket, as a member. LeaseLost if it is not there any more."""
         engine = await self._ready()
+        from lockstead import conversations
+        from lockstead.aio_lease import AsyncLease
+
         joining = conversations.attached(engine, self._key, self._settings, ticket)
         return AsyncLease(engine, await converse(engine, self._settings, joining), None)
 
     async def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
         """Give a lease back as its owner, from its ticket, without attaching. True if we removed it."""
         engine = await self._ready()
+        from lockstead import conversations
+
         releasing = conversations.released(engine, self._key, self._settings, ticket, drain)
         return await converse(engine, self._settings, releasing)
 
     async def renew(self, ticket: LeaseTicket | str, *, progress: str | None = None) -> float:
         """Extend a lease from its ticket, as its owner; the seconds for which it may be believed from now on."""
         engine = await self._ready()
+        from lockstead import conversations
+
         renewing = conversations.renewed(engine, self._key, self._settings, ticket, progress)
         return await converse(engine, self._settings, renewing)
 
     async def members(self, ticket: LeaseTicket | str) -> list[Holding]:
         """Show who is registered to work under a lease, from its ticket; as `Lock.members`."""
         engine = await self._ready()
+        from lockstead import conversations
+
         return await converse(engine, self._settings, conversations.members(engine, self._key, self._settings, ticket))
 
     async def drain(
@@ -184,12 +234,16 @@ class AsyncLock(opening.NamedLock):
     ) -> bool:
         """Wait until nobody works under a lease any more; as `Lock.drain`."""
         engine, settings = await self._ready(), self._settings
+        from lockstead import conversations
+
         script, limits = conversations.drained(engine, self._key, settings, ticket, whose, timeout)
         return await converse(engine, settings, script, limits)
 
     async def withdraw(self, ticket: LeaseTicket | str, member: Holding) -> bool:
         """Take back the registration of a member for whose death the caller vouches; as `Lock.withdraw`."""
         engine = await self._ready()
+        from lockstead import conversations
+
         script = conversations.withdrawn(engine, self._key, self._settings, ticket, member)
         return await converse(engine, self._settings, script)
 
@@ -198,22 +252,30 @@ class AsyncLock(opening.NamedLock):
     async def wait_until_free(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109
         """Wait until nobody holds the lock, and never take it; as `Lock.wait_until_free`."""
         engine, settings = await self._ready(), self._settings
+        from lockstead import conversations
+
         script, limits = conversations.freed(engine, self._key, settings, timeout)
         return (await converse(engine, settings, script, limits)).is_free
 
     async def inspect(self) -> Holding | None:
         """Show who holds the lock, since when, why, until when, with which token; None if nobody does."""
         engine = await self._ready()
+        from lockstead import conversations
+
         return await converse(engine, self._settings, conversations.inspected(engine, self._key, self._settings))
 
     async def contenders(self) -> list[Contender]:
         """Show who waits for the lock, in the order of the queue; as `Lock.contenders`."""
         engine = await self._ready()
+        from lockstead import conversations
+
         return await aside(functools.partial(conversations.contenders, engine, self._key, self._settings))
 
     async def history(self) -> list[AuditEntry]:
         """Show the leases of this lock that were broken, the oldest first; kept as the store's page says."""
         engine = await self._ready()
+        from lockstead import conversations
+
         return await converse(engine, self._settings, conversations.history(engine, self._key))
 
     async def break_lease(
@@ -221,6 +283,8 @@ class AsyncLock(opening.NamedLock):
     ) -> Breaking | None:
         """Revoke the lease, as an operator; as `Lock.break_lease`."""
         engine = await self._ready()
+        from lockstead import conversations
+
         script = conversations.broken(
             engine, self._key, self._settings, reason=reason, by=by, now=now, incarnation=incarnation
         )

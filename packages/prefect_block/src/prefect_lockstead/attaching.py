@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import lockstead
 from lockstead import urls
-from lockstead.aio_lease import AsyncHold, AsyncLease
+from lockstead.aio_hold import AsyncHold
+from lockstead.aio_lease import AsyncLease
 from lockstead.lease import Hold
 from prefect_lockstead.places import Place
 

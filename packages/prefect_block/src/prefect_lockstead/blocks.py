@@ -22,7 +22,7 @@ from prefect_lockstead.places import Place
 
 if TYPE_CHECKING:
     from lockstead import AsyncLock, Lock
-    from lockstead.aio_lease import AsyncHold
+    from lockstead.aio_hold import AsyncHold
     from lockstead.holding import Holding
     from lockstead.lease import Hold
     from lockstead.values import Duration

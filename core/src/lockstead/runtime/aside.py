@@ -1,0 +1,61 @@
+"""Decides how an event loop awaits what blocks: in a thread of the engine's own.
+
+Imports next to nothing, for what the engine needs is itself imported in such a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from lockstead.errors import StoreUnavailable
+from lockstead.runtime.workers import Workers
+
+T = TypeVar("T")
+
+
+async def in_thread(
+    workers: Workers, job: Callable[[], T], *, queue: bool = True, came_late: Callable[[], None] | None = None
+) -> T:
+    """Run a blocking call in a thread and await its end. Cancelled, it lets the call go on and forgets its answer.
+
+    came_late is called in that thread once a call has ended which nobody awaits any more. A call that has not begun by
+    then is not made. Raises StoreUnavailable if there is no thread; queue: whether to wait for one that is busy.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def tell(answer: Callable[[asyncio.Future[T]], None]) -> None:
+        if not future.done():
+            answer(future)
+
+    def work() -> None:
+        if future.cancelled():
+            return
+        try:
+            result = job()
+            told = partial(tell, lambda waiting: waiting.set_result(result))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to who awaits
+            failure = error
+            told = partial(tell, lambda waiting: waiting.set_exception(failure))
+        with suppress(RuntimeError):  # the loop is closed, so nobody awaits any more
+            loop.call_soon_threadsafe(told)
+        # cancelled from now on, the call has ended before: whoever looks then sees all that it did
+        if came_late is not None and future.cancelled():
+            came_late()
+
+    if not workers.submit(work, queue=queue):
+        raise StoreUnavailable("there is no thread to ask the store in: the client was closed, or the system has none")
+    return await future
+
+
+async def aside(job: Callable[[], T]) -> T:
+    """Run one blocking call in a thread of its own, which ends with it, and await its end."""
+    workers = Workers("lockstead-aside", 1)
+    try:
+        return await in_thread(workers, job)
+    finally:
+        workers.close()
