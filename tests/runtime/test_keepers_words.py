@@ -1,0 +1,250 @@
+"""What a keeper answers to each of its callers, by a clock that stands still: no renewal is due, no lease runs out."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
+from lockstead.events import Abandoned, CallbackFailed, LockEvent, Lost, RenewalFailed, Renewed, Warned
+from lockstead.protocol.book import Book
+from lockstead.protocol.lifecycle import State, Tenure
+from lockstead.protocol.members import Attached
+from lockstead.protocol.renew import Over
+from lockstead.protocol.renew import Renewed as Renewal
+from lockstead.protocol.terms import LeaseId, Terms
+from lockstead.runtime.keeper import Keeper, Kept
+from lockstead.settings import Settings
+from lockstead.values import Name, Space
+from tests.runtime.faulty import Faulty, until
+
+SETTINGS = Settings.make(ttl=300)
+
+
+class Standing:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def now(self) -> float:
+        return self.at
+
+    def wall(self) -> float:
+        return self.at
+
+
+class Told:
+    """A keeper, its clock, and what it told of."""
+
+    def __init__(self) -> None:
+        self.clock = Standing()
+        self.events: list[LockEvent] = []
+        self.store = Faulty()
+        self.keeper = Keeper(self.store, self.clock, self.events.append)
+
+    def lease(self, holder: str = "a", *, is_kept: bool = True) -> Kept:
+        lease = LeaseId(Name("apt"), holder, "1", 300.0)
+        tenure = Tenure(lease, SETTINGS, deadline=self.clock.at + 297, renewed_at=self.clock.at)
+        kept = Kept(tenure, Terms(self.store.traits, SETTINGS, Book()))
+        if is_kept:
+            self.keeper.keep(kept)
+        return kept
+
+    def of(self, kind: type[LockEvent]) -> list[LockEvent]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+class Guarding:
+    def __init__(self) -> None:
+        self.fired: list[int | None] = []
+
+    def fire(self, found_in: int | None = None) -> None:
+        self.fired.append(found_in)
+
+
+def fails() -> None:
+    raise ValueError("odd")
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    one = Told()
+    yield one
+    one.keeper.close()
+
+
+@pytest.fixture
+def threadless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the system give no thread to anybody."""
+
+    def none(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none)
+
+
+def test_a_closed_keeper_takes_no_lease_and_does_no_chore(told: Told) -> None:
+    done: list[str] = []
+    told.keeper.close()
+    kept = told.lease(is_kept=False)
+    with pytest.raises(StoreRefused, match="the client was closed"):
+        told.keeper.keep(kept)
+    told.keeper.chore(0, lambda: done.append("chore"))
+    assert kept.tenure.state is State.LEFT
+    assert (len(told.keeper), done, told.keeper._chores) == (0, [], [])
+
+
+@pytest.mark.usefixtures("threadless")
+def test_where_no_thread_can_be_had_no_lease_is_kept_and_a_chore_is_done_at_once_or_never(told: Told) -> None:
+    done: list[str] = []
+    kept = told.lease(is_kept=False)
+    with pytest.raises(StoreUnavailable, match="no thread can be started"):
+        told.keeper.keep(kept)
+    assert kept.tenure.state is State.LEFT
+    told.keeper.chore(0, lambda: done.append("now"))
+    told.keeper.chore(1, lambda: done.append("later"))
+    told.keeper.chore(0, fails)
+    assert done == ["now"]
+
+
+def test_a_holder_is_kept_while_somebody_refers_to_its_lease_and_has_not_left(told: Told) -> None:
+    kept, other = told.lease("a"), told.lease("b")
+    assert [told.keeper.keeps(holder) for holder in ("a", "b", "c")] == [True, True, False]
+    assert told.keeper.leave(other, told.clock.at)
+    assert not told.keeper.leave(other, told.clock.at)
+    assert (told.keeper.keeps("b"), len(told.keeper)) == (False, 1)
+    told.keeper.left(other)
+    assert other.tenure.state is State.LEFT
+    del kept
+    gc.collect()
+    assert not told.keeper.keeps("a")
+
+
+def test_who_leaves_after_its_deadline_had_lost_its_lease_before(told: Told) -> None:
+    kept = told.lease()
+    assert not told.keeper.leave(kept, kept.tenure.deadline)
+    until(lambda: told.of(Lost))
+    assert (kept.tenure.reason, len(told.keeper)) == (LossReason.EXPIRED, 0)
+
+
+def test_an_owner_that_becomes_a_member_believes_the_earlier_deadline_and_is_due_by_it(told: Told) -> None:
+    kept, left = told.lease("a"), told.lease("b")
+    told.keeper.leave(left, told.clock.at)
+    registration = LeaseId(Name("apt", Space.MEMBER, "1/m"), "m", "2", 300.0)
+    soon = told.clock.at + SETTINGS.abort_margin + 5
+    for one in (kept, left):
+        told.keeper.register(one, Attached(one.tenure.lease, registration, soon, soon + 100, told.clock.at))
+        assert one.tenure.registration == registration
+    assert kept.tenure.deadline == soon
+    assert told.keeper._rota.wake_at() == pytest.approx(told.clock.at + 5)
+    assert len(told.keeper._rota) == 1, "what was given back is planned no more"
+
+
+def test_who_gives_back_waits_for_a_renewal_that_was_sent_and_for_no_other(told: Told) -> None:
+    kept = told.lease()
+    told.keeper.settle(kept, 600)
+    kept.tenure.queue()
+    told.keeper.settle(kept, 600)
+    kept.tenure.sending(told.clock.at)
+    told.keeper.settle(kept, 0.01)
+    assert kept.tenure.in_flight, "not for longer than it is asked to"
+    error = OutcomeUnknown("silent")
+    threading.Timer(0.1, told.keeper._renewed, (kept, None, error)).start()
+    told.keeper.settle(kept, 600)
+    assert not kept.tenure.in_flight
+    until(lambda: told.of(RenewalFailed))
+
+
+def test_a_loss_that_was_found_elsewhere_is_told_to_all_once_and_at_once(told: Told) -> None:
+    began_at = time.monotonic()
+    for number in range(5):
+        kept, calls = told.lease(), []
+        guarding, left, gone = Guarding(), Guarding(), Guarding()
+        for one in (gone, guarding, left):
+            told.keeper.guard(kept, one)
+        told.keeper.unguard(kept, left)
+        del gone
+        told.keeper.on_lost(kept, lambda calls=calls: calls.append("before"))
+        told.keeper.lose(kept, LossReason.TAKEN, "by b")
+        assert (len(told.keeper), kept.found_in) == (0, threading.get_ident())
+        told.keeper.lose(kept, LossReason.GONE)
+        until(lambda count=number + 1: len(told.of(Lost)) == count)
+        until(lambda calls=calls: calls)
+        assert (guarding.fired, left.fired) == ([threading.get_ident()], [])
+        told.keeper.on_lost(kept, lambda calls=calls: calls.append("after"))
+        until(lambda calls=calls: len(calls) == 2)
+        told.keeper.guard(kept, left)
+        assert left.fired == [None]
+        told.keeper.lose(kept, LossReason.GONE)
+        assert (calls, kept.tenure.reason) == (["before", "after"], LossReason.TAKEN)
+    assert time.monotonic() - began_at < 4, "the timing thread is woken and does not sleep on"
+    (event, *_) = told.of(Lost)
+    assert isinstance(event, Lost)
+    assert (event.reason, event.detail) == (LossReason.TAKEN, "by b")
+    assert len(told.of(Lost)) == 5
+
+
+def test_guards_that_are_gone_make_room(told: Told) -> None:
+    kept = told.lease()
+    for _ in range(5):
+        told.keeper.guard(kept, Guarding())
+        gc.collect()
+    assert len(kept.guards) == 1
+
+
+def test_a_callback_that_fails_is_told_of_and_keeps_no_other_from_being_called(told: Told) -> None:
+    kept, calls = told.lease(), []
+    told.keeper.on_lost(kept, fails)
+    told.keeper.on_lost(kept, lambda: calls.append("second"))
+    told.keeper.lose(kept, LossReason.TAKEN)
+    until(lambda: calls and told.of(CallbackFailed))
+
+
+def test_closing_ends_every_lease_does_what_was_put_off_and_is_done_once(told: Told) -> None:
+    kept, done = told.lease(), []
+    told.keeper.chore(600, lambda: done.append("chore"))
+    told.keeper.close(patience=60)
+    assert (kept.tenure.state, len(told.keeper), done) == (State.LEFT, 0, ["chore"])
+    assert told.events == [Abandoned("apt", "a")]
+    told.keeper.close()
+    assert told.events == [Abandoned("apt", "a")]
+    assert not told.keeper._workers.submit(lambda: None)
+    assert not told.keeper._tellers.submit(lambda: None)
+    until(lambda: told.keeper._thread is not None and not told.keeper._thread.is_alive())
+
+
+def test_in_a_forked_copy_every_lease_is_lost_and_nothing_is_told(told: Told) -> None:
+    kept = told.lease()
+    told.keeper.forked()
+    assert (kept.tenure.reason, kept.told) == (LossReason.FORKED, True)
+    with pytest.raises(StoreRefused):
+        told.lease("b")
+    assert told.events == []
+
+
+def test_a_renewal_that_somebody_asked_for_himself_leaves_our_own_under_way(told: Told) -> None:
+    kept = told.lease()
+    kept.tenure.sending(told.clock.at)
+    told.keeper.renewed(kept, Renewal(told.clock.at + 500, told.clock.at, "2"))
+    assert kept.tenure.in_flight
+    assert kept.tenure.deadline == told.clock.at + 500
+    assert told.events == [Renewed("apt", "a", told.clock.at + 500)]
+    told.keeper.renewed(kept, Over(LossReason.TAKEN, "by b"))
+    until(lambda: told.of(Lost))
+    assert (kept.tenure.state, len(told.keeper)) == (State.LOST, 0)
+
+
+def test_a_fault_of_our_own_is_told_and_loses_no_lease(told: Told) -> None:
+    kept = told.lease()
+    with told.keeper._lock:
+        told.keeper._rota.drop(kept.tenure)
+        told.keeper._recover(ValueError("odd"))
+        assert told.keeper._rota.wake_at() == kept.tenure.wake_at()
+    until(lambda: told.of(Warned))
+    (event,) = told.of(Warned)
+    assert "ValueError: odd" in str(event)
