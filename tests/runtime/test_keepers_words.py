@@ -20,29 +20,16 @@ from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.runtime.keeper import Keeper, Kept
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
-from tests.runtime.faulty import Faulty, until
+from tests.runtime.faulty import Faulty, SetClock, until
 
 SETTINGS = Settings.make(ttl=300)
-
-
-class Standing:
-    """A clock that stands still until it is set."""
-
-    def __init__(self) -> None:
-        self.at = 1000.0
-
-    def now(self) -> float:
-        return self.at
-
-    def wall(self) -> float:
-        return self.at
 
 
 class Told:
     """A keeper, its clock, and what it told of."""
 
     def __init__(self) -> None:
-        self.clock = Standing()
+        self.clock = SetClock()
         self.events: list[LockEvent] = []
         self.store = Faulty()
         self.keeper = Keeper(self.store, self.clock, self.events.append)
@@ -189,6 +176,18 @@ def test_a_loss_that_was_found_elsewhere_is_told_to_all_once_and_at_once(told: T
     assert len(told.of(Lost)) == 5
 
 
+def test_what_was_given_back_is_told_as_lost_to_nobody(told: Told) -> None:
+    kept, done = told.lease(), []
+    told.keeper.leave(kept, told.clock.at)
+    told.keeper.left(kept)
+    told.keeper.lose(kept, LossReason.TAKEN)
+    told.keeper.chore(0, lambda: done.append("after a round"))
+    until(lambda: done)
+    assert (told.events, kept.told, kept.tenure.reason) == ([], False, None)
+    assert told.keeper._thread is not None
+    assert told.keeper._thread.daemon, "it keeps no interpreter from ending"
+
+
 def test_guards_that_are_gone_make_room(told: Told) -> None:
     kept = told.lease()
     for _ in range(5):
@@ -207,7 +206,12 @@ def test_a_callback_that_fails_is_told_of_and_keeps_no_other_from_being_called(t
 
 def test_closing_ends_every_lease_does_what_was_put_off_and_is_done_once(told: Told) -> None:
     kept, done = told.lease(), []
-    told.keeper.chore(600, lambda: done.append("chore"))
+
+    def takes_long() -> None:
+        time.sleep(0.1)
+        done.append("chore")
+
+    told.keeper.chore(600, takes_long)
     told.keeper.close(patience=60)
     assert (kept.tenure.state, len(told.keeper), done) == (State.LEFT, 0, ["chore"])
     assert told.events == [Abandoned("apt", "a")]
@@ -218,9 +222,51 @@ def test_closing_ends_every_lease_does_what_was_put_off_and_is_done_once(told: T
     until(lambda: told.keeper._thread is not None and not told.keeper._thread.is_alive())
 
 
+def test_a_chore_is_done_once_its_time_has_come_and_no_sooner(told: Told) -> None:
+    done: list[str] = []
+    began_at = time.monotonic()
+    told.keeper.chore(5, lambda: done.append("later"))
+    for number in range(5):
+        told.keeper.chore(0, lambda: done.append("now"))
+        until(lambda count=number + 1: done == ["now"] * count)
+    assert time.monotonic() - began_at < 4, "the timing thread is woken and does not sleep on"
+    told.clock.at += 5
+    with told.keeper._lock:
+        told.keeper._changed.ring()
+    until(lambda: done[5:] == ["later"])
+
+
+def test_closing_waits_for_no_chore_that_no_thread_can_do(told: Told, request: pytest.FixtureRequest) -> None:
+    done: list[str] = []
+    for _ in range(2):
+        told.keeper.chore(600, lambda: done.append("chore"))
+    request.getfixturevalue("threadless")
+    began_at = time.monotonic()
+    told.keeper.close(patience=20)
+    assert time.monotonic() - began_at < 15
+    assert done == []
+
+
 def test_in_a_forked_copy_every_lease_is_lost_and_nothing_is_told(told: Told) -> None:
-    kept = told.lease()
+    kept, gone = told.lease(), told.lease("gone")
+    held = threading.Event()
+    ends = threading.Event()
+
+    def hold() -> None:
+        with told.keeper._lock:
+            held.set()
+            ends.wait(60)
+
+    parents = threading.Thread(target=hold, daemon=True)
+    parents.start()
+    held.wait(60)
+    del gone
+    gc.collect()
     told.keeper.forked()
+    assert told.keeper._lock.acquire(timeout=1), "the thread that held it does not exist in the child"
+    told.keeper._lock.release()
+    ends.set()
+    parents.join(60)
     assert (kept.tenure.reason, kept.told) == (LossReason.FORKED, True)
     with pytest.raises(StoreRefused):
         told.lease("b")

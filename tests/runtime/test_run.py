@@ -1,0 +1,231 @@
+"""How a script is driven: what its requests may take, what it is told of their times, and what it is thrown."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lockstead.errors import LocksteadError, OutcomeUnknown, StoreRefused, StoreUnavailable
+from lockstead.protocol.commands import Absent, Create, OutOfTime, Pause, Paused, Read, Reply, Script, StoreClock, ask
+from lockstead.runtime import context
+from lockstead.runtime.run import OVERTIME, Limits, run, run_many, unknown, watching
+from lockstead.values import Name
+from tests.runtime.faulty import Faulty, SetClock, Watching
+
+APT = Name("apt")
+
+
+class Bells:
+    """A bell that rings or not, and notes for how long it was waited for."""
+
+    def __init__(self, *, rings: bool = False) -> None:
+        self.rings = rings
+        self.waits: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return self.rings
+
+    def take(self) -> bool:
+        return self.rings
+
+
+def asked(*commands: Any) -> Script[list[Any]]:
+    """Give what each command came to: its reply, or the error that was thrown."""
+    replies: list[Any] = []
+    for command in commands:
+        try:
+            replies.append((yield from ask(command)))
+        except Exception as error:
+            replies.append(error)
+    return replies
+
+
+def driven(store: Any, *commands: Any, limits: Limits | None = None, bell: Bells | None = None) -> list[Any]:
+    return run(asked(*commands), store, SetClock(), limits or Limits(5.0), bell or Bells())
+
+
+def test_a_request_has_its_own_time_or_what_is_left_of_the_wait_and_a_little_more() -> None:
+    assert Limits(5.0).of(1e9) == 5.0
+    bounded = Limits(5.0, gives_up_at=100.0)
+    assert (bounded.of(90.0), bounded.of(98.0)) == (5.0, pytest.approx(2 + OVERTIME))
+    assert bounded.of(100.0) == pytest.approx(OVERTIME), "its last try"
+    for now in (bounded.ends(), 200.0):
+        with pytest.raises(OutOfTime):
+            bounded.of(now)
+    assert (Limits(5.0).ends(), OVERTIME < 1) == (math.inf, True), "a wait ends within a second of its time"
+    assert bounded.resumed(90.0).gives_up_at == 100.0
+    resumed = replace(bounded, is_closed=lambda: True).resumed(200.0)
+    assert resumed.gives_up_at == 200.0
+    assert Limits(5.0).resumed(200.0).gives_up_at is None
+    with pytest.raises(StoreRefused, match="the client was closed"):
+        resumed.of(0.0)
+
+
+def test_a_pause_ends_with_the_wait_at_the_latest() -> None:
+    pause = Pause(APT, 3.0, 3.0)
+    assert Limits(5.0).pause(pause, 0.0) == 3.0
+    bounded = Limits(5.0, gives_up_at=100.0)
+    assert [bounded.pause(pause, now) for now in (90.0, 98.0, 100.0, 101.0)] == [3.0, 2.0, 0.0, 0.0]
+
+
+def test_a_reply_bears_the_instants_of_its_request() -> None:
+    store, clock = Faulty(), SetClock()
+
+    def takes_long(_command: object) -> None:
+        clock.at += 2
+
+    store.before = takes_long
+    first, second = run(asked(Read(APT), Read(APT)), store, clock, Limits(5.0), Bells())
+    assert (first.sent_at, first.received_at) == (1000.0, 1002.0)
+    assert (second.sent_at, second.received_at) == (1002.0, 1004.0)
+    assert isinstance(first.answer, Absent)
+
+
+def test_what_is_written_is_stamped_with_the_wall_clock() -> None:
+    store = Faulty()
+    driven(store, Create(APT, {"v": "1"}, lives=10.0))
+    (created,) = store.seen
+    assert isinstance(created, Create)
+    assert float(created.fields["acquired_at"]) == SetClock().wall()
+
+
+def test_a_script_is_thrown_what_the_store_raises_and_what_it_should_not_raise_is_doubt() -> None:
+    store = Faulty()
+
+    def raising(error: Exception) -> Callable[[object], None]:
+        def fail(_command: object) -> None:
+            raise error
+
+        return fail
+
+    down = StoreUnavailable("down")
+    store.before = raising(down)
+    assert driven(store, Read(APT)) == [down]
+    store.before = raising(KeyError("odd"))
+    (doubt,) = driven(store, Read(APT))
+    assert isinstance(doubt, OutcomeUnknown)
+    assert isinstance(doubt.__cause__, KeyError)
+    assert "KeyError: 'odd'" in str(unknown(KeyError("odd")))
+    fault = LocksteadError("of our own")
+    store.before = raising(fault)
+    script = asked(Read(APT))
+    with pytest.raises(LocksteadError) as raised:
+        run(script, store, SetClock(), Limits(5.0), Bells())
+    assert raised.value is fault
+    assert inspect.getgeneratorstate(script) == inspect.GEN_CLOSED
+
+
+def test_without_time_nothing_is_sent_and_a_script_that_raises_is_closed() -> None:
+    store = Faulty()
+    (error,) = driven(store, Read(APT), limits=Limits(5.0, gives_up_at=0.0))
+    assert isinstance(error, OutOfTime)
+    assert store.seen == []
+    closed: list[str] = []
+
+    def failing() -> Script[None]:
+        try:
+            yield from ask(Read(APT))
+            raise LocksteadError("over")
+        finally:
+            closed.append("closed")
+
+    with pytest.raises(LocksteadError, match="over"):
+        run(failing(), store, SetClock(), Limits(5.0), Bells())
+    assert closed == ["closed"]
+
+
+@pytest.mark.parametrize("rings", [False, True])
+def test_a_pause_waits_for_the_bell_and_says_whether_it_was_rung(rings: bool) -> None:
+    bell = Bells(rings=rings)
+    (reply,) = driven(Faulty(), Pause(APT, 3.0, 3.0), bell=bell)
+    assert isinstance(reply, Reply)
+    assert reply.answer == Paused(3.0, rings, False)
+    assert bell.waits == [3.0]
+
+
+def test_a_store_is_watched_only_by_who_heeds_it_and_one_that_cannot_is_waited_out() -> None:
+    store, watched = Watching(), []
+
+    def wait(name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        watched.append((name, seconds))
+        if seconds > 4:
+            raise StoreUnavailable("down")
+        return True
+
+    store.wait = wait  # type: ignore[method-assign] # what this store does is the test's
+    bell = Bells()
+    (seen,) = driven(store, Pause(APT, 3.0, 3.0), bell=bell)
+    assert (seen.answer.changed, watched, bell.waits) == (True, [(APT, 3.0)], [])
+    (unheeded,) = driven(store, Pause(APT, 3.0, 3.0, heeds=False), bell=bell)
+    assert (unheeded.answer.changed, len(watched), bell.waits) == (False, 1, [3.0])
+    (failed,) = driven(store, Pause(APT, 5.0, 5.0), bell=bell)
+    assert (failed.answer.changed, bell.waits) == (False, [3.0, 5.0])
+    assert watching(Pause(APT, 3.0, 3.0), Faulty(), 3.0, bell) is None
+    assert store.traits.clock is StoreClock.SHARED
+
+
+class Together(Faulty):
+    """A store that is asked in batches; answers or raises what it is told to."""
+
+    def __init__(self, said: Any) -> None:
+        super().__init__()
+        self.said = said
+
+    def perform_many(self, commands: Any, limit: float) -> Any:
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+
+def test_of_many_scripts_each_is_thrown_what_befell_its_own_request_or_all_of_them() -> None:
+    down = StoreUnavailable("down")
+
+    def many(said: Any) -> list[Any]:
+        scripts = [asked(Read(APT)), asked(Read(APT))]
+        results = dict(run_many(scripts, Together(said), SetClock(), 5.0))
+        return [results[0][0], results[1][0]]
+
+    first, second = many([Absent(), down])
+    assert (first.answer, second) == (Absent(), down)
+    assert many(down) == [down, down]
+    for doubt in many(KeyError("odd")):
+        assert isinstance(doubt, OutcomeUnknown)
+        assert isinstance(doubt.__cause__, KeyError)
+    assert all(isinstance(doubt, OutcomeUnknown) for doubt in many([Absent()]))
+    ((_number, (pause,)),) = run_many([asked(Pause(APT, 3.0, 3.0))], Together([]), SetClock(), 5.0)
+    assert pause.answer == Paused(0.0)
+
+
+class Leased:
+    pass
+
+
+def test_the_current_lease_is_the_innermost_that_was_entered_and_is_still_there() -> None:
+    outer, inner = Leased(), Leased()
+    assert context.current() is None
+    context.enter(outer)
+    context.enter(inner)
+    assert context.current() is inner
+    context.leave(inner)
+    assert context.current() is outer
+    context.enter(inner)
+    context.leave(outer)
+    assert context.current() is None, "what was entered since is left with it"
+    context.leave(inner)
+    context.enter(outer)
+    context.leave(Leased())
+    assert context.current() is outer, "who never entered ends nothing"
+    context.enter(inner)
+    del inner
+    assert context.current() is outer, "and one that nobody has any more is not kept alive"
+    context.enter(again := Leased())
+    assert context.current() is again
+    context.leave(again)
+    context.leave(outer)
+    assert context.current() is None
