@@ -17,7 +17,7 @@ from lockstead.protocol.members import Attached
 from lockstead.protocol.renew import Over
 from lockstead.protocol.renew import Renewed as Renewal
 from lockstead.protocol.terms import LeaseId, Terms
-from lockstead.runtime.keeper import Keeper, Kept
+from lockstead.runtime.keeper import LONGEST_SLEEP, Keeper, Kept
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
 from tests.runtime.faulty import Faulty, SetClock, until
@@ -294,3 +294,53 @@ def test_a_fault_of_our_own_is_told_and_loses_no_lease(told: Told) -> None:
     until(lambda: told.of(Warned))
     (event,) = told.of(Warned)
     assert "ValueError: odd" in str(event)
+
+
+def test_a_lease_that_nobody_has_any_more_is_told_as_abandoned_and_kept_no_longer(told: Told) -> None:
+    kept = told.lease()
+    del kept
+    gc.collect()
+    until(lambda: told.of(Abandoned))
+    assert (len(told.keeper), len(told.keeper._rota)) == (0, 0)
+
+
+def test_a_round_sleeps_until_something_is_due_but_never_for_long(told: Told) -> None:
+    kept, done = told.lease(), []
+    with told.keeper._lock:
+        assert told.keeper._round([]) == LONGEST_SLEEP
+        told.clock.at = kept.tenure.due_at - 0.5
+        assert told.keeper._round([]) == pytest.approx(0.5)
+    told.keeper.chore(0.25, lambda: done.append("chore"))
+    with told.keeper._lock:
+        assert told.keeper._round([]) == pytest.approx(0.25)
+    told.keeper.close()
+    with told.keeper._lock:
+        assert told.keeper._round([]) is None
+
+
+def test_a_loss_that_a_round_finds_is_handed_on_to_be_told_and_the_lease_is_kept_no_longer(told: Told) -> None:
+    kept, lost = told.lease(), []
+    with told.keeper._lock:
+        told.clock.at = kept.tenure.tell_at
+        told.keeper._round(lost)
+        assert lost == [kept]
+        assert (kept.tenure.reason, len(told.keeper), len(told.keeper._rota)) == (LossReason.EXPIRED, 0, 0)
+        lost.clear()
+        told.keeper._round(lost)
+        assert lost == []
+
+
+def test_leases_that_are_lost_in_one_round_are_all_told(told: Told) -> None:
+    leases, lost = [told.lease(holder) for holder in ("a", "b", "c")], []
+    with told.keeper._lock:
+        told.clock.at = leases[0].tenure.tell_at
+        told.keeper._round(lost)
+    assert [kept.tenure.lease.holder for kept in lost] == ["a", "b", "c"]
+
+
+def test_who_gives_back_an_older_lease_of_a_holder_leaves_its_newer_one_known(told: Told) -> None:
+    older, newer = told.lease("a"), told.lease("a")
+    told.keeper.leave(older, told.clock.at)
+    assert told.keeper.keeps("a")
+    told.keeper.leave(newer, told.clock.at)
+    assert not told.keeper.keeps("a")
