@@ -28,6 +28,9 @@ from tests.mutants.killing import PYTEST, ROOT, SEEDS, SOURCES, Mutant, of_file
 from tests.mutants.swapping import statement, swapped
 
 LIMIT: Final = 150.0
+"""Seconds that a fork has beyond twice the time that its tests take on the whole engine."""
+
+LOOK_LIMIT: Final = 900.0
 ANSWERS: Final = 9
 """The descriptor that answers are written to: whatever tests print goes nowhere."""
 
@@ -82,7 +85,7 @@ class Warm:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Look once which test runs which line, then try the mutants."""
         self._items = {item.nodeid: item for item in session.items}
-        with os.fdopen(_forked(self._look), "rb") as answer:
+        with os.fdopen(_forked(self._look, LOOK_LIMIT), "rb") as answer:
             seen = _seen(json.loads(answer.read()))
         _say({"tests": len(seen.took), "failed": seen.failed})
         for line in self._try_all(seen):
@@ -94,7 +97,8 @@ class Warm:
         running: dict[int, _Try] = {}
 
         def go(one: _Try) -> None:
-            running[_forked(lambda: self._kill(one.mutant, one.names))] = one
+            limit = LIMIT + 2 * sum(seen.took[name] for name in one.names)
+            running[_forked(lambda: self._kill(one.mutant, one.names), limit)] = one
 
         while left or running:
             while left and len(running) < self._jobs:
@@ -178,8 +182,8 @@ class Warm:
 _BELOW: Final = str(SOURCES / "lockstead") + "/"
 
 
-def _forked(work: Any) -> int:
-    """Do something in a fork that nothing keeps alive for too long; give where its answer, as JSON, is to be read."""
+def _forked(work: Any, limit: float = LIMIT) -> int:
+    """Do something in a fork that lives no longer than `limit`; give where its answer, as JSON, is to be read."""
     reads, writes = os.pipe()
     if os.fork():
         os.close(writes)
@@ -190,7 +194,7 @@ def _forked(work: Any) -> int:
     worker = os.getpid()
     if os.fork() == 0:  # ends them all, however the worker ends: the tests use its alarm themselves
         os.close(writes)
-        ends_at = time.monotonic() + LIMIT
+        ends_at = time.monotonic() + limit
         while time.monotonic() < ends_at and os.getppid() == worker:
             time.sleep(0.5)
         os.killpg(0, signal.SIGKILL)
