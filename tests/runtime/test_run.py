@@ -14,6 +14,7 @@ from lockstead.errors import LocksteadError, OutcomeUnknown, StoreRefused, Store
 from lockstead.protocol.commands import Absent, Create, OutOfTime, Pause, Paused, Read, Reply, Script, StoreClock, ask
 from lockstead.runtime import context
 from lockstead.runtime.run import OVERTIME, Limits, run, run_many, unknown, watching
+from lockstead.stores.port import Queues
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty, SetClock, Watching
 
@@ -168,6 +169,25 @@ def test_a_store_is_watched_only_by_who_heeds_it_and_one_that_cannot_is_waited_o
     assert (failed.answer.changed, bell.waits) == (False, [3.0, 5.0])
     assert watching(Pause(APT, 3.0, 3.0), Faulty(), 3.0, bell) is None
     assert store.traits.clock is StoreClock.SHARED
+
+
+def test_who_asks_for_a_lock_stands_in_its_queue_and_who_only_looks_or_has_none_does_not() -> None:
+    class Queueing(Watching):
+        def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+            return False
+
+        def leave(self, name: Name, asker: str, limit: float) -> None:
+            pass
+
+    queueing, bell = Queueing(), Bells()
+    assert isinstance(queueing, Queues)
+
+    def call(store: Any, asker: str) -> Any:
+        return getattr(watching(Pause(APT, 3.0, 3.0, asker), store, 3.0, bell), "func", None)
+
+    assert (call(queueing, "a"), call(queueing, "")) == (queueing.queue, queueing.wait)
+    plain = Watching()
+    assert (call(plain, "a"), call(Faulty(), "a")) == (plain.wait, None)
 
 
 class Together(Faulty):
