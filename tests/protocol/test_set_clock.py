@@ -219,7 +219,7 @@ def test_h31_the_token_of_a_live_holder_is_not_refused_when_the_clock_is_set(sec
     bench.now += 5
     bench.store.set_clock(seconds)
     sight = bench.session(look(APT, bench.terms(guard.book))).run()
-    assert not sight.is_expired
+    assert not sight.is_expired or traits is DATED, "a Date alone is a hint"
     assert verifies(bench, token, guard)
     for _ in range(3):
         bench.now += TTL / 2

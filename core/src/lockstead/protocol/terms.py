@@ -126,15 +126,19 @@ class Terms:
         """Tell whether what an answer says of a record's age by the store's clock means anything.
 
         It does not if the record is younger than nothing, nor if it was stamped before that clock was set, as far as
-        this client saw.
+        this client saw. Of a `Date` the latter is not asked: it is a hint, and a write of our own has to prove it.
         """
         traits = self.traits
         if seen.updated_at is None or seen.store_now is None or traits.clock is StoreClock.NONE:
             return False
-        reading = self.book.readings.get(name.key)
-        if reading is not None and seen.updated_at < reading.set_at:
+        if traits.clock is StoreClock.SHARED and self.is_from_before_the_clock_was_set(name, seen):
             return False
         return seen.updated_at <= seen.store_now + traits.granularity + traits.date_step
+
+    def is_from_before_the_clock_was_set(self, name: Name, seen: Snapshot) -> bool:
+        """Tell whether a record was stamped before the store's clock was set, as far as this client saw."""
+        reading = self.book.readings.get(name.key)
+        return reading is not None and seen.updated_at is not None and seen.updated_at < reading.set_at
 
     def deadline_by_look(self, look: Look, reply: Reply[Any], seen: Snapshot, ttl: float) -> float | None:
         """Give a deadline from what reads show of somebody's renewal; None where they cannot tell.
