@@ -325,6 +325,26 @@ def test_h18_a_short_wait_that_a_blocked_event_loop_outlasted_still_has_its_try(
     asyncio.run(scenario())
 
 
+def test_h18_who_stands_behind_another_asks_itself_when_the_event_loop_was_blocked() -> None:
+    async def scenario() -> None:
+        async with AsyncClient(Faulty(), listener=quiet) as client:
+            await client.lock("held", ttl=60, owner="night job").acquire()
+            first = asyncio.create_task(client.lock("held", ttl=60).acquire(timeout=60))
+            lines = client._engine.lines
+            while lines.noted("held") is None:  # noqa: ASYNC110 - nothing tells it
+                await asyncio.sleep(0.01)
+            second = asyncio.create_task(client.lock("held", ttl=60).acquire(timeout=0.01))
+            await asyncio.sleep(0)
+            lines.note("held", OutcomeUnknown("no answer within 0.9 s"))
+            time.sleep(0.3)  # noqa: ASYNC251 - what it is about
+            with pytest.raises(NotAcquired) as caught:
+                await second
+            assert caught.value.holder == "night job"
+            first.cancel()
+
+    asyncio.run(scenario())
+
+
 def test_h18_a_wait_that_runs_out_of_time_tries_once_more_and_names_the_holder() -> None:
     store = Faulty()
     with Client(store, listener=quiet) as client, Client(store.beside(), listener=quiet) as other:

@@ -32,7 +32,7 @@ from lockstead.runtime.held import HeldLease, lost_by_ticket
 from lockstead.runtime.interrupt import never_in
 from lockstead.runtime.keeper import Kept
 from lockstead.runtime.line import Waiter
-from lockstead.runtime.run import OVERTIME, Limits
+from lockstead.runtime.run import OVERTIME, STALLED, Limits
 from lockstead.settings import Settings
 from lockstead.stores.port import ShowsQueue
 from lockstead.values import Duration, LeaseTicket, Name, Sequencer, Space, seconds
@@ -123,10 +123,12 @@ class Asking:
         """Ask the store. was_first: nobody of this process waited before us. in_time: our turn came before the end.
 
         Who ran out of time behind others asks nothing: a moment ago the first in line saw what there is to see, and a
-        thousand who run out together would otherwise ask at once.
+        thousand who run out together would otherwise ask at once. That the store was silent is no answer for those whom
+        a blocked event loop woke late: the first in line may have lost its answer to the same.
         """
         seen = None if in_time or self._want.reclaim else self.engine.lines.noted(self.key)
-        if isinstance(seen, Contended | StoreError):
+        is_late = self.gives_up_at is not None and self.engine.clock.now() > self.gives_up_at + STALLED
+        if isinstance(seen, Contended) or (isinstance(seen, StoreError) and not is_late):
             return _seen_by_another(seen)
         self._has_asked = True
         return acquire(

@@ -20,16 +20,13 @@ from lockstead.protocol.record import stamped
 from lockstead.runtime.aside import in_thread
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.line import LOOK_AGAIN
-from lockstead.runtime.run import Limits, paused, unknown, watching
+from lockstead.runtime.run import STALLED, Limits, paused, unknown, watching
 from lockstead.stores.port import Awaits, Store
 
 T = TypeVar("T")
 
 LATE: Final = 0.05
 """Seconds that a thread may take longer than its request's limit."""
-
-STALLED: Final = 0.1
-"""Seconds by which a request has to come back later than its limit allows before the event loop is held to blame."""
 
 
 class LoopBell:

@@ -26,6 +26,9 @@ T = TypeVar("T")
 OVERTIME: Final = 0.9
 """Seconds after the end of a wait in which its last try must be over."""
 
+STALLED: Final = 0.1
+"""Seconds by which an answer, or a turn, has to come later than it can before the event loop is held to blame."""
+
 
 def _never() -> bool:
     return False
