@@ -30,21 +30,30 @@ from tests.mutants.swapping import statement, swapped
 LIMIT: Final = 150.0
 """Seconds that a fork has beyond twice the time that its tests take on the whole engine."""
 
+CPU_LIMIT: Final = 5.0
+"""Seconds of CPU that a test has beyond what it took on the whole engine, where every line of it was noted besides. A
+loop without an end costs so much and no more, and a machine that is busy elsewhere ends no test."""
+
+TEST_LIMIT: Final = 30.0
+"""Seconds after which a test has failed. The signal that ends it then may be just what it stood still for."""
+
 LOOK_LIMIT: Final = 900.0
 ANSWERS: Final = 9
 """The descriptor that answers are written to: whatever tests print goes nowhere."""
 
 ELSEWHERE: Final = "the change is outside of all functions"
 STILL: Final = "its process ended, or it stood still"
+LOOPS: Final = "it took far more CPU than on the whole engine"
 SEEDED: Final = "seeds"
 """The name among the tests of what the simulator plays."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What ran which line. took: seconds of each test. lines: by file and line."""
+    """What ran which line. took: seconds of each test. cpu: those of CPU. lines: by file and line."""
 
     took: dict[str, float] = field(default_factory=dict)
+    cpu: dict[str, float] = field(default_factory=dict)
     lines: dict[str, dict[int, list[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     failed: list[str] = field(default_factory=list)
 
@@ -98,7 +107,7 @@ class Warm:
 
         def go(one: _Try) -> None:
             limit = LIMIT + 2 * sum(seen.took[name] for name in one.names)
-            running[_forked(lambda: self._kill(one.mutant, one.names), limit)] = one
+            running[_forked(lambda: self._kill(one.mutant, one.names, seen.cpu), limit)] = one
 
         while left or running:
             while left and len(running) < self._jobs:
@@ -137,16 +146,16 @@ class Warm:
             self._ran = set()
             sys.settrace(self._trace)
             threading.settrace(self._trace)
-            began_at = time.monotonic()
+            began_at, cpu = time.monotonic(), time.process_time()
             has_passed = self._passes(name)
-            seen.took[name] = time.monotonic() - began_at
+            seen.took[name], seen.cpu[name] = time.monotonic() - began_at, time.process_time() - cpu
             sys.settrace(None)
             threading.settrace(None)
             if not has_passed:
                 seen.failed.append(name)
             for file, line in self._ran:
                 seen.lines[file][line].append(name)
-        return {"took": seen.took, "lines": seen.lines, "failed": seen.failed}
+        return {"took": seen.took, "cpu": seen.cpu, "lines": seen.lines, "failed": seen.failed}
 
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
         del event, arg
@@ -163,10 +172,14 @@ class Warm:
 
         return lines
 
-    def _kill(self, mutant: Mutant, names: list[str]) -> Any:
+    def _kill(self, mutant: Mutant, names: list[str], cpu: dict[str, float]) -> Any:
         if not swapped(mutant):
             return ELSEWHERE
-        return next((name for name in names if not self._passes(name)), None)
+        for name in names:
+            signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT + cpu[name])
+            if not self._passes(name):
+                return name
+        return None
 
     def _passes(self, name: str) -> bool:
         if name == SEEDED:
@@ -174,9 +187,9 @@ class Warm:
 
             return all(play(seed).violation is None for seed in SEEDS)
         self._failed = False
-        item = self._items[name]
+        item, began_at = self._items[name], time.monotonic()
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
-        return not self._failed
+        return not self._failed and time.monotonic() - began_at < TEST_LIMIT
 
 
 _BELOW: Final = str(SOURCES / "lockstead") + "/"
@@ -191,6 +204,7 @@ def _forked(work: Any, limit: float = LIMIT) -> int:
     os.close(reads)
     os.close(ANSWERS)
     os.setsid()
+    signal.signal(signal.SIGPROF, lambda *_: _end(writes, LOOPS))
     worker = os.getpid()
     if os.fork() == 0:  # ends them all, however the worker ends: the tests use its alarm themselves
         os.close(writes)
@@ -199,20 +213,26 @@ def _forked(work: Any, limit: float = LIMIT) -> int:
             time.sleep(0.5)
         os.killpg(0, signal.SIGKILL)
     try:
-        said = json.dumps(work())
+        said = work()
     except BaseException as error:
-        said = json.dumps(f"{type(error).__name__}: {error}"[:200])
-    data = said.encode()
+        said = f"{type(error).__name__}: {error}"[:200]
+    _end(writes, said)
+    os._exit(0)
+
+
+def _end(writes: int, said: Any) -> None:
+    """Answer, and end this process with all that it started."""
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    data = json.dumps(said).encode()
     while data:
         data = data[os.write(writes, data) :]
     os.close(writes)
     os.killpg(0, signal.SIGKILL)
-    os._exit(0)
 
 
 def _seen(said: dict[str, Any]) -> Seen:
     lines = {file: {int(line): names for line, names in of.items()} for file, of in said["lines"].items()}
-    return Seen(said["took"], lines, said["failed"])
+    return Seen(said["took"], said["cpu"], lines, said["failed"])
 
 
 def _say(line: dict[str, Any]) -> None:
@@ -242,7 +262,11 @@ def main(words: str) -> None:
     named = {file: {one.mutation.name: one for one in of_file(file)} for file, _name in asked["mutants"]}
     mutants = [named[file][name] for file, name in asked["mutants"]]
     places = [str(ROOT / place) for place in asked["places"]]
-    pytest.main([*PYTEST, "--timeout=30", "-s", *places], plugins=[Warm(mutants, **json.loads(words))])
+    # by a signal: a thread would end the process, and the look with it
+    pytest.main(
+        [*PYTEST, f"--timeout={TEST_LIMIT}", "--timeout-method=signal", "-s", *places],
+        plugins=[Warm(mutants, **json.loads(words))],
+    )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockstead.testing.gcs_server import GcsServer
+from tests.runtime.keeping import Told
 
 
 @pytest.fixture
@@ -32,3 +33,11 @@ def shared_url(request: pytest.FixtureRequest) -> str:
         return "gs://b/locks"
     url: str = request.getfixturevalue("sqlite_url")
     return url
+
+
+@pytest.fixture
+def told() -> Iterator[Told]:
+    """Give a keeper by itself, and close it."""
+    one = Told()
+    yield one
+    one.keeper.close()

@@ -5,64 +5,24 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
-from lockstead.events import Abandoned, CallbackFailed, LockEvent, Lost, RenewalFailed, Renewed, Warned
-from lockstead.protocol.book import Book
-from lockstead.protocol.lifecycle import State, Tenure
+from lockstead.events import Abandoned, CallbackFailed, Lost, RenewalFailed, Renewed, Warned
+from lockstead.protocol.lifecycle import State
 from lockstead.protocol.members import Attached
 from lockstead.protocol.renew import Over
 from lockstead.protocol.renew import Renewed as Renewal
-from lockstead.protocol.terms import LeaseId, Terms
-from lockstead.runtime.keeper import LONGEST_SLEEP, Keeper, Kept
-from lockstead.settings import Settings
+from lockstead.protocol.terms import LeaseId
+from lockstead.runtime.keeper import LONGEST_SLEEP
 from lockstead.values import Name, Space
-from tests.runtime.faulty import Faulty, SetClock, until
-
-SETTINGS = Settings.make(ttl=300)
-
-
-class Told:
-    """A keeper, its clock, and what it told of."""
-
-    def __init__(self) -> None:
-        self.clock = SetClock()
-        self.events: list[LockEvent] = []
-        self.store = Faulty()
-        self.keeper = Keeper(self.store, self.clock, self.events.append)
-
-    def lease(self, holder: str = "a", *, is_kept: bool = True) -> Kept:
-        lease = LeaseId(Name("apt"), holder, "1", 300.0)
-        tenure = Tenure(lease, SETTINGS, deadline=self.clock.at + 297, renewed_at=self.clock.at)
-        kept = Kept(tenure, Terms(self.store.traits, SETTINGS, Book()))
-        if is_kept:
-            self.keeper.keep(kept)
-        return kept
-
-    def of(self, kind: type[LockEvent]) -> list[LockEvent]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-
-class Guarding:
-    def __init__(self) -> None:
-        self.fired: list[int | None] = []
-
-    def fire(self, found_in: int | None = None) -> None:
-        self.fired.append(found_in)
+from tests.runtime.faulty import until
+from tests.runtime.keeping import SETTINGS, Guarding, Told
 
 
 def fails() -> None:
     raise ValueError("odd")
-
-
-@pytest.fixture
-def told() -> Iterator[Told]:
-    one = Told()
-    yield one
-    one.keeper.close()
 
 
 @pytest.fixture

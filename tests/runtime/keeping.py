@@ -1,0 +1,94 @@
+"""A keeper by itself, on a clock that stands still, and what stands in for the threads of its crew."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import cast
+
+from lockstead.events import LockEvent
+from lockstead.protocol.book import Book
+from lockstead.protocol.lifecycle import Tenure
+from lockstead.protocol.terms import LeaseId, Terms
+from lockstead.runtime.keeper import Keeper, Kept
+from lockstead.runtime.workers import Workers
+from lockstead.settings import Settings
+from lockstead.values import Name
+from tests.runtime.faulty import Faulty, SetClock
+
+SETTINGS = Settings.make(ttl=300)
+
+
+class Told:
+    """A keeper, its clock, and what it told of."""
+
+    def __init__(self) -> None:
+        self.clock = SetClock()
+        self.events: list[LockEvent] = []
+        self.store = Faulty()
+        self.keeper = Keeper(self.store, self.clock, self.events.append)
+
+    def lease(self, holder: str = "a", *, is_kept: bool = True) -> Kept:
+        lease = LeaseId(Name("apt"), holder, "1", 300.0)
+        tenure = Tenure(lease, SETTINGS, deadline=self.clock.at + 297, renewed_at=self.clock.at)
+        kept = Kept(tenure, Terms(self.store.traits, SETTINGS, Book()))
+        if is_kept:
+            self.keeper.keep(kept)
+        return kept
+
+    def of(self, kind: type[LockEvent]) -> list[LockEvent]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+class Guarding:
+    """Notes which thread each loss was found in."""
+
+    def __init__(self) -> None:
+        self.fired: list[int | None] = []
+
+    def fire(self, found_in: int | None = None) -> None:
+        self.fired.append(found_in)
+
+
+class Crew:
+    """Workers that do nothing until the test does it, and take no job at all if there are none."""
+
+    def __init__(self, *, is_there: bool = True) -> None:
+        self.is_there = is_there
+        self.jobs: list[Callable[[], None]] = []
+
+    def submit(self, job: Callable[[], None]) -> bool:
+        """Note a job."""
+        if self.is_there:
+            self.jobs.append(job)
+        return self.is_there
+
+    def do(self) -> None:
+        """Do what was noted."""
+        while self.jobs:
+            self.jobs.pop(0)()
+
+    def close(self) -> None:
+        """End no thread."""
+
+
+class Still(Told):
+    """The same without any thread: the test makes the rounds, and does what the crew and the tellers were given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.crew, self.tellers = Crew(), Crew()
+        self.keeper._thread = threading.main_thread()
+        self.keeper._workers = cast(Workers, self.crew)
+        self.keeper._tellers = cast(Workers, self.tellers)
+
+    def round(self) -> list[Kept]:
+        """Make a round, and give whose loss it found."""
+        lost: list[Kept] = []
+        with self.keeper._lock:
+            self.keeper._round(lost)
+        return lost
+
+    def has_rung(self) -> bool:
+        """Tell whether the timing thread would have been woken since this was asked last."""
+        return self.keeper._changed.take()

@@ -1,0 +1,327 @@
+"""What an interrupter does when it is fired, step by step: nobody insists in a thread, the test does it itself."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lockstead.runtime import interrupt
+from lockstead.runtime.interrupt import (
+    AGAIN,
+    PATIENCE,
+    PUT_OFF_MAX,
+    SIGNAL,
+    Interrupter,
+    LeaseLostInterrupt,
+    _current_task,
+    _insist,
+    _Unraisable,
+)
+
+
+@pytest.fixture
+def insisting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """Give what those who would insist were told; none of them does anything."""
+    told: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(interrupt, "_insist", lambda *words: told.append(words))
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.run)
+    return told
+
+
+@pytest.fixture
+def guard() -> Iterator[Interrupter]:
+    before = signal.getsignal(SIGNAL)
+    one = Interrupter()
+    one.arm()
+    yield one
+    one.disarm()
+    assert signal.getsignal(SIGNAL) is before
+
+
+def test_one_thread_insists_however_often_a_block_is_fired(guard: Interrupter, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        started.append(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    guard.fire()
+    guard.fire()
+    assert [(one.name, one.daemon) for one in started] == [("lockstead-interrupt", True)]
+    assert guard.disarm()
+
+
+@pytest.mark.parametrize(("finder", "patience"), [("this thread", AGAIN), ("another", 0.0), ("nobody", 0.0)])
+def test_who_found_the_loss_by_itself_is_given_the_time_to_leave(
+    guard: Interrupter, insisting: list[tuple[Any, ...]], finder: str, patience: float
+) -> None:
+    own = threading.get_ident()
+    guard.fire({"this thread": own, "another": own + 1}.get(finder))
+    assert insisting == [(weakref.ref(guard), None, patience)]
+
+
+@pytest.mark.parametrize("finds_it", [False, True])
+def test_where_nobody_can_insist_the_signal_is_sent_at_once_unless_the_block_leaves_by_itself(
+    guard: Interrupter, monkeypatch: pytest.MonkeyPatch, finds_it: bool
+) -> None:
+    def refused(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    raised: list[bool] = []
+    try:
+        guard.fire(threading.get_ident() if finds_it else None)
+    except LeaseLostInterrupt as error:
+        raised.append(guard.threw(error))
+    assert raised == [True] * (not finds_it)
+
+
+def test_nothing_is_sent_to_a_block_whose_turn_it_is_not(guard: Interrupter, insisting: list[tuple[Any, ...]]) -> None:
+    heard: list[int] = []
+    guard._around._previous = lambda number, _frame: heard.append(number)
+    guard.send()
+    assert heard == []
+    signal.raise_signal(SIGNAL)
+    assert heard == [SIGNAL], "somebody else's signal is handed on"
+    guard._around._previous = None
+    within = Interrupter()
+    within.arm()
+    within.fire()
+    guard.send()
+    assert insisting
+    assert within.disarm()
+
+
+def test_what_was_sent_counts_as_heard_once_the_handler_ran_or_the_block_is_left(
+    guard: Interrupter, insisting: list[tuple[Any, ...]]
+) -> None:
+    guard.fire()
+    assert guard.was_heard()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
+    try:
+        guard.send()
+        assert insisting
+        assert not guard.was_heard()
+    finally:
+        with pytest.raises(LeaseLostInterrupt):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
+    assert guard.was_heard()
+    guard._around.has_heard = False
+    guard.disarm()
+    assert guard.was_heard()
+    guard._around.has_heard = True
+
+
+def test_that_something_was_thrown_is_not_forgotten_where_the_next_throw_hits_nothing(
+    guard: Interrupter, insisting: list[tuple[Any, ...]]
+) -> None:
+    guard.fire()
+    assert insisting
+    ours = signal.signal(SIGNAL, signal.SIG_IGN)
+    guard._throws = iter([0, 1, 0])
+    thrown: list[bool] = []
+    for _ in range(3):
+        guard.send()
+        thrown.append(guard._was_thrown)
+    signal.signal(SIGNAL, ours)
+    assert thrown == [False, True, True]
+
+
+def test_an_interrupt_that_would_pass_the_exit_is_put_off_so_many_times_and_raised_then(
+    guard: Interrupter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupt, "would_pass_its_exit", lambda _frame: True)
+    assert guard.may_be_raised_in(None), "where it is raised by the exit of a block within"
+    assert [guard.may_be_raised_in(sys._getframe()) for _ in range(PUT_OFF_MAX)] == [False] * PUT_OFF_MAX
+    assert guard.may_be_raised_in(sys._getframe())
+
+
+def test_whether_its_task_runs_is_asked_without_a_step_of_python_code() -> None:
+    """Between two such steps another thread might run, and the task be another one by then."""
+    events: list[str] = []
+
+    async def asked() -> list[bool]:
+        (steps,) = Interrupter()._only_in_its_task()
+        sys.setprofile(lambda _frame, event, _argument: events.append(event))
+        answers = [next(steps)]
+        sys.setprofile(None)
+        return [*answers, await asyncio.create_task(elsewhere(steps))]
+
+    async def elsewhere(steps: Iterator[bool]) -> bool:
+        return next(steps)
+
+    assert asyncio.run(asked()) == [True, False]
+    assert "call" not in events
+
+
+def test_a_signal_that_somebody_blocked_is_forgotten_with_the_last_block(insisting: list[tuple[Any, ...]]) -> None:
+    heard: list[int] = []
+    before = signal.signal(SIGNAL, lambda number, _frame: heard.append(number))
+    theirs = signal.getsignal(SIGNAL)
+    try:
+        guard = Interrupter()
+        guard.arm()
+        guard.fire()
+        assert insisting
+        signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
+        guard.send()
+        assert SIGNAL in signal.sigpending()
+        assert guard.disarm()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
+        assert heard == []
+        assert signal.getsignal(SIGNAL) is theirs
+    finally:
+        signal.signal(SIGNAL, before)
+
+
+def test_a_handler_is_put_back_at_once_and_one_that_python_does_not_know_is_replaced_by_what_the_system_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    as_ever, installed = signal.signal, list[object]()
+
+    def noted(number: int, handler: Any) -> Any:
+        installed.append(handler)
+        return as_ever(number, handler)
+
+    guard = Interrupter()
+    guard.arm()
+    monkeypatch.setattr(signal, "signal", noted)
+    guard._around._previous = None
+    guard.disarm()
+    assert installed == [signal.SIG_DFL]
+
+
+def test_a_signal_is_handed_on_unless_a_block_is_being_left_and_to_a_handler_alone(guard: Interrupter) -> None:
+    heard: list[int] = []
+    guard._around._previous = lambda number, _frame: heard.append(number)
+    within = Interrupter()
+    within.arm()
+    signal.raise_signal(SIGNAL)
+    assert heard == [SIGNAL]
+    guard.is_lost = True
+    guard._around.raised.append(guard.number)
+    signal.raise_signal(SIGNAL)
+    assert heard == [SIGNAL], "one of ours that came late, most likely"
+    guard.is_lost = False
+    guard._around._previous = signal.SIG_DFL
+    signal.raise_signal(SIGNAL)
+    within.disarm()
+
+
+class Insisted:
+    """A block that hears of its loss with so many signals, or never, and is left two turns later."""
+
+    def __init__(self, mutex: threading.Lock | None, heard_with: int) -> None:
+        self._mutex, self._heard_with = mutex, heard_with
+        self.is_due, self.is_over = True, False
+        self.seen: list[tuple[str, bool]] = []
+        self._turns = 0
+
+    def _note(self, what: str) -> bool:
+        is_locked = self._mutex is not None and self._mutex.locked()
+        self.seen.append((what, is_locked))
+        return is_locked
+
+    def send(self) -> None:
+        self._note("sent")
+
+    def sleep(self, seconds: float) -> None:
+        is_locked = self._note(f"slept {seconds}")
+        self._turns += not is_locked
+        self.is_over = self._turns == 3
+
+    def was_heard(self) -> bool:
+        return sum(what == "sent" for what, _ in self.seen) >= self._heard_with
+
+
+SHORT = f"slept {AGAIN}"
+
+
+def insisted(monkeypatch: pytest.MonkeyPatch, block: Insisted, *, is_gone: bool = False) -> list[tuple[str, bool]]:
+    monkeypatch.setattr(interrupt.time, "sleep", block.sleep)
+    ref = (lambda: None) if is_gone else weakref.ref(block)
+    _insist(ref, block._mutex, 7.0)  # type: ignore[arg-type] # what it asks of an interrupter
+    monkeypatch.undo()
+    return block.seen
+
+
+def test_who_insists_sends_every_time_until_the_block_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = [("sent", False), (SHORT, False)]
+    assert insisted(monkeypatch, Insisted(None, 99)) == [("slept 7.0", False), *turn, *turn]
+    waits = Insisted(None, 99)
+    waits.is_due = False
+    assert insisted(monkeypatch, waits) == [("slept 7.0", False), *[(SHORT, False)] * 2]
+    assert insisted(monkeypatch, Insisted(None, 99), is_gone=True) == [("slept 7.0", False)]
+
+
+def test_a_mutex_is_held_from_the_first_signal_until_one_was_heard_or_patience_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = [("sent", True), (SHORT, True)]
+    for heard_with, expected in ((2, [*sent, *sent]), (10_000, [*sent * PATIENCE, ("sent", True)])):
+        block = Insisted(threading.Lock(), heard_with)
+        first = insisted(monkeypatch, block)[1 : len(expected) + 2]
+        assert first == [*expected, (SHORT, False)]
+
+
+def test_what_reached_nobody_is_handed_on_unless_it_is_ours_and_never_in_circles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told, ended, noted = list[object](), list[object](), list[str]()
+
+    class Ours(LeaseLostInterrupt):
+        @staticmethod
+        def reached_nobody() -> None:
+            noted.append("reached nobody")
+
+    odd, within = (SimpleNamespace(exc_value=error) for error in (ValueError("odd"), ValueError("within")))
+    within.exc_value.__context__ = KeyError("one more")
+    within.exc_value.__context__.__context__ = Ours()
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    monkeypatch.setattr(sys, "__unraisablehook__", ended.append)
+    hook = _Unraisable()
+    assert hook._next == ended.append
+    hook.listen()
+    hook.listen()
+    assert (sys.unraisablehook, hook._next) == (hook, told.append)
+    hook(within)
+    assert (told, noted) == ([], ["reached nobody"])
+    hook(odd)
+    hook(SimpleNamespace(exc_value=None))
+    assert told[0] is odd
+    assert (len(told), ended) == (2, [])
+    hook._next = hook
+    hook(odd)
+    assert ended == [odd], "whoever was installed later hands on to us in turn"
+
+    def fails(_unraisable: object) -> None:
+        raise ValueError("a hook of somebody's")
+
+    hook._next = fails
+    with pytest.raises(ValueError, match="a hook of"):
+        hook(odd)
+    hook._next = told.append
+    hook(odd)
+    assert (len(told), len(ended)) == (3, 1)
+
+
+def test_the_task_that_runs_is_told_and_where_there_is_no_loop_or_task_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+
+    async def asks() -> bool:
+        asyncio.get_running_loop().call_soon(lambda: seen.append(_current_task()))
+        await asyncio.sleep(0)
+        return _current_task() is asyncio.current_task()
+
+    assert asyncio.run(asks())
+    assert (seen, _current_task()) == ([None], None)
+    monkeypatch.delitem(sys.modules, "asyncio")
+    assert _current_task() is None

@@ -1,0 +1,290 @@
+"""What a keeper does in a round and what its crew does with it, step by step: no thread runs, and the clock stands."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused
+from lockstead.events import Abandoned, CallbackFailed, Lost, RenewalFailed, Renewed, Warned
+from lockstead.protocol.lifecycle import State
+from lockstead.protocol.members import Attached, MemberRenewed
+from lockstead.protocol.record import number
+from lockstead.protocol.renew import Over
+from lockstead.protocol.renew import Renewed as Renewal
+from lockstead.protocol.terms import LeaseId
+from lockstead.runtime.keeper import NO_THREAD, Kept, _failure
+from lockstead.settings import Settings
+from lockstead.values import Name, Space
+from tests.runtime.keeping import SETTINGS, Guarding, Still
+
+
+@pytest.fixture
+def still() -> Iterator[Still]:
+    one = Still()
+    yield one
+    one.keeper.close(patience=0)
+
+
+def test_a_lease_that_is_given_up_during_a_round_keeps_no_other_from_being_renewed(still: Still) -> None:
+    leases = [still.lease("gone")]
+    kept = still.lease("a")
+    still.clock.at = kept.tenure.due_at
+    now = still.clock.now
+
+    def gives_up() -> float:
+        leases.clear()
+        gc.collect()
+        return now()
+
+    still.clock.now = gives_up  # type: ignore[method-assign] # the instant at which the round looks at the clock
+    assert still.round() == []
+    assert kept.tenure.in_flight
+    assert len(still.crew.jobs) == 1
+    still.round()
+    still.tellers.do()
+    assert still.events == [Abandoned("apt", "gone")]
+
+
+def test_a_renewal_is_sent_if_it_still_waits_and_the_lease_is_still_held(still: Still) -> None:
+    kept, left = still.lease("a"), still.lease("left")
+    with still.keeper._lock:
+        assert still.keeper._sent(None) is None
+        assert still.keeper._sent(kept) is None
+        still.clock.at += 50
+        for one in (kept, left):
+            one.tenure.queue()
+        still.keeper.leave(left, still.clock.at)
+        assert still.keeper._sent(left) is None
+        assert (left.tenure.in_flight, left.tenure.is_queued) == (False, False)
+        assert still.keeper._sent(kept) is kept
+        assert (kept.tenure.in_flight, kept.tenure.is_queued) == (True, False)
+        assert kept.tenure.asked_at == kept.tenure.round_started_at == still.clock.at
+        assert still.keeper._rota.wake_at() == still.clock.at + SETTINGS.renew_every
+        assert still.keeper._sent(kept) is None, "it is sent once"
+
+
+def test_who_has_least_time_left_is_renewed_first_and_who_left_is_not(
+    still: Still, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = {holder: still.lease(holder) for holder in ("long", "left", "short", "gone")}
+    leases["short"].tenure.deadline -= 10
+    asked: list[str] = []
+
+    def silent(kept: Kept, fields: dict[str, str]) -> OutcomeUnknown:
+        asked.append(kept.tenure.lease.holder)
+        assert fields == {}
+        return OutcomeUnknown("silent")
+
+    monkeypatch.setattr(still.keeper, "_ask", silent)
+    still.clock.at = leases["long"].tenure.due_at
+    still.round()
+    still.round()
+    assert len(still.crew.jobs) == 4, "each is given to the crew once"
+    still.keeper.leave(leases["left"], still.clock.at)
+    del leases["gone"]
+    gc.collect()
+    still.crew.do()
+    assert asked == ["short", "long"]
+    assert [type(event) for event in still.events] == [RenewalFailed] * 2
+    assert not still.keeper._due
+
+
+def test_where_the_crew_has_no_thread_a_renewal_has_failed_and_is_planned_anew(still: Still) -> None:
+    kept = still.lease()
+    still.crew.is_there = False
+    still.clock.at = kept.tenure.due_at
+    still.round()
+    assert (kept.tenure.in_flight, kept.tenure.last_error) == (False, NO_THREAD)
+    assert still.keeper._rota.wake_at() == kept.tenure.due_at > still.clock.at
+
+
+def test_who_left_or_lost_its_lease_before_it_was_given_up_is_not_told_as_abandoned(still: Still) -> None:
+    leases = [still.lease(holder) for holder in ("left", "lost", "held")]
+    still.clock.at = leases[0].tenure.due_at
+    still.round()  # from here on what waits to be sent refers to each, and hears of its end
+    tenures = [kept.tenure for kept in leases]
+    still.keeper.leave(leases[0], still.clock.at)
+    still.keeper.left(leases[0])
+    still.keeper.lose(leases[1], LossReason.TAKEN)
+    still.round()
+    leases.clear()
+    gc.collect()
+    still.round()
+    still.tellers.do()
+    assert still.events == [Abandoned("apt", "held")]
+    assert [tenure.state for tenure in tenures] == [State.LEFT, State.LOST, State.LEFT]
+    assert len(still.keeper) == 0
+
+
+def test_the_timing_thread_is_woken_for_what_is_due_before_it_would_wake_up_and_for_nothing_else(still: Still) -> None:
+    kept = still.lease()
+    still.round()
+    still.has_rung()
+    still.keeper._plan(kept.tenure)
+    assert not still.has_rung(), "it sleeps a second at most, and this is due later"
+    kept.tenure.due_at = still.clock.at + 0.5
+    still.keeper._plan(kept.tenure)
+    assert still.has_rung()
+
+
+def test_after_a_fault_of_our_own_whatever_is_planned_wakes_the_timing_thread(still: Still) -> None:
+    kept = still.lease()
+    still.round()
+    still.has_rung()
+    still.keeper._recover(ValueError("odd"))
+    still.keeper._plan(kept.tenure)
+    assert still.has_rung()
+    still.tellers.do()
+    assert [type(event) for event in still.events] == [Warned]
+
+
+def test_a_chore_is_under_way_from_the_round_that_gives_it_to_the_crew_until_it_is_done(still: Still) -> None:
+    done: list[str] = []
+
+    def fails() -> None:
+        done.append("fails")
+        raise ValueError("odd")
+
+    still.keeper.chore(5, lambda: done.append("well"))
+    still.keeper.chore(5, fails)
+    still.round()
+    assert (still.crew.jobs, still.keeper._chores_under_way) == ([], 0)
+    still.clock.at += 5
+    still.round()
+    assert (len(still.crew.jobs), still.keeper._chores_under_way) == (2, 2)
+    waits = threading.Thread(target=still.keeper._wait_until, args=(lambda: done == ["well", "fails"], 60))
+    waits.start()
+    still.crew.do()
+    assert still.keeper._chores_under_way == 0
+    waits.join(30)
+    assert not waits.is_alive(), "who waits for chores is told of each"
+
+
+def test_an_answer_is_told_by_what_it_means_to_a_lease_that_is_held_and_to_no_other(still: Still) -> None:
+    kept, left = still.lease("a"), still.lease("left")
+    error = OutcomeUnknown("silent")
+    for one in (kept, left):
+        one.tenure.sending(still.clock.at)
+    still.keeper.leave(left, still.clock.at)
+    still.keeper._renewed(left, None, error)
+    still.keeper._renewed(left, None, Renewal(still.clock.at + 400, still.clock.at, "2"))
+    assert (still.events, left.tenure.in_flight) == ([], False)
+    still.clock.at += 7
+    still.keeper._renewed(kept, None, error)
+    (failed,) = still.events
+    assert isinstance(failed, RenewalFailed)
+    assert (failed.error, failed.left) == (error, 290.0)
+    assert still.keeper._rota.wake_at() == kept.tenure.due_at == still.clock.at + 12.5
+    still.keeper._renewed(kept, None, Renewal(still.clock.at + 400, still.clock.at, "2"))
+    assert still.events[1:] == [Renewed("apt", "a", still.clock.at + 400)]
+    assert still.keeper._rota.wake_at() == kept.tenure.due_at == still.clock.at + SETTINGS.renew_every
+    still.keeper._renewed(kept, None, Over(LossReason.TAKEN, "by b"))
+    still.keeper._renewed(kept, None, error)
+    (lost,) = still.events[2:]
+    assert isinstance(lost, Lost)
+    assert (lost.reason, lost.detail, kept.tenure.in_flight, len(still.keeper._rota)) == (
+        LossReason.TAKEN,
+        "by b",
+        False,
+        0,
+    )
+
+
+def test_the_answer_to_a_renewal_of_a_member_holds_for_its_registration_as_well(still: Still) -> None:
+    kept = still.lease()
+    registration = LeaseId(Name("apt", Space.MEMBER, "1/m"), "m", "2", 300.0)
+    joined = Attached(kept.tenure.lease, registration, still.clock.at + 250, still.clock.at + 297, still.clock.at)
+    still.keeper.register(kept, joined)
+    still.clock.at += 10
+    still.keeper._renewed(kept, None, MemberRenewed(still.clock.at + 200, still.clock.at + 300, still.clock.at))
+    assert kept.tenure.record_deadline == still.clock.at + 300
+    assert kept.tenure.deadline == still.clock.at + 240
+    still.keeper._renewed(kept, None, MemberRenewed(still.clock.at + 290, None, still.clock.at))
+    assert kept.tenure.deadline == still.clock.at + 290
+
+
+def test_progress_goes_with_the_next_renewal_and_again_if_that_failed_and_none_is_newer(still: Still) -> None:
+    plain, alerts, expects = still.lease("a"), still.lease("b"), still.lease("c")
+    alerts.tenure.settings = Settings.make(ttl=300, alert_after=60, expected=600)
+    expects.tenure.settings = Settings.make(ttl=300, expected=600)
+    assert still.keeper._fields(plain) == ({}, None)
+    for kept, after in ((plain, None), (alerts, 60), (expects, 600)):
+        kept.progress = "1 of 5"
+        fields, progress = still.keeper._fields(kept)
+        alert_at = {} if after is None else {"alert_at": number(still.clock.wall() + after)}
+        assert (fields, progress, kept.progress) == ({"progress": "1 of 5", **alert_at}, "1 of 5", None)
+    error = OutcomeUnknown("silent")
+    still.keeper._renewed(plain, "1 of 5", error)
+    assert plain.progress == "1 of 5"
+    plain.progress = "2 of 5"
+    still.keeper._renewed(plain, "1 of 5", error)
+    assert plain.progress == "2 of 5"
+    plain.progress = None
+    still.keeper._renewed(plain, "2 of 5", Renewal(still.clock.at + 400, still.clock.at, "2"))
+    assert plain.progress is None
+
+
+def test_whatever_a_renewal_raises_is_an_attempt_that_failed(still: Still, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = still.lease()
+    odd = ValueError("odd")
+    limits: list[float] = []
+
+    def fails(command: object, limit: float) -> None:
+        limits.append(limit)
+        raise StoreRefused("no") if len(limits) == 1 else odd
+
+    monkeypatch.setattr(still.store, "perform", fails)
+    outcome = still.keeper._ask(kept, {})
+    assert isinstance(outcome, StoreRefused)
+    outcome = still.keeper._ask(kept, {})
+    assert isinstance(outcome, OutcomeUnknown)
+    assert limits == [SETTINGS.request_timeout] * 2
+    failure = _failure(odd)
+    assert str(failure) == "the renewal failed: ValueError: odd"
+    assert failure.__cause__ is odd
+
+
+def test_a_loss_is_told_once_to_guards_callbacks_and_listener_and_aside_where_the_teller_must_not_wait(
+    still: Still,
+) -> None:
+    for aside in (False, True):
+        kept, calls = still.lease(), list[object]()
+        guarding = Guarding()
+        still.keeper.guard(kept, guarding)
+        gone = Guarding()
+        still.keeper.guard(kept, gone)
+        del gone
+        still.keeper.on_lost(kept, lambda calls=calls: calls.append("called"))
+        still.events.clear()
+        kept.found_in = 7
+        still.keeper._tell(kept, aside=aside)
+        assert (guarding.fired, calls) == ([7], [])
+        assert len(still.of(Lost)) == (0 if aside else 1)
+        assert (kept.guards, kept.tell) == ([], [])
+        still.keeper._tell(kept, aside=aside)
+        still.tellers.do()
+        assert calls == ["called"]
+        assert still.events == [Lost("apt", "a", LossReason.EXPIRED, None, "")]
+        still.keeper.on_lost(kept, lambda calls=calls: calls.append("late"))
+        assert len(still.tellers.jobs) == 1
+        still.tellers.do()
+        assert calls == ["called", "late"]
+
+
+def test_where_no_teller_can_be_had_the_loss_is_told_by_who_found_it(still: Still) -> None:
+    kept, error = still.lease(), KeyboardInterrupt()
+
+    def fails() -> None:
+        raise error
+
+    still.tellers.is_there = False
+    still.keeper.on_lost(kept, fails)
+    still.keeper._tell(kept, aside=True)
+    assert still.events == [
+        CallbackFailed("apt", "a", error),
+        Lost("apt", "a", LossReason.EXPIRED, None, ""),
+    ]
