@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import signal
 import sys
 import threading
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from lockstead.runtime import interrupt
+from lockstead.runtime import fork, interrupt
 from lockstead.runtime.interrupt import (
     AGAIN,
     PATIENCE,
@@ -23,7 +24,9 @@ from lockstead.runtime.interrupt import (
     LeaseLostInterrupt,
     _current_task,
     _insist,
+    _ThreadNest,
     _Unraisable,
+    never_in,
 )
 
 
@@ -255,11 +258,26 @@ def insisted(monkeypatch: pytest.MonkeyPatch, block: Insisted, *, is_gone: bool 
 
 def test_who_insists_sends_every_time_until_the_block_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     turn = [("sent", False), (SHORT, False)]
-    assert insisted(monkeypatch, Insisted(None, 99)) == [("slept 7.0", False), *turn, *turn]
+    assert insisted(monkeypatch, Insisted(None, 1)) == [("slept 7.0", False), *turn, *turn]
     waits = Insisted(None, 99)
     waits.is_due = False
     assert insisted(monkeypatch, waits) == [("slept 7.0", False), *[(SHORT, False)] * 2]
     assert insisted(monkeypatch, Insisted(None, 99), is_gone=True) == [("slept 7.0", False)]
+
+
+def test_who_insists_keeps_no_block_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = [Insisted(None, 1)]
+    ref, is_alive = weakref.ref(owners[0]), list[bool]()
+
+    def sleep(_seconds: float) -> None:
+        if is_alive:
+            owners.clear()
+        is_alive.append(ref() is not None)
+        assert len(is_alive) < 5
+
+    monkeypatch.setattr(interrupt.time, "sleep", sleep)
+    _insist(ref, None, 7.0)  # type: ignore[arg-type] # what it asks of an interrupter
+    assert is_alive == [True, False]
 
 
 def test_a_mutex_is_held_from_the_first_signal_until_one_was_heard_or_patience_is_over(
@@ -325,3 +343,84 @@ def test_the_task_that_runs_is_told_and_where_there_is_no_loop_or_task_none(monk
     assert (seen, _current_task()) == ([None], None)
     monkeypatch.delitem(sys.modules, "asyncio")
     assert _current_task() is None
+
+
+def test_an_interrupt_that_comes_while_its_block_is_left_goes_no_further_and_that_of_another_does(
+    guard: Interrupter, insisting: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    within = Interrupter()
+    within.arm()
+    for one in (guard, within):
+        one.fire()
+    assert len(insisting) == 2
+    late = [guard.thrown(), within.thrown()]
+    as_ever = within._around.end
+
+    def end(block: Interrupter) -> None:
+        if late:
+            raise late.pop()
+        as_ever(block)
+
+    monkeypatch.setattr(within._around, "end", end)
+    with pytest.raises(LeaseLostInterrupt) as caught:
+        within.disarm()
+    assert guard.threw(caught.value)
+    assert within.disarm()
+
+
+def test_what_was_thrown_is_caught_before_the_block_is_over_and_before_it_is_raised(
+    guard: Interrupter, insisting: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught: list[Interrupter] = []
+
+    def catch(one: Interrupter) -> None:
+        caught.append(one)
+
+    monkeypatch.setattr(Interrupter, "_catch", catch)
+    for was_thrown in (False, True):
+        within = Interrupter()
+        within.arm()
+        within._was_thrown = was_thrown
+        within.disarm()
+        assert caught == [within] * was_thrown
+    caught.clear()
+    guard.fire()
+    assert insisting
+    for was_thrown in (False, True):
+        guard._was_thrown = was_thrown
+        guard._around.raised.clear()
+        with pytest.raises(LeaseLostInterrupt):
+            guard.raise_what_waited()
+        assert caught == [guard] * was_thrown
+    guard._was_thrown = False
+
+
+def test_it_is_thrown_until_it_is_caught(guard: Interrupter, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_ever, throws = ctypes.pythonapi.PyThreadState_SetAsyncExc, list[object]()
+
+    def throw(ident: object, thrown: object) -> None:
+        throws.append(ident)
+        if len(throws) > 1:  # the first one is swallowed by a finalizer
+            as_ever(ident, thrown)
+
+    monkeypatch.setattr(ctypes.pythonapi, "PyThreadState_SetAsyncExc", throw)
+    guard._catch()
+    assert len(throws) == 2
+
+
+def test_a_forked_child_has_a_lock_of_its_own_and_nothing_was_sent_to_a_thread_as_it_begins() -> None:
+    nest = _ThreadNest()
+    assert nest.has_heard
+    assert nest in fork._INHERITED
+    lock = nest.lock
+    nest.after_fork()
+    assert nest.lock is not lock
+
+
+def test_a_function_is_marked_by_its_code() -> None:
+    def quiet() -> None:
+        pass
+
+    assert never_in(quiet) is quiet
+    assert quiet.__code__ in interrupt._QUIET
+    interrupt._QUIET.discard(quiet.__code__)
