@@ -120,9 +120,18 @@ def test_breaking_needs_a_reason(reason: str) -> None:
 def test_a_client_that_was_closed_says_so() -> None:
     client = Client(store(), listener=quiet)
     client.close()
-    with pytest.raises(StoreRefused) as raised:
-        client.lock("apt").try_acquire()
-    assert pattern(CLOSED).fullmatch(str(raised.value))
+    asking: list[Callable[[], object]] = [
+        client.lock("apt").try_acquire,
+        client.lock("apt").inspect,
+        client.list,
+        client.history,
+        lambda: client.verify("7:exclusive:apt"),
+        lambda: client.lock("apt").break_lease(reason="stuck"),
+    ]
+    for ask in asking:
+        with pytest.raises(StoreRefused) as raised:
+            ask()
+        assert pattern(CLOSED).fullmatch(str(raised.value))
 
 
 # --- tickets -----------------------------------------------------------------------------------------------------

@@ -54,6 +54,8 @@ def test_break_now_frees_it_at_once_and_says_until_when_the_holder_may_believe(s
 
 
 def test_where_there_is_nothing_to_break_that_is_said(files: Shell) -> None:
+    with files.client() as client, client.lock("apt").hold():
+        pass
     done = files.run("break", files.url(), "--reason", "x", "--yes")
     assert (done.code, done.out, done.err) == (0, "", "lockstead: 'apt' is free: nothing to break\n")
     said = files.run("break", files.url(), "--reason", "x", "--yes", "--json").said

@@ -32,6 +32,16 @@ def test_the_command_is_told_key_store_token_sequencer_and_ticket(runs: Runs) ->
     assert (ticket.key, ticket.incarnation) == ("apt", told["LOCKSTEAD_TOKEN"])
 
 
+def test_a_url_that_is_kept_elsewhere_is_handed_on_as_it_was_given(runs: Runs) -> None:
+    kept = runs.where / "store"
+    kept.write_text(f"sqlite:///{runs.where}/locks.db")
+    runs.environment = {"LOCK_STORE": kept.read_text()}
+    for given in (f"file:{kept}", "env:LOCK_STORE"):
+        renew = f'echo "$LOCKSTEAD_STORE"; {sys.executable} -m lockstead.cli.main renew "$LOCKSTEAD_TICKET"'
+        code, out, err = runs.start("--", "sh", "-c", renew, url=f"{given}?ttl=4&abort_margin=1.9#apt").outcome()
+        assert (code, out.splitlines()[0], err) == (0, given, ""), out
+
+
 def test_a_busy_lock_is_told_from_a_command_that_ends_with_75(runs: Runs) -> None:
     assert runs.start("-E", "11", "--", "sh", "-c", "exit 75").code() == 75
     holder = runs.script(PATIENT)

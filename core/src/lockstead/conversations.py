@@ -408,6 +408,7 @@ def _of_ticket(
 
 def inspected(engine: Engine, key: str, settings: Settings) -> Script[Holding | None]:
     """Show who holds a key."""
+    engine.refuse_if_closed()
     terms = engine.terms(settings)
     sight = yield from leaving.look(Name(key), terms)
     return None if sight is None or sight.record.ended else holding(key, sight, terms)
@@ -437,6 +438,7 @@ def _waits_to_see(engine: Engine, key: str, seen: Sight) -> None:
 
 def listed(engine: Engine) -> Script[list[Holding]]:
     """Show every key that is held or whose record cannot be read, by name."""
+    engine.refuse_if_closed()
     terms = engine.terms(PLAIN)
     said = yield from ask(List(Space.LOCK))
     shown = (listing(name, seen, terms) for name, seen in said.answer.entries)
@@ -452,6 +454,7 @@ def history(engine: Engine, key: str | None) -> Script[list[AuditEntry]]:
 
 def verified(engine: Engine, sequencer: Sequencer | str) -> Script[bool]:
     """Tell whether a sequencer names the lease that holds its key."""
+    engine.refuse_if_closed()
     said = Sequencer.parse(sequencer) if isinstance(sequencer, str) else sequencer
     return (yield from verify(said, engine.terms(PLAIN)))
 
@@ -460,6 +463,7 @@ def broken(
     engine: Engine, key: str, settings: Settings, *, reason: str, by: str | None, now: bool, incarnation: str | None
 ) -> Script[Breaking | None]:
     """Revoke or remove the lease on a key, and leave an audit entry; None if there was none."""
+    engine.refuse_if_closed()
     terms = engine.terms(settings)
     revoked = opening.revocation(reason, by, settings)
     done = yield from leaving.break_lease(

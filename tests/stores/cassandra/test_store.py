@@ -90,6 +90,11 @@ def test_credentials_come_from_the_environment_where_the_url_has_none() -> None:
     assert where_of("cassandra://h1/k", environ).user == "env"
     assert where_of("cassandra://h1/k", environ).password == "secret"
     assert where_of("cassandra://me:other@h1/k", environ).user == "me"
+    assert where_of("cassandra://me:other@h1/k", environ).password == "other"
+    assert (where_of("cassandra://me@h1/k", environ).user, where_of("cassandra://me@h1/k", environ).password) == (
+        "me",
+        "secret",
+    )
 
 
 def test_a_url_without_a_keyspace_means_lockstead_and_one_copy() -> None:

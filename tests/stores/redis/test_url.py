@@ -81,6 +81,8 @@ def test_credentials_come_from_the_environment_where_the_url_has_none(monkeypatc
     monkeypatch.setenv("REDIS_USERNAME", "anna")
     assert (access("redis://localhost").username, access("redis://localhost").password) == ("anna", "pass")
     assert (access("redis://:other@localhost").username, access("redis://:other@localhost").password) == (None, "other")
+    assert (access("redis://bert@localhost").username, access("redis://bert@localhost").password) == ("bert", "pass")
+    assert access("redis://bert:@localhost").password is None, "an empty one is meant"
     monkeypatch.setenv("REDIS_SENTINEL_PASSWORD", "guard")
     assert access("redis+sentinel://localhost/s").sentinel_ways == {"password": "guard"}
 

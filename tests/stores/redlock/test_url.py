@@ -67,6 +67,8 @@ def test_credentials_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("REDIS_PASSWORD", "secret")
     access = opened("redlock://a,b,c?tls=true")._panel.masters[0].access
     assert (access.username, access.password) == ("me", "secret")
+    access = opened("redlock://bert@a,b,c?tls=true")._panel.masters[0].access
+    assert (access.username, access.password) == ("bert", "secret")
 
 
 def test_options_say_how_long_who_is_waited_for() -> None:

@@ -253,6 +253,8 @@ def test_h22_what_may_be_printed_has_no_credentials_and_opens_the_same_store() -
         with_environment = where_of(shown, {"ZOOKEEPER_USER": "me", "ZOOKEEPER_PASSWORD": "secret"})
         assert (with_environment.user, with_environment.password) == ("me", "secret")
         assert "secret" not in repr(with_environment)
+    with_user = where_of("zk://anna@h1", {"ZOOKEEPER_USER": "me", "ZOOKEEPER_PASSWORD": "secret"})
+    assert (with_user.user, with_user.password) == ("anna", "secret")
 
 
 def test_a_function_that_makes_the_client_is_taken_and_anything_else_is_not(

@@ -11,7 +11,7 @@ import click
 from lockstead import opening
 from lockstead.cli.exits import Exit, Failed, say
 from lockstead.cli.inspect import in_full
-from lockstead.cli.options import as_json, lock_at, opened
+from lockstead.cli.options import as_json, lock_at, opened, tell_place
 from lockstead.cli.output import instant, out, out_json, wants_colours
 from lockstead.errors import StoreRefused
 
@@ -53,6 +53,7 @@ def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, jso
     with opened(named.store) as client:
         lock = client.lock(named.key, **named.settings)
         held = _looked_at(client, lock, now=now)
+        tell_place(client)
         if held is not None and not (yes and json):
             click.echo(in_full(lock.key, held, time.time(), colours=wants_colours(sys.stderr)), err=True)
         if held is not None and not yes:

@@ -138,7 +138,7 @@ def run(
                 lease = _acquired(client.lock(target.key, **wanted), limit, conflict, began)
                 tell_unclean(lease.key, lease.predecessor)
                 tell_place(client)
-                return _hold(lease, target.store, section, limits, ticket=not no_ticket)
+                return _hold(lease, urls.parse_lock(url), section, limits, ticket=not no_ticket)
         finally:
             section.close()
     except Interrupted as interrupted:

@@ -198,8 +198,9 @@ def access_of(
     secret: str | None = unquote(password) or None
     if client is not None and not who:
         username, secret = ways.pop("username", None), ways.pop("password", None)
-    elif not who:
-        username, secret = default_credentials()
+    elif client is None and ":" not in who:
+        named, secret = default_credentials()
+        username = username or named
     sentinel_ways: dict[str, Any] = {}
     if kind is Kind.SENTINEL:
         sentinel_ways = {name: way for name, way in ways.items() if name.startswith("ssl_")} | sentinel_credentials()

@@ -152,8 +152,8 @@ def where_of(store_url: str, environ: Mapping[str, str] | None = None) -> Where:
     authority, slash, path = before.removeprefix("zk://").partition("/")
     credentials, _, hosts = authority.rpartition("@")
     user, _, password = (unquote(part) for part in credentials.partition(":"))
-    if environ is not None and not credentials:
-        user, password = environ.get("ZOOKEEPER_USER", ""), environ.get("ZOOKEEPER_PASSWORD", "")
+    if environ is not None and ":" not in credentials:
+        user, password = user or environ.get("ZOOKEEPER_USER", ""), environ.get("ZOOKEEPER_PASSWORD", "")
     files = {name: options.get(name, "") for name in ("ca", "cert", "key")}
     return Where(
         hosts=tuple(_host(host) for host in hosts.split(",")),
