@@ -124,6 +124,12 @@ NAMING = [
         "unknown setting … in the URL; known are …",
         of_file("?password=s3cret#apt"),
     ),
+    Case(
+        "an argument of the call",
+        ValueError,
+        "… is not a setting of a lock: give it to …",
+        of_file("#apt?timeout=5"),
+    ),
 ]
 
 # --- settings ----------------------------------------------------------------------------------------------------
@@ -135,7 +141,7 @@ def relation(name: str, settings: str, says: str, kind: type[Exception] = ValueE
 
 ROUNDS = (
     "(1 + max_failures) * renew_every + abort_margin is … s, above ttl * (1 - drift) = … s; renew more often, "
-    "tolerate fewer failures, or take a longer ttl"
+    "tolerate fewer failures, or take a longer ttl or a smaller abort_margin"
 )
 BACKOFF = "backoff_min is … s and backoff_max … s; needed is 0 < backoff_min <= backoff_max"
 LIMIT = "request_timeout is … s; it must be above 0 and below renew_every (… s)"

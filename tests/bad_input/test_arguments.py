@@ -102,6 +102,45 @@ def test_a_setting_that_is_none_is_named_with_those_there_are() -> None:
         lockstead.Lock("memory:#apt", tll=5)
 
 
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("timeout", "hold() or acquire()"), ("reclaim", "hold(), acquire() or try_acquire()"), ("interrupt", "hold()")],
+)
+def test_an_argument_of_the_call_that_is_given_to_the_lock_is_named_with_its_place(name: str, where: str) -> None:
+    told = re.escape(f"is not a setting of a lock: give it to {where}")
+    with pytest.raises(TypeError, match=f"^'{name}' {told}"):
+        lockstead.Lock("memory:#apt", **{name: 1})  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(ValueError, match=f"^'{name}' in the URL {told}"):
+        lockstead.AsyncLock(f"memory:#apt?{name}=1")
+
+
+@pytest.mark.parametrize("kind", [lockstead.Lock, lockstead.AsyncLock])
+def test_a_lock_without_its_url_is_told_by_the_name_of_its_class(kind: Any) -> None:
+    with pytest.raises(TypeError, match=rf"^{kind.__name__}\.__init__\(\) missing .*'url'"):
+        kind(key="apt")
+
+
+def test_who_waits_for_ever_leaves_the_timeout_out() -> None:
+    both(
+        store(),
+        ValueError,
+        "timeout must be a finite duration of at least 0, not …; leave it out to wait for ever",
+        lambda client: client.lock("apt").acquire(-1),
+    )
+
+
+def test_a_block_of_the_other_colour_is_told_which_one_it_is() -> None:
+    with pytest.raises(TypeError, match=r"use 'async with lock\.hold\(\)"), lockstead.AsyncLock("memory:#apt").hold():
+        pytest.fail("entered")
+
+    async def use() -> None:
+        async with lockstead.Lock("memory:#apt").hold():
+            pytest.fail("entered")
+
+    with pytest.raises(TypeError, match=r"use 'with lock.hold\(\):', or in a coroutine AsyncLock"):
+        asyncio.run(use())
+
+
 def test_reclaiming_needs_an_owner() -> None:
     both(store(), ValueError, RECLAIM, lambda client: client.lock("apt").try_acquire(reclaim=True))
 
@@ -298,6 +337,10 @@ def test_a_sequencer_is_text(text: Any) -> None:
     with pytest.raises(TypeError) as raised:
         Sequencer.parse(text)
     assert pattern(SEQUENCER_TYPE).fullmatch(str(raised.value))
+    both(store(), TypeError, SEQUENCER_TYPE, lambda client: client.verify(text))
+    with pytest.raises(TypeError) as refused:
+        FenceGuard().admit(text)
+    assert pattern(SEQUENCER_TYPE).fullmatch(str(refused.value))
 
 
 @pytest.mark.parametrize("key", ["a\nb", "k" * 600])

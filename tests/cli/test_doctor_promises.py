@@ -9,6 +9,7 @@ import pytest
 
 from lockstead.cli.doctor.asking import Asker
 from lockstead.cli.doctor.command import examined_store
+from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, Create, Replace
 from lockstead.runtime.clock import SYSTEM_CLOCK
 from lockstead.stores.examination import Promise, Severity
@@ -90,6 +91,27 @@ def test_a_good_store_keeps_every_promise_and_nothing_stays_in_it() -> None:
     assert {promise.check for promise in Promise} <= found.keys()
     assert set(found.values()) == {Severity.OK, Severity.NOTE}
     assert memory.entries == {}
+
+
+class Fails(MemoryStore):
+    """A store that answers everything with one error."""
+
+    def __init__(self, error: StoreError) -> None:
+        super().__init__(Memory())
+        self.error = error
+
+    def perform(self, command: Command[Any], limit: float) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("dead"), OutcomeUnknown("silent")])
+def test_a_record_may_be_left_only_where_its_request_may_have_been_sent(error: StoreError) -> None:
+    asker = Asker(Fails(error), 5.0, SYSTEM_CLOCK.now() + 60)
+    name = asker.fresh()
+    assert asker.once(Create(name, {"n": "1"})) is error
+    assert asker.clean() == ([name] if isinstance(error, OutcomeUnknown) else [])
+    lent = asker.lent("rights")
+    assert lent in asker.clean()
 
 
 class AddsItsOwn(MemoryStore):

@@ -297,6 +297,7 @@ def test_what_keeps_objects_is_found_by_trying_where_settings_cannot_be_looked_a
     assert (told.code, told.of("failure")) == (69, {"bucket.retention-policy", "rights.enough"})
     assert len(server.objects("kept")) == 1, "the one that was tried with"
     assert "scratch" in told.of("warning")
+    assert told.findings["scratch"]["text"].startswith("1 scratch record may be left")
 
 
 def test_settings_that_cost_are_warnings_and_the_store_is_usable(server: GcsServer) -> None:

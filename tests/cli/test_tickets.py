@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import lockstead
+from lockstead import LeaseTicket
 from lockstead.testing.gcs_server import GcsServer
 from tests.cli.conftest import until
 from tests.cli.shell import PROGRAM, Shell
@@ -270,7 +271,7 @@ def test_h02_76_a_lease_that_somebody_else_took_is_not_touched(files: Shell) -> 
         client.lock("apt").break_lease(reason="stuck", now=True)
         with client.lock("apt", owner="next").acquire(0) as lease:
             files.run("renew", ticket).fails(76, "TAKEN: somebody else holds it now (next)")
-            files.run("release", ticket).fails(76, "was over before it was given back, TAKEN: 'next' holds it now")
+            files.run("release", ticket).fails(76, "on 'apt', TAKEN: somebody else holds it now (next)")
             assert lease.release() is True
 
 
@@ -279,10 +280,13 @@ def test_h02_76_a_lease_that_somebody_else_took_is_not_touched(files: Shell) -> 
 
 def test_76_a_lease_that_is_gone_is_not_given_back_and_that_is_said(shell: Shell) -> None:
     ticket = shell.hold()
+    holder = LeaseTicket.parse(ticket).holder
     done = shell.run("release", "--json", ticket)
     said = done.said
     assert (done.code, tuple(said), said["key"], said["released"]) == (0, ("key", "holder", "released"), "apt", True)
-    shell.run("release", ticket).fails(76, "was over before it was given back, GONE: its record is gone")
+    shell.run("release", ticket).fails(
+        76, f"cannot give back the lease of {holder!r} on 'apt', GONE: its record is gone"
+    )
 
 
 @pytest.mark.parametrize("now", [False, True], ids=["revoked", "ended"])
@@ -297,7 +301,7 @@ def test_76_a_lease_that_was_broken_is_given_back_once_at_most_and_who_broke_it_
             told = "lockstead: 'apt': the lease was revoked before it was given back (by anna: stuck)\n"
             assert (first.code, first.out, first.err) == (0, "apt is given back\n", told)
         for done in (first, shell.run("release", ticket), shell.run("release", ticket))[not now :]:
-            done.fails(76, "was over before it was given back, GONE: its record is gone")
+            done.fails(76, "on 'apt', REVOKED: it was revoked (by anna: stuck)")
         assert client.release(ticket) is False
 
 

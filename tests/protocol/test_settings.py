@@ -35,7 +35,10 @@ def test_at_the_defaults_a_loss_is_told_with_half_the_ttl_left() -> None:
             {"renew_every": 70},
             "(1 + max_failures) * renew_every + abort_margin is 330 s, above ttl * (1 - drift) = 297",
         ),
-        ({"max_failures": 6}, "renew more often, tolerate fewer failures, or take a longer ttl"),
+        (
+            {"max_failures": 6},
+            "tolerate fewer failures, or take a longer ttl or a smaller abort_margin",
+        ),
         ({"abort_margin": 150}, "(1 + max_failures) * renew_every + abort_margin is 300 s"),
         ({"request_timeout": 37.5}, "request_timeout is 37.5 s; it must be above 0 and below renew_every (37.5 s)"),
         ({"request_timeout": 0}, "request_timeout is 0 s; it must be above 0"),

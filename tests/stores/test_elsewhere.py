@@ -110,9 +110,13 @@ def test_a_pointer_to_nothing_is_refused_where_it_is_named(text: str) -> None:
         url.parse_store(text)
 
 
-def test_a_missing_variable_is_told() -> None:
-    assert "LOCK_STORE_OF_NOBODY" not in os.environ
-    with pytest.raises(StoreRefused, match="no variable LOCK_STORE_OF_NOBODY"):
+@pytest.mark.parametrize("text", [None, "", " "])
+def test_a_variable_that_is_missing_or_empty_is_told(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
+    if text is None:
+        monkeypatch.delenv("LOCK_STORE_OF_NOBODY", raising=False)
+    else:
+        monkeypatch.setenv("LOCK_STORE_OF_NOBODY", text)
+    with pytest.raises(StoreRefused, match="the variable LOCK_STORE_OF_NOBODY is not set, or empty"):
         url.open_store("env:LOCK_STORE_OF_NOBODY")
 
 

@@ -125,6 +125,10 @@ async def connect_async(url: str, *, client: object | None = None, listener: Lis
 class AsyncLock(opening.NamedLock):
     """A key one can ask for; holds nothing. The awaiting twin of `Lock`."""
 
+    # here, so that what Python says of a wrong call names this class
+    def __init__(self, url: str, *, client: object | None = None, **settings: Unpack[Given]) -> None:
+        super().__init__(url, client=client, **settings)
+
     async def _ready(self) -> Engine:
         if self._opened is None:
             # importing the engine and a client library takes a while
@@ -180,10 +184,10 @@ class AsyncLock(opening.NamedLock):
         return AsyncHold(functools.partial(self.acquire, limit, reclaim=reclaim), interrupt=interrupt, drain=bound)
 
     async def __aenter__(self) -> NoReturn:
-        raise TypeError("an AsyncLock is not held by itself: use 'async with lock.hold():'")
+        raise TypeError("an AsyncLock cannot be entered: use 'async with lock.hold():'")
 
     async def __aexit__(self, *_: object) -> None:
-        raise TypeError("an AsyncLock is not held by itself: use 'async with lock.hold():'")
+        raise TypeError("an AsyncLock cannot be entered: use 'async with lock.hold():'")
 
     def __enter__(self) -> NoReturn:
         raise TypeError("an AsyncLock is awaited: use 'async with lock.hold():'")

@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from lockstead.runtime import context
 
@@ -67,6 +67,12 @@ class AsyncHold:
             await leave(lease, raised, self._drain)
             raise
         await leave(lease, error, self._drain)
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("an AsyncLock is awaited: use 'async with lock.hold():'")
+
+    def __exit__(self, *_: object) -> None:
+        raise TypeError("an AsyncLock is awaited: use 'async with lock.hold():'")
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         if not inspect.iscoroutinefunction(function):

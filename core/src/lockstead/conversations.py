@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, NoReturn, TypeVar
 
 from lockstead import opening
-from lockstead.errors import LossReason, NotAcquired, StoreError, StoreRefused, StoreUnavailable
+from lockstead.errors import LeaseLost, LossReason, NotAcquired, StoreError, StoreRefused, StoreUnavailable
 from lockstead.events import Attached, Detached, Released, ReleaseFailed, Renewed, Warned
 from lockstead.holding import AuditEntry, Breaking, Contender, Holding, audited, breaking, contender, holding, listing
 from lockstead.protocol import release as leaving
@@ -359,6 +359,13 @@ def _renewed_once(
     return left
 
 
+def why_over(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[LeaseLost]:
+    """Say why the lease that a ticket names, which is over, cannot be given back any more."""
+    said, lease, scaled = _of_ticket(engine, key, settings, ticket)
+    looked = yield from ask(Read(lease.name))
+    return lost_by_ticket(said, over(lease, looked.answer, engine.terms(scaled)) or Over(LossReason.GONE), "give back")
+
+
 def drained(
     engine: Engine,
     key: str,
@@ -455,7 +462,7 @@ def history(engine: Engine, key: str | None) -> Script[list[AuditEntry]]:
 def verified(engine: Engine, sequencer: Sequencer | str) -> Script[bool]:
     """Tell whether a sequencer names the lease that holds its key."""
     engine.refuse_if_closed()
-    said = Sequencer.parse(sequencer) if isinstance(sequencer, str) else sequencer
+    said = sequencer if isinstance(sequencer, Sequencer) else Sequencer.parse(sequencer)
     return (yield from verify(said, engine.terms(PLAIN)))
 
 

@@ -224,6 +224,14 @@ class Hold:
             raise
         leave(lease, error, self._drain)
 
+    async def __aenter__(self) -> object:
+        raise TypeError("a Lock is not awaited: use 'with lock.hold():', or in a coroutine AsyncLock(...).hold()")
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"{function.__qualname__} is async: decorate it with AsyncLock(...).hold()")

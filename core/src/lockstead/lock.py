@@ -130,6 +130,10 @@ class Lock(opening.NamedLock):
     Not reentrant: each acquisition is a holder of its own. Safe to share between threads.
     """
 
+    # here, so that what Python says of a wrong call names this class
+    def __init__(self, url: str, *, client: object | None = None, **settings: Unpack[Given]) -> None:
+        super().__init__(url, client=client, **settings)
+
     # --- asking --------------------------------------------------------------------------------------------------
 
     def acquire(
@@ -194,10 +198,10 @@ class Lock(opening.NamedLock):
         return Hold(partial(self.acquire, limit, reclaim=reclaim), interrupt=interrupt, drain=bound)
 
     def __enter__(self) -> NoReturn:
-        raise TypeError("a Lock is not held by itself: use 'with lock.hold():'")
+        raise TypeError("a Lock cannot be entered: use 'with lock.hold():'")
 
     def __exit__(self, *_: object) -> None:
-        raise TypeError("a Lock is not held by itself: use 'with lock.hold():'")
+        raise TypeError("a Lock cannot be entered: use 'with lock.hold():'")
 
     # --- tickets -------------------------------------------------------------------------------------------------
 

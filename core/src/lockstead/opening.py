@@ -65,6 +65,7 @@ def known_settings(url: StoreUrl) -> dict[str, Any]:
     """Give the settings that stood in a URL; ValueError for one that is none, with the word that may be meant."""
     unknown = sorted(set(url.options) - SETTING_NAMES)
     if unknown:
+        _refuse_of_call(unknown[0], " in the URL")
         own = frozenset() if url.scheme in urls.ELSEWHERE else urls.opener(url.scheme).options
         of_store = f"; and of {url.scheme}: {', '.join(sorted(own))}" if own else ""
         known = f"; known are {', '.join(sorted(SETTING_NAMES))}{of_store}"
@@ -99,10 +100,24 @@ def shared_engine(target: Target, client: object | None) -> Engine:
         return engine
 
 
+_OF_CALL: Final = {
+    "timeout": "hold() or acquire(), at the command line to --timeout",
+    "reclaim": "hold(), acquire() or try_acquire()",
+    "interrupt": "hold()",
+}
+"""What is no setting of a lock but an argument of what asks for it, and where it is given."""
+
+
+def _refuse_of_call(name: str, where: str, kind: type[Exception] = ValueError) -> None:
+    if name in _OF_CALL:
+        raise kind(f"{name!r}{where} is not a setting of a lock: give it to {_OF_CALL[name]}")
+
+
 def made_settings(given: Mapping[str, Any]) -> Settings:
     """Complete and check settings; TypeError, naming those there are, for one that is none."""
     unknown = sorted(set(given) - SETTING_NAMES)
     if unknown:
+        _refuse_of_call(unknown[0], "", TypeError)
         hint = urls.meant(unknown[0], SETTING_NAMES) or f"; known are {', '.join(sorted(SETTING_NAMES))}"
         raise TypeError(f"unknown setting {unknown[0]!r}{hint}")
     return Settings.make(**given)

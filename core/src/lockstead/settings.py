@@ -136,7 +136,8 @@ class Settings:
         if needed > believed * (1 + 1e-9):
             raise ValueError(
                 f"(1 + max_failures) * renew_every + abort_margin is {needed:g} s, above ttl * (1 - drift) = "
-                f"{believed:g} s; renew more often, tolerate fewer failures, or take a longer ttl"
+                f"{believed:g} s; renew more often, tolerate fewer failures, or take a longer ttl "
+                "or a smaller abort_margin"
             )
         if not 0 < self.request_timeout < self.renew_every:
             raise ValueError(

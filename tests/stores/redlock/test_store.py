@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.expiry import holder_deadline, record_life
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.redlock.panel import Session
+from lockstead.stores.redlock.panel import RIGHTS, Session
 from lockstead.stores.redlock.store import RedlockStore
 from lockstead.values import Name, Space
 from tests.servers.redis import RedisServer
@@ -712,6 +713,12 @@ def test_h22_a_wrong_password_is_refused_and_not_shown(three: RedlockPlace, spac
     store.close()
     store = url.open_store(f"redlock://somebody:right@{hosts}?restart_delay=0")
     assert store.perform(Read(Name("nowhere")), LIMIT) == Absent()
+    for server in three.servers:
+        on(server, "ACL", "SETUSER", "somebody", "-evalsha")
+    with pytest.raises(StoreRefused, match=re.escape(f"may not do that: grant it {RIGHTS}")):
+        store.perform(Read(APT), LIMIT)
+    page = (Path(__file__).parents[3] / "docs/access.md").read_text("utf-8")
+    assert RIGHTS.replace("PREFIX", "lockstead") in page
     store.close()
 
 

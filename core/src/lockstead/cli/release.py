@@ -10,7 +10,6 @@ import click
 from lockstead.cli.exits import Exit, Failed
 from lockstead.cli.options import as_json, opened, ticket_and_store, ticket_at
 from lockstead.cli.output import out, out_json
-from lockstead.errors import LeaseLost, LossReason
 
 if TYPE_CHECKING:
     from lockstead.lock import Client
@@ -59,17 +58,14 @@ def release(ticket: str | None, store: str | None, drain: str | None, json: bool
 
 def _say_why_not(client: Client, said: LeaseTicket) -> None:
     """Raise what is the case: somebody works under the lease still, or it was over before."""
+    from lockstead import conversations
+    from lockstead.lease import converse
+
     held = client.lock(said.key).inspect()
     if held is not None and held.incarnation == said.incarnation:
         raise Failed(
             Exit.NOT_ACQUIRED,
             f"{said.key!r} is still held: somebody works under the lease; it ends with its ttl of {said.ttl:g} s",
         )
-    reason = LossReason.GONE if held is None else LossReason.TAKEN
-    then = "its record is gone" if held is None else f"{held.owner!r} holds it now"
-    raise LeaseLost(
-        f"the lease of {said.holder!r} on {said.key!r} was over before it was given back, {reason.value}: {then}",
-        reason=reason,
-        key=said.key,
-        holder=said.holder,
-    )
+    plain = conversations.PLAIN
+    raise converse(client._engine, plain, conversations.why_over(client._engine, said.key, plain, said))

@@ -42,8 +42,11 @@ class FenceGuard:
         self._floor = floor or MemoryFloor()
 
     def admit(self, sequencer: Sequencer | str) -> None:
-        """Let a sequencer pass, or raise LeaseLost (TAKEN): a later holder was here. ValueError for no sequencer."""
-        said = Sequencer.parse(sequencer) if isinstance(sequencer, str) else sequencer
+        """Let a sequencer pass, or raise LeaseLost (TAKEN): a later holder was here.
+
+        ValueError for text that is no sequencer, TypeError for what is no text.
+        """
+        said = sequencer if isinstance(sequencer, Sequencer) else Sequencer.parse(sequencer)
         highest = self._floor.raise_to(said.key, said.token)
         if highest > said.token:
             raise LeaseLost(

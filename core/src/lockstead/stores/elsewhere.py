@@ -33,7 +33,7 @@ def text_at(pointer: str) -> tuple[str, bool]:
         return _in_file(name)
     text = os.environ.get(name, "").strip()
     if not text:
-        raise StoreRefused(f"{pointer}: the environment has no variable {name}; set it to {AS_URL}")
+        raise StoreRefused(f"{pointer}: the variable {name} is not set, or empty; set it to {AS_URL}")
     return text, False
 
 

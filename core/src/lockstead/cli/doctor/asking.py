@@ -67,6 +67,7 @@ class Asker:
         self._ends_at = ends_at
         self._nonce = os.urandom(8).hex()
         self._names: dict[Name, None] = {}
+        self._maybe: dict[object, Name] = {}
         self._racers: list[threading.Thread] = []
         self._count = 0
 
@@ -76,6 +77,12 @@ class Asker:
         """Give the name of a record that nobody else knows; what is left under it is removed by `clean`."""
         name = Name(KEY, Space.MEMBER, f"{self._nonce}/{part}")
         self._names[name] = None
+        return name
+
+    def lent(self, part: str) -> Name:
+        """Give such a name to somebody who asks the store by himself: a record may be left there in any case."""
+        name = self.scratch(part)
+        self._maybe[name] = name
         return name
 
     def fresh(self) -> Name:
@@ -97,10 +104,17 @@ class Asker:
 
     def _once(self, command: Command[A]) -> A | StoreError:
         wall_sent_at, sent_at = SYSTEM_CLOCK.wall(), SYSTEM_CLOCK.now()
+        request = object()
+        if isinstance(command, Create | Extend | Replace):
+            self._maybe[request] = command.name
         try:
             answer = self.store.perform(command, self.limit)
         except StoreRefused:
+            self._maybe.pop(request, None)
             raise
+        except StoreUnavailable as error:
+            self._maybe.pop(request, None)
+            return error
         except StoreError as error:
             return error
         except Exception as error:  # noqa: BLE001 - what a store does not know itself, the engine does not know either
@@ -185,7 +199,10 @@ class Asker:
         if found:
             self._remove(found)
             found = self._left()
-        return list(self._names if found is None else found)
+        if found is not None:
+            return list(found)
+        maybe = set(self._maybe.values())
+        return [name for name in self._names if name in maybe]
 
     def _left(self) -> dict[Name, Snapshot] | None:
         """Find what stands, by a listing and by looking: a listing may be what is wrong. None: there is no answer."""

@@ -123,7 +123,7 @@ def examined_store(store: Store, asker: Asker, limit: float, ttl: float | None) 
     try:
         if isinstance(store, Examines):
             behind = store.behind
-            for finding in store.examine(asker.scratch, limit):
+            for finding in store.examine(asker.lent, limit):
                 yield finding
                 if finding.stops:
                     return
@@ -176,6 +176,7 @@ def _failed(error: StoreError) -> Finding:
 
 
 def _left(count: int) -> Finding:
-    text = f"{count} scratch records may be left, under the reserved name of the member {KEY!r}"
+    records = "1 scratch record" if count == 1 else f"{count} scratch records"
+    text = f"{records} may be left, under the reserved name of the member {KEY!r}"
     remedy = "ask again in an hour: an examination also removes what an older one left"
     return Finding(Severity.WARNING, "scratch", text, remedy)

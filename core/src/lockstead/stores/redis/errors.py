@@ -25,10 +25,16 @@ _PASSING: Final = {
     "CLUSTERDOWN": "the Cluster is down: a slot has no master, or most masters cannot be reached",
     "UNBLOCKED": "the request was turned away while its role changed",
 }
+RIGHTS: Final = (
+    "~PREFIX:* &PREFIX:* +eval +evalsha +get +set +del +exists +time +zadd +zpopmin +zrange +zrem +zremrangebyscore "
+    "+pexpire +pttl +publish +subscribe +scan +role +select"
+)
+"""What a user with an ACL needs: docs/stores/redis.md."""
+
 _FOR_GOOD: Final = {
     "NOAUTH": "it wants a password: put it into REDIS_PASSWORD, or into the URL",
     "WRONGPASS": "it does not accept user and password: correct them (URL, REDIS_USERNAME, REDIS_PASSWORD)",
-    "NOPERM": "this user may not do that: grant it the commands and keys that docs/stores/redis.md names",
+    "NOPERM": f"this user may not do that: grant it {RIGHTS}",
     "DENIED": "it is in protected mode: set a password there, or bind it",
     "WRONGTYPE": "another program keeps something under our key: take another prefix (?prefix=...)",
     "CROSSSLOT": "the keys of one lock are not in one slot: is there a proxy on the way that rewrites keys?",
@@ -52,17 +58,17 @@ _PHRASES: Final = {
 _CODE: Final = re.compile(r"(?:^|-|: )([A-Z]{3,})\b")
 
 
-def refusal(error: Exception, where: str) -> StoreError:
-    """Translate an error that the server answered with."""
+def refusal(error: Exception, where: str, rights: str = RIGHTS) -> StoreError:
+    """Translate an error that the server answered with. rights: what a user with an ACL needs."""
     code, said = code_of(error), str(error)
     if code in _PASSING:
         return StoreUnavailable(f"Redis at {where} does not do it now: {_PASSING[code]}")
     if code in _FOR_GOOD:
-        return StoreRefused(f"Redis at {where} refuses: {_FOR_GOOD[code]}")
+        return StoreRefused(f"Redis at {where} refuses: {_FOR_GOOD[code].replace(RIGHTS, rights)}")
     lowered = said.lower()
     for phrase, remedy in _PHRASES.items():
         if phrase in lowered:
-            return StoreRefused(f"Redis at {where} refuses: {remedy}")
+            return StoreRefused(f"Redis at {where} refuses: {remedy.replace(RIGHTS, rights)}")
     if "max number of clients" in lowered:
         return StoreUnavailable(f"Redis at {where} has no connection free (maxclients): raise it, or close some")
     return OutcomeUnknown(f"Redis at {where} failed in a way that is not known: {_short(said)}")

@@ -24,6 +24,12 @@ from lockstead.stores.redlock.votes import Ballot, quorum_of
 if TYPE_CHECKING:
     from lockstead.stores.examination import Finding
 
+RIGHTS: Final = (
+    "~PREFIX:* +eval +evalsha +script|load +info +role +select +exists +type +hlen +hget +hmget +hgetall +pttl "
+    "+zcard +zrangebylex +hset +del +rename +pexpire +zadd +zrem"
+)
+"""What a user with an ACL needs on every master: docs/access.md."""
+
 CHUNK: Final = 64
 """Questions sent to a master before answers are read."""
 
@@ -268,7 +274,7 @@ class Session:
             elif _is_answer(answer):
                 master.is_silent = False
                 ballot.tally.silent.discard(place)
-                ballot.tally.failed[place] = refusal(answer, master.where)
+                ballot.tally.failed[place] = refusal(answer, master.where, RIGHTS)
             # else the connection ended: it may have been done, and stays silent
 
         return take
