@@ -83,6 +83,12 @@ class Taker:
         return self.by() is caller and self.tenure.believes(now) and self.kept() is not None
 
 
+def _living(takers: dict[str, list[Taker]]) -> dict[str, list[Taker]]:
+    # no loop of its own stands in a `with` statement: there a Ctrl-C at a jump back would skip the exit
+    living = {key: [one for one in ours if one.kept() is not None] for key, ours in takers.items()}
+    return {key: left for key, left in living.items() if left}
+
+
 class Engine:
     """An opened store and the keeper of all its leases. Closed by `close`, or when nobody refers to it any more."""
 
@@ -331,8 +337,7 @@ class Engine:
             others = self._takers.get(key, ())
             self._takers[key] = [taker, *(one for one in others if one.tenure.state is State.HELD)]
             if len(self._takers) > self._takers_max:
-                living = {name: [one for one in ours if one.kept() is not None] for name, ours in self._takers.items()}
-                self._takers = {name: left for name, left in living.items() if left}
+                self._takers = _living(self._takers)
                 self._takers_max = max(TAKERS_MIN, 2 * len(self._takers))
         return taker
 
