@@ -30,6 +30,9 @@ def test_h12_break_shows_the_holder_revokes_it_and_leaves_an_entry(shell: Shell)
     assert done.err.splitlines()[0] == "apt is held by ci/7"
     assert "purpose    publish" in done.err
     assert done.out.startswith("apt is revoked. Its holder finds out at its next renewal;")
+    assert done.out.endswith(
+        " at the latest. If it is dead, the lock is free soon after that; --now frees it at once\n"
+    )
     with shell.client() as client:
         held = client.lock("apt").inspect()
         assert held is not None

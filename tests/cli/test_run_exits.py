@@ -42,6 +42,16 @@ def test_a_url_that_is_kept_elsewhere_is_handed_on_as_it_was_given(runs: Runs) -
         assert (code, out.splitlines()[0], err) == (0, given, ""), out
 
 
+def test_a_run_inside_a_run_of_the_same_lock_is_told_that_it_waits_for_itself(runs: Runs) -> None:
+    runs.environment = {"LOCKSTEAD_KEY": "apt", "LOCKSTEAD_STORE": f"sqlite:///{runs.where}/locks.db"}
+    code, _, err = runs.start("--", "true").outcome()
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith("lockstead: the 'lockstead run' around this command took 'apt'")
+    assert runs.start("--timeout", "60", "--", "true").outcome() == (0, "", "")
+    runs.environment["LOCKSTEAD_KEY"] = "yum"
+    assert runs.start("--", "true").outcome() == (0, "", "")
+
+
 def test_a_busy_lock_is_told_from_a_command_that_ends_with_75(runs: Runs) -> None:
     assert runs.start("-E", "11", "--", "sh", "-c", "exit 75").code() == 75
     holder = runs.script(PATIENT)

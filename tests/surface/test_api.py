@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import logging
+import re
 import subprocess
 import sys
 import textwrap
@@ -463,6 +464,14 @@ def test_list_and_inspect_show_who_holds_what_and_why() -> None:
             assert (shown[1].expires_at - shown[1].acquired_at).total_seconds() == pytest.approx(300, abs=1)
             assert shown[1].alert_at is not None
             assert shown[1].alert_at.timezone_name == "UTC"
+
+
+@pytest.mark.parametrize("kind", [lockstead.Holding, lockstead.Breaking, lockstead.AuditEntry])
+def test_the_page_names_every_field_of_what_is_shown(kind: type) -> None:
+    page = (ROOT / "docs/api.md").read_text("utf-8")
+    row = next(line for line in page.splitlines() if line.startswith(f"| `{kind.__name__}` | "))
+    shown = {name for name in dir(kind) if not name.startswith("_") and not name.endswith("_epoch")}
+    assert set(re.findall(r"`(\w+)`", row.split("|")[2])) - {"Holding"} == shown
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("packages/*/src/**/*.py")), ids=lambda path: path.name)

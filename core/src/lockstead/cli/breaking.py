@@ -124,4 +124,10 @@ def _in_words(key: str, broken: Breaking) -> str:
         return (
             f"{key} is removed. If its holder lives, it may go on believing {believes}: make sure that it has stopped"
         )
-    return f"{key} is revoked. Its holder finds out at its next renewal; it may go on believing {believes}"
+    return (
+        f"{key} is revoked. Its holder finds out at its next renewal; it may go on believing {believes}{_dead(until)}"
+    )
+
+
+def _dead(until: str | None) -> str:
+    return "" if until is None else ". If it is dead, the lock is free soon after that; --now frees it at once"

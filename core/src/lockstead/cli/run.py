@@ -52,6 +52,7 @@ Examples:
 Exit codes: the command's own (128 + n if signal n ended it), or
   64 wrong usage    69 the store failed      70 not guarded to its end
   75 not acquired   76 the lease was lost    126, 127 cannot be run, not found
+  128 + n signal n ended the wait for the lock
 """
 
 
@@ -125,6 +126,8 @@ def run(
     settings = Settings.make(**wanted)
     limits = stop_limits(settings, grace)
     limit = None if timeout is None else seconds(timeout, "timeout")
+    if limit is None:
+        _tell_of_itself(target.key, urls.parse_lock(url))
     signals = Signals()
     section = Section(found(command[0]), list(command), signals, Terminal())
     signals.install()
@@ -144,6 +147,15 @@ def run(
     except Interrupted as interrupted:
         say(f"{signal.Signals(interrupted.number).name} ended the wait for {target.key!r}")
         return Exit.SIGNALLED + interrupted.number
+
+
+def _tell_of_itself(key: str, store: StoreUrl) -> None:
+    """Warn who is part of a command that holds this very lock: it would wait until that has ended."""
+    if os.environ.get("LOCKSTEAD_KEY") == key and os.environ.get("LOCKSTEAD_STORE") == handed_on(store):
+        say(
+            f"the 'lockstead run' around this command took {key!r}: while it holds it, this one waits for itself, for "
+            "ever; give --timeout, or leave one of the two out"
+        )
 
 
 def _acquired(lock: Lock, limit: float | None, conflict: int, began: float) -> Lease:
