@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockstead.testing.gcs_server import GcsServer
-from tests.runtime.keeping import Told
+from tests.runtime.keeping import Alone, Told
 
 
 @pytest.fixture
@@ -41,3 +41,12 @@ def told() -> Iterator[Told]:
     one = Told()
     yield one
     one.keeper.close()
+
+
+@pytest.fixture
+def alone() -> Iterator[Alone]:
+    """Give an engine without a thread, and close it."""
+    one = Alone()
+    yield one
+    one.engine.keeper._chores.clear()
+    one.engine.close()

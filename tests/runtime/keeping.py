@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 
 from lockstead.events import LockEvent
+from lockstead.protocol.acquire import Acquisition, Grant
 from lockstead.protocol.book import Book
 from lockstead.protocol.lifecycle import Tenure
 from lockstead.protocol.terms import LeaseId, Terms
+from lockstead.runtime.engine import Engine
 from lockstead.runtime.keeper import Keeper, Kept
 from lockstead.runtime.workers import Workers
 from lockstead.settings import Settings
-from lockstead.values import Name
+from lockstead.values import Ending, Name, Predecessor
 from tests.runtime.faulty import Faulty, SetClock
 
+APT = Name("apt")
 SETTINGS = Settings.make(ttl=300)
 
 
 class Told:
     """A keeper, its clock, and what it told of."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Faulty | None = None) -> None:
         self.clock = SetClock()
         self.events: list[LockEvent] = []
-        self.store = Faulty()
+        self.store = store or Faulty()
         self.keeper = Keeper(self.store, self.clock, self.events.append)
 
     def lease(self, holder: str = "a", *, is_kept: bool = True) -> Kept:
@@ -75,8 +79,8 @@ class Crew:
 class Still(Told):
     """The same without any thread: the test makes the rounds, and does what the crew and the tellers were given."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, store: Faulty | None = None) -> None:
+        super().__init__(store)
         self.crew, self.tellers = Crew(), Crew()
         self.keeper._thread = threading.main_thread()
         self.keeper._workers = cast(Workers, self.crew)
@@ -92,3 +96,37 @@ class Still(Told):
     def has_rung(self) -> bool:
         """Tell whether the timing thread would have been woken since this was asked last."""
         return self.keeper._changed.take()
+
+
+class Alone:
+    """An engine without a thread, its clock, its crew, and what it told of."""
+
+    def __init__(self, store: Faulty | None = None) -> None:
+        self.clock = SetClock()
+        self.events: list[LockEvent] = []
+        self.store = store or Faulty()
+        self.engine = Engine(self.store, self.events.append, self.clock)
+        self.crew = Crew()
+        self.engine.keeper._thread = threading.main_thread()
+        self.engine.keeper._workers = cast(Workers, self.crew)
+
+    def want(self, **said: Any) -> Acquisition:
+        return replace(self.engine.want(APT, SETTINGS, reclaim=False), **said)
+
+    def granted(self, want: Acquisition, token: int | None = 7) -> Any:
+        lease = LeaseId(APT, want.holder, "1", 300.0)
+        before = Predecessor(Ending.CLEAN)
+        grant = Grant(lease, self.clock.at - 1, self.clock.at + 296, "1", token, before)
+        return self.engine.granted(grant, want, self.engine.terms(SETTINGS), 3.0)
+
+    def chores(self) -> list[float]:
+        """Give in how many seconds each chore is due, and forget them."""
+        planned = sorted(at - self.clock.at for at, _number, _work in self.engine.keeper._chores)
+        self.engine.keeper._chores.clear()
+        return planned
+
+    def next_chore(self) -> float:
+        """Do the chore that is due next, and give in how many seconds it was due."""
+        at, _number, work = self.engine.keeper._chores.pop(0)
+        work()
+        return at - self.clock.at

@@ -19,7 +19,9 @@ from lockstead.protocol.terms import LeaseId
 from lockstead.runtime.keeper import NO_THREAD, Kept, _failure
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
+from tests.runtime.faulty import Faulty
 from tests.runtime.keeping import SETTINGS, Guarding, Still
+from tests.runtime.test_batches import Batching
 
 
 @pytest.fixture
@@ -93,7 +95,9 @@ def test_who_has_least_time_left_is_renewed_first_and_who_left_is_not(
     assert not still.keeper._due
 
 
-def test_where_the_crew_has_no_thread_a_renewal_has_failed_and_is_planned_anew(still: Still) -> None:
+@pytest.mark.parametrize("store", [Faulty, Batching])
+def test_where_the_crew_has_no_thread_a_renewal_has_failed_and_is_planned_anew(store: type[Faulty]) -> None:
+    still = Still(store())
     kept = still.lease()
     still.crew.is_there = False
     still.clock.at = kept.tenure.due_at

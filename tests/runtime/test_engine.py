@@ -1,0 +1,355 @@
+"""What the engine keeps in mind and puts into words, by a clock that stands still and with nobody in its crew."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from lockstead.errors import NotAcquired, StoreUnavailable
+from lockstead.events import Acquired, Waiting, Warned
+from lockstead.protocol.acquire import Contended, Grant
+from lockstead.protocol.members import Attached
+from lockstead.protocol.record import Record
+from lockstead.protocol.terms import LeaseId
+from lockstead.runtime import engine as engines
+from lockstead.runtime.engine import (
+    LEAVE_AGAIN_MAX,
+    LESS,
+    TAKERS_MIN,
+    default_owner,
+    in_seconds,
+    in_words,
+    pauses,
+    wait_in_line,
+)
+from lockstead.runtime.line import LOOK_AGAIN, ThreadBell
+from lockstead.settings import Settings
+from lockstead.values import Ending, Name, Predecessor, Space
+from tests.runtime import keeping
+from tests.runtime.faulty import Faulty, SetClock
+from tests.runtime.keeping import APT, SETTINGS, Alone
+
+
+class Queueing(Faulty):
+    """A store that keeps a queue, in which no place can be given up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: list[tuple[Name, str, float]] = []
+        self.fails = False
+
+    def leave(self, name: Name, asker: str, limit: float) -> None:
+        self.left.append((name, asker, limit))
+        if self.fails:
+            raise StoreUnavailable("silent")
+
+    def turn(self, *_: object) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *_: None
+
+
+def test_a_duration_is_said_as_a_person_would() -> None:
+    assert [in_seconds(one) for one in (0.0, 0.94, 0.95, 300.2)] == [LESS, LESS, "1 s", "300 s"]
+    said = {
+        0.99: LESS,
+        1.0: "1 second",
+        59.9: "59 seconds",
+        60.0: "1 minute",
+        3599.0: "59 minutes",
+        3600.0: "1 hour",
+        7200.0: "2 hours",
+        86399.0: "23 hours",
+        86400.0: "1 day",
+        180000.0: "2 days",
+    }
+    assert {duration: in_words(duration) for duration in said} == said
+
+
+def test_what_was_given_up_is_looked_for_at_once_and_then_ever_less_often() -> None:
+    assert list(pauses(10.0)) == [0.0, 10.0, 10.0, 20.0, 40.0, 80.0]
+
+
+@pytest.mark.parametrize("has_waited", [False, True])
+def test_the_error_that_ends_a_wait_says_who_holds_it_and_since_when(alone: Alone, has_waited: bool) -> None:
+    def error(contended: Contended) -> NotAcquired:
+        return alone.engine.not_acquired(APT, contended, 12.0, has_waited=has_waited)
+
+    after = "; waited 12 s" if has_waited else ""
+    assert str(error(Contended(None, is_queued=True))) == f"others asked for 'apt' first, and it is their turn{after}"
+    assert str(error(Contended(None))) == f"'apt' kept changing hands{after}"
+    record = Record("ci/1", 300.0, owner="ci", purpose="publish", acquired_at=alone.clock.wall() - 120)
+    known = error(Contended(record, is_queued=True))
+    assert str(known) == f"'apt' is held by 'ci' since 2 minutes (purpose: publish){after}"
+    assert (known.key, known.holder, known.purpose, known.held_for, known.waited) == ("apt", "ci", "publish", 120, 12.0)
+    assert str(error(Contended(Record("ci/1", 300.0)))) == f"'apt' is held by 'ci/1'{after}"
+    assert str(error(Contended(Record("", None)))) == f"'apt' is held by 'somebody unknown'{after}"
+    ahead = error(Contended(replace(record, acquired_at=alone.clock.wall() + 60)))
+    assert ahead.held_for == 0.0
+
+
+def test_a_wait_is_told_with_whom_it_is_for_if_anybody_knows(alone: Alone) -> None:
+    alone.engine.waiting("apt", "me", Contended(None))
+    assert alone.events == []
+    alone.engine.waiting("apt", "me", Contended(Record("ci/1", 300.0, acquired_at=alone.clock.wall() - 5)))
+    alone.engine.waiting("apt", "me", Contended(Record("ci/1", 300.0, owner="ci", purpose="publish")))
+    assert alone.events == [Waiting("apt", "me", "ci/1", None, 5.0), Waiting("apt", "me", "ci", "publish", None)]
+
+
+def test_unwise_settings_are_warned_of_once(alone: Alone) -> None:
+    alone.engine.traits = replace(alone.engine.traits, ttl_recommended=60.0)
+    alone.engine.warn_once("apt", Settings.make(ttl=60))
+    assert alone.events == []
+    for _ in range(2):
+        alone.engine.warn_once("apt", Settings.make(ttl=48, renew_every=8))
+    assert alone.events == [
+        Warned("apt", "ttl is 48 s; at least 60 s is recommended on this store"),
+        Warned("apt", "renew_every is 8 s, above an eighth of the ttl"),
+    ]
+
+
+def test_a_wish_has_a_holder_of_its_own_and_says_who_asks(alone: Alone) -> None:
+    first, second = alone.want(), alone.want()
+    assert first.holder != second.holder
+    assert first.holder.startswith(f"{default_owner()}/")
+    assert first.fields["identity"] == first.holder
+    assert first.fields["where"].startswith(f"{keeping.__file__}:")
+    assert "backtrace" not in first.fields
+    told = alone.engine.want(APT, Settings.make(ttl=300, owner="ci", backtrace=True), reclaim=True)
+    assert (told.owner, told.reclaim, told.fields["owner"]) == ("ci", True, "ci")
+    assert "test_engine.py" in told.fields["backtrace"]
+    with pytest.raises(ValueError, match="reclaim needs an explicit owner"):
+        alone.engine.want(APT, SETTINGS, reclaim=True)
+
+
+def test_what_every_record_says_is_written_once_for_the_same_settings_and_owner(alone: Alone) -> None:
+    alerts, expects = Settings.make(ttl=300, alert_after=60, expected=600), Settings.make(ttl=300, expected=600)
+    plain = alone.engine._draft(SETTINGS, "a")
+    assert alone.engine._draft(SETTINGS, "a") is plain
+    assert alone.engine._draft(SETTINGS, "b")["owner"] == "b"
+    assert alone.engine._draft(Settings.make(ttl=300), "b") is not alone.engine._draft(SETTINGS, "b")
+    assert "alert_at" not in plain
+    said = [float(alone.engine._draft(settings, "a")["alert_at"]) for settings in (alerts, expects)]
+    assert said == [60.0, 600.0]
+
+
+def test_a_grant_is_kept_as_it_was_granted_and_told(alone: Alone) -> None:
+    want = alone.want(unsettled=True)
+    kept = alone.granted(want)
+    tenure = kept.tenure
+    assert (tenure.deadline, tenure.renewed_at, tenure.token) == (alone.clock.at + 296, alone.clock.at - 1, 7)
+    assert (tenure.unsettled, tenure.is_owner, tenure.predecessor) == (True, True, Predecessor(Ending.CLEAN))
+    assert 0 <= tenure.jitter < 1
+    assert alone.events == [Acquired("apt", want.holder, 7, 3.0)]
+    assert alone.engine.keeps(want.holder)
+    assert not alone.engine.keeps("somebody")
+    alone.engine.wishes["somebody"] = want
+    assert alone.engine.keeps("somebody")
+
+
+def test_a_membership_is_kept_until_the_earlier_of_its_deadlines(alone: Alone) -> None:
+    lease = LeaseId(APT, "o", "1", 300.0)
+    registration = LeaseId(Name("apt", Space.MEMBER, "1/m"), "m", "2", 300.0)
+    for record_until, registered_until in ((1200.0, 1290.0), (1290.0, 1200.0)):
+        joined = Attached(lease, registration, registered_until, record_until, 999.0)
+        tenure = alone.engine.attached(joined, SETTINGS).tenure
+        assert (tenure.deadline, tenure.record_deadline, tenure.registration_deadline) == (
+            1200.0,
+            record_until,
+            registered_until,
+        )
+        assert (tenure.is_owner, tenure.shared, tenure.registration, tenure.renewed_at) == (
+            False,
+            True,
+            registration,
+            999.0,
+        )
+
+
+def test_whoever_gave_up_is_looked_for_if_it_may_have_written_anything(alone: Alone) -> None:
+    for want, error, is_swept in (
+        (alone.want(), None, False),
+        (alone.want(), StoreUnavailable("silent"), False),
+        (alone.want(), KeyboardInterrupt(), True),
+        (alone.want(unsettled=True), None, True),
+        (alone.want(reclaim=True), None, True),
+    ):
+        alone.engine.given_up(want, SETTINGS, error)
+        assert alone.chores() == [0.0] * is_swept
+
+
+def test_looks_follow_each_other_and_one_after_an_answer_is_alone(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(alone.engine, "sweep_once", lambda _name, holder, *_: looked.append(holder))
+    alone.engine.sweep(APT, "a", SETTINGS)
+    assert [alone.next_chore() for _ in range(6)] == list(pauses(SETTINGS.request_timeout))
+    assert (looked, alone.chores()) == (["a"] * 6, [])
+    alone.engine.look_after(APT, "b", SETTINGS)
+    assert (alone.next_chore(), alone.chores(), looked[6:]) == (0.0, [], ["b"])
+
+
+def test_a_place_in_a_queue_is_given_up_until_it_is_gone_ever_less_often() -> None:
+    alone = Alone(Queueing())
+    store = cast(Queueing, alone.store)
+    store.fails = True
+    alone.engine.leave_queue(APT, "a", 9.0)
+    assert [alone.next_chore() for _ in range(8)] == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, LEAVE_AGAIN_MAX, LEAVE_AGAIN_MAX]
+    store.fails = False
+    assert (alone.next_chore(), alone.chores()) == (LEAVE_AGAIN_MAX, [])
+    assert store.left == [(APT, "a", 9.0)] * 9
+    store.fails = True
+    alone.engine.leave_queue(APT, "a", 9.0)
+    alone.engine._finalizer.detach()
+    assert (alone.next_chore(), alone.chores()) == (0.0, []), "a client that was closed asks once"
+
+
+@pytest.mark.parametrize(
+    ("said", "leaves"),
+    [
+        ({}, False),
+        ({"has_waited": True}, False),
+        ({"doubts": 1}, False),
+        ({"has_waited": True, "doubts": 1}, True),
+        ({"has_waited": True, "reclaim": True}, True),
+    ],
+)
+def test_who_got_the_key_past_its_place_in_the_queue_gives_that_up(said: dict[str, Any], leaves: bool) -> None:
+    alone = Alone(Queueing())
+    alone.granted(alone.want(**said))
+    assert alone.chores() == [0.0] * leaves
+    alone.engine.given_up(alone.want(has_waited=True), SETTINGS)
+    assert alone.chores() == [0.0]
+
+
+def test_who_holds_a_key_is_known_until_it_gives_back_or_nobody_has_the_lease(alone: Alone) -> None:
+    kept = alone.granted(alone.want())
+    taker = alone.engine.took(kept)
+    with pytest.raises(NotAcquired, match="by this very thread") as caught:
+        alone.engine.refuse_self_wait(APT)
+    assert (caught.value.key, caught.value.holder) == ("apt", default_owner())
+    alone.engine.refuse_self_wait(Name("deb"))
+    others: list[bool] = []
+    thread = threading.Thread(target=lambda: others.append(taker.holds(threading.current_thread(), alone.clock.at)))
+    thread.start()
+    thread.join()
+    assert others == [False]
+    assert not taker.holds(threading.current_thread(), kept.tenure.deadline)
+    second = alone.engine.took(alone.granted(alone.want()))
+    assert alone.engine._takers["apt"][0] is second
+    bell = ThreadBell()
+    alone.engine.lines.enter("apt", bell)
+    alone.engine.gave_back(second)
+    assert bell.take(), "who waits for the key in this process is woken"
+    assert alone.engine._takers == {"apt": [taker]}
+    alone.engine.gave_back(taker)
+    alone.engine.gave_back(taker)
+    assert alone.engine._takers == {}
+    alone.engine.took(kept)
+    kept.tenure.leave()
+    held = alone.granted(alone.want())
+    assert len(alone.engine._takers["apt"]) == 1
+    last = alone.engine.took(held)
+    assert alone.engine._takers["apt"] == [last], "who has left is forgotten with the next"
+
+
+def test_leases_that_were_dropped_are_looked_for_once_there_are_many(alone: Alone) -> None:
+    def take(number: int) -> Any:
+        lease = LeaseId(Name(f"apt-{number}"), "a", "1", 300.0)
+        before = Predecessor(Ending.CLEAN)
+        grant = Grant(lease, alone.clock.at, alone.clock.at + 297, "1", None, before)
+        kept = alone.engine.granted(grant, alone.want(), alone.engine.terms(SETTINGS), 0.0)
+        alone.engine.took(kept)
+        return kept
+
+    held = [take(number) for number in range(2)]
+    for number in range(2, TAKERS_MIN):
+        take(number)
+    assert len(alone.engine._takers) == TAKERS_MIN
+    held.append(take(TAKERS_MIN))
+    assert sorted(alone.engine._takers) == ["apt-0", "apt-1", f"apt-{TAKERS_MIN}"]
+    assert alone.engine._takers_max == TAKERS_MIN
+    held += [take(number) for number in range(100, 100 + TAKERS_MIN)]
+    assert alone.engine._takers_max == 2 * (TAKERS_MIN + 1)
+
+
+class Waited:
+    """A bell that notes for how long it was waited for, and lets so much time go by."""
+
+    def __init__(self, clock: SetClock) -> None:
+        self.clock = clock
+        self.waits: list[float] = []
+        self.taken = 0
+        self.is_over = False
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        self.clock.at += seconds
+        return False
+
+    def take(self) -> bool:
+        self.taken += 1
+        return False
+
+    def ring(self) -> None:
+        """Nobody sleeps."""
+
+
+def test_who_stands_in_line_looks_now_and_then_until_it_is_first_or_its_time_is_over(alone: Alone) -> None:
+    ahead, bell = ThreadBell(), Waited(alone.clock)
+    alone.engine.lines.enter("apt", ahead)
+    alone.engine.lines.enter("apt", bell)
+    waits = cast(ThreadBell, bell)
+    assert not wait_in_line(alone.engine, "apt", waits, alone.clock.at + 12)
+    assert (bell.waits, bell.taken) == ([LOOK_AGAIN, LOOK_AGAIN, 2.0], 3)
+    assert not wait_in_line(alone.engine, "apt", waits, alone.clock.at)
+    alone.engine.lines.leave("apt", ahead)
+    assert wait_in_line(alone.engine, "apt", waits, alone.clock.at + 0.1)
+    assert wait_in_line(alone.engine, "apt", waits, None)
+    assert len(bell.waits) == 3
+    assert not wait_in_line(alone.engine, "apt", waits, alone.clock.at), "its time is over, first or not"
+
+
+def test_without_an_end_of_its_time_it_looks_for_as_long_as_the_client_is_open(alone: Alone) -> None:
+    ahead, bell = ThreadBell(), Waited(alone.clock)
+    alone.engine.lines.enter("apt", ahead)
+    alone.engine.lines.enter("apt", bell)
+    as_ever = bell.wait
+
+    def wait(seconds: float) -> bool:
+        if len(bell.waits) == 3:
+            alone.engine.close()
+        return as_ever(seconds)
+
+    bell.wait = wait  # type: ignore[method-assign] # the client is closed meanwhile
+    assert wait_in_line(alone.engine, "apt", cast(ThreadBell, bell), None)
+    assert bell.waits == [LOOK_AGAIN] * 4
+
+
+def test_a_grant_that_no_thread_can_renew_is_given_back(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_kept: object) -> None:
+        raise StoreUnavailable("no thread")
+
+    monkeypatch.setattr(alone.engine.keeper, "keep", refused)
+    want = alone.want()
+    with pytest.raises(StoreUnavailable):
+        alone.granted(want)
+    assert want.unsettled
+    assert alone.events == []
+
+
+def test_the_task_that_asks_is_told_from_the_thread_it_runs_in() -> None:
+    import asyncio
+
+    async def ask() -> bool:
+        return engines._caller() is asyncio.current_task()
+
+    assert asyncio.run(ask())
+    assert engines._caller() is threading.current_thread()

@@ -1,0 +1,211 @@
+"""What a lease says of itself and how it is left, by a clock that stands still: nothing is sent to a store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lockstead.errors import LeaseLost, LossReason, StoreUnavailable
+from lockstead.protocol.release import Had
+from lockstead.protocol.renew import Over
+from lockstead.runtime.held import HeldLease, lost_by_ticket
+from lockstead.values import Ending, LeaseTicket, Predecessor
+from tests.runtime.keeping import Alone
+
+
+class Held(HeldLease):
+    """A lease that was just granted, and what is looked for once it is given back."""
+
+    def __init__(self, alone: Alone, token: int | None = 7) -> None:
+        kept = alone.granted(alone.want(), token)
+        super().__init__(alone.engine, kept, alone.engine.took(kept))
+        self.tenure, self.swept = kept.tenure, list[Any]()
+        alone.engine.sweep = lambda *words: self.swept.append(words)  # type: ignore[method-assign] # noted, not done
+
+    def lose(self, reason: LossReason, detail: str = "") -> None:
+        self._engine.keeper.lose(self._kept, reason, detail)
+
+
+def test_a_lease_is_held_until_the_instant_of_its_deadline(alone: Alone) -> None:
+    lease = Held(alone)
+    assert (lease.key, lease.ttl, lease.token, lease.is_member) == ("apt", 300.0, 7, False)
+    assert lease.predecessor == Predecessor(Ending.CLEAN)
+    assert (lease.is_held, lease.time_left, lease.lost_reason) == (True, 296.0, None)
+    lease.check()
+    with pytest.raises(RuntimeError, match=f"the lease of '{lease.holder}' on 'apt' is held"):
+        lease.lost_error()
+    alone.clock.at += 296
+    assert (lease.is_held, lease.time_left) == (False, 0.0)
+    with pytest.raises(LeaseLost) as caught:
+        lease.check()
+    assert caught.value.reason is lease.lost_reason is LossReason.EXPIRED
+    lease.tenure.predecessor = None
+    assert lease.predecessor == Predecessor(Ending.UNKNOWN)
+    lease.tenure.is_owner = False
+    assert lease.is_member
+
+
+def test_the_error_says_which_lease_was_lost_and_why_or_that_it_has_ended(alone: Alone) -> None:
+    plain, drawn, ended = (Held(alone, token) for token in (None, 7, None))
+    failure = StoreUnavailable("silent")
+    plain.tenure.last_error = failure
+    plain.lose(LossReason.GONE)
+    drawn.lose(LossReason.TAKEN, "by b")
+    error = plain.lost_error()
+    assert str(error) == f"the lease of '{plain.holder}' on 'apt' is lost, GONE: its record is gone"
+    assert (error.reason, error.key, error.holder, error.token) == (LossReason.GONE, "apt", plain.holder, None)
+    assert error.__cause__ is failure
+    error = drawn.lost_error()
+    assert str(error) == (
+        f"the lease of '{drawn.holder}' on 'apt', token 7 is lost, TAKEN: somebody else holds it now (by b)"
+    )
+    assert (error.token, error.__cause__) == (7, None)
+    assert ended._may_leave(alone.clock.at, unused=False)
+    error = ended.lost_error()
+    assert str(error) == (
+        f"the lease of '{ended.holder}' on 'apt' has ended: it was released, detached or left to expire"
+    )
+    assert error.reason is LossReason.GONE
+
+
+def test_progress_is_one_clean_line_of_a_thousand_characters_at_most(alone: Alone) -> None:
+    lease = Held(alone)
+    lease.progress("x" * 1001)
+    assert lease._kept.progress == "x" * 1000
+    lease.progress("a\nb")
+    assert lease._kept.progress == "a b"
+
+
+def test_a_ticket_names_the_lease(alone: Alone) -> None:
+    lease = Held(alone)
+    assert lease._ticket() == LeaseTicket(alone.store.url, "apt", lease.holder, "1", 300.0)
+    assert repr(lease) == f"<Held 'apt' of '{lease.holder}': HELD>"
+    with pytest.raises(TypeError, match="a lease cannot be pickled"):
+        lease.__reduce__()
+
+
+def test_what_is_left_to_others_is_not_lost_and_what_is_lost_cannot_be_left(alone: Alone) -> None:
+    lease, lost = Held(alone), Held(alone)
+    lease._leave_to_others()
+    assert (lease.is_held, lease._loss_at_exit()) == (False, None)
+    with pytest.raises(LeaseLost, match="has ended"):
+        lease._leave_to_others()
+    lost.lose(LossReason.TAKEN)
+    with pytest.raises(LeaseLost, match="TAKEN"):
+        lost._leave_to_others()
+    error = lost._loss_at_exit()
+    assert error is not None
+    assert error.reason is LossReason.TAKEN
+
+
+def test_a_held_lease_is_given_back_once_and_this_thread_may_wait_for_it_again(alone: Alone) -> None:
+    lease = Held(alone)
+    assert lease._loss_at_exit() is None
+    assert lease._may_leave(alone.clock.at, unused=False)
+    assert alone.engine._takers
+    lease._gave_back()
+    assert (lease._is_ended, lease._who, alone.engine._takers, lease.swept) == (True, None, {}, [])
+    assert lease.tenure.state.name == "LEFT"
+    assert not lease._may_leave(alone.clock.at, unused=False)
+    assert lease._loss_at_exit() is None
+    lease._ended()
+
+
+def test_a_block_that_ended_by_itself_without_its_lease_has_lost_it(alone: Alone) -> None:
+    closed, lost = Held(alone), Held(alone)
+    closed.tenure.leave()  # as a client does that is closed
+    error = closed._loss_at_exit()
+    assert error is not None
+    assert error.reason is LossReason.GONE
+    lost._was_left = True
+    lost.lose(LossReason.REVOKED)
+    assert lost._loss_at_exit() is not None
+
+
+@pytest.mark.parametrize(
+    ("reason", "seconds", "is_removed", "is_swept"),
+    [
+        (LossReason.REVOKED, 0, True, False),
+        (LossReason.REVOKED, 296, False, False),
+        (LossReason.TAKEN, 0, False, False),
+        (LossReason.UNREACHABLE, 0, False, True),
+    ],
+)
+def test_a_lost_lease_is_removed_by_its_loser_only_while_it_stands_there_and_once(
+    alone: Alone, reason: LossReason, seconds: int, is_removed: bool, is_swept: bool
+) -> None:
+    lease = Held(alone)
+    lease.lose(reason)
+    alone.clock.at += seconds
+    assert lease._may_leave(alone.clock.at, unused=False) is is_removed
+    assert lease._is_ended is not is_removed
+    assert len(lease.swept) == is_swept
+    assert not lease._may_leave(alone.clock.at, unused=False)
+    assert lease._is_ended
+    assert len(lease.swept) == is_swept
+
+
+@pytest.mark.parametrize(
+    ("is_shared", "is_unused", "is_lost"),
+    [(False, False, False), (False, False, True), (False, True, False), (True, True, False), (True, False, False)],
+)
+def test_whose_store_stayed_silent_is_looked_for_later_with_what_is_known_of_its_lease(
+    alone: Alone, is_shared: bool, is_unused: bool, is_lost: bool
+) -> None:
+    lease = Held(alone)
+    lease.tenure.shared = is_shared
+    if is_lost:
+        lease.lose(LossReason.REVOKED)
+    assert lease._may_leave(alone.clock.at, unused=is_unused)
+    lease._release_failed()
+    lease._gave_back()
+    had = None if is_unused and not is_shared else Had("1", is_shared=is_shared, is_clean=not is_lost)
+    assert lease.swept == [(lease.tenure.lease.name, lease.holder, lease.tenure.settings, had)]
+
+
+def test_that_nobody_worked_under_a_lease_is_not_forgotten_and_a_member_is_not_looked_for(alone: Alone) -> None:
+    lease, member = Held(alone), Held(alone)
+    lease._may_leave(alone.clock.at, unused=True)
+    lease._may_leave(alone.clock.at, unused=False)
+    assert lease.tenure.unused
+    member.tenure.is_owner = False
+    member._release_failed()
+    assert not member.tenure.unsettled
+    member.tenure.unsettled = True
+    member._release_failed()
+    assert member.tenure.unsettled
+
+
+def test_a_loss_at_the_exit_is_raised_or_noted_on_the_error_of_the_block(alone: Alone) -> None:
+    lease, other = Held(alone), Held(alone)
+    lease._raise_at_exit(None, None)
+    lease._raise_at_exit(None, KeyError())
+    for one in (lease, other):
+        one.lose(LossReason.TAKEN)
+    lost = lease.lost_error()
+    with pytest.raises(LeaseLost) as caught:
+        lease._raise_at_exit(lost, None)
+    assert caught.value is lost
+    for error, notes in (
+        (KeyError("mine"), [f"lockstead: {lost}"]),
+        (other.lost_error(), [f"lockstead: {lost}"]),
+        (lease.lost_error(), []),
+    ):
+        lease._raise_at_exit(lost, error)
+        assert getattr(error, "__notes__", []) == notes
+
+
+def test_who_comes_too_late_with_a_ticket_is_told_what_it_cannot_do() -> None:
+    ticket = LeaseTicket("memory:", "apt", "a/1", "1", 300.0)
+    error = lost_by_ticket(ticket, Over(LossReason.TAKEN, "by b"), "renew")
+    assert str(error) == "cannot renew the lease of 'a/1' on 'apt', TAKEN: somebody else holds it now (by b)"
+    assert (error.reason, error.key, error.holder) == (LossReason.TAKEN, "apt", "a/1")
+    error = lost_by_ticket(ticket, Over(LossReason.GONE), "release")
+    assert str(error) == "cannot release the lease of 'a/1' on 'apt', GONE: its record is gone"
+
+
+def test_callbacks_are_the_keepers(alone: Alone) -> None:
+    lease = Held(alone)
+    lease.on_lost(int)
+    assert len(lease._kept.tell) == 1
