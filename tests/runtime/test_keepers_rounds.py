@@ -16,6 +16,7 @@ from lockstead.protocol.record import number
 from lockstead.protocol.renew import Over
 from lockstead.protocol.renew import Renewed as Renewal
 from lockstead.protocol.terms import LeaseId
+from lockstead.runtime import keeper
 from lockstead.runtime.keeper import NO_THREAD, Kept, _failure
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
@@ -250,6 +251,18 @@ def test_whatever_a_renewal_raises_is_an_attempt_that_failed(still: Still, monke
     failure = _failure(odd)
     assert str(failure) == "the renewal failed: ValueError: odd"
     assert failure.__cause__ is odd
+
+
+def test_whatever_comes_of_one_renewal_of_a_batch_is_an_attempt_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    still = Still(store := Batching())
+    kept = still.lease()
+    kept.tenure.queue()
+    monkeypatch.setattr(keeper, "run_many", lambda *_: [(0, ValueError("odd"))])
+    still.keeper._renew_many(store, [kept], 5.0)
+    (failed,) = still.events
+    assert isinstance(failed, RenewalFailed)
+    assert str(failed.error) == "the renewal failed: ValueError: odd"
+    assert not kept.tenure.in_flight
 
 
 def test_a_loss_is_told_once_to_guards_callbacks_and_listener_and_aside_where_the_teller_must_not_wait(
