@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dis
 import gc
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from itertools import repeat
-from types import CodeType
+from types import CodeType, SimpleNamespace
+from typing import Any
 
 import pytest
 
-from lockstead.runtime.frames import throws, uncollected
+from lockstead.runtime import frames
+from lockstead.runtime.frames import throws, uncollected, would_pass_its_exit
 from tests.runtime.processes import Child
 
 INTERRUPTS_AMID_COLLECTIONS = """
@@ -133,3 +136,33 @@ def test_a_collector_that_is_switched_between_two_steps_stays_switched() -> None
         assert gc.isenabled() is is_enabled
     if sys.version_info < (3, 12):
         assert within == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("opname", "at", "there", "covered", "passes"),
+    [
+        ("JUMP_BACKWARD", 10, 4, [(2, 8)], True),
+        ("JUMP_BACKWARD", 10, 2, [(2, 8)], True),
+        ("JUMP_BACKWARD", 8, 7, [(2, 8)], True),
+        ("JUMP_BACKWARD", 10, 8, [(2, 8)], False),
+        ("JUMP_BACKWARD", 10, 1, [(2, 8)], False),
+        ("JUMP_BACKWARD", 10, 4, [(2, 8), (10, 12)], False),
+        ("JUMP_BACKWARD", 10, 4, [(0, 1), (2, 8)], True),
+        ("JUMP_BACKWARD", 10, 4, [], False),
+        ("JUMP_BACKWARD", 10, "elsewhere", [(2, 8)], False),
+        ("JUMP_FORWARD", 10, 4, [(2, 8)], False),
+    ],
+)
+def test_a_jump_back_from_where_no_handler_is_to_where_one_is_would_pass_the_exit(
+    monkeypatch: pytest.MonkeyPatch, opname: str, at: int, there: object, covered: list[tuple[int, int]], passes: bool
+) -> None:
+    jump = SimpleNamespace(offset=at, opname=opname, argval=there)
+    entries = [SimpleNamespace(start=start, end=end) for start, end in covered]
+    monkeypatch.setattr(dis, "get_instructions", lambda _code: [SimpleNamespace(offset=0), jump])
+    monkeypatch.setattr(dis, "Bytecode", lambda _code: SimpleNamespace(exception_entries=entries))
+    frame: Any = SimpleNamespace(f_code=None, f_lasti=at)
+    monkeypatch.setattr(frames, "PASSES_EXITS", True)
+    assert would_pass_its_exit(frame) is passes
+    assert not would_pass_its_exit(SimpleNamespace(f_code=None, f_lasti=99))  # type: ignore[arg-type] # as above
+    monkeypatch.setattr(frames, "PASSES_EXITS", False)
+    assert not would_pass_its_exit(frame)

@@ -187,6 +187,7 @@ def test_an_answer_is_told_by_what_it_means_to_a_lease_that_is_held_and_to_no_ot
     still.keeper._renewed(kept, None, Renewal(still.clock.at + 400, still.clock.at, "2"))
     assert still.events[1:] == [Renewed("apt", "a", still.clock.at + 400)]
     assert still.keeper._rota.wake_at() == kept.tenure.due_at == still.clock.at + SETTINGS.renew_every
+    kept.tenure.sending(still.clock.at)
     still.keeper._renewed(kept, None, Over(LossReason.TAKEN, "by b"))
     still.keeper._renewed(kept, None, error)
     (lost,) = still.events[2:]
