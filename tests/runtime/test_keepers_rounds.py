@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 
@@ -17,7 +19,7 @@ from lockstead.protocol.renew import Over
 from lockstead.protocol.renew import Renewed as Renewal
 from lockstead.protocol.terms import LeaseId
 from lockstead.runtime import keeper
-from lockstead.runtime.keeper import NO_THREAD, Kept, _failure
+from lockstead.runtime.keeper import LONGEST_SLEEP, NO_THREAD, Kept, _failure, _keep_time
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
 from tests.runtime.faulty import Faulty
@@ -306,3 +308,64 @@ def test_where_no_teller_can_be_had_the_loss_is_told_by_who_found_it(still: Stil
         CallbackFailed("apt", "a", error),
         Lost("apt", "a", LossReason.EXPIRED, None, ""),
     ]
+
+
+class Slept:
+    """The bell of the timing thread: it notes what is asked of it, and what happens while that sleeps."""
+
+    def __init__(self, happens: Callable[[], object]) -> None:
+        self.happens = happens
+        self.seen: list[str] = []
+
+    def take(self) -> bool:
+        self.seen.append("silenced")
+        assert len(self.seen) < 20
+        return False
+
+    def wait(self, seconds: float) -> bool:
+        self.seen.append(f"slept {seconds}")
+        self.happens()
+        return False
+
+
+def timed(still: Still, happens: Callable[[], object]) -> list[str]:
+    slept = Slept(happens)
+    _keep_time(weakref.ref(still.keeper), still.keeper._lock, slept)  # type: ignore[arg-type] # as of a bell
+    return slept.seen
+
+
+def test_the_timing_thread_tells_aside_and_sleeps_between_two_rounds_until_the_keeper_is_closed(still: Still) -> None:
+    kept = still.lease()
+    still.clock.at = kept.tenure.tell_at
+    seen = timed(still, lambda: still.keeper.close(patience=0))
+    assert seen == ["silenced", "silenced", f"slept {LONGEST_SLEEP}", "silenced"]
+    assert (still.events, kept.told) == ([], True)
+    still.tellers.do()
+    assert [type(event) for event in still.events] == [Lost]
+
+
+def test_a_fault_in_a_round_is_slept_over_and_what_is_due_at_once_is_not(
+    still: Still, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Any] = [ValueError("odd"), 0.0, 0.5, None]
+
+    def answer(_lost: list[Kept]) -> float | None:
+        said = answers.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return cast("float | None", said)
+
+    monkeypatch.setattr(still.keeper, "_round", answer)
+    sleeps = [f"slept {LONGEST_SLEEP}", "silenced", "silenced", "slept 0.5"]
+    assert timed(still, int) == ["silenced", *sleeps, "silenced"]
+    still.tellers.do()
+    assert [type(event) for event in still.events] == [Warned]
+
+
+def test_the_timing_thread_ends_with_a_keeper_that_nobody_has_any_more() -> None:
+    owners = [Still()]
+    slept = Slept(owners.clear)
+    ref = weakref.ref(owners[0].keeper)
+    _keep_time(ref, owners[0].keeper._lock, slept)  # type: ignore[arg-type] # as of a bell
+    assert ref() is None
+    assert slept.seen == ["silenced", f"slept {LONGEST_SLEEP}"]
