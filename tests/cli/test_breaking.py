@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 import sqlite3
 import subprocess
+import time
+from dataclasses import replace
 
 import pytest
 
 import lockstead
+from lockstead.cli.output import instant
+from lockstead.cli.showing import details, facts, second
 from lockstead.testing.gcs_server import GcsServer
 from lockstead.testing.gcs_server.objects import draft_of
 from tests.cli.conftest import until
@@ -41,6 +45,32 @@ def test_h12_break_shows_the_holder_revokes_it_and_leaves_an_entry(shell: Shell)
         (entry,) = client.history()
         assert (entry.by, entry.reason, entry.what, entry.owner) == (held.revoked_by, "stuck", "revoked", "ci/7")
     assert shell.run("inspect", shell.url()).out.startswith("apt is held by ci/7, but was revoked\n")
+    again = shell.run("break", shell.url(), "--reason", "me too", "--yes")
+    assert again.code == 0, again
+    assert again.out.startswith(f"apt is revoked already, by {held.revoked_by}: stuck. Nothing was changed.")
+    assert "the lock is free soon after 2" in again.out
+    told = shell.run("break", shell.url(), "--reason", "me too", "--yes", "--json").said
+    assert (told["broken"], told["removed"], told["by"], told["reason"]) == (True, False, held.revoked_by, "stuck")
+    with shell.client() as client:
+        assert [entry.reason for entry in client.history()] == ["stuck"]
+
+
+def test_a_revoked_lease_is_shown_with_the_time_that_the_break_gave_it(files: Shell) -> None:
+    files.hold(ttl="20s", owner="ci/7")
+    with files.client() as client:
+        client.lock("apt").break_lease(reason="stuck", by="anna")
+        held = client.lock("apt").inspect()
+    assert held is not None
+    # written by the holder 30 seconds ago, revoked 5 seconds ago
+    now = time.time()
+    seen = replace(held, age=5.0, expires_epoch=now - 10)
+    said = facts("apt", seen, now)
+    assert (said["state"], said["time_left"], said["expires_at"]) == ("revoked", 15.0, instant(now + 15))
+    told = dict(details(seen, now))
+    assert told["until"] == f"{second(now + 15)} (15 seconds left)"
+    assert told["ttl"] == "20 seconds, last changed 5 seconds ago"
+    unknown = facts("apt", replace(seen, age=None), now)
+    assert (unknown["time_left"], unknown["expires_at"]) == (None, None)
 
 
 def test_break_now_frees_it_at_once_and_says_until_when_the_holder_may_believe(shell: Shell) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import lockstead
-from lockstead import AsyncClient, Client, Ending, LeaseLost, LossReason, NotAcquired, Predecessor
+from lockstead import AsyncClient, Client, Ending, LeaseLost, LossReason, NotAcquired, OutcomeUnknown, Predecessor
 from lockstead.events import LockEvent, Warned
 from lockstead.protocol.commands import Command, Create, Extend, Remove
 from lockstead.values import Name, Space
@@ -210,6 +210,29 @@ def test_h12_a_broken_lease_removes_nothing_of_its_successors(client: Client, ot
             lease.sequencer()
         assert lease.release() is False
         successor.check()
+
+
+def test_another_break_of_a_revoked_lease_leaves_no_entry_but_for_one_that_is_missing(
+    client: Client, other: Client, store: Faulty
+) -> None:
+    ticket = other.lock("apt", ttl=60).acquire().detach()
+    lock = client.lock("apt")
+    for by in ("anna", "bert"):
+        breaking = lock.break_lease(reason=f"because {by}", by=by)
+        assert breaking is not None
+        assert not breaking.removed
+        assert breaking.was.revoked_by == (None if by == "anna" else "anna")
+    (entry,) = audit(store)
+    assert entry["by"] == "anna"
+    store.inner.perform(Remove(Name("apt"), ticket.incarnation), 1.0)
+    other.lock("apt", ttl=60).acquire().detach()
+
+    store.after = lambda command: lose_answer(command) if isinstance(command, Extend) else None
+    with pytest.raises(OutcomeUnknown):
+        lock.break_lease(reason="because anna", by="anna")
+    store.after = lambda _command: None
+    lock.break_lease(reason="because bert", by="bert")
+    assert [(one["by"], one["what"]) for one in audit(store)] == [("anna", "revoked"), ("anna", "revoked")]
 
 
 def test_break_lease_of_nothing_is_none_and_needs_a_reason(client: Client, store: Faulty) -> None:

@@ -469,7 +469,10 @@ def verified(engine: Engine, sequencer: Sequencer | str) -> Script[bool]:
 def broken(
     engine: Engine, key: str, settings: Settings, *, reason: str, by: str | None, now: bool, incarnation: str | None
 ) -> Script[Breaking | None]:
-    """Revoke or remove the lease on a key, and leave an audit entry; None if there was none."""
+    """Revoke or remove the lease on a key, and leave an audit entry; None if there was none.
+
+    One that was revoked before has its entry, unless that answer was lost: then it gets it now.
+    """
     engine.refuse_if_closed()
     terms = engine.terms(settings)
     revoked = opening.revocation(reason, by, settings)
@@ -480,8 +483,13 @@ def broken(
         return None
     engine.lines.ring(key)
     report = breaking(key, done, terms, engine.clock.wall())
-    part, entry = leaving.audit_entry(done, revoked, engine.clock.wall(), fresh_nonce())
+    was_revoked = None if done.revoked or done.removed else done.record.revoked
+    part, entry = leaving.audit_entry(done, was_revoked or revoked, engine.clock.wall(), fresh_nonce())
     try:
+        if was_revoked is not None:
+            told = yield from ask(List(Space.AUDIT, key))
+            if any(audited(name, seen).incarnation == done.seen.incarnation for name, seen in told.answer.entries):
+                return report
         yield from leaving.audit(Name(key), part, entry)
     except StoreError as error:
         # the lease is broken all the same, and whoever broke it must not take it for unbroken

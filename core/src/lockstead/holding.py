@@ -109,6 +109,7 @@ def contender(standing: Standing) -> Contender:
 class Breaking:
     """What `break_lease` did. removed: at once; otherwise revoked, and the holder finds out at its next renewal.
 
+    Where `was.revoked_by` names somebody and removed is false, it was revoked before and nothing was changed.
     believed_for: seconds, from the store's answer on, for which the old holder may still believe that it holds; 0 if
     the lease had expired.
     """

@@ -92,6 +92,25 @@ def a_break_judges_nothing() -> list[Patch]:
 
 
 @mutant(
+    "an operator's break revokes what is revoked already",
+    "everybody who breaks a dead holder's lock once more makes all wait for another ttl",
+    test_hazards.test_h12_another_break_of_a_revoked_lease_writes_nothing_and_does_not_prolong_it,
+    traits=SHARED,
+)
+def a_break_revokes_again() -> list[Patch]:
+    true = release.break_lease
+
+    def break_lease(name: Any, revoked: Any, terms: Any, **more: Any) -> Any:
+        done = yield from true(name, revoked, terms, **more)
+        if done is not None and not (done.revoked or done.removed):
+            fields = {"revoked": record.revocation_text(revoked)}
+            yield from ask(Extend(name, fields, done.seen.incarnation))
+        return done
+
+    return everywhere(true, break_lease)
+
+
+@mutant(
     "a waiter writes",
     "a thousand waiters try to create every second, and the store answers 429 to the holder's renewal",
     test_hazards.test_h15_waiting_reads_and_never_writes_and_every_pause_is_bounded,

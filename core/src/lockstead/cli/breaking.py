@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lockstead import opening
-from lockstead.cli.exits import Exit, Failed, say
+from lockstead.cli.exits import Exit, Failed, plain, say
 from lockstead.cli.inspect import in_full
 from lockstead.cli.options import as_json, lock_at, opened, tell_place
 from lockstead.cli.output import instant, out, out_json, wants_colours
@@ -64,6 +64,11 @@ def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, jso
             broken = lock.break_lease(reason=reason, by=by, now=now, incarnation=held.incarnation)
             if broken is None:
                 _refuse_other(lock)
+    if held is not None and broken is not None and not broken.removed and broken.was.revoked_by is not None:
+        reason, by = broken.was.revoked_because or "", broken.was.revoked_by
+        if not json:
+            out(_revoked_before(lock.key, held, by, reason))
+            return Exit.OK
     _tell(lock.key, broken, reason, by, json=json)
     return Exit.OK
 
@@ -113,6 +118,17 @@ def _tell(key: str, broken: Breaking | None, reason: str, by: str, *, json: bool
         say(f"{key!r} is free: nothing to break")
     else:
         out(_in_words(key, broken))
+
+
+def _revoked_before(key: str, held: Holding, by: str, reason: str) -> str:
+    from lockstead.cli.showing import expires_epoch, second
+
+    until = second(expires_epoch(held, time.time()) if held.revoked_by is not None else None)
+    free = "one ttl after that" if until is None else f"soon after {until}"
+    return (
+        f"{plain(key)} is revoked already, by {plain(by)}: {plain(reason)}. Nothing was changed. If its holder is "
+        f"dead, the lock is free {free}; --now frees it at once"
+    )
 
 
 def _in_words(key: str, broken: Breaking) -> str:

@@ -57,7 +57,15 @@ def time_left(held: Holding, now: float) -> float | None:
     """Give the seconds until its time is up if nobody renews it: by the store's clock where that tells."""
     if held.ttl is not None and held.age is not None:
         return max(0.0, held.ttl - held.age)
-    return None if held.expires_epoch is None else max(0.0, held.expires_epoch - now)
+    expires = expires_epoch(held, now)
+    return None if expires is None else max(0.0, expires - now)
+
+
+def expires_epoch(held: Holding, now: float) -> float | None:
+    """Give when its time is up if nobody renews it. A break lets a lease live anew, and leaves what it said of it."""
+    if held.revoked_by is None:
+        return held.expires_epoch
+    return None if held.ttl is None or held.age is None else now + held.ttl - held.age
 
 
 def overdue_for(held: Holding, now: float) -> float | None:
@@ -79,7 +87,7 @@ def facts(key: str, held: Holding | None, now: float) -> dict[str, Any]:
         "labels": dict(held.labels),
         "acquired_at": instant(held.acquired_epoch),
         "held_for": _rounded(held_for(held, now)),
-        "expires_at": instant(held.expires_epoch),
+        "expires_at": instant(expires_epoch(held, now)),
         "time_left": _rounded(time_left(held, now)),
         "ttl": held.ttl,
         "age": _rounded(held.age),
@@ -165,7 +173,8 @@ def details(held: Holding, now: float) -> Iterator[tuple[str, str]]:
     """Yield what else is to be said, as names and values of one line each."""
     overdue, left = overdue_for(held, now), time_left(held, now)
     revoked = None if held.revoked_by is None else f"by {held.revoked_by}: {held.revoked_because}"
-    until = _with(held.expires_epoch, f"{_short(left)} left unless it is renewed" if left else None)
+    unless = "" if held.revoked_by is not None else " unless it is renewed"
+    until = _with(expires_epoch(held, now), f"{_short(left)} left{unless}" if left else None)
     said = {
         "problem": held.problem,
         "program": f"{FOREIGN}; the labels are what it says" if held.is_foreign else None,
@@ -208,7 +217,8 @@ def _with_renewal(held: Holding) -> str | None:
     """Say how long a lease lives and when it was renewed: by a holder that lives after an eighth of that."""
     if held.ttl is None:
         return None
-    renewed = "" if held.age is None or held.age < 0 else f", renewed {_short(held.age)} ago"
+    what = "renewed" if held.revoked_by is None else "last changed"
+    renewed = "" if held.age is None or held.age < 0 else f", {what} {_short(held.age)} ago"
     return f"{_short(held.ttl)}{renewed}"
 
 

@@ -306,9 +306,10 @@ def _looks_expired(record: Record, updated_at: float, store_now: float, terms: T
 
 @frozen
 class Broken:
-    """What breaking did. believed_for: seconds, from the answer on, for which the old holder may still believe.
+    """What breaking did; neither revoked nor removed: it was revoked before, and nothing was written.
 
-    0 if its time was up before, None where it is not known. record is what was broken.
+    believed_for: seconds, from the answer on, for which the old holder may still believe; 0 if its time was up before,
+    None where it is not known. record is what was broken.
     """
 
     record: Record
@@ -324,7 +325,8 @@ def break_lease(
     """Break the lease under a key as an operator; None if there is none (or no longer that incarnation).
 
     Default: end a lease whose time is up, as a contender judges it; revoke any other, and the holder's next renewal
-    finds out. There is no overlap. now: revoke and end it at once, so that the key is free and the next holder finds
+    finds out. There is no overlap. One that is revoked already is left alone: each write would let it live for another
+    ttl. now: revoke and end it at once, so that the key is free and the next holder finds
     how the lease went; or leave a tombstone of the record's lock-delay by one Replace (a Remove and a Create would
     leave a gap). A damaged or foreign record can only be removed; what is newer is refused.
     """
@@ -346,6 +348,8 @@ def break_lease(
         # exactly the state that was judged: a renewal or a take-over that came first makes this a conflict
         if is_dead and (yield from _cut_off(name, seen, record, revoked, seen.revision)):
             return Broken(record, seen, False, True, 0.0)
+        if not is_dead and record.revoked is not None:
+            return Broken(record, seen, False, False, _believed_for(record, terms))
         said = yield from ask(Extend(name, {"revoked": revocation_text(revoked)}, seen.incarnation))
         done = isinstance(said.answer, Snapshot)
         return Broken(record, seen, True, False, _believed_for(record, terms)) if done else None
