@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
 import threading
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from lockstead.errors import NotAcquired, StoreUnavailable
+from lockstead.errors import LossReason, NotAcquired, StoreRefused, StoreUnavailable
 from lockstead.events import Acquired, Waiting, Warned
 from lockstead.protocol.acquire import Contended, Grant
+from lockstead.protocol.commands import Read
 from lockstead.protocol.members import Attached
-from lockstead.protocol.record import Record
+from lockstead.protocol.record import Record, drafted, encode
 from lockstead.protocol.terms import LeaseId
 from lockstead.runtime import engine as engines
+from lockstead.runtime import fork
 from lockstead.runtime.engine import (
     LEAVE_AGAIN_MAX,
     LESS,
@@ -46,13 +51,11 @@ class Queueing(Faulty):
         if self.fails:
             raise StoreUnavailable("silent")
 
-    def turn(self, *_: object) -> bool:
+    def queue(self, *_: object) -> bool:
         return True
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return lambda *_: None
+    def wait(self, *_: object) -> bool:
+        return True
 
 
 def test_a_duration_is_said_as_a_person_would() -> None:
@@ -84,6 +87,8 @@ def test_the_error_that_ends_a_wait_says_who_holds_it_and_since_when(alone: Alon
     after = "; waited 12 s" if has_waited else ""
     assert str(error(Contended(None, is_queued=True))) == f"others asked for 'apt' first, and it is their turn{after}"
     assert str(error(Contended(None))) == f"'apt' kept changing hands{after}"
+    for one in (error(Contended(None, is_queued=True)), error(Contended(None))):
+        assert (one.key, one.waited, one.holder) == ("apt", 12.0, None)
     record = Record("ci/1", 300.0, owner="ci", purpose="publish", acquired_at=alone.clock.wall() - 120)
     known = error(Contended(record, is_queued=True))
     assert str(known) == f"'apt' is held by 'ci' since 2 minutes (purpose: publish){after}"
@@ -121,6 +126,9 @@ def test_a_wish_has_a_holder_of_its_own_and_says_who_asks(alone: Alone) -> None:
     assert first.fields["identity"] == first.holder
     assert first.fields["where"].startswith(f"{keeping.__file__}:")
     assert "backtrace" not in first.fields
+    assert len(first.holder.rpartition("/")[2]) == 16
+    assert first.keeps == alone.engine.keeps
+    assert alone.engine in fork._INHERITED
     told = alone.engine.want(APT, Settings.make(ttl=300, owner="ci", backtrace=True), reclaim=True)
     assert (told.owner, told.reclaim, told.fields["owner"]) == ("ci", True, "ci")
     assert "test_engine.py" in told.fields["backtrace"]
@@ -135,17 +143,55 @@ def test_what_every_record_says_is_written_once_for_the_same_settings_and_owner(
     assert alone.engine._draft(SETTINGS, "b")["owner"] == "b"
     assert alone.engine._draft(Settings.make(ttl=300), "b") is not alone.engine._draft(SETTINGS, "b")
     assert "alert_at" not in plain
+    settings = Settings.make(
+        ttl=300, purpose="publish", expected=600, auto_unlock_after=900, lock_delay=5, labels={"of": "team"}
+    )
+    record = Record(
+        "",
+        300.0,
+        owner="a",
+        purpose="publish",
+        expected=600.0,
+        alert_at=600.0,
+        auto_unlock_at=900.0,
+        lock_delay=5.0,
+        host=engines.HOST,
+        pid=os.getpid(),
+        labels={"of": "team"},
+    )
+    assert alone.engine._draft(settings, "a") == drafted(record)
+    for owner in ("ci", None):
+        member = Settings.make(ttl=300, owner=owner, labels={"of": "team"})
+        fields = alone.engine.registration_fields("m", 300.0, member)
+        line = sys._getframe().f_lineno - 1
+        expected = Record(
+            "m",
+            300.0,
+            owner=owner or default_owner(),
+            host=engines.HOST,
+            pid=os.getpid(),
+            where=f"{__file__}:{line}",
+            labels={"of": "team"},
+        )
+        assert fields == encode(expected)
     said = [float(alone.engine._draft(settings, "a")["alert_at"]) for settings in (alerts, expects)]
     assert said == [60.0, 600.0]
 
 
-def test_a_grant_is_kept_as_it_was_granted_and_told(alone: Alone) -> None:
+def test_what_calls_others_is_not_named_as_who_asks(alone: Alone) -> None:
+    made: dict[str, Any] = {"__name__": "airflow.models", "want": alone.engine.want}
+    exec("def call(*words): return want(*words, reclaim=False)", made)
+    assert "where" not in made["call"](APT, SETTINGS).fields
+
+
+def test_a_grant_is_kept_as_it_was_granted_and_told(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines.random, "random", lambda: 0.25)
     want = alone.want(unsettled=True)
     kept = alone.granted(want)
     tenure = kept.tenure
     assert (tenure.deadline, tenure.renewed_at, tenure.token) == (alone.clock.at + 296, alone.clock.at - 1, 7)
     assert (tenure.unsettled, tenure.is_owner, tenure.predecessor) == (True, True, Predecessor(Ending.CLEAN))
-    assert 0 <= tenure.jitter < 1
+    assert tenure.jitter == 0.25
     assert alone.events == [Acquired("apt", want.holder, 7, 3.0)]
     assert alone.engine.keeps(want.holder)
     assert not alone.engine.keeps("somebody")
@@ -153,12 +199,16 @@ def test_a_grant_is_kept_as_it_was_granted_and_told(alone: Alone) -> None:
     assert alone.engine.keeps("somebody")
 
 
-def test_a_membership_is_kept_until_the_earlier_of_its_deadlines(alone: Alone) -> None:
+def test_a_membership_is_kept_until_the_earlier_of_its_deadlines(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines.random, "random", lambda: 0.25)
     lease = LeaseId(APT, "o", "1", 300.0)
     registration = LeaseId(Name("apt", Space.MEMBER, "1/m"), "m", "2", 300.0)
     for record_until, registered_until in ((1200.0, 1290.0), (1290.0, 1200.0)):
         joined = Attached(lease, registration, registered_until, record_until, 999.0)
-        tenure = alone.engine.attached(joined, SETTINGS).tenure
+        kept = alone.engine.attached(joined, SETTINGS)
+        tenure = kept.tenure
+        assert alone.engine.keeps("o")
+        assert (tenure.jitter, tenure.settings) == (0.25, SETTINGS)
         assert (tenure.deadline, tenure.record_deadline, tenure.registration_deadline) == (
             1200.0,
             record_until,
@@ -225,8 +275,19 @@ def test_who_got_the_key_past_its_place_in_the_queue_gives_that_up(said: dict[st
     alone = Alone(Queueing())
     alone.granted(alone.want(**said))
     assert alone.chores() == [0.0] * leaves
-    alone.engine.given_up(alone.want(has_waited=True), SETTINGS)
-    assert alone.chores() == [0.0]
+    for has_waited in (False, True):
+        alone.engine.given_up(alone.want(has_waited=has_waited), SETTINGS)
+        assert alone.chores() == [0.0] * has_waited
+
+
+def test_a_store_without_a_queue_is_asked_for_no_place(alone: Alone) -> None:
+    alone.engine.leave_queue(APT, "a", 9.0)
+    assert alone.chores() == []
+
+
+def test_a_look_asks_the_store_in_this_thread(alone: Alone) -> None:
+    alone.engine.sweep_once(APT, "a", SETTINGS)
+    assert [type(command) for command in alone.store.seen] == [Read]
 
 
 def test_who_holds_a_key_is_known_until_it_gives_back_or_nobody_has_the_lease(alone: Alone) -> None:
@@ -244,6 +305,9 @@ def test_who_holds_a_key_is_known_until_it_gives_back_or_nobody_has_the_lease(al
     assert not taker.holds(threading.current_thread(), kept.tenure.deadline)
     second = alone.engine.took(alone.granted(alone.want()))
     assert alone.engine._takers["apt"][0] is second
+    second.tenure.leave()
+    with pytest.raises(NotAcquired):
+        alone.engine.refuse_self_wait(APT)
     bell = ThreadBell()
     alone.engine.lines.enter("apt", bell)
     alone.engine.gave_back(second)
@@ -345,11 +409,44 @@ def test_a_grant_that_no_thread_can_renew_is_given_back(alone: Alone, monkeypatc
     assert alone.events == []
 
 
-def test_the_task_that_asks_is_told_from_the_thread_it_runs_in() -> None:
-    import asyncio
+def test_a_client_that_is_closed_refuses_wakes_who_waits_and_closes_all_it_has() -> None:
+    alone = Alone()
+    alone.engine.refuse_if_closed()
+    bells = [ThreadBell(), ThreadBell()]
+    for bell in bells:
+        alone.engine.lines.enter("apt", bell)
+    assert not alone.engine.is_closed
+    alone.engine.close()
+    assert alone.engine.is_closed
+    assert all(bell.take() for bell in bells)
+    with pytest.raises(StoreRefused, match="the client was closed"):
+        alone.engine.refuse_if_closed()
+    assert (alone.store.is_closed, alone.engine.keeper._closed) == (True, True)
+    assert (alone.engine.calls._closed, alone.engine.watches._closed) == (True, True)
+
+
+def test_a_forked_child_begins_afresh_and_its_copies_of_leases_are_lost(
+    alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(alone.store, "after_fork", lambda: called.append("store"))
+    kept = alone.granted(alone.want())
+    alone.engine.took(kept)
+    keeper, book = alone.engine.keeper, alone.engine.book
+    alone.engine.after_fork()
+    assert kept.tenure.reason is LossReason.FORKED
+    assert alone.engine.keeper is not keeper
+    assert alone.engine.book is not book
+    assert (alone.engine._takers, len(alone.engine.keeper), called) == ({}, 0, ["store"])
+    assert alone.engine._closing["keeper"] is alone.engine.keeper
+
+
+def test_the_task_that_asks_is_told_from_the_thread_it_runs_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def ask() -> bool:
         return engines._caller() is asyncio.current_task()
 
     assert asyncio.run(ask())
+    assert engines._caller() is threading.current_thread()
+    monkeypatch.delitem(sys.modules, "asyncio")
     assert engines._caller() is threading.current_thread()

@@ -1,0 +1,314 @@
+"""How a script is driven from an event loop: its bell, its pauses, and what a loop that stood still costs it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from lockstead.errors import NotAcquired, OutcomeUnknown, StoreUnavailable
+from lockstead.protocol.commands import Absent, OutOfTime, Pause, Paused, Read, Reply, Script, ask
+from lockstead.runtime import awaiting
+from lockstead.runtime.awaiting import LATE, STALLED, LoopBell, arun, wait_in_line
+from lockstead.runtime.line import LOOK_AGAIN
+from lockstead.runtime.run import Limits
+from lockstead.values import Name
+from tests.runtime.faulty import Faulty
+from tests.runtime.keeping import APT, Alone
+
+
+def asked(*commands: Any) -> Script[list[Any]]:
+    """Give what each command came to: its reply, or the error that was thrown."""
+    replies: list[Any] = []
+    for command in commands:
+        try:
+            replies.append((yield from ask(command)))
+        except Exception as error:
+            replies.append(error)
+    return replies
+
+
+class Performing(Faulty):
+    """A store with an awaiting side. limits: what each request was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits: list[float] = []
+        self.answer: Callable[[], object] = Absent
+
+    async def aperform(self, _command: object, limit: float) -> object:
+        self.limits.append(limit)
+        answer = self.answer()
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+
+class Watches(Faulty):
+    """A store that can be watched, and keeps a queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watched: list[tuple[str, float]] = []
+        self.left: list[str] = []
+        self.work: Callable[[], bool] = lambda: True
+
+    def wait(self, _name: Name, seconds: float, _is_over: object) -> bool:
+        self.watched.append(("", seconds))
+        return self.work()
+
+    def queue(self, _name: Name, asker: str, seconds: float, _is_over: object) -> bool:
+        self.watched.append((asker, seconds))
+        return self.work()
+
+    def leave(self, _name: Name, asker: str, _limit: float) -> None:
+        self.left.append(asker)
+
+
+def driven(alone: Alone, script: Script[Any], limits: Limits | None = None) -> Any:
+    async def drive() -> Any:
+        return await arun(script, alone.engine, limits or Limits(5.0), LoopBell())
+
+    return asyncio.run(drive())
+
+
+def test_a_bell_that_was_rung_is_heard_by_who_awaits_and_by_who_waits_until_it_is_silenced() -> None:
+    async def work() -> LoopBell:
+        bell = LoopBell(int)
+        assert (bell.came_late, bell.is_over, bell.is_deserted) == (int, False, False)
+        assert (await bell.awaited(0), bell.wait(0), bell.take()) == (False, False, False)
+        bell.ring()
+        await asyncio.sleep(0)
+        assert (await bell.awaited(30), bell.wait(30), bell.take()) == (True, True, True)
+        assert (await bell.awaited(0), bell.wait(0), bell.take()) == (False, False, False)
+        threading.Timer(0.01, bell.ring).start()
+        assert await bell.awaited(30)
+        bell.take()
+        bell.hush()
+        assert (bell.wait(30), bell.is_deserted, bell.is_over) == (True, True, False)
+        return bell
+
+    bell = asyncio.run(work())
+    bell.take()
+    bell.ring()
+    assert bell.wait(0), "the loop is closed: there is nobody in it to wake"
+
+
+def test_a_script_is_told_answers_and_failures_and_its_word_is_given() -> None:
+    alone = Alone(store := Performing())
+    answers: list[Any] = [Absent(), StoreUnavailable("no"), ValueError("odd")]
+
+    def answer() -> object:
+        said = answers.pop(0)
+        alone.clock.at += 1
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    store.answer = answer
+    first, second, third = driven(alone, asked(*[Read(APT)] * 3))
+    assert first == Reply(Absent(), 1000.0, 1001.0)
+    assert type(second) is StoreUnavailable
+    assert type(third) is OutcomeUnknown
+    assert store.limits == [5.0] * 3
+    assert store.seen == []
+
+
+def test_what_is_not_of_the_store_ends_the_script() -> None:
+    alone = Alone(store := Performing())
+    ended: list[str] = []
+
+    def script() -> Script[None]:
+        try:
+            yield Read(APT)
+        finally:
+            ended.append("closed")
+
+    def answer() -> object:
+        raise NotAcquired("no", key="apt", waited=0.0)
+
+    store.answer = answer
+    made = script()
+    with pytest.raises(NotAcquired):
+        driven(alone, made)
+    assert ended == ["closed"]
+
+
+def test_a_request_that_takes_longer_than_its_limit_has_an_unknown_outcome(alone: Alone) -> None:
+    slow = Performing()
+    slow.answer = lambda: asyncio.sleep(30)
+    (error,) = driven(Alone(slow), asked(Read(APT)), Limits(0.01))
+    assert str(error) == "no answer within 0.01 s"
+    ends = threading.Event()
+    alone.store.before = lambda _command: bool(ends.wait(30)) and None
+    came: list[str] = []
+
+    async def drive() -> Any:
+        bell = LoopBell(lambda: came.append("late"))
+        answer = await arun(asked(Read(APT)), alone.engine, Limits(0.01), bell)
+        ends.set()
+        await asyncio.to_thread(until_ended)
+        return answer
+
+    def until_ended() -> None:
+        end = time.monotonic() + 20
+        while not came and time.monotonic() < end:
+            time.sleep(0.001)
+
+    (error,) = asyncio.run(drive())
+    assert str(error) == "no answer within 0.01 s"
+    assert came == ["late"]
+
+
+def test_a_thread_that_performs_is_given_a_little_more_than_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float | None] = []
+    as_ever = asyncio.timeout
+
+    def timeout(seconds: float | None) -> asyncio.Timeout:
+        given.append(seconds)
+        return as_ever(seconds)
+
+    monkeypatch.setattr(awaiting.asyncio, "timeout", timeout)
+    for store, seconds in ((Faulty(), 5.0 + LATE), (Performing(), 5.0)):
+        given.clear()
+        (reply,) = driven(Alone(store), asked(Read(APT)))
+        assert isinstance(reply.answer, Absent)
+        assert given == [seconds]
+
+
+@pytest.mark.parametrize(("late", "is_resumed"), [(-0.01, False), (0.0, True), (1.0, True)])
+def test_a_wait_that_ended_while_the_loop_stood_still_has_the_time_to_ask_once_more(
+    late: float, is_resumed: bool
+) -> None:
+    alone = Alone(store := Performing())
+    began_at = alone.clock.at
+    limits = Limits(5.0, began_at + 1)
+
+    def stands_still() -> object:
+        alone.clock.at = began_at + limits.of(began_at) + LATE + STALLED + late
+        return Absent()
+
+    store.answer = stands_still
+    _first, second = driven(alone, asked(*[Read(APT)] * 2), limits)
+    assert isinstance(second, Reply) is is_resumed
+    assert isinstance(second, OutOfTime) is not is_resumed
+
+
+def test_a_pause_is_not_taken_for_a_request_that_came_back_late_and_is_ended_by_the_bell(alone: Alone) -> None:
+    async def drive(rings: bool) -> list[Any]:
+        bell = LoopBell()
+        if rings:
+            bell.ring()
+        return await arun(asked(Pause(APT, 0.02, 0.02, heeds=False)), alone.engine, Limits(5.0), bell)
+
+    began_at = time.monotonic()
+    (reply,) = asyncio.run(drive(False))
+    assert reply.answer == Paused(0.02)
+    assert time.monotonic() - began_at >= 0.02
+    (reply,) = asyncio.run(drive(True))
+    assert reply.answer == Paused(0.02, True)
+
+
+def test_a_store_that_can_watch_does_and_one_that_fails_at_it_is_polled() -> None:
+    alone = Alone(store := Watches())
+    pause, looks = Pause(APT, 0.01, 0.01, "a"), Pause(APT, 0.01, 0.01)
+    queued, looked = driven(alone, asked(pause, looks))
+    assert store.watched == [("a", 0.01), ("", 0.01)]
+    assert (queued.answer, looked.answer) == (Paused(0.01, True, True), Paused(0.01, True, False))
+
+    def fails() -> bool:
+        raise ValueError("odd")
+
+    store.work = fails
+    (reply,) = driven(alone, asked(pause))
+    assert reply.answer == Paused(0.01)
+    assert store.left == []
+    may_queue: list[bool] = []
+
+    def submit(_job: object, *, queue: bool = True) -> bool:
+        may_queue.append(queue)
+        return False
+
+    alone.engine.watches.submit = submit  # type: ignore[method-assign] # no thread is free
+    (reply,) = driven(alone, asked(pause))
+    assert reply.answer == Paused(0.01)
+    assert may_queue == [False]
+
+
+@pytest.mark.parametrize("asker", ["a", ""])
+def test_who_is_cancelled_while_it_stands_in_a_queue_gives_up_its_place(asker: str) -> None:
+    alone = Alone(store := Watches())
+    begun, ended = threading.Event(), threading.Event()
+
+    async def drive() -> None:
+        bell = LoopBell()
+
+        def work() -> bool:
+            begun.set()
+            return bell.wait(30)
+
+        store.work = work
+        waits = asyncio.create_task(arun(asked(Pause(APT, 20.0, 20.0, asker)), alone.engine, Limits(5.0), bell))
+        assert await asyncio.to_thread(begun.wait, 30)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        assert bell.is_deserted
+        alone.engine.watches.close()
+        await asyncio.to_thread(join)
+        ended.set()
+
+    def join() -> None:
+        for thread in list(alone.engine.watches._threads):
+            thread.join(30)
+
+    asyncio.run(drive())
+    assert ended.is_set()
+    assert alone.chores() == [0.0] * bool(asker)
+
+
+class Waited:
+    """A bell that notes for how long it was awaited, and lets so much time go by."""
+
+    def __init__(self, alone: Alone, most: int = 99) -> None:
+        self.alone, self.most = alone, most
+        self.waits: list[float] = []
+        self.taken = 0
+        self.is_over = False
+
+    async def awaited(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        self.alone.clock.at += seconds
+        if len(self.waits) == self.most:
+            self.alone.engine.close()
+        return False
+
+    def take(self) -> bool:
+        self.taken += 1
+        return False
+
+    def ring(self) -> None:
+        """Nobody sleeps."""
+
+
+def test_who_stands_in_line_looks_now_and_then_until_it_is_first_or_its_time_is_over(alone: Alone) -> None:
+    ahead, bell = Waited(alone), Waited(alone)
+    alone.engine.lines.enter("apt", ahead)
+    alone.engine.lines.enter("apt", bell)
+
+    def waits(gives_up_at: float | None, bell: Waited = bell) -> bool:
+        return asyncio.run(wait_in_line(alone.engine, "apt", cast(LoopBell, bell), gives_up_at))
+
+    assert not waits(alone.clock.at + 12)
+    assert (bell.waits, bell.taken) == ([LOOK_AGAIN, LOOK_AGAIN, 2.0], 3)
+    alone.engine.lines.leave("apt", ahead)
+    assert waits(alone.clock.at + 0.1)
+    assert waits(None)
+    assert not waits(alone.clock.at), "its time is over, first or not"
+    assert len(bell.waits) == 3
+    last = Waited(alone, most=4)
+    alone.engine.lines.enter("apt", last)
+    assert waits(None, last)
+    assert last.waits == [LOOK_AGAIN] * 4
