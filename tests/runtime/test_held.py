@@ -35,7 +35,9 @@ def test_a_lease_is_held_until_the_instant_of_its_deadline(alone: Alone) -> None
     lease.check()
     with pytest.raises(RuntimeError, match=f"the lease of '{lease.holder}' on 'apt' is held"):
         lease.lost_error()
-    alone.clock.at += 296
+    alone.clock.at += 295.5
+    assert (lease.is_held, lease.time_left) == (True, 0.5)
+    alone.clock.at += 0.5
     assert (lease.is_held, lease.time_left) == (False, 0.0)
     with pytest.raises(LeaseLost) as caught:
         lease.check()
@@ -51,6 +53,7 @@ def test_the_error_says_which_lease_was_lost_and_why_or_that_it_has_ended(alone:
     failure = StoreUnavailable("silent")
     plain.tenure.last_error = failure
     plain.lose(LossReason.GONE)
+    assert (plain.is_held, plain.time_left) == (False, 0.0)
     drawn.lose(LossReason.TAKEN, "by b")
     error = plain.lost_error()
     assert str(error) == f"the lease of '{plain.holder}' on 'apt' is lost, GONE: its record is gone"
