@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import FIELDS_BYTES_MAX, Create, Extend, Read, Remove, Replace, StoreClock
 from lockstead.protocol.record import (
+    PROGRESS_BYTES_MAX,
+    REVOKED_BYTES_MAX,
+    ROOM,
     Record,
     Revocation,
     decode,
@@ -19,7 +22,9 @@ from lockstead.protocol.record import (
     is_ours,
     number,
     predecessor_text,
+    progress_text,
     revocation_text,
+    shortened,
     stamped,
 )
 from lockstead.reading import RECORD_BYTES_MAX, clean, clean_lines
@@ -140,9 +145,15 @@ def size(fields: dict[str, str]) -> int:
     return sum(len(key.encode()) + len(value.encode()) for key, value in fields.items())
 
 
+def filled(fields: dict[str, str]) -> int:
+    """Give the size of a record after a renewal and a break that wrote as much as they may."""
+    progress, revoked = progress_text('"' * 9_000), revocation_text(Revocation('"' * 9_000, '"' * 9_000))
+    return size({**fields, "progress": progress, "revoked": revoked})
+
+
 def test_what_is_too_long_is_cut_and_the_backtrace_first() -> None:
     fields = encode(replace(FULL, backtrace="b" * 20_000, where="w" * 100))
-    assert size(fields) <= FIELDS_BYTES_MAX - 256
+    assert filled(fields) <= FIELDS_BYTES_MAX - 256
     assert fields["backtrace"].endswith("…")
     assert fields["where"] == "w" * 100
 
@@ -151,8 +162,25 @@ def test_what_is_too_long_is_cut_and_the_backtrace_first() -> None:
 def test_a_record_never_outgrows_its_store(back: int, progress: int, purpose: int, letter: str) -> None:
     record = Record("a", 10.0, backtrace=letter * back, progress=letter * progress, purpose=letter * purpose)
     fields = encode(record)
-    assert size(fields) <= FIELDS_BYTES_MAX - 256
+    assert max(size(fields), filled(fields)) <= FIELDS_BYTES_MAX - 256
     assert decode(APT, fields).holder == "a"
+
+
+@given(st.integers(0, 3_000), st.integers(0, 3_000), st.sampled_from(["a", '"', "ö", "😀", "\x00"]))
+def test_what_is_written_into_a_record_later_is_bounded_in_bytes(long: int, longer: int, letter: str) -> None:
+    assert len(progress_text(letter * longer).encode()) <= PROGRESS_BYTES_MAX
+    text = revocation_text(Revocation(letter * long, letter * longer))
+    assert len(text.encode()) <= REVOKED_BYTES_MAX
+    revoked = decode(APT, encode(Record("a", 1.0, revoked=Revocation(letter * long, letter * longer)))).revoked
+    assert revoked is not None
+    assert bool(revoked.by) == (long > 0)
+    assert bool(revoked.reason) == (longer > 0)
+
+
+def test_a_text_is_shortened_to_the_byte() -> None:
+    assert [shortened("abcdefg", most) for most in (7, 6, 4, 3, 0, -1)] == ["abcdefg", "abc…", "a…", "", "", ""]
+    assert shortened("öö", 4) == "öö"
+    assert shortened("ööö", 5) == "ö…"
 
 
 def test_whoever_is_closing_or_revoked_is_ending() -> None:
@@ -252,7 +280,7 @@ def test_texts_within_a_record_are_written_as_they_are_and_without_blanks() -> N
 
 
 def test_what_is_cut_is_cut_to_the_byte_and_what_fits_is_left_whole() -> None:
-    room = FIELDS_BYTES_MAX - 256
+    room = ROOM
     fields = {"v": "1", "identity": "a", "backtrace": "b", "purpose": "p"}
     fields["backtrace"] += "b" * (room - size(fields))
     assert fitted(dict(fields)) == fields

@@ -232,6 +232,8 @@ def test_progress_goes_with_the_next_renewal_and_again_if_that_failed_and_none_i
     still.keeper._renewed(plain, "1 of 5", error)
     assert plain.progress == "2 of 5"
     plain.progress = None
+    still.keeper._renewed(plain, "2 of 5", StoreRefused("too long"))
+    assert plain.progress is None, "the store would refuse the next renewal, too, and the lease would end"
     still.keeper._renewed(plain, "2 of 5", Renewal(still.clock.at + 400, still.clock.at, "2"))
     assert plain.progress is None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from lockstead import AsyncClient, LeaseLost, LossReason, StoreUnavailable
+from lockstead import AsyncClient, LeaseLost, LossReason, StoreRefused, StoreUnavailable
 from lockstead.events import Detached, LockEvent, Released
-from lockstead.protocol.commands import Extend
+from lockstead.protocol.commands import Command, Extend
 from tests.runtime.faulty import Faulty, Ticking, quiet, refuse, until
 
 TTL = 80.0
@@ -81,6 +82,22 @@ def test_a_renewal_at_ones_own_word_brings_the_progress_and_one_that_fails_leave
             lease.renew()
             assert shown() == "5 of 5"
             assert lease._kept.progress is None
+
+
+def test_a_renewal_whose_progress_the_store_refuses_costs_the_progress_and_not_the_lease() -> None:
+    store = Faulty()
+
+    def refuses_progress(command: Command[Any]) -> None:
+        if isinstance(command, Extend) and "progress" in command.fields:
+            raise StoreRefused("too long")
+
+    store.before = refuses_progress
+    with Ticking(store).client as client:
+        with client.lock("apt", ttl=TTL).acquire() as lease:
+            lease.progress("1 of 3")
+            with pytest.raises(StoreRefused):
+                lease.renew()
+            assert lease.renew() == pytest.approx(BELIEVED)
 
 
 def test_a_task_renews_likewise_and_so_does_a_member() -> None:

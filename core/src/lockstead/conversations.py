@@ -21,12 +21,11 @@ from lockstead.protocol.commands import List, Read, Script, TokenSource, ask
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.members import attach, drain, member_name, registered, withdraw
 from lockstead.protocol.patience import patiently
-from lockstead.protocol.record import decode, number
+from lockstead.protocol.record import decode, number, progress_text
 from lockstead.protocol.release import Sight
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, over, renew
 from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.protocol.waiting import Found, until_free
-from lockstead.reading import clean
 from lockstead.runtime.engine import Engine, fresh_nonce
 from lockstead.runtime.held import HeldLease, lost_by_ticket
 from lockstead.runtime.interrupt import never_in
@@ -38,9 +37,6 @@ from lockstead.stores.port import ShowsQueue
 from lockstead.values import Duration, LeaseTicket, Name, Sequencer, Space, seconds
 
 L = TypeVar("L", bound=HeldLease)
-
-PROGRESS_MAX: Final = 1000
-"""Characters of a word on how far the work is."""
 
 PLAIN = Settings()
 """What a conversation is held under that belongs to no lock."""
@@ -344,7 +340,7 @@ def _renewed_once(
         raise lost_by_ticket(said, record, "renew")
     fields: dict[str, str] = {}
     if progress is not None:
-        fields["progress"] = clean(progress[:PROGRESS_MAX])
+        fields["progress"] = progress_text(progress)
         if record.expected is not None:
             fields["alert_at"] = number(engine.clock.wall() + record.expected)
     verdict = yield from renew(lease, fields, terms)

@@ -11,7 +11,8 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from lockstead.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
+import lockstead
+from lockstead.errors import LeaseLost, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import (
     Absent,
     Command,
@@ -290,3 +291,21 @@ def test_who_asks_while_the_store_is_closed_leaves_no_connection_open(
         assert awaiting.connections == []
 
     asyncio.run(ask())
+
+
+def test_progress_and_a_break_always_fit_into_a_record_that_is_full(server: GcsServer) -> None:
+    labels = {f"label{number}": "ü" * 250 for number in range(10)}
+    with lockstead.connect("gs://bucket/locks") as client:
+        lock = client.lock("apt", ttl=60, purpose="p" * 400, labels=labels, lock_delay=1)
+        lease = lock.acquire()
+        lease.progress("ü" * 1_000)
+        lease.renew()
+        lease.sequencer()
+        held = lock.inspect()
+        assert held is not None
+        assert (held.labels, held.progress) == (labels, "ü" * 498 + "…")
+        assert lock.break_lease(reason="ü" * 9_000, by="ü" * 9_000) is not None
+        assert lock.break_lease(reason="ü" * 9_000, by="ü" * 9_000, now=True) is not None
+        assert [entry.reason for entry in client.history()] == ["ü" * 1_998 + "…"] * 2
+        with pytest.raises(LeaseLost):
+            lease.renew()

@@ -39,8 +39,18 @@ from lockstead.values import DURATION_MAX, Ending, Name, Predecessor
 
 VERSION: Final = 1
 PID_MAX: Final = 2**31 - 1
-REASON_MAX: Final = 2000
-"""Characters of why a lease was broken, and of who broke it."""
+PROGRESS_BYTES_MAX: Final = 1000
+"""Bytes of how far the work is, as it is stored."""
+REVOKED_BYTES_MAX: Final = 1024
+"""Bytes of who broke a lease and why, as it is stored."""
+BY_BYTES_MAX: Final = 200
+"""Bytes of who broke it, so that there is always room for why."""
+ROOM: Final = FIELDS_BYTES_MAX - len("progressrevoked") - PROGRESS_BYTES_MAX - REVOKED_BYTES_MAX - 256
+"""Bytes that the other fields of a record may take when it is written.
+
+What is written later always fits: how far the work is, who broke the lease, and 256 bytes of what drivers and renewals
+add.
+"""
 NAMED_MAX: Final = 200
 """Characters of each name of a predecessor that a record repeats."""
 _CUT: Final = "…"
@@ -110,7 +120,7 @@ _NUMBERS: Final = (*_INSTANTS, "expected")
 
 
 def encode(record: Record) -> dict[str, str]:
-    """Write a record as fields of at most 8 KiB in all; what is too long is cut, the backtrace first."""
+    """Write a record as fields that stay below 8 KiB in all; what is too long is cut, the backtrace first."""
     return fitted(drafted(record))
 
 
@@ -124,7 +134,7 @@ def drafted(record: Record) -> dict[str, str]:
     for name in _TEXTS:
         text = getattr(record, name)
         if text:
-            fields[name] = clean_lines(text)
+            fields[name] = progress_text(text) if name == "progress" else clean_lines(text)
     for name in _NUMBERS:
         value = getattr(record, name)
         if value is not None:
@@ -245,9 +255,30 @@ def _major(version: str) -> int | None:
 
 
 def revocation_text(revoked: Revocation) -> str:
-    """Write who broke a lease and why as one field."""
-    said = {"by": clean(revoked.by[:REASON_MAX]), "reason": clean(revoked.reason[:REASON_MAX])}
-    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+    """Write who broke a lease and why as one field of a bounded size."""
+    by, reason = shortened(clean(revoked.by), BY_BYTES_MAX), shortened(clean(revoked.reason), REVOKED_BYTES_MAX)
+    while (over := len((text := _revocation_text(by, reason)).encode()) - REVOKED_BYTES_MAX) > 0:
+        # in JSON a character of a clean text takes twice its bytes at the most
+        reason = shortened(reason, len(reason.encode()) - (over + 1) // 2)
+    return text
+
+
+def _revocation_text(by: str, reason: str) -> str:
+    return json.dumps({"by": by, "reason": reason}, ensure_ascii=False, separators=(",", ":"))
+
+
+def progress_text(text: str) -> str:
+    """Write how far the work is as one field of a bounded size."""
+    return shortened(clean(text[:PROGRESS_BYTES_MAX]), PROGRESS_BYTES_MAX)
+
+
+def shortened(text: str, most: int) -> str:
+    """Give a clean text in at most so many bytes; one that is cut ends with a mark, if there is room for more."""
+    raw = text.encode()
+    if len(raw) <= most:
+        return text
+    kept = raw[: max(0, most - len(_CUT.encode()))].decode("utf-8", "ignore")
+    return kept and kept + _CUT
 
 
 def predecessor_text(before: Predecessor) -> str:
@@ -301,28 +332,30 @@ def _granted(fields: Mapping[str, str], lives: float, wall_now: float, clock: St
 
 
 def fitted(fields: dict[str, str]) -> dict[str, str]:
-    """Cut what is too long, so that a store takes the fields: the backtrace first."""
+    """Cut what is too long, so that a store takes the fields and what is written later: the backtrace first."""
     # no character takes more than four bytes, so nearly every record is seen to fit without being encoded
-    if 4 * (sum(map(len, fields)) + sum(map(len, fields.values()))) <= FIELDS_BYTES_MAX - 256:
+    if 4 * (sum(map(len, fields)) + sum(map(len, fields.values()))) <= ROOM:
         return fields
-    over = _size(fields) - (FIELDS_BYTES_MAX - 256)  # room for what the driver and renewals add
-    for name in ("backtrace", "labels", "progress", "purpose", "where"):
+    over = _size(fields) - ROOM
+    for name in ("backtrace", "labels", "purpose", "where"):
         if over <= 0:
             break
         text = fields.get(name)
         if text is None:
             continue
-        kept = text.encode()[: max(0, len(text.encode()) - over - len(_CUT.encode()))].decode("utf-8", "ignore")
-        if name == "labels" or not kept:
-            del fields[name]
+        kept = "" if name == "labels" else shortened(text, len(text.encode()) - over)
+        if kept:
+            fields[name] = kept
         else:
-            fields[name] = kept + _CUT
-        over = _size(fields) - (FIELDS_BYTES_MAX - 256)
+            del fields[name]
+        over = _size(fields) - ROOM
     return fields
 
 
 def _size(fields: Mapping[str, str]) -> int:
-    return sum(len(key.encode()) + len(value.encode()) for key, value in fields.items())
+    """Count the bytes of fields, without those that have room of their own."""
+    counted = ((key, value) for key, value in fields.items() if key not in ("progress", "revoked"))
+    return sum(len(key.encode()) + len(value.encode()) for key, value in counted)
 
 
 def _damaged(name: Name, what: str, text: str) -> StoreRefused:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.frozen import frozen
@@ -31,10 +31,22 @@ from lockstead.protocol.commands import (
 from lockstead.protocol.lifecycle import Tenure
 from lockstead.protocol.members import REMOVALS_MAX, drain, take_back
 from lockstead.protocol.predecessor import ENDED, ENDED_LIVES, UNUSED, is_written, told_by, unused
-from lockstead.protocol.record import Record, Revocation, encode, is_ours, number, revocation_text
+from lockstead.protocol.record import (
+    BY_BYTES_MAX,
+    Record,
+    Revocation,
+    encode,
+    is_ours,
+    number,
+    revocation_text,
+    shortened,
+)
 from lockstead.protocol.renew import believable_ttl
 from lockstead.protocol.terms import LeaseId, Terms, is_over, loss
 from lockstead.values import Name, Space
+
+AUDITED_BYTES_MAX: Final = 4000
+"""Bytes of why a lease was broken, as the history keeps it."""
 
 
 class Outcome(Enum):
@@ -408,8 +420,8 @@ def audit_entry(broken: Broken, revoked: Revocation, wall_now: float, nonce: str
     """Give the name and the fields of the audit entry of a break: who, when, why, whose lock, which token."""
     entry = {
         "at": number(wall_now),
-        "by": revoked.by,
-        "reason": revoked.reason,
+        "by": shortened(revoked.by, BY_BYTES_MAX),
+        "reason": shortened(revoked.reason, AUDITED_BYTES_MAX),
         "what": "removed" if broken.removed else "revoked",
         "holder": broken.record.holder,
         "owner": broken.record.owner,

@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 from lockstead.errors import LeaseLost, LossReason, StoreError
 from lockstead.protocol.lifecycle import State
+from lockstead.protocol.record import progress_text
 from lockstead.protocol.release import Had, may_remove_after_loss
 from lockstead.protocol.renew import Over
-from lockstead.reading import clean
 from lockstead.runtime.engine import Engine, Taker
 from lockstead.runtime.interrupt import never_in
 from lockstead.runtime.keeper import Kept
@@ -100,7 +100,7 @@ class HeldLease:
 
     def progress(self, text: str) -> None:
         """Store a word on how far the work is with the next renewal (or `renew()`), never by a write of its own."""
-        self._kept.progress = clean(str(text)[:1000])
+        self._kept.progress = progress_text(str(text))
 
     def on_lost(self, callback: Callable[[], Any]) -> None:
         """Call this exactly once when the lease is lost, from a thread of the keeper's; at once if it is lost."""

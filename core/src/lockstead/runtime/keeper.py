@@ -443,11 +443,14 @@ class Keeper:
     def renewal(self, kept: Kept) -> Script[Renewed | MemberRenewed | Over]:
         """Give the script of a renewal that somebody asks for himself; `renewed` takes up what came of it.
 
-        It brings the progress that is pending. If it fails or is given up, the next renewal brings that.
+        It brings the progress that is pending. If it fails or is given up, the next renewal brings that; if the store
+        refuses it, nobody does.
         """
         fields, progress = self._fields(kept)
         try:
             return (yield from _renewal(kept, fields))
+        except StoreRefused:
+            raise
         except BaseException:
             with self._lock:
                 _not_told(kept, progress)
@@ -462,7 +465,8 @@ class Keeper:
         with self._lock:
             now, in_flight = self._clock.now(), tenure.in_flight
             was_held = tenure.state is State.HELD
-            if isinstance(outcome, StoreError):
+            # what the store refuses once it would refuse again, and a lease is worth more than a word about it
+            if isinstance(outcome, StoreError) and not isinstance(outcome, StoreRefused):
                 _not_told(kept, progress)
             _apply(tenure, outcome, now)
             if not is_ours:
