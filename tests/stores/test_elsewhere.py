@@ -68,6 +68,10 @@ def test_no_copy_of_a_lock_holds_the_password(tmp_path: Path) -> None:
         ("postgresql://host/db?password=hunter2", 0o644, True),
         ("redis://localhost:1/0", 0o644, False),
         ("postgresql://anna@host/db", 0o644, False),
+        ("zk://ops:12345,hunter2@h:2181/p@q", 0o644, True),
+        ("zk://ops:hunter2@h:2181/p@q", 0o644, True),
+        ("zk://ops@h:2181,i:2181/p@q", 0o644, False),
+        ("zk://h:2181,i:2181/p@q", 0o644, False),
     ],
 )
 def test_a_password_that_every_user_may_read_is_refused(tmp_path: Path, text: str, mode: int, is_refused: bool) -> None:

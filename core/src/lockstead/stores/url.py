@@ -123,6 +123,8 @@ def has_password(url: str) -> bool:
     hosts, has_path, _ = user.partition("/")
     # in 'host:2181/path@1' the number is a port and the '@' a part of the path
     is_path = has_path and all(":" not in host or _HOST_AND_PORT.fullmatch(host) for host in hosts.split(","))
+    # an '@' before the path ends the user, and a comma is then no end of a host
+    is_path = is_path and ":" not in hosts.rpartition("@")[0]
     return (":" in user and not is_path) or any("password" in unquote(name).lower() for name in names)
 
 
