@@ -125,7 +125,13 @@ with DAG("foreign", schedule=None, start_date=datetime(2024, 1, 1, tzinfo=UTC)):
     @locked(lock=f"{URL}-(1)", ttl="1m")
     @task.external_python(python=sys.executable)
     def elsewhere():
-        return 1
+        locked = staticmethod  # the body's own: it stays
+
+        @locked
+        def one():
+            return 1
+
+        return one()
 
     elsewhere()
 

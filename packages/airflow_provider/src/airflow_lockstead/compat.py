@@ -30,7 +30,6 @@ _PLACES: Final = {
     "XComArg": ("airflow.sdk", "airflow.models.xcom_arg"),
     "task": ("airflow.sdk", "airflow.decorators"),
     "_TaskGroupFactory": ("airflow.sdk.definitions.decorators.task_group", "airflow.decorators.task_group"),
-    "remove_task_decorator": ("airflow.sdk.definitions._internal.decorators", "airflow.utils.decorators"),
     # what runs
     "BaseHook": ("airflow.sdk.bases.hook", "airflow.hooks.base"),
     "BaseNotifier": ("airflow.sdk.bases.notifier", "airflow.notifications.basenotifier"),

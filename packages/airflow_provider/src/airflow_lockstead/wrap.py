@@ -7,6 +7,7 @@ has to know it closes over. What is done with a body is `body`'s, which is impor
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -94,12 +95,19 @@ def wrapped(cls: Any, section: Section) -> Any:
 def _without_locked(made: Any) -> Callable[[Any], str]:
     """Return a function that gives a body's source without `@locked`, for another interpreter, which does not know it.
 
-    Airflow removes its own decorator, and runs the rest there.
+    Airflow removes its own decorator, and runs the rest there. A `locked` of the body's own stays.
     """
 
     def get_python_source(self: Any) -> str:
-        source: str = compat.remove_task_decorator(super(made, self).get_python_source(), "@locked")
-        return source
+        source: str = super(made, self).get_python_source()
+        lines = source.splitlines(keepends=True)
+        body = ast.parse(source).body
+        if body and isinstance(body[0], ast.FunctionDef | ast.AsyncFunctionDef):
+            for one in reversed(body[0].decorator_list):
+                named = one.func if isinstance(one, ast.Call) else one
+                if getattr(named, "id", None) == "locked" or getattr(named, "attr", None) == "locked":
+                    del lines[one.lineno - 1 : one.end_lineno]
+        return "".join(lines)
 
     return get_python_source
 
