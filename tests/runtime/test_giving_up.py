@@ -14,8 +14,11 @@ import pytest
 from lockstead import AsyncClient, AsyncLock, Client, LeaseLost, Lock, NotAcquired, connect_async, conversations
 from lockstead.errors import OutcomeUnknown, StoreError
 from lockstead.events import LockEvent, Warned
+from lockstead.protocol.acquire import Grant
 from lockstead.protocol.commands import Command, Create, Extend, Read, Remove
 from lockstead.runtime.engine import CALLS_MAX, in_seconds, in_words
+from lockstead.runtime.line import NO_BELL, ThreadBell
+from lockstead.runtime.run import run
 from lockstead.stores import url as urls
 from lockstead.values import Space
 from tests.runtime import faulty
@@ -343,6 +346,47 @@ def test_h18_who_stands_behind_another_asks_itself_when_the_event_loop_was_block
             first.cancel()
 
     asyncio.run(scenario())
+
+
+def test_h18_who_waits_finds_that_the_lock_was_given_back_while_the_event_loop_was_blocked() -> None:
+    """The call blocks for longer than a wait and its last try take, in a pause of the first in line."""
+
+    async def asks(client: AsyncClient) -> str:
+        try:
+            lease = await client.lock("apt", ttl=60, owner="waiter").acquire(timeout=0.1)
+        except NotAcquired as error:
+            return str(error.holder)
+        await lease.release()
+        return "got"
+
+    async def scenario() -> None:
+        store = Faulty()
+        with Client(store.beside(), listener=quiet) as other:
+            lease = other.lock("apt", ttl=60, owner="night job").acquire()
+            async with AsyncClient(store, listener=quiet) as client:
+                asking = [asyncio.create_task(asks(client)) for _ in range(3)]
+                while client._engine.lines.noted("apt") is None:  # noqa: ASYNC110 - nothing tells it
+                    await asyncio.sleep(0)
+                lease.release()
+                time.sleep(1.3)  # noqa: ASYNC251 - what it is about
+                ends = await asyncio.gather(*asking)
+                assert "got" in ends
+                assert "night job" not in ends
+
+    asyncio.run(scenario())
+
+
+def test_h18_who_was_stopped_behind_another_finds_that_the_lock_was_given_back() -> None:
+    ticking = Ticking(Faulty())
+    with ticking.client as client:
+        engine, settings = client._engine, client.lock("apt", ttl=600).settings
+        asking = conversations.Asking(engine, "apt", settings, 1.0, reclaim=False)
+        engine.lines.enter("apt", ThreadBell())
+        engine.lines.note("apt", conversations.NOTHING_SEEN)
+        ticking.clock.at += 300
+        script = asking.script(was_first=False, in_time=False)
+        outcome = run(script, engine.store, engine.clock, asking.limits, NO_BELL)
+        assert isinstance(outcome, Grant)
 
 
 def test_h18_a_wait_that_runs_out_of_time_tries_once_more_and_names_the_holder() -> None:

@@ -75,6 +75,31 @@ def test_a_pause_ends_with_the_wait_at_the_latest() -> None:
     assert [bounded.pause(pause, now) for now in (90.0, 98.0, 100.0, 101.0)] == [3.0, 2.0, 0.0, 0.0]
 
 
+def test_who_was_stopped_in_a_pause_beyond_the_end_of_the_wait_has_its_last_try() -> None:
+    store, clock = Watching(), SetClock()
+    limits: list[float] = []
+    perform = store.perform
+
+    def performing(command: Any, limit: float) -> Any:
+        limits.append(limit)
+        return perform(command, limit)
+
+    store.perform = performing  # type: ignore[method-assign]
+
+    class Stopped(Bells):
+        def wait(self, seconds: float) -> bool:
+            clock.at += 300
+            return super().wait(seconds)
+
+    commands = (Read(APT), Pause(APT, 3.0, 3.0), Read(APT))
+    replies = run(asked(*commands), store, clock, Limits(5.0, gives_up_at=clock.at + 10), Stopped())
+    assert isinstance(replies[2], Reply)
+    assert limits == [5.0, pytest.approx(OVERTIME)]
+    # a pause that ends at once takes no time, though the wait is over
+    late = Limits(5.0, gives_up_at=clock.at - OVERTIME)
+    assert isinstance(run(asked(*commands[1:]), store, clock, late, Bells())[1], OutOfTime)
+
+
 def test_a_reply_bears_the_instants_of_its_request() -> None:
     store, clock = Faulty(), SetClock()
 

@@ -120,10 +120,15 @@ class Asking:
 
         Who ran out of time behind others asks nothing: a moment ago the first in line saw what there is to see, and a
         thousand who run out together would otherwise ask at once. That the store was silent is no answer for those whom
-        a blocked event loop woke late: the first in line may have lost its answer to the same.
+        a blocked event loop woke late: the first in line may have lost its answer to the same. Nor is anything that was
+        seen when that took longer than a last try: the lock may have been given back meanwhile.
         """
-        seen = None if in_time or self._want.reclaim else self.engine.lines.noted(self.key)
-        is_late = self.gives_up_at is not None and self.engine.clock.now() > self.gives_up_at + STALLED
+        now = self.engine.clock.now()
+        is_stalled = now >= self.limits.ends()
+        if is_stalled:
+            self.limits = self.limits.resumed(now)
+        seen = None if in_time or is_stalled or self._want.reclaim else self.engine.lines.noted(self.key)
+        is_late = self.gives_up_at is not None and now > self.gives_up_at + STALLED
         if isinstance(seen, Contended) or (isinstance(seen, StoreError) and not is_late):
             return _seen_by_another(seen)
         self._has_asked = True

@@ -81,7 +81,7 @@ async def arun(script: Script[T], engine: Engine, limits: Limits, bell: LoopBell
     """Drive a script to its end, awaiting. Cancelled at any await, it leaves the outcome of that command unknown.
 
     A call that blocks the event loop may outlast the wait. The loop's own timers then drop the answers that came
-    meanwhile, so the script has to ask again: it gets the time for that.
+    meanwhile, and what was seen before is old, so the script has to ask again: it gets the time for that.
     """
     clock = engine.clock
     back_by = limits.ends()  # when the loop was stopped before the first request, that one is still sent
@@ -95,6 +95,7 @@ async def arun(script: Script[T], engine: Engine, limits: Limits, bell: LoopBell
             try:
                 answer: Any
                 if isinstance(command, Pause):
+                    back_by = limits.back_by(sent_at)
                     answer = await _pause(command, engine, limits, sent_at, bell)
                 else:
                     limit = limits.of(sent_at)

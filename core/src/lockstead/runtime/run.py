@@ -27,7 +27,7 @@ OVERTIME: Final = 0.9
 """Seconds after the end of a wait in which its last try must be over."""
 
 STALLED: Final = 0.1
-"""Seconds by which an answer, or a turn, has to come later than it can before the event loop is held to blame."""
+"""Seconds by which an answer, a turn or the end of a pause has to come later than it can before a stop is blamed."""
 
 
 def _never() -> bool:
@@ -66,6 +66,10 @@ class Limits:
         gives_up_at = None if self.gives_up_at is None else max(self.gives_up_at, now)
         return Limits(self.request_timeout, gives_up_at, self.is_closed)
 
+    def back_by(self, now: float) -> float:
+        """Give the instant by which a pause that begins now is over, unless the process or its loop was stopped."""
+        return max(self.ends(), now + STALLED)
+
     def pause(self, command: Pause, now: float) -> float:
         """Draw how long to pause, not beyond the end of the wait."""
         drawn = command.draw(random.random)
@@ -87,14 +91,23 @@ class Bell(Protocol):
 
 
 def run(script: Script[T], store: Store, clock: Clock, limits: Limits, bell: Bell) -> T:
-    """Drive a script to its end, blocking. Raises what the script raises."""
+    """Drive a script to its end, blocking. Raises what the script raises.
+
+    A process may be stopped in a pause beyond the end of its wait. What it saw before is old then, so the script has
+    the time to ask again.
+    """
+    back_by = math.inf
     try:
         command = next(script)
         while True:
             sent_at = clock.now()
+            if sent_at >= back_by:
+                limits = limits.resumed(sent_at)
+            back_by = math.inf
             try:
                 answer: Any
                 if isinstance(command, Pause):
+                    back_by = limits.back_by(sent_at)
                     answer = _pause(command, store, limits.pause(command, sent_at), bell)
                 else:
                     answer = store.perform(stamped(command, clock.wall(), store.traits.clock), limits.of(sent_at))
