@@ -191,6 +191,7 @@ def test_an_answer_is_told_by_what_it_means_to_a_lease_that_is_held_and_to_no_ot
     assert still.keeper._rota.wake_at() == kept.tenure.due_at == still.clock.at + SETTINGS.renew_every
     kept.tenure.sending(still.clock.at)
     still.keeper._renewed(kept, None, Over(LossReason.TAKEN, "by b"))
+    assert not kept.tenure.in_flight, "who gives back has nothing to wait for"
     still.keeper._renewed(kept, None, error)
     (lost,) = still.events[2:]
     assert isinstance(lost, Lost)
