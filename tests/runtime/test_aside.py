@@ -67,7 +67,8 @@ def odd() -> None:
 
 def test_a_call_that_nobody_awaits_is_not_begun_and_one_that_ends_then_has_come_late() -> None:
     async def work() -> None:
-        threads, done = Threads(), list[str]()
+        threads, done, faults = Threads(), list[str](), list[object]()
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, told: faults.append(told))
         waits = [
             asyncio.create_task(called(threads, lambda: done.append("call"), queue=False, came_late=came))
             for came in (lambda: done.append("late"), lambda: done.append("late"), None)
@@ -87,6 +88,7 @@ def test_a_call_that_nobody_awaits_is_not_begun_and_one_that_ends_then_has_come_
         assert done == ["call", "call"]
         assert await asyncio.gather(*waits, return_exceptions=True)
         assert done == ["call", "call"], "it ended before"
+        assert faults == [], "the answer to who is gone is dropped"
 
     asyncio.run(work())
 

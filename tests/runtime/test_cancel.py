@@ -149,6 +149,25 @@ def test_our_cancellation_ends_with_the_block_and_that_of_somebody_else_does_not
     assert is_cancelled is (is_cancelled_too and isinstance(error, KeyError)), "delivered where it was swallowed"
 
 
+def test_a_block_that_swallowed_the_cancellation_is_left_at_the_next_turn_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    as_ever, slept = asyncio.sleep, list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await as_ever(0)
+
+    async def work(_task: asyncio.Task[Any]) -> None:
+        one = cancelled_now()
+        assert await next_await()
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        assert await one.disarm(None) == (True, False)
+
+    in_a_task(work)
+    assert slept == [0]
+
+
 def test_a_cancellation_from_before_the_block_is_not_of_somebody_else() -> None:
     async def work(task: asyncio.Task[Any]) -> None:
         task.cancel()
