@@ -298,7 +298,12 @@ def test_who_holds_a_key_is_known_until_it_gives_back_or_nobody_has_the_lease(al
     assert (caught.value.key, caught.value.holder) == ("apt", default_owner())
     alone.engine.refuse_self_wait(Name("deb"))
     others: list[bool] = []
-    thread = threading.Thread(target=lambda: others.append(taker.holds(threading.current_thread(), alone.clock.at)))
+
+    def elsewhere() -> None:
+        alone.engine.refuse_self_wait(APT)  # a wait for somebody else is none for itself
+        others.append(taker.holds(threading.current_thread(), alone.clock.at))
+
+    thread = threading.Thread(target=elsewhere)
     thread.start()
     thread.join()
     assert others == [False]
