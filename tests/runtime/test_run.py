@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from lockstead.errors import LocksteadError, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Create, OutOfTime, Pause, Paused, Read, Reply, Script, StoreClock, ask
 from lockstead.runtime import context
-from lockstead.runtime.run import OVERTIME, Limits, run, run_many, unknown, watching
+from lockstead.runtime.run import OVERTIME, Limits, paused, run, run_many, unknown, watching
 from lockstead.stores.port import Queues
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty, SetClock, Watching
@@ -274,3 +275,21 @@ def test_the_current_lease_is_the_innermost_that_was_entered_and_is_still_there(
     context.leave(again)
     context.leave(outer)
     assert context.current() is None
+
+
+@pytest.mark.parametrize(
+    ("wakes", "queues", "asker", "changed", "is_turn"),
+    [
+        (True, False, "a", True, True),
+        (False, True, "a", True, True),
+        (False, False, "a", True, False),
+        (True, True, "", True, False),
+        (True, True, "a", False, False),
+    ],
+)
+def test_a_change_is_the_turn_of_who_asks_where_the_store_wakes_one_at_a_time(
+    wakes: bool, queues: bool, asker: str, changed: bool, is_turn: bool
+) -> None:
+    does = {"queue": int, "leave": int, "wait": int} if queues else {}
+    store: Any = SimpleNamespace(traits=SimpleNamespace(wakes=wakes), **does)
+    assert paused(Pause(APT, 3.0, 3.0, asker), store, 3.0, changed, Bells()) == Paused(3.0, changed, is_turn)
