@@ -75,6 +75,41 @@ def test_h13_multiprocessing_with_fork(shared_url: str) -> None:
         assert child.end() == 0
 
 
+FORKED_WHILE_IMPORTING = """
+import asyncio, importlib.abc, signal, threading
+importing = threading.Event()
+
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "lockstead.runtime.engine" and not importing.is_set():
+            importing.set()
+            time.sleep(0.5)
+
+sys.meta_path.insert(0, Slow())
+
+async def main():
+    taking = asyncio.create_task(lockstead.AsyncLock(URL + "#apt", ttl=60).acquire(timeout=30))
+    while not importing.is_set():
+        await asyncio.sleep(0.001)
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        with lockstead.Lock(URL + "#deb", ttl=60).hold(timeout=10):
+            os._exit(7)
+    lease = await taking
+    say(os.waitstatus_to_exitcode((await asyncio.to_thread(os.waitpid, pid, 0))[1]))
+    await lease.release()
+
+asyncio.run(main())
+"""
+
+
+def test_h13_a_fork_while_a_thread_imports_the_engine_leaves_no_child_that_hangs(sqlite_url: str) -> None:
+    with Child(FORKED_WHILE_IMPORTING, sqlite_url) as child:
+        assert child.hear() == "7"
+        assert child.end() == 0
+
+
 FORK_STORM = """
 import gc
 from lockstead.stores.memory import MemoryStore

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Never, NoReturn, Self, TypeVar, Unpack
 
 from lockstead import opening
 from lockstead.aio_hold import AsyncHold
+from lockstead.runtime import fork
 from lockstead.runtime.aside import aside
 from lockstead.settings import Given, Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
@@ -33,8 +34,12 @@ T = TypeVar("T")
 
 def _loaded(opens: Callable[[], T]) -> T:
     """Import what asks a store, and open one. Called in a thread, as it would hold up the event loop for 100 ms."""
-    import_module("lockstead.aio_batch")
-    return opens()
+
+    def loads() -> T:
+        import_module("lockstead.aio_batch")
+        return opens()
+
+    return fork.loading(loads)
 
 
 async def converse(engine: Engine, settings: Settings, script: Script[T], limits: Limits | None = None) -> T:
