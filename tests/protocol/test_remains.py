@@ -28,7 +28,7 @@ from lockstead.protocol.renew import Over, extensible, renew
 from lockstead.protocol.terms import LeaseId
 from lockstead.protocol.waiting import until_free
 from lockstead.settings import Settings
-from lockstead.testing.simulation.store import DATED, NONE
+from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import Ending, Name, Predecessor, Sequencer, Space
 from tests.protocol.bench import APT, Bench, Session
 
@@ -332,9 +332,13 @@ def test_a_record_shows_its_age_only_by_a_clock_that_was_not_set_and_is_not_behi
     assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=None, store_now=100.0))
     assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=100.0, store_now=None))
     assert not Bench(NONE).terms().shows_age(APT, Snapshot({}, "1", "1", updated_at=99.0, store_now=100.0))
-    terms.book.readings[APT.key] = Reading(100.0, 0.0, 0.0, set_at=90.0)
-    assert terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=90.0, store_now=100.0))
-    assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=89.0, store_now=100.0))
+    shared = Bench(SHARED).terms()
+    for one in (terms, shared):
+        one.book.readings[APT.key] = Reading(100.0, 0.0, 0.0, set_at=90.0)
+        assert one.shows_age(APT, Snapshot({}, "1", "1", updated_at=90.0, store_now=100.0))
+    before = Snapshot({}, "1", "1", updated_at=89.0, store_now=100.0)
+    assert not shared.shows_age(APT, before)
+    assert terms.shows_age(APT, before), "a Date is a hint: a write of our own has to prove it"
 
 
 def test_a_member_extends_what_was_renewed_since_it_looked_but_has_little_time_left() -> None:
