@@ -293,3 +293,18 @@ def test_a_change_is_the_turn_of_who_asks_where_the_store_wakes_one_at_a_time(
     does = {"queue": int, "leave": int, "wait": int} if queues else {}
     store: Any = SimpleNamespace(traits=SimpleNamespace(wakes=wakes), **does)
     assert paused(Pause(APT, 3.0, 3.0, asker), store, 3.0, changed, Bells()) == Paused(3.0, changed, is_turn)
+
+
+@pytest.mark.parametrize("late", [0.0, 1.0])
+def test_a_wait_that_ended_while_the_process_was_stopped_has_the_time_to_ask_once_more(late: float) -> None:
+    store, clock = Faulty(), SetClock()
+    limits = Limits(5.0, clock.at + 1)
+    back_by = limits.back_by(clock.at + 1)
+
+    class Stopped(Bells):
+        def wait(self, seconds: float) -> bool:
+            clock.at = back_by + late
+            return super().wait(seconds)
+
+    _pause, answer = run(asked(Pause(APT, 3.0, 3.0), Read(APT)), store, clock, limits, Stopped())
+    assert isinstance(answer, Reply)
