@@ -19,7 +19,7 @@ from lockstead.protocol.renew import Over
 from lockstead.protocol.renew import Renewed as Renewal
 from lockstead.protocol.terms import LeaseId
 from lockstead.runtime import keeper
-from lockstead.runtime.keeper import LONGEST_SLEEP, NO_THREAD, Kept, _failure, _keep_time
+from lockstead.runtime.keeper import CHORE_AGAIN, LONGEST_SLEEP, NO_THREAD, Kept, _failure, _keep_time
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
 from tests.runtime.faulty import Faulty
@@ -147,6 +147,20 @@ def test_after_a_fault_of_our_own_whatever_is_planned_wakes_the_timing_thread(st
     assert still.has_rung()
     still.tellers.do()
     assert [type(event) for event in still.events] == [Warned]
+
+
+def test_a_chore_for_which_the_system_gives_no_thread_is_tried_again(still: Still) -> None:
+    done: list[str] = []
+    still.keeper.chore(5, lambda: done.append("done"))
+    still.clock.at += 5
+    still.crew.is_there = False
+    still.round()
+    assert still.keeper._chores_under_way == 0
+    still.crew.is_there = True
+    still.clock.at += CHORE_AGAIN
+    still.round()
+    still.crew.do()
+    assert (done, still.keeper._chores_under_way, still.keeper._chores) == (["done"], 0, [])
 
 
 def test_a_chore_is_under_way_from_the_round_that_gives_it_to_the_crew_until_it_is_done(still: Still) -> None:

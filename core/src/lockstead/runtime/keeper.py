@@ -41,6 +41,9 @@ TELLERS_MAX: Final = 128
 LONGEST_SLEEP: Final = 1.0
 """Seconds. A timer stands still in suspend, so the timing thread never trusts it for long."""
 
+CHORE_AGAIN: Final = 1.0
+"""Seconds until a chore is tried again for which there was no thread."""
+
 NO_THREAD: Final = StoreUnavailable("there is no thread to ask the store in: the system has none")
 
 BATCH_MAX: Final = 1000
@@ -341,8 +344,10 @@ class Keeper:
         del renewals
         while self._chores and self._chores[0][0] <= now:
             _at, _number, work = heapq.heappop(self._chores)
-            self._chores_under_way += 1
-            self._workers.submit(partial(self._do, work))
+            if self._workers.submit(partial(self._do, work)):
+                self._chores_under_way += 1
+            else:  # the system has no thread just now
+                heapq.heappush(self._chores, (now + CHORE_AGAIN, next(self._count), work))
         wake_at = min(self._rota.wake_at(), self._chores[0][0] if self._chores else float("inf"))
         self._sleeps_until = min(wake_at, now + LONGEST_SLEEP)
         return max(0.0, self._sleeps_until - now)
