@@ -87,12 +87,15 @@ def test_in_a_child_all_that_lives_is_put_right_and_a_failure_is_told_at_the_end
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fork, "_INHERITED", weakref.WeakSet[Any]())
+    fork._before()
     fork._in_child()
     several = [Inherited(ValueError("odd")), Inherited(), Inherited()]
     for one in several:
         fork.watch(one)
+    fork._before()
     with pytest.raises(ValueError, match="odd"):
         fork._in_child()
     assert all(one.was_called for one in several)
     several[0].error = None
+    fork._before()
     fork._in_child()
