@@ -20,6 +20,7 @@ from lockstead.runtime.awaiting import LoopBell, arun, wait_in_line
 from lockstead.runtime.cancel import TaskInterrupter
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.held import HeldLease
+from lockstead.runtime.inside import is_inside
 from lockstead.runtime.run import Limits
 from lockstead.settings import Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer
@@ -77,6 +78,8 @@ class AsyncLease(HeldLease):
         engine = self._engine
         now = engine.clock.now()
         bound_at = now + conversations.drain_bound(self._kept.terms, drain)
+        if is_inside():
+            return self._hand_over(conversations.give_back(self, bound_at), unused=unused)
         if not self._may_leave(now, unused=unused):
             return False
         try:
@@ -137,6 +140,9 @@ class AsyncGuard:
         if interrupter is None:
             return
         self._interrupter = None
+        if is_inside():  # a coroutine that is being collected: nothing can be awaited, and no lock be entered
+            interrupter.is_over = True
+            return
         lease._engine.keeper.unguard(lease._kept, interrupter)
         was_cancelled, cancelled_too = await interrupter.disarm(error)
         if was_cancelled and cancelled_too and error is None:

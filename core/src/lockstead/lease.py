@@ -20,6 +20,7 @@ from lockstead.protocol.commands import Script
 from lockstead.runtime import context
 from lockstead.runtime.engine import Engine, wait_in_line
 from lockstead.runtime.held import HeldLease
+from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import Interrupter, never_in
 from lockstead.runtime.line import NO_BELL, ThreadBell
 from lockstead.runtime.run import Limits, run
@@ -94,21 +95,14 @@ class Lease(HeldLease):
         If a ticket was ever made, waits (at most `drain` seconds) until no member is live, and leaves the lease to
         expire if one still is. Never touches another holder's lease. Raises StoreUnavailable or OutcomeUnknown if
         the store stays silent: the ttl frees the key. unused: nobody has worked under it, so the next holder is told of
-        the same predecessor.
+        the same predecessor. From a finalizer or a signal handler that comes while this thread is inside the client,
+        the lease is given back a moment later, by a thread of the client's: False.
         """
-        engine = self._engine
-        now = engine.clock.now()
-        bound_at = now + conversations.drain_bound(self._kept.terms, drain)
-        if not self._may_leave(now, unused=unused):
-            return False
-        try:
-            self._settle()
-            return self._converse(conversations.give_back(self, bound_at))
-        except BaseException:
-            self._release_failed()
-            raise
-        finally:
-            self._gave_back()
+        bound_at = self._now() + conversations.drain_bound(self._kept.terms, drain)
+        giving_back = conversations.give_back(self, bound_at)
+        return (
+            self._hand_over(giving_back, unused=unused) if is_inside() else self._give_back(giving_back, unused=unused)
+        )
 
     def guard(self, *, mutex: AbstractContextManager[object] | None = None) -> Guard:
         """Interrupt the `with` block it opens when the lease is lost; see `runtime.interrupt` for what can be.
@@ -167,14 +161,16 @@ class Guard:
         interrupter, lease = self._interrupter, self._lease
         if interrupter is None:
             return
-        was_fired = interrupter.disarm()
+        inside = is_inside()
+        was_fired = interrupter.drop() if inside else interrupter.disarm()
         self._interrupter = None
-        lease._engine.keeper.unguard(lease._kept, interrupter)
+        if not inside:
+            lease._engine.keeper.unguard(lease._kept, interrupter)
         is_lost = was_fired or lease.lost_reason is not None
         if is_lost and (error is None or interrupter.threw(error)):
             lost = lease._found_lost()
             raise lost from lost.__cause__
-        if error is None:
+        if error is None and not inside:
             interrupter.raise_what_waited()
 
 

@@ -11,7 +11,8 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import is_not
@@ -29,6 +30,7 @@ from lockstead.protocol.release import Had, sweep
 from lockstead.protocol.terms import Terms
 from lockstead.runtime import callers, fork
 from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
+from lockstead.runtime.inside import holds_no_lock, is_inside
 from lockstead.runtime.keeper import Keeper, Kept
 from lockstead.runtime.line import LOOK_AGAIN, NO_BELL, Lines, ThreadBell
 from lockstead.runtime.run import Limits, run
@@ -371,8 +373,12 @@ class Engine:
         if self.is_closed:
             raise StoreRefused("the client was closed: open another one")
 
+    @holds_no_lock
     def close(self) -> None:
         """Close the keeper and the store. Leases still held are left to expire, and who waits is refused."""
+        if is_inside(1):
+            _in_a_thread(self.close)
+            return
         self._finalizer()
         self.lines.ring_all()
 
@@ -390,10 +396,24 @@ class Engine:
 
 
 def _close(closing: dict[str, Any]) -> None:
+    if is_inside(1):
+        _in_a_thread(partial(_close, closing))
+        return
     closing["keeper"].close()
     for crew in closing["crews"]:
         crew.close()
     closing["store"].close()
+
+
+def _in_a_thread(close: Callable[[], None]) -> None:
+    """Close from a finalizer or a signal handler that came while this thread may hold a lock."""
+    with suppress(RuntimeError):  # there is no thread: nothing is closed, and every lease is left to expire
+        threading.Thread(target=_apart, args=(close,), name="lockstead-close", daemon=True).start()
+
+
+@holds_no_lock
+def _apart(close: Callable[[], None]) -> None:
+    close()
 
 
 def _caller() -> Any:

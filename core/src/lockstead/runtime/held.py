@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 from lockstead.errors import LeaseLost, LossReason, StoreError
+from lockstead.events import ReleaseFailed
+from lockstead.protocol.commands import Script
 from lockstead.protocol.lifecycle import State
 from lockstead.protocol.record import progress_text
 from lockstead.protocol.release import Had, may_remove_after_loss
 from lockstead.protocol.renew import Over
 from lockstead.runtime.engine import Engine, Taker
+from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import never_in
 from lockstead.runtime.keeper import Kept
+from lockstead.runtime.line import NO_BELL
+from lockstead.runtime.run import Limits, run
 from lockstead.values import Ending, LeaseTicket, Predecessor
 
 _WHY = {
@@ -119,9 +125,13 @@ class HeldLease:
     def _found_lost(self) -> LeaseLost:
         """Note that the lease was found lost, for good, even if a renewal should come back good at this instant."""
         tenure = self._tenure
-        key, holder = self.key, self.holder
-        self._engine.keeper.lose(self._kept, LossReason.EXPIRED)
-        if tenure.state is State.LOST:
+        key, holder, keeper = self.key, self.holder, self._engine.keeper
+        lose = partial(keeper.lose, self._kept, LossReason.EXPIRED)
+        if is_inside():
+            keeper.hand_over(self._kept, lose)
+        else:
+            lose()
+        if tenure.state in (State.LOST, State.HELD):
             reason = tenure.reason or LossReason.EXPIRED
             detail = f" ({tenure.detail})" if tenure.detail else ""
             token = "" if tenure.token is None else f", token {tenure.token}"
@@ -153,6 +163,32 @@ class HeldLease:
         self._was_left = True
 
     # --- on the way out ------------------------------------------------------------------------------------------
+
+    @never_in
+    def _hand_over(self, giving_back: Script[bool], *, unused: bool) -> bool:
+        """Have the lease given back by the keeper: this thread may hold any lock, and must not wait."""
+        self._engine.keeper.hand_over(self._kept, partial(self._give_back_aside, giving_back, unused=unused))
+        return False
+
+    def _give_back_aside(self, giving_back: Script[bool], *, unused: bool) -> None:
+        try:
+            self._give_back(giving_back, unused=unused)
+        except StoreError as failed:
+            self._engine.emit(ReleaseFailed(self.key, self.holder, failed))
+
+    def _give_back(self, giving_back: Script[bool], *, unused: bool) -> bool:
+        """Give the lease back, blocking; True if we removed it."""
+        engine, limit = self._engine, self._tenure.settings.request_timeout
+        if not self._may_leave(self._now(), unused=unused):
+            return False
+        try:
+            engine.keeper.settle(self._kept, 2 * limit)
+            return run(giving_back, engine.store, engine.clock, Limits(limit), NO_BELL)
+        except BaseException:
+            self._release_failed()
+            raise
+        finally:
+            self._gave_back()
 
     @never_in
     def _may_leave(self, now: float, *, unused: bool) -> bool:

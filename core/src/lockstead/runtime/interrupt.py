@@ -160,6 +160,15 @@ class Interrupter(Block):
             else:
                 return self.is_lost
 
+    @never_in
+    def drop(self) -> bool:
+        """Let the block end without a lock, where `disarm` must not wait. True if it was fired.
+
+        The blocks of the thread forget it by themselves, and the handler is put back with the next one that ends.
+        """
+        self.is_over = True
+        return self.is_lost
+
     def raise_what_waited(self) -> None:
         """Raise the interrupt that is due to a block around this one, once this block's exit is done.
 

@@ -29,6 +29,7 @@ from lockstead.protocol.renew import Over, Renewed, renew
 from lockstead.protocol.rota import Rota
 from lockstead.protocol.terms import Terms
 from lockstead.runtime.clock import Clock
+from lockstead.runtime.inside import holds_no_lock
 from lockstead.runtime.line import NO_BELL, ThreadBell
 from lockstead.runtime.run import Limits, run, run_many
 from lockstead.runtime.workers import Workers
@@ -45,6 +46,10 @@ CHORE_AGAIN: Final = 1.0
 """Seconds until a chore is tried again for which there was no thread."""
 
 NO_THREAD: Final = StoreUnavailable("there is no thread to ask the store in: the system has none")
+
+DROPPED_FOR: Final = 0.2
+"""Seconds for which nobody has to refer to a lease until it is abandoned: the collector first clears what refers to it,
+and only then closes the block that gives it back."""
 
 BATCH_MAX: Final = 1000
 """Renewals that a store which batches is given at once."""
@@ -111,8 +116,14 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._workers = Workers("lockstead-renewal", WORKERS_MAX)
         self._tellers = Workers("lockstead-teller", TELLERS_MAX)
+        self._leavers = Workers("lockstead-leaving", WORKERS_MAX)
+        """Who gives back what was handed over. Not the crew: a giving back may wait long for the lease's members."""
+        self._handed_over: deque[tuple[Kept, Callable[[], None]]] = deque()
+        self._leaving: dict[int, Kept] = {}
+        """What was handed over and is under way: a client that is closed meanwhile gives it back all the same."""
         self._dropped: deque[weakref.ref[Kept]] = deque()
-        """Leases that nobody refers to any more."""
+        """Leases that nobody refers to any more, as the collector says."""
+        self._abandons_at: deque[tuple[float, weakref.ref[Kept]]] = deque()
         self._untold: deque[Kept] = deque()
         """Leases that may be lost and whose loss was not told yet: by the timing thread, which nothing interrupts."""
         self._sleeps_until = float("inf")
@@ -147,11 +158,14 @@ class Keeper:
                 raise StoreUnavailable(
                     f"no thread can be started to renew the lease, so it is given back: {error}"
                 ) from error
-            # whoever drops the last reference notes it in C, where nothing interrupts
-            held = _Held(kept, self._dropped.append)
-            held.tenure = kept.tenure
-            self._kept[id(kept.tenure)] = self._by_holder[kept.tenure.lease.holder] = held
+            self._register(kept)
             self._plan(kept.tenure)
+
+    def _register(self, kept: Kept) -> None:
+        # whoever drops the last reference notes it in C, where nothing interrupts
+        held = _Held(kept, self._dropped.append)
+        held.tenure = kept.tenure
+        self._kept[id(kept.tenure)] = self._by_holder[kept.tenure.lease.holder] = held
 
     def keeps(self, holder: str) -> bool:
         """Tell whether this very process keeps a lease of this holder."""
@@ -237,6 +251,35 @@ class Keeper:
             with suppress(Exception):
                 work()
 
+    def hand_over(self, kept: Kept, work: Callable[[], None]) -> None:
+        """Have a lease left by a thread of the keeper's. Enters no lock: the caller may hold any.
+
+        The one step that counts is made in C, and nothing that an interrupt could tear follows it.
+        """
+        self._handed_over.append((kept, work))
+        self._changed.ring()
+
+    def _leave_handed_over(self) -> None:
+        """Have done what was handed over. Called with the lock held."""
+        while self._handed_over:
+            kept, work = self._handed_over.popleft()
+            if id(kept.tenure) in self._kept:
+                self._register(kept)  # the collector has cleared what referred to it, and then came to the exit
+            number = next(self._count)
+            self._leaving[number] = kept
+            if not self._leavers.submit(partial(self._leave, number, work)):
+                del self._leaving[number]
+                self._handed_over.appendleft((kept, work))  # the system has no thread just now: the next round tries
+                return
+            self._chores_under_way += 1
+
+    def _leave(self, number: int, work: Callable[[], None]) -> None:
+        try:
+            self._do(work)
+        finally:
+            self._leaving.pop(number, None)
+
+    @holds_no_lock
     def emit(self, event: LockEvent) -> None:
         """Tell the listener; its failure is its own."""
         try:  # noqa: SIM105 - a context manager takes longer than all the rest of it
@@ -250,7 +293,9 @@ class Keeper:
             if self._closed:
                 return
             self._closed = True
-            held = [one.tenure for one in self._kept.values()]
+            self._leave_handed_over()
+            leaving = {id(kept.tenure) for kept in list(self._leaving.values())}
+            held = [one.tenure for one in self._kept.values() if id(one.tenure) not in leaving]
             for tenure in held:
                 tenure.leave()
                 tenure.left()
@@ -264,6 +309,7 @@ class Keeper:
                 self._chores_under_way -= 1
         self._wait_until(lambda: self._chores_under_way == 0, patience)
         self._workers.close()
+        self._leavers.close()
         self._tellers.close()
         for tenure in held:
             self.emit(Abandoned(tenure.lease.name.key, tenure.lease.holder))
@@ -322,8 +368,9 @@ class Keeper:
                 lost.append(kept)
         if self._closed:
             return None
-        self._abandon_dropped()
+        self._leave_handed_over()
         now = self._clock.now()
+        self._abandon_dropped(now)
         renewals: list[Kept] = []
         for tenure in self._rota.due(now):
             held = self._kept[id(tenure)]()
@@ -382,12 +429,16 @@ class Keeper:
                         kept.tenure.failed(now, NO_THREAD)
                         self._rota.plan(kept.tenure)
 
-    def _abandon_dropped(self) -> None:
+    def _abandon_dropped(self, now: float) -> None:
         while self._dropped:
-            held = self._dropped.popleft()
+            self._abandons_at.append((now + DROPPED_FOR, self._dropped.popleft()))
+        while self._abandons_at and self._abandons_at[0][0] <= now:
+            held = self._abandons_at.popleft()[1]
             if not isinstance(held, _Held):
                 continue
             tenure = held.tenure
+            if self._kept.get(id(tenure), held) is not held:
+                continue  # somebody has it again, to give it back
             self._drop(tenure)
             if tenure.leave():
                 tenure.left()
@@ -551,6 +602,7 @@ class Keeper:
         if not self._tellers.submit(telling):
             telling()
 
+    @holds_no_lock
     def _call(self, kept: Kept, callback: OnLost) -> None:
         try:
             callback()

@@ -10,6 +10,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from lockstead.runtime.inside import holds_no_lock
+
 
 class Workers:
     """Up to `most` daemon threads; a thread that has had nothing to do for `idle` seconds ends."""
@@ -72,6 +74,7 @@ class Workers:
             self._closed = True
             self._changed.notify_all()
 
+    @holds_no_lock
     def _work(self) -> None:
         # who started it may have been interrupted and have taken it for one that does not exist
         self._threads.add(threading.current_thread())
