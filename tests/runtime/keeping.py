@@ -10,6 +10,7 @@ from typing import Any, cast
 from lockstead.events import LockEvent
 from lockstead.protocol.acquire import Acquisition, Grant
 from lockstead.protocol.book import Book
+from lockstead.protocol.commands import Script, ask
 from lockstead.protocol.lifecycle import Tenure
 from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.runtime.engine import Engine
@@ -21,6 +22,17 @@ from tests.runtime.faulty import Faulty, SetClock
 
 APT = Name("apt")
 SETTINGS = Settings.make(ttl=300)
+
+
+def asked(*commands: Any) -> Script[list[Any]]:
+    """Give what each command came to: its reply, or the error that was thrown."""
+    replies: list[Any] = []
+    for command in commands:
+        try:
+            replies.append((yield from ask(command)))
+        except Exception as error:
+            replies.append(error)
+    return replies
 
 
 class Told:

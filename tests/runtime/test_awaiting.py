@@ -11,25 +11,14 @@ from typing import Any, cast
 import pytest
 
 from lockstead.errors import NotAcquired, OutcomeUnknown, StoreUnavailable
-from lockstead.protocol.commands import Absent, OutOfTime, Pause, Paused, Read, Reply, Script, ask
+from lockstead.protocol.commands import Absent, OutOfTime, Pause, Paused, Read, Reply, Script
 from lockstead.runtime import awaiting
 from lockstead.runtime.awaiting import LATE, STALLED, LoopBell, arun, wait_in_line
 from lockstead.runtime.line import LOOK_AGAIN
 from lockstead.runtime.run import Limits
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty
-from tests.runtime.keeping import APT, Alone
-
-
-def asked(*commands: Any) -> Script[list[Any]]:
-    """Give what each command came to: its reply, or the error that was thrown."""
-    replies: list[Any] = []
-    for command in commands:
-        try:
-            replies.append((yield from ask(command)))
-        except Exception as error:
-            replies.append(error)
-    return replies
+from tests.runtime.keeping import APT, Alone, asked
 
 
 class Performing(Faulty):

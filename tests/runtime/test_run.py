@@ -18,6 +18,7 @@ from lockstead.runtime.run import OVERTIME, Limits, paused, run, run_many, unkno
 from lockstead.stores.port import Queues
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty, SetClock, Watching
+from tests.runtime.keeping import asked
 
 APT = Name("apt")
 
@@ -35,17 +36,6 @@ class Bells:
 
     def take(self) -> bool:
         return self.rings
-
-
-def asked(*commands: Any) -> Script[list[Any]]:
-    """Give what each command came to: its reply, or the error that was thrown."""
-    replies: list[Any] = []
-    for command in commands:
-        try:
-            replies.append((yield from ask(command)))
-        except Exception as error:
-            replies.append(error)
-    return replies
 
 
 def driven(store: Any, *commands: Any, limits: Limits | None = None, bell: Bells | None = None) -> list[Any]:

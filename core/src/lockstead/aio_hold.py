@@ -1,4 +1,4 @@
-"""Decides what a block or a function that holds a lock looks like, awaiting: AsyncHold.
+"""AsyncHold: an `async with` block, or a coroutine function, that holds a lock.
 
 Imports next to nothing: a hold is made where the event loop runs, and the engine is loaded when it is entered.
 """

@@ -1,4 +1,4 @@
-"""Decides what holding looks like, awaiting: AsyncLease and its AsyncGuard.
+"""AsyncLease and its AsyncGuard: a held lease in asyncio.
 
 The twin of `lease`: runs the same `conversations` and hands what they decide to the engine.
 """

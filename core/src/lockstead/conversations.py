@@ -119,9 +119,9 @@ class Asking:
         """Ask the store. was_first: nobody of this process waited before us. in_time: our turn came before the end.
 
         Who ran out of time behind others asks nothing: a moment ago the first in line saw what there is to see, and a
-        thousand who run out together would otherwise ask at once. That the store was silent is no answer for those whom
-        a blocked event loop woke late: the first in line may have lost its answer to the same. Nor is anything that was
-        seen when that took longer than a last try: the lock may have been given back meanwhile.
+        thousand who run out together would otherwise ask at once. A waiter that a blocked event loop woke late asks
+        again after an error, because the first in line may have lost its answer for the same reason. After a stall
+        longer than a last try it always asks: the lock may have been released meanwhile.
         """
         now = self.engine.clock.now()
         is_stalled = now >= self.limits.ends()
@@ -361,7 +361,7 @@ def _renewed_once(
 
 
 def why_over(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[LeaseLost]:
-    """Say why the lease that a ticket names, which is over, cannot be given back any more."""
+    """Return why a lost lease cannot be released by its ticket."""
     said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     looked = yield from ask(Read(lease.name))
     return lost_by_ticket(said, over(lease, looked.answer, engine.terms(scaled)) or Over(LossReason.GONE), "give back")

@@ -20,7 +20,7 @@ def current_lease(kind: type[AsyncLease]) -> AsyncLease: ...
 
 
 def current_lease(kind: type[Lease] | type[AsyncLease] | None = None) -> Lease | AsyncLease:
-    """Give the innermost lease of this context; LookupError if there is none.
+    """Return the innermost lease of this context; LookupError if there is none.
 
     kind: Lease or AsyncLease; TypeError if the lease is of the other kind. Without it any lease is given, and a type
     checker takes it for a Lease: in a coroutine write `current_lease(AsyncLease)`.

@@ -63,7 +63,7 @@ class Sequencer:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read what `str` wrote; ValueError if it is no sequencer, TypeError if it is no text."""
+        """Read what `str` wrote; ValueError if it is not a sequencer, TypeError if it is not text."""
         if not isinstance(text, str):
             raise TypeError(f"a sequencer is text, not {type(text).__name__}; pass what lease.sequencer() gave")
         found = _SEQUENCER.fullmatch(text)

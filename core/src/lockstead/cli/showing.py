@@ -62,7 +62,7 @@ def time_left(held: Holding, now: float) -> float | None:
 
 
 def expires_epoch(held: Holding, now: float) -> float | None:
-    """Give when its time is up if nobody renews it. A break lets a lease live anew, and leaves what it said of it."""
+    """Return when the lease expires unless it is renewed, in epoch seconds. A break starts a new ttl."""
     if held.revoked_by is None:
         return held.expires_epoch
     return None if held.ttl is None or held.age is None else now + held.ttl - held.age

@@ -44,7 +44,7 @@ class FenceGuard:
     def admit(self, sequencer: Sequencer | str) -> None:
         """Let a sequencer pass, or raise LeaseLost (TAKEN): a later holder was here.
 
-        ValueError for text that is no sequencer, TypeError for what is no text.
+        ValueError for text that is not a sequencer, TypeError for any other type.
         """
         said = sequencer if isinstance(sequencer, Sequencer) else Sequencer.parse(sequencer)
         highest = self._floor.raise_to(said.key, said.token)

@@ -49,8 +49,8 @@ def is_inside(skip: int = 0) -> bool:
     """
     frame = sys._getframe(1 + skip)
     while True:
-        name = str(frame.f_globals.get("__name__"))
-        if name.startswith(_OURS) and name not in _LOCKLESS:
+        name = frame.f_globals.get("__name__")
+        if type(name) is str and name.startswith(_OURS) and name not in _LOCKLESS:
             return frame.f_code not in _DOORS
         if frame.f_back is None:
             return _begins_thread_of_ours(frame)

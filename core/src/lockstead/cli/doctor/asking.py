@@ -80,7 +80,7 @@ class Asker:
         return name
 
     def lent(self, part: str) -> Name:
-        """Give such a name to somebody who asks the store by himself: a record may be left there in any case."""
+        """Return such a name for a check that asks the store directly. It counts as one where a record may be left."""
         name = self.scratch(part)
         self._maybe[name] = name
         return name
