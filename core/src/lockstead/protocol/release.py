@@ -338,9 +338,9 @@ def break_lease(
 
     Default: end a lease whose time is up, as a contender judges it; revoke any other, and the holder's next renewal
     finds out. There is no overlap. One that is revoked already is left alone: each write would let it live for another
-    ttl. now: revoke and end it at once, so that the key is free and the next holder finds
-    how the lease went; or leave a tombstone of the record's lock-delay by one Replace (a Remove and a Create would
-    leave a gap). A damaged or foreign record can only be removed; what is newer is refused.
+    ttl. now: revoke and end it at once, so that the key is free and the next holder finds how the lease went; or leave
+    a tombstone of the record's lock-delay by one Replace (a Remove and a Create would leave a gap). A damaged or
+    foreign record can only be removed; what is newer is refused.
     """
     reply = yield from ask(Read(name))
     seen = reply.answer
