@@ -294,8 +294,7 @@ class Keeper:
                 return
             self._closed = True
             self._leave_handed_over()
-            leaving = {id(kept.tenure) for kept in list(self._leaving.values())}
-            held = [one.tenure for one in self._kept.values() if id(one.tenure) not in leaving]
+            held = self._not_leaving()
             for tenure in held:
                 tenure.leave()
                 tenure.left()
@@ -313,6 +312,11 @@ class Keeper:
         self._tellers.close()
         for tenure in held:
             self.emit(Abandoned(tenure.lease.name.key, tenure.lease.holder))
+
+    def _not_leaving(self) -> list[Tenure]:
+        # no loop of its own stands in a `with` statement: there a Ctrl-C at a jump back would skip the exit
+        leaving = {id(kept.tenure) for kept in list(self._leaving.values())}
+        return [one.tenure for one in self._kept.values() if id(one.tenure) not in leaving]
 
     def forked(self) -> None:
         """Mark, in a child just forked, every copy of the parent's leases as lost. No other thread exists here."""
