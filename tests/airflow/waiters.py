@@ -317,7 +317,7 @@ async def free(url: str) -> dict[str, Any]:
 async def timeout(url: str) -> dict[str, Any]:
     """A wait that ends, and a lock that cannot be."""
     lock = lockstead.AsyncLock(url, ttl=60, owner="somebody", purpose="being first")
-    await lock.acquire(timeout=5)
+    (await lock.acquire(timeout=5)).detach()
     late = await fired(waiter(url, "airflow:d/r/t/-1", time.time() + 1))
     wrong = triggers.WaitTrigger({**spec_of(url), "lock": "nonsense://x#y"}, "o", time.time())
     return {"late": late, "wrong": await fired(wrong)}

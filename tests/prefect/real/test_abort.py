@@ -221,9 +221,11 @@ def test_a_thread_in_one_long_c_call_ends_after_it_and_its_late_write_is_refused
         gate.acquire()
         opener = threading.Thread(target=open_when_lost, args=(lease,))
         opener.start()
-        thief.inside.release()
         try:
+            thief.inside.release()
             gate.acquire()  # one call of C, which nothing interrupts outside the main thread
+            while True:  # the interrupt may come a moment after the loss is known
+                time.sleep(0.01)
         finally:
             assert opened
             opener.join()
