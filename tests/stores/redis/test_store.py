@@ -30,7 +30,7 @@ from lockstead.stores.redis.route import slot_of
 from lockstead.stores.redis.store import RedisStore
 from lockstead.stores.redis.wire import Keys
 from lockstead.testing.conformance.names import ODD_KEYS
-from lockstead.values import Name, Space
+from lockstead.values import KEY_BYTES_MAX, Name, Space
 from tests.servers.redis import RedisPlace
 
 LIMIT = 20.0
@@ -238,6 +238,22 @@ def test_h24_records_that_are_too_large_together_keep_nobody_out_of_a_listing(
     assert 0 < len(unread) < 520
     assert all(sizes[int(name.key[1:])] == 65_000 for name in unread)
     assert isinstance(store.perform(Remove(unread[0], shown[unread[0]].incarnation), LIMIT), Removed)
+
+
+def test_h24_names_that_are_too_long_to_be_ours_keep_nobody_out_of_a_listing(
+    store: RedisStore, admin: Any, space: str
+) -> None:
+    odd = Name("%{}" * (KEY_BYTES_MAX // 3))
+    made(store, Name("ours"))
+    made(store, odd)
+    with admin.pipeline(transaction=False) as pipe:
+        for number in range(6000):
+            pipe.set(f"{space}:{{{'k' * 6000}{number}}}:lock", b"")
+            pipe.set(f"{space}:{{k{number}}}:lock-{'k' * 6000}", b"")
+        pipe.execute()
+    before = admin.info("stats")["total_net_output_bytes"]
+    assert {name for name, _ in store.perform(List(Space.LOCK), LIMIT).entries} == {Name("ours"), odd}
+    assert admin.info("stats")["total_net_output_bytes"] - before < 100_000
 
 
 def assert_shown_and_removed(store: RedisStore, admin: Any) -> Snapshot:

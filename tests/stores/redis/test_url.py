@@ -54,6 +54,7 @@ def test_a_url_says_where(text: str, kind: Kind, addresses: list[tuple[str, int]
     [
         *("redis://", "redis://:6379", "redis://h:0", "redis://h:70000", "redis://h:x", "redis:h", "redis://a,b"),
         *("redis://h/x", "redis://h/1/2", "redis://h/-1", "redis+sentinel://h", "redis+sentinel://h/"),
+        *("redis://h@h", "redis+sentinel://u:s3cret@a,u:s3cret@b/locks", "redis+cluster://u:s3cret@a,u:s3cret@b"),
         *("redis+cluster://h/1", "redis+cluster://", "redis://h?tls=perhaps", "rediss://h?ssl_check_hostname=2"),
     ],
 )
@@ -72,6 +73,12 @@ def test_h22_what_is_shown_has_neither_user_nor_password_and_opens_the_same() ->
     assert (shown.addresses, shown.service, shown.db) == (meant.addresses, meant.service, meant.db)
     assert (meant.username, meant.password) == ("anna", "s3cret@x")
     assert "s3cret" not in repr(meant)
+
+
+def test_a_second_at_sign_is_refused_for_hosts_would_be_sent_as_a_password() -> None:
+    for act in (url.open_store, url.printable):
+        with pytest.raises(ValueError, match=r"write user and password once, before the first host, and an @ as %40"):
+            act("redis+cluster://u:p@a,u:p@b")
 
 
 def test_credentials_come_from_the_environment_where_the_url_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ def test_a_port_behind_the_last_host_is_that_of_all_that_name_none(
         ("redlock:a,b,c", "not the URL of a Redlock"),
         ("redlock://a,b,a", "names a master twice"),
         ("redlock://a,b,A:6379", "names a master twice"),
+        ("redlock://u:p@a,u:p@b,u:p@c", "write user and password once, before the first host"),
         ("redlock://a,,c", "a host of the URL is none"),
         ("redlock://a,b,c:99999", "a host of the URL is none"),
         ("redlock://a,b,c/prod", "is the number of a database"),

@@ -20,9 +20,6 @@ from lockstead.stores.redis.wire import Keys, Words, answer, glance, measured
 from lockstead.values import Name, Space
 
 SCAN_COUNT: Final = b"1000"
-NAME_BYTES_MAX: Final = b"8192"
-"""Bytes of the name of a record in Redis: a longer one is none of ours, and is not sent."""
-
 PAGE: Final = 1000
 """Records that are asked for at once."""
 
@@ -120,12 +117,12 @@ def _plain(key: bytes, words: Words, route: Route, *, is_routed: bool) -> Talk[A
 def _scanned(space: Space, keys: Keys, route: Route, *, is_routed: bool) -> Talk[list[Name]]:
     """Look through all keys of all masters: what stands there throughout is found."""
     found: dict[Name, None] = {}
-    pattern = keys.pattern(space)
+    pattern, longest = keys.pattern(space), b"%d" % keys.longest(space)
     for address in (yield from route.masters()):
         cursor = b"0"
         while True:
-            # by a script, for a name can be as long as a record
-            words = (b"EVAL", SCAN.text, b"0", cursor, pattern, SCAN_COUNT, NAME_BYTES_MAX)
+            # by a script, for a name that is none of ours can be as long as a record
+            words = (b"EVAL", SCAN.text, b"0", cursor, pattern, SCAN_COUNT, longest)
             reply = (yield Ask(address, (words,), is_routed=is_routed))[0]
             if isinstance(reply, Exception):
                 raise refusal(reply, shown(address))

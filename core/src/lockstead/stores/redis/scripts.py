@@ -203,14 +203,14 @@ return 'ok ' .. now .. ' ' .. value
 """,
 )
 
-# ARGV: cursor, pattern, how many to look at, bytes of the longest name that is ours
+# ARGV: cursor, pattern, how many to look at, bytes of the longest name that is ours, with one for each escaped byte
 SCAN: Final = LuaScript.of(
     "scan",
     """
 local page = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])
-local ours = {}
+local ours, most = {}, tonumber(ARGV[4])
 for _, key in ipairs(page[2]) do
-  if #key <= tonumber(ARGV[4]) then ours[#ours + 1] = key end
+  if #key <= 3 * most and #string.gsub(key, '%%[27][5BD]', '_') <= most then ours[#ours + 1] = key end
 end
 return {page[1], ours}
 """,

@@ -34,7 +34,15 @@ def printable(store_url: str) -> str:
     before, options = options_of(store_url)
     start, separator, after = before.partition("://")
     place, slash, path = after.partition("/")
-    return f"{start}{separator}{place.rpartition('@')[2]}{slash}{path}{query(options)}"
+    return f"{start}{separator}{user_and_hosts(place)[1]}{slash}{path}{query(options)}"
+
+
+def user_and_hosts(place: str) -> tuple[str, str]:
+    """Split what stands before the path; ValueError for a second `@`: hosts would be taken for a part of a password."""
+    who, _, hosts = place.rpartition("@")
+    if "@" in who:
+        raise ValueError("the URL has several @: write user and password once, before the first host, and an @ as %40")
+    return who, hosts
 
 
 class _Opener:
@@ -91,7 +99,7 @@ class _Opener:
         if not before.startswith(self._start):
             raise ValueError(f"not the URL of a Redis; write '{self._start}host:port'")
         place, _, path = before[len(self._start) :].partition("/")
-        who, _, hosts = place.rpartition("@")
+        who, hosts = user_and_hosts(place)
         kind = {"redis+sentinel": Kind.SENTINEL, "redis+cluster": Kind.CLUSTER}.get(self._scheme, Kind.SERVER)
         addresses = _addresses(hosts, SENTINEL_PORT if kind is Kind.SENTINEL else PORT)
         if kind is Kind.SERVER and len(addresses) > 1:

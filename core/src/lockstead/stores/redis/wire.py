@@ -49,7 +49,7 @@ from lockstead.stores.redis.scripts import (
     REPLACE_LISTED,
     LuaScript,
 )
-from lockstead.values import Name, Space
+from lockstead.values import KEY_BYTES_MAX, Name, Space
 
 Words: TypeAlias = "tuple[bytes, ...]"
 """One command of Redis."""
@@ -82,6 +82,9 @@ Where the last record was not removed it stays for `FOR_EVER`: so long is known 
 
 WAITERS_LIFE: Final = 60_000
 """Milliseconds for which a list of waiters stays after the last one came."""
+
+PART_BYTES_MAX: Final = 256
+"""Bytes of the part of a name at most: an incarnation and a nonce take some sixty."""
 
 _SPACES: Final = {space.value: space for space in Space}
 _INDEXED: Final = frozenset({Space.MEMBER, Space.AUDIT})
@@ -176,7 +179,13 @@ class Keys:
     def pattern(self, space: Space) -> bytes:
         """Give a pattern that fits the key of every record of a space, and perhaps others."""
         root = "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in self._root)
-        return f"{root}{{*}}:{space.value}*".encode()
+        parts = ":*" if space in _INDEXED else ""
+        return f"{root}{{*}}:{space.value}{parts}".encode()
+
+    def longest(self, space: Space) -> int:
+        """Give how many bytes the key of a record of a space has at most, with one for each that was escaped."""
+        parts = 1 + PART_BYTES_MAX if space in _INDEXED else 0
+        return len(f"{self._root}{{}}:{space.value}".encode()) + KEY_BYTES_MAX + parts
 
     def name(self, key: bytes) -> Name | None:
         """Read the name of a record from its key; None if it is none of ours."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from lockstead.stores.redis.url import TLS_OPTIONS, printable
+from lockstead.stores.redis.url import TLS_OPTIONS, printable, user_and_hosts
 from lockstead.stores.url import options_of
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class _Opener:
         if not before.startswith("redlock://"):
             raise ValueError("not the URL of a Redlock; write 'redlock://host1,host2,host3'")
         place, _, path = before.removeprefix("redlock://").partition("/")
-        who, _, hosts = place.rpartition("@")
+        who, hosts = user_and_hosts(place)
         return access_of(_addresses(hosts), _db(path), who, options, client)
 
 
