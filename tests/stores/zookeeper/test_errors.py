@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, UnimplementedError
 from kazoo.security import make_digest_acl
 
+import lockstead
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Create, Read, Snapshot
 from lockstead.stores import url as store_urls
@@ -148,6 +149,15 @@ def test_a_closed_root_is_refused_and_a_path_that_an_administrator_made_is_enoug
     allowed = opened(f"{space}/locks".replace("zk://", "zk://me:pw@"))
     taken(allowed)
     allowed.close()
+
+
+def test_a_break_is_noted_also_where_the_acl_names_hosts_and_its_writer_has_no_user(space: str, tmp_path: Path) -> None:
+    file = tmp_path / "acl"
+    file.write_text("ip:127.0.0.1:cdrwa")
+    with lockstead.connect(f"{space}?acl={file}") as client:
+        client.lock("apt", ttl=20).acquire()
+        client.lock("apt").break_lease(reason="it hangs", by="me", now=True)
+        assert [(entry.by, entry.reason) for entry in client.history()] == [("me", "it hangs")]
 
 
 def _for(user: str, password: str) -> list[object]:
