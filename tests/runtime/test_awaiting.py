@@ -265,7 +265,7 @@ class Waited:
         self.alone, self.most = alone, most
         self.waits: list[float] = []
         self.taken = 0
-        self.is_over = False
+        self.is_over = self.is_gone = self.is_stopped = False
 
     async def awaited(self, seconds: float) -> bool:
         self.waits.append(seconds)

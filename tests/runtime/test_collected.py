@@ -7,7 +7,7 @@ import gc
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +248,60 @@ def test_h35_a_coroutine_that_is_collected_within_a_lock_of_ours_is_given_back(
 
     in_time(client._engine, lambda: asyncio.run(abandon_and_go_on()))
     until(lambda: [event for event in told if isinstance(event, Released) and event.key == "gen"])
+    client._engine.close()
+
+
+async def in_release(client: AsyncClient) -> Any:
+    suspended: Any = (await client.lock("gen", ttl=60).acquire()).release()
+    suspended.send(None)
+    return suspended
+
+
+async def in_acquire(client: AsyncClient) -> Any:
+    suspended: Any = client.lock("gen", ttl=60).acquire()
+    suspended.send(None)
+    return suspended
+
+
+async def in_wait(client: AsyncClient) -> Any:
+    client.held = Client(client._engine.store).lock("gen", ttl=60).acquire()  # type: ignore[attr-defined]
+    suspended: Any = client.lock("gen", ttl=60).acquire()
+    while not client._engine.lines.noted("gen"):
+        with suppress(StopIteration):
+            suspended.send(None)
+        await asyncio.sleep(0.01)
+    return suspended
+
+
+async def in_line(client: AsyncClient) -> Any:
+    client.first = await in_wait(client)  # type: ignore[attr-defined]
+    return await in_acquire(client)
+
+
+@pytest.mark.parametrize("abandon", [in_release, in_acquire, in_wait, in_line])
+@pytest.mark.parametrize("place", ["takers", "line", "keeper", "store"])
+def test_h35_a_coroutine_that_is_collected_while_it_acquires_or_releases_makes_nobody_stand_still(
+    store: Faulty, place: str, abandon: Callable[[AsyncClient], Any]
+) -> None:
+    client = AsyncClient(store)
+
+    async def abandon_and_go_on() -> None:
+        Garbage(await abandon(client))
+        collects = collect_in(client._engine, store, place)
+        other = await client.lock("other", ttl=60).acquire(timeout=5)
+        await other.release()
+        assert collects.has_collected
+
+    in_time(client._engine, lambda: asyncio.run(abandon_and_go_on()))
+    if abandon is in_line:
+        until(lambda: len(client._engine.lines._lines["gen"]) == 1)
+    else:
+        until(lambda: not client._engine.lines._lines)
+    until(lambda: not client._engine._takers)
+    if abandon in {in_release, in_acquire}:
+        looking = Client(store)
+        until(lambda: looking.lock("gen").inspect() is None)
+        looking.close()
     client._engine.close()
 
 

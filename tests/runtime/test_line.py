@@ -11,7 +11,8 @@ import pytest
 from lockstead import AsyncClient, Client, NotAcquired
 from lockstead.events import LockEvent, Waiting
 from lockstead.protocol.commands import Create, Extend, Read, Replace
-from lockstead.runtime.line import ThreadBell
+from lockstead.runtime.awaiting import LoopBell
+from lockstead.runtime.line import Lines, ThreadBell
 from tests.runtime.faulty import Faulty, Watching, quiet, until
 
 
@@ -219,3 +220,58 @@ def test_a_bell_rung_by_many_threads_wakes_who_sleeps() -> None:
         for ringer in ringers:
             ringer.join(60.0)
         assert bell.take()
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_waiter_whose_event_loop_has_ended_keeps_nobody_waiting(is_closed: bool) -> None:
+    client, loop = AsyncClient(Faulty(), listener=quiet), asyncio.new_event_loop()
+    other = Client(client._engine.store, listener=quiet)
+    lease = other.lock("apt").acquire()
+    gone = loop.create_task(client.lock("apt").acquire())
+    loop.run_until_complete(asyncio.wait([gone], timeout=0.2))
+    assert list(client._engine.lines._lines) == ["apt"]
+    if is_closed:
+        loop.close()
+    lease.release()
+
+    async def acquire() -> None:
+        await (await client.lock("apt").acquire(timeout=60)).release()
+
+    asyncio.run(acquire())
+    if not is_closed:
+        loop.run_until_complete(loop.run_until_complete(gone).release())
+        loop.close()
+    client._engine.close()
+    other.close()
+
+
+def test_a_waiter_whose_event_loop_stands_still_keeps_its_place() -> None:
+    """Who came behind it asks meanwhile, and is passed once the loop runs again."""
+    lines, behind, loop = Lines(), ThreadBell(), asyncio.new_event_loop()
+
+    async def enter() -> LoopBell:
+        bell = LoopBell()
+        assert lines.enter("apt", bell)
+        return bell
+
+    first = loop.run_until_complete(enter())
+    assert lines.enter("apt", behind)
+
+    async def look() -> bool:
+        return lines.is_first("apt", first) and not lines.is_first("apt", behind)
+
+    assert loop.run_until_complete(look())
+    loop.close()
+    assert lines.is_first("apt", behind)
+    lines.leave("apt", behind)
+    assert not lines._lines
+
+
+def test_who_leaves_wakes_the_next_one_also_if_a_newcomer_has_seen_that_it_is_over() -> None:
+    lines, waiters = Lines(), [ThreadBell() for _ in range(3)]
+    assert [lines.enter("apt", one) for one in waiters[:2]] == [True, False]
+    waiters[0].is_over = True
+    assert not lines.enter("apt", waiters[2])
+    lines.leave("apt", waiters[0])
+    assert waiters[1].take()
+    assert not waiters[2].take()

@@ -154,10 +154,9 @@ def test_the_first_in_line_asks_and_hands_on_to_the_next_who_still_waits() -> No
     assert lines._lines == {}
 
 
-def test_who_leaves_from_within_the_line_or_does_not_stand_in_it_wakes_nobody() -> None:
+def test_who_leaves_from_within_the_line_wakes_nobody() -> None:
     lines, (first, second, third) = in_line(3)
     lines.leave("apt", second)
-    lines.leave("apt", ThreadBell())
     lines.leave("deb", ThreadBell())
     assert not any(map(rung, (first, second, third)))
     lines.leave("apt", first)

@@ -89,7 +89,10 @@ class AsyncLease(HeldLease):
             self._release_failed()
             raise
         finally:
-            self._gave_back()
+            if is_inside():  # suspended above, and collected where a lock may be held
+                engine.keeper.hand_over(self._gave_back, self._kept)
+            else:
+                self._gave_back()
 
     def guard(self) -> AsyncGuard:
         """Cancel the `async with` block it opens when the lease is lost; the block leaves as LeaseLost."""

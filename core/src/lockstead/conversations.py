@@ -28,6 +28,7 @@ from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.protocol.waiting import Found, until_free
 from lockstead.runtime.engine import Engine, fresh_nonce
 from lockstead.runtime.held import HeldLease, lost_by_ticket
+from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import never_in
 from lockstead.runtime.keeper import Kept
 from lockstead.runtime.line import Waiter
@@ -101,10 +102,11 @@ class Asking:
         # the wish must not refer to who makes it: the two would keep each other alive, and the engine with them
         self._want.on_wait = None
         if self._waits:
-            self.engine.lines.leave(self.key, bell)
+            self._tidy(partial(self.engine.lines.leave, self.key, bell))
 
     def _waiting(self, seen: Contended | StoreError) -> None:
         self.engine.lines.note(self.key, seen)
+        self.engine.keeper.attend()
         if isinstance(seen, StoreError):
             self._silences += 1
             if self._silences == SILENCES_TOLD:
@@ -163,7 +165,14 @@ class Asking:
         self._is_over = True
         self.engine.wishes.pop(self._want.holder, None)
         if self._has_asked:
-            self.engine.given_up(self._want, self._settings, error)
+            self._tidy(partial(self.engine.given_up, self._want, self._settings, error))
+
+    def _tidy(self, work: Callable[[], None]) -> None:
+        """Do it; or have it done, where this acquisition is being collected by a thread that may hold any lock."""
+        if self._is_over and is_inside():
+            self.engine.keeper.hand_over(work)
+        else:
+            work()
 
     def came_late(self) -> None:
         """A request of this acquisition has ended that nobody awaits any more: take back at once what it wrote."""

@@ -30,7 +30,7 @@ LATE: Final = 0.05
 
 
 class LoopBell:
-    """An awaiting waiter's bell; belongs to the event loop it was made in.
+    """An awaiting waiter's bell; belongs to the event loop it was made in, which may end before the waiter does.
 
     came_late is called in a thread of the engine's when a request of the waiter's has ended there that it awaits no
     more. What the request did, it did until then.
@@ -46,6 +46,16 @@ class LoopBell:
         self._async = asyncio.Event()
         self._thread = threading.Event()
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the event loop is closed, so that the waiter can never ask again."""
+        return self._loop.is_closed()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the event loop does not run, so that the waiter cannot ask now."""
+        return not self._loop.is_running()
+
     def ring(self) -> None:
         """Wake the waiter, from any thread."""
         self._thread.set()
@@ -53,8 +63,8 @@ class LoopBell:
             self._loop.call_soon_threadsafe(self._async.set)
 
     def wait(self, seconds: float) -> bool:
-        """Sleep in a thread, up to `seconds`; True as soon as it was rung."""
-        return self._thread.wait(seconds)
+        """Sleep in a thread, up to `seconds`; True as soon as it was rung, or nobody awaits the thread any more."""
+        return self.is_deserted or self._thread.wait(seconds)
 
     async def awaited(self, seconds: float) -> bool:
         """Await up to `seconds`; True as soon as it was rung."""
@@ -146,6 +156,9 @@ async def _pause(command: Pause, engine: Engine, limits: Limits, sent_at: float,
             changed = await in_thread(engine.watches, watched, queue=False)
         except asyncio.CancelledError:
             bell.hush()
+            raise
+        except GeneratorExit:  # it is being collected, perhaps by who rings the bell: nothing is entered
+            bell.is_deserted = True
             raise
         except Exception:  # noqa: BLE001, S110 - no thread is free, or the store cannot watch: it is polled
             pass

@@ -128,7 +128,7 @@ class HeldLease:
         key, holder, keeper = self.key, self.holder, self._engine.keeper
         lose = partial(keeper.lose, self._kept, LossReason.EXPIRED)
         if is_inside():
-            keeper.hand_over(self._kept, lose)
+            keeper.hand_over(lose, self._kept)
         else:
             lose()
         if tenure.state in (State.LOST, State.HELD):
@@ -167,7 +167,7 @@ class HeldLease:
     @never_in
     def _hand_over(self, giving_back: Script[bool], *, unused: bool) -> bool:
         """Have the lease given back by the keeper: this thread may hold any lock, and must not wait."""
-        self._engine.keeper.hand_over(self._kept, partial(self._give_back_aside, giving_back, unused=unused))
+        self._engine.keeper.hand_over(partial(self._give_back_aside, giving_back, unused=unused), self._kept)
         return False
 
     def _give_back_aside(self, giving_back: Script[bool], *, unused: bool) -> None:

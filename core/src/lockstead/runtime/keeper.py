@@ -118,7 +118,7 @@ class Keeper:
         self._tellers = Workers("lockstead-teller", TELLERS_MAX)
         self._leavers = Workers("lockstead-leaving", WORKERS_MAX)
         """Who gives back what was handed over. Not the crew: a giving back may wait long for the lease's members."""
-        self._handed_over: deque[tuple[Kept, Callable[[], None]]] = deque()
+        self._handed_over: deque[tuple[Callable[[], None], Kept | None]] = deque()
         self._leaving: dict[int, Kept] = {}
         """What was handed over and is under way: a client that is closed meanwhile gives it back all the same."""
         self._dropped: deque[weakref.ref[Kept]] = deque()
@@ -251,25 +251,32 @@ class Keeper:
             with suppress(Exception):
                 work()
 
-    def hand_over(self, kept: Kept, work: Callable[[], None]) -> None:
-        """Have a lease left by a thread of the keeper's. Enters no lock: the caller may hold any.
+    def hand_over(self, work: Callable[[], None], kept: Kept | None = None) -> None:
+        """Have something cleaned up by a thread of the keeper's. Enters no lock: the caller may hold any.
 
-        The one step that counts is made in C, and nothing that an interrupt could tear follows it.
+        kept: the lease that is left by it. The one step that counts is made in C, and nothing that an interrupt could
+        tear follows it. If no lease was kept yet nor waited for, it is done with the first one, or by `close`.
         """
-        self._handed_over.append((kept, work))
+        self._handed_over.append((work, kept))
         self._changed.ring()
+
+    def attend(self) -> None:
+        """See to it that what is handed over from now on is done soon, though no lease is kept yet."""
+        with self._lock, suppress(RuntimeError):  # the system has no thread just now
+            self._start()
 
     def _leave_handed_over(self) -> None:
         """Have done what was handed over. Called with the lock held."""
         while self._handed_over:
-            kept, work = self._handed_over.popleft()
-            if id(kept.tenure) in self._kept:
-                self._register(kept)  # the collector has cleared what referred to it, and then came to the exit
+            work, kept = self._handed_over.popleft()
             number = next(self._count)
-            self._leaving[number] = kept
+            if kept is not None:
+                if id(kept.tenure) in self._kept:
+                    self._register(kept)  # the collector has cleared what referred to it, and then came to the exit
+                self._leaving[number] = kept
             if not self._leavers.submit(partial(self._leave, number, work)):
-                del self._leaving[number]
-                self._handed_over.appendleft((kept, work))  # the system has no thread just now: the next round tries
+                self._leaving.pop(number, None)
+                self._handed_over.appendleft((work, kept))  # the system has no thread just now: the next round tries
                 return
             self._chores_under_way += 1
 

@@ -11,13 +11,24 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Final, Protocol
+from functools import partial
+from typing import ClassVar, Final, Protocol
 
 
 class Waiter(Protocol):
     """Somebody in a line. is_over: it was interrupted, or has what it came for, so it is no longer waiting."""
 
     is_over: bool
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it can never ask again: its event loop is closed."""
+        ...
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it cannot ask now: its event loop does not run."""
+        ...
 
     def ring(self) -> None:
         """Wake it up, from any thread."""
@@ -35,6 +46,9 @@ class ThreadBell:
     """
 
     __slots__ = ("_silence", "is_over")
+
+    is_gone: ClassVar[bool] = False
+    is_stopped: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.is_over = False
@@ -106,22 +120,27 @@ class Lines:
         following: Waiter | None = None
         with self._lock:
             line = self._lines.get(key)
-            if line is None or waiter not in line:
+            if line is None:
                 return
-            was_first = line[0] is waiter
-            line.remove(waiter)
+            # not in line: somebody who looked who is first has forgotten it already, and rang nobody
+            was_first = waiter not in line or next(filter(partial(_asks_or_is, waiter), line)) is waiter
+            if waiter in line:
+                line.remove(waiter)
             first = self._first(key)
             following = first if was_first else None
         if following is not None:
             following.ring()
 
     def _first(self, key: str) -> Waiter | None:
-        """Give the first in line who still waits, and forget those before. Called with the lock held."""
+        """Give the first in line who can ask, and forget those who never will. Called with the lock held.
+
+        Whose event loop does not run keeps its place, and nobody waits for it meanwhile.
+        """
         line = self._lines.get(key)
-        while line and line[0].is_over:
+        while line and (line[0].is_over or line[0].is_gone):
             line.popleft()
         if line:
-            return line[0]
+            return next(filter(_can_ask, line), line[0])
         if line is not None:
             del self._lines[key]
             self._noted.pop(key, None)
@@ -155,3 +174,11 @@ class Lines:
             waiters = [waiter for line in self._lines.values() for waiter in line]
         for waiter in waiters:
             waiter.ring()
+
+
+def _can_ask(waiter: Waiter) -> bool:
+    return not (waiter.is_over or waiter.is_stopped)
+
+
+def _asks_or_is(leaving: Waiter, waiter: Waiter) -> bool:
+    return waiter is leaving or _can_ask(waiter)
