@@ -16,7 +16,7 @@ STORE = "sqlite:///locks.db"
 def report() -> None:
     lease = lockstead.current_lease()
     with sqlite3.connect("report.db") as data:
-        floor = lockstead.RowFloor(data)
+        floor = lockstead.SqlFenceStore(data)
         floor.create_table()
         lockstead.FenceGuard(floor).admit(lease.sequencer())  # LeaseLost: a later holder was here
         data.execute("CREATE TABLE IF NOT EXISTS report (number INTEGER, token BIGINT)")

@@ -22,7 +22,7 @@ def report() -> None:
     number = collect()
     lease = lockstead.current_lease()
     with sqlite3.connect("report.db") as data:
-        floor = lockstead.RowFloor(data)
+        floor = lockstead.SqlFenceStore(data)
         floor.create_table()
         lockstead.FenceGuard(floor).admit(lease.sequencer())  # LeaseLost: a later holder was here
         data.execute("CREATE TABLE IF NOT EXISTS report (number INTEGER, token BIGINT)")

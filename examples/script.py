@@ -10,7 +10,7 @@ LOCK = "sqlite:///locks.db#report"
 lock = lockstead.Lock(LOCK, ttl="1m", purpose="write the report")
 
 with lock.hold(timeout="5m") as lease, sqlite3.connect("report.db") as data:
-    floor = lockstead.RowFloor(data)
+    floor = lockstead.SqlFenceStore(data)
     floor.create_table()
     lockstead.FenceGuard(floor).admit(lease.sequencer())  # LeaseLost: a later holder was here
     data.execute("CREATE TABLE IF NOT EXISTS report (number INTEGER, token BIGINT)")

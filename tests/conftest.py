@@ -1,4 +1,4 @@
-"""Decides what tests of several folders share: a server that takes seconds to start is started once a worker.
+"""What tests of several folders share: a server that takes seconds to start is started once a worker.
 
 And that no run ends without a word of what it was at: a failure is shown when it happens, a process that stands still
 is ended, and what had begun when a run was cut off is named.
@@ -102,7 +102,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.fixture(scope="session")
 def cassandra_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CassandraPlace]:
-    """Give a node of Cassandra, with a keyspace for each test."""
+    """Return a node of Cassandra, with a keyspace for each test."""
     from tests.servers.cassandra.place import CassandraPlace
 
     place = CassandraPlace(tmp_path_factory.mktemp("cassandra"))

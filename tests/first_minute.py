@@ -1,4 +1,4 @@
-"""Decides how the first minute that a wrapper's page shows is lived through, as printed.
+"""How the first minute that a wrapper's page shows is lived through, as printed.
 
 The page's program waits for the page's shell command, and goes on when that ends. Must not know any orchestrator.
 """

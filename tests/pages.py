@@ -1,4 +1,4 @@
-"""Decides what of a page is run, and how: as printed, in an empty folder, with nothing of ours in the environment.
+"""What of a page is run, and how: as printed, in an empty folder, with nothing of ours in the environment.
 
 The Python of a page is one program, from its first block to its last: what a block uses was printed above it. So is the
 shell of a page. Other blocks are shown only, and say so by their tag. Must not know any orchestrator.
@@ -43,7 +43,7 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
-    """Give the fenced blocks of a page, whose path is relative to the checkout. ValueError if one does not end."""
+    """Return the fenced blocks of a page, whose path is relative to the checkout. ValueError if one does not end."""
     found: list[Block] = []
     tag, begins, body = "", 0, list[str]()
     for number, line in enumerate((ROOT / page).read_text("utf-8").splitlines(), 1):
@@ -60,7 +60,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def wrapper_of(block: Block) -> str | None:
-    """Give the orchestrator whose wrapper a block imports; None for none."""
+    """Return the orchestrator whose wrapper a block imports; None for none."""
     return next((name for name in WRAPPERS if f"from {name}_lockstead import" in block.text), None)
 
 
@@ -83,7 +83,7 @@ def program(shown: list[Block]) -> str:
 
 
 def of_a_person(folder: Path, programs: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Give what a person has: a folder of their own, the commands that they installed, and what is said besides."""
+    """Return what a person has: a folder of their own, the commands that they installed, and what is said besides."""
     home = folder / "home"
     home.mkdir(exist_ok=True)
     kept = {name: value for name, value in os.environ.items() if name in KEPT}

@@ -109,13 +109,13 @@ def publishing(dag_id: str) -> DAG:
 
 
 def _lease() -> lockstead.Lease:
-    """Give the lease that this body runs under."""
+    """Return the lease that this body runs under."""
     return lockstead.current_lease()
 
 
 @contextmanager
 def _steps(kind: str, context: Any) -> Iterator[Steps]:
-    """Give the steps of this run; what would fail again just so is not tried again."""
+    """Return the steps of this run; what would fail again just so is not tried again."""
     from pathlib import Path
 
     from examples.publishing.errors import BadSignature, Refused, Superseded

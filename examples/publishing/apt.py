@@ -46,7 +46,7 @@ class Apt:
             raise Refused(f"{path.name} is not a Debian package: {error}") from None
         for text, pattern in ((name, r"[a-z0-9][a-z0-9+.-]*"), (version, r"[A-Za-z0-9.+~:-]+"), (arch, r"[a-z0-9-]+")):
             if not re.fullmatch(pattern, text):
-                raise Refused(f"{path.name}: {text!r} is no name, version or architecture of a Debian package")
+                raise Refused(f"{path.name}: {text!r} is not a name, version or architecture of a Debian package")
         sha256 = hashlib.sha256(content).hexdigest()
         file_name = f"{name}_{version.rpartition(':')[2]}_{arch}.deb"
         place = f"pool/{COMPONENT}/{name[0]}/{name}/{file_name}"

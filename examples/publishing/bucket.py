@@ -66,15 +66,15 @@ class Bucket(Protocol):
         ...
 
     def read(self, name: str, *, generation: int | None = None) -> bytes:
-        """Give the content; NotFound, also if it no longer has that generation."""
+        """Return the content; NotFound, also if it no longer has that generation."""
         ...
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        """Give all objects whose names begin so, in order of their names."""
+        """Return all objects whose names begin so, in order of their names."""
         ...
 
     def folders(self, prefix: str) -> Iterator[str]:
-        """Give what follows prefix up to the next slash, once each."""
+        """Return what follows prefix up to the next slash, once each."""
         ...
 
     def delete(self, name: str, *, generation: int) -> None:
@@ -83,7 +83,7 @@ class Bucket(Protocol):
 
 
 def crc32c(content: bytes) -> str:
-    """Give the CRC32C of content as the API writes it."""
+    """Return the CRC32C of content as the API writes it."""
     return base64.b64encode(google_crc32c.value(content).to_bytes(4, "big")).decode()
 
 
@@ -128,15 +128,15 @@ class Patient:
         return self._again(lambda: self.bucket.stat(name))
 
     def read(self, name: str, *, generation: int | None = None) -> bytes:
-        """Give the content."""
+        """Return the content."""
         return self._again(lambda: self.bucket.read(name, generation=generation))
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        """Give all objects whose names begin so."""
+        """Return all objects whose names begin so."""
         return iter(self._again(lambda: tuple(self.bucket.list(prefix))))
 
     def folders(self, prefix: str) -> Iterator[str]:
-        """Give the folders below."""
+        """Return the folders below."""
         return iter(self._again(lambda: tuple(self.bucket.folders(prefix))))
 
     def delete(self, name: str, *, generation: int) -> None:

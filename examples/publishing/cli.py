@@ -39,7 +39,7 @@ class PlaceType(click.ParamType[Place]):
 REPO = click.option("--repo", "place", type=PlaceType(), required=True, help="Where the repositories are.")
 LOCK = click.option("--lock", "lock_url", help="URL of the lock store, without a key (default: <repo>/locks).")
 TTL = click.option("--ttl", default=300.0, show_default=True, help="Seconds for which the lock lives unrenewed.")
-WAIT = click.option("--timeout", type=float, help="Seconds to wait for the lock (default: for ever).")
+WAIT = click.option("--timeout", type=float, help="Seconds to wait for the lock (default: forever).")
 PACE = click.option(
     "--pace", default=0.0, envvar="PUBLISHING_PACE", help="Seconds to wait before every phase, for watching."
 )
@@ -286,7 +286,7 @@ def _locks(place: Place) -> str:
 
 
 def _kind_of(ticket: str | None) -> str:
-    """Give the repository whose lock a ticket is of."""
+    """Return the repository whose lock a ticket is of."""
     if ticket is None:
         raise click.UsageError("--attached is for a command that `lockstead run` runs: LOCKSTEAD_TICKET is not set")
     try:
@@ -299,7 +299,7 @@ def _kind_of(ticket: str | None) -> str:
 
 
 def _reporting(*, as_json: bool) -> Report:
-    """Give what says events on standard output, for programs or for people."""
+    """Return what says events on standard output, for programs or for people."""
 
     def report(event: Event) -> None:
         said = {

@@ -25,7 +25,7 @@ class ClientFailed(Exception):  # noqa: N818 # says what happened
 
 
 def missing(kind: str) -> tuple[str, ...]:
-    """Give what is not here, of what the client of a repository kind needs."""
+    """Return what is not here, of what the client of a repository kind needs."""
     absent = tuple(program for program in PROGRAMS[kind] if shutil.which(program) is None)
     return absent if _can_be_root() else (*absent, "user namespaces")
 
@@ -73,13 +73,13 @@ class AptGet:
             raise ClientFailed(f"apt-get says it has installed {', '.join(sorted(gone))}, dpkg does not")
 
     def available(self) -> dict[str, str]:
-        """Give the versions apt would install, by name."""
+        """Return the versions apt would install, by name."""
         said = self._run("apt-cache", "dumpavail", program="")
         stanzas = [dict(line.split(": ", 1) for line in one.splitlines() if ": " in line) for one in said.split("\n\n")]
         return {one["Package"]: one["Version"] for one in stanzas if "Package" in one}
 
     def installed(self) -> tuple[str, ...]:
-        """Give the names of what is installed in the root."""
+        """Return the names of what is installed in the root."""
         status = (self.root / "var/lib/dpkg/status").read_text()
         stanzas = [one.splitlines() for one in status.split("\n\n")]
         return tuple(
@@ -126,11 +126,11 @@ class Dnf:
             raise ClientFailed(f"dnf says it has installed {', '.join(sorted(gone))}, rpm does not")
 
     def available(self) -> tuple[str, ...]:
-        """Give name, version and release of all packages in the repository."""
+        """Return name, version and release of all packages in the repository."""
         return tuple(self._run("repoquery", "--quiet", "--queryformat=%{name}-%{version}-%{release}").split())
 
     def installed(self) -> tuple[str, ...]:
-        """Give the names of what is installed in the root."""
+        """Return the names of what is installed in the root."""
         said = _run(["rpm", "--root", str(self.root / "system"), "-qa", "--queryformat", "%{NAME}\n"])
         return tuple(said.split())
 

@@ -57,7 +57,7 @@ class Work:
         return Patient(self.bucket, self.lease.check, pause=self.repository.pause)
 
     def begin(self, phase: str) -> str:
-        """Give the phase's name, with the lease asked."""
+        """Return the phase's name, with the lease asked."""
         self.lease.check()
         return phase
 

@@ -61,7 +61,7 @@ class Publisher(dg.ConfigurableResource[None]):
 
     @contextmanager
     def steps(self, context: dg.OpExecutionContext, kind: str, order: Order) -> Iterator[Steps]:
-        """Give the steps of this run; what would fail again just so is not tried again."""
+        """Return the steps of this run; what would fail again just so is not tried again."""
         packages = tuple(map(Path, order.packages))
         pace = Pace(before={} if context.run.parent_run_id else order.pace)
         job = Job(context.run_id, Place.parse(REPO), self.secret_key, packages, lock=None, pace=pace)

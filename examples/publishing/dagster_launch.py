@@ -9,5 +9,5 @@ JOBS = ("publish_tools", "publish_services")
 
 
 def run_config(packages: list[str], pace: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """Give what a run is launched with; see `Order` of `dagster_definitions`."""
+    """Return what a run is launched with; see `Order` of `dagster_definitions`."""
     return {"resources": {"order": {"config": {"packages": packages, "pace": dict(pace or {})}}}}

@@ -57,14 +57,14 @@ class Front:
             do_HEAD = do_GET  # noqa: N815 # http.server looks for this name
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 # as it is inherited
-                """Readers are no news."""
+                """Readers are not news."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
             block_on_close = False
 
             def handle_error(self, request: object, client_address: object) -> None:
-                """A reader that hangs up is no event."""
+                """A reader that hangs up is not an event."""
 
         self._server = Server(("127.0.0.1", port), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="front", daemon=True)
@@ -90,7 +90,7 @@ class Front:
         self._thread.join()
 
     def answer(self, path: str) -> tuple[int, dict[str, str], bytes]:
-        """Give status, headers and content for a path without its escapes."""
+        """Return status, headers and content for a path without its escapes."""
         kind, _, rest = path.removeprefix("/").partition("/")
         layout = self._layouts.get(kind)
         if layout is None or not rest or ".." in rest.split("/"):

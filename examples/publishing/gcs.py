@@ -113,17 +113,17 @@ class GcsBucket:
         return _stat(self._json("GET", f"{self._objects}/{quote(name, safe='')}", {}, name))
 
     def read(self, name: str, *, generation: int | None = None) -> bytes:
-        """Give the content."""
+        """Return the content."""
         query = {"alt": "media"} | ({} if generation is None else {"generation": str(generation)})
         return self._send("GET", f"{self._objects}/{quote(name, safe='')}", query, name).content
 
     def list(self, prefix: str) -> Iterator[Stat]:
-        """Give all objects whose names begin so."""
+        """Return all objects whose names begin so."""
         for page in self._pages({"prefix": prefix, "fields": f"items({FIELDS}),nextPageToken"}):
             yield from (_stat(item) for item in cast(list[Json], page.get("items", [])))
 
     def folders(self, prefix: str) -> Iterator[str]:
-        """Give what follows prefix up to the next slash."""
+        """Return what follows prefix up to the next slash."""
         for page in self._pages({"prefix": prefix, "delimiter": "/", "fields": "prefixes,nextPageToken"}):
             for folder in cast(list[str], page.get("prefixes", [])):
                 yield folder.removeprefix(prefix).rstrip("/")

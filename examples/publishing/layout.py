@@ -47,17 +47,17 @@ class Layout:
 def number_of(text: bytes, where: str) -> int:
     """Read the pointer's text; Refused if it is not a plain number."""
     if not re.fullmatch(rb"0|[1-9][0-9]{0,8}", text.strip()):
-        raise Refused(f"{where} says {text[:40]!r}, which is no version number; put the right number back by hand")
+        raise Refused(f"{where} says {text[:40]!r}, which is not a version number; put the right number back by hand")
     return int(text)
 
 
 def numbers_of(folders: Iterable[str]) -> tuple[int, ...]:
-    """Give the version numbers among folder names, ascending; what is no number is not ours."""
+    """Return the version numbers among folder names, ascending; what is not a number is not ours."""
     return tuple(sorted(int(folder) for folder in folders if re.fullmatch(r"[1-9][0-9]{0,8}", folder)))
 
 
 def next_number(pointer: int, seen: Iterable[int]) -> int:
-    """Give a number nobody has used: one above everything seen.
+    """Return a number nobody has used: one above everything seen.
 
     Numbers of leftovers are never used again: whoever left them may only have been paused, and would go on writing
     into a version that by then is somebody else's.

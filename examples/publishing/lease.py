@@ -35,7 +35,7 @@ class Lease(Protocol):
         ...
 
     def sequencer(self) -> Sequencer:
-        """Give what to show to the pointer."""
+        """Return what to show to the pointer."""
         ...
 
 

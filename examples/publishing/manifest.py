@@ -68,7 +68,7 @@ def _digest(fields: object) -> str:
 
 
 def facts_by_path(listing: Iterable[Stat], prefix: str) -> dict[str, FileFacts]:
-    """Give what a listing of a version says about everything but its manifest."""
+    """Return what a listing of a version says about everything but its manifest."""
     return {
         stat.name.removeprefix(prefix): FileFacts(stat.size, stat.crc32c)
         for stat in listing

@@ -83,22 +83,22 @@ def _refuse_shared_paths(packages: Iterable[Package]) -> None:
 def meant_files(
     decided: Plan, index: Mapping[str, FileFacts], added: Mapping[str, FileFacts], claim: FileFacts
 ) -> dict[str, FileFacts]:
-    """Give exactly what the next version must consist of; what its own index replaces is not carried."""
+    """Return exactly what the next version must consist of; what its own index replaces is not carried."""
     return {**decided.kept, **added, **index, CLAIM: claim}
 
 
 def ages(decided: Plan, index: Iterable[str]) -> dict[str, int]:
-    """Give the next version's index ages: its own files are current, the others a version older than before."""
+    """Return the next version's index ages: its own files are current, the others a version older than before."""
     return {**decided.old_index, **dict.fromkeys(index, 0)}
 
 
 def to_copy(decided: Plan, index: Iterable[str]) -> tuple[str, ...]:
-    """Give the paths to copy from the base: all that is kept and not written anew."""
+    """Return the paths to copy from the base: all that is kept and not written anew."""
     return tuple(sorted(set(decided.kept) - set(index)))
 
 
 def wait_before_index(last_at: float, bucket_now: float) -> float:
-    """Give how many seconds to wait, so that the bucket dates the next index in a later second than the last one.
+    """Return how many seconds to wait, so that the bucket dates the next index in a later second than the last one.
 
     apt asks whether the index has changed since the second in which the one it has was written. Of two in one second
     it would never fetch the other. Both instants are the bucket's.
@@ -107,7 +107,7 @@ def wait_before_index(last_at: float, bucket_now: float) -> float:
 
 
 def signing_instant(now: datetime, base: datetime | None) -> datetime:
-    """Give the instant to sign with, to the second: never before the base's; Refused if that is far ahead of now.
+    """Return the instant to sign with, to the second: never before the base's; Refused if that is far ahead of now.
 
     Readers keep the newer of two indexes without a word, so a publisher whose clock is behind must not date its own
     back; and they refuse one from the future.

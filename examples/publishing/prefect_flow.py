@@ -47,7 +47,7 @@ FAILS_ALWAYS = (Superseded, Refused, BadSignature, lockstead.LeaseLost)
 
 
 def may_pass(_task: Any, _run: Any, state: Any) -> bool:
-    """Tell whether a task that failed is worth another try."""
+    """Return whether a task that failed is worth another try."""
     return not isinstance(state.result(raise_on_failure=False), FAILS_ALWAYS)
 
 
@@ -150,7 +150,7 @@ def deploy(pool: str) -> None:
 
 
 def _lease() -> lockstead.Lease:
-    """Give the lease that this body runs under."""
+    """Return the lease that this body runs under."""
     return lockstead.current_lease()
 
 

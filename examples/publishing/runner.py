@@ -42,7 +42,7 @@ class Pace:
     before: Mapping[str, float] = field(default_factory=dict)
 
     def seconds(self, repository: str, phase: str) -> float:
-        """Give how long to wait before a phase."""
+        """Return how long to wait before a phase."""
         return self.every + self.before.get(f"{repository}/{phase}", 0.0)
 
 
@@ -65,7 +65,7 @@ class Job:
 
 
 def repository_of(job: Job, kind: str) -> Repository:
-    """Give the repository of a kind that the job publishes to."""
+    """Return the repository of a kind that the job publishes to."""
     layout = Layout(f"{job.place.prefix}{kind}/")
     signer = Signer.from_armor(job.secret_key)
     return Repository(FORMATS[kind], layout, signer, keep=job.keep, overwrite=job.overwrite)
@@ -103,7 +103,7 @@ class Say(Protocol):
 
 
 def saying(job: Job, kind: str, report: Report) -> Say:
-    """Give what reports about a job on one repository."""
+    """Return what reports about a job on one repository."""
 
     def say(
         what: What, *, phase: str = "", number: int | None = None, pruned: tuple[int, ...] = (), text: str = ""

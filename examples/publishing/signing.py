@@ -47,7 +47,7 @@ class Signer:
         return pysequoia.sign(self._key.signer(), text, mode=pysequoia.SignatureMode.CLEAR)
 
     def detached(self, content: bytes) -> bytes:
-        """Give a signature to lie beside the content, in ASCII armor."""
+        """Return a signature to lie beside the content, in ASCII armor."""
         return pysequoia.sign(self._key.signer(), content, mode=pysequoia.SignatureMode.DETACHED)
 
 
@@ -66,7 +66,7 @@ class Verifier:
             raise ValueError(f"not an OpenPGP key in ASCII armor: {_reason(error)}") from None
 
     def cleartext(self, signed: bytes, what: str) -> bytes:
-        """Give the text under a good cleartext signature; else BadSignature."""
+        """Return the text under a good cleartext signature; else BadSignature."""
         try:
             return pysequoia.verify(signed, store=lambda _: [self._certificate]).bytes or b""
         except RuntimeError as error:

@@ -28,7 +28,7 @@ class Staged:
 def stage(bucket: Bucket, repository: Repository, paths: Iterable[Path]) -> tuple[Staged, ...]:
     """Upload packages to where publications take them from.
 
-    Raises Refused for a file that is no package, BucketError.
+    Raises Refused for a file that is not a package, BucketError.
     """
     patient = Patient(bucket, pause=repository.pause)
     staged = []

@@ -1,4 +1,4 @@
-"""Decides which bodies the tests of aborts lose the lock of, as one DAG: each in a locked group of its own.
+"""Which bodies the tests of aborts lose the lock of, as one DAG: each in a locked group of its own.
 
 This is a DAG file behind the head of `sections`, which brings `note`; DIRECTORY, TTL and BODIES are put before it. Each
 body says when it began, how it was stopped, and what it had done by then. All may be retried, so that a retry would be

@@ -1,4 +1,4 @@
-"""Decides what the bodies are that the tests of `body` lose the lease of: run by an Airflow's Python, in no Airflow.
+"""What the bodies are that the tests of `body` lose the lease of: run by an Airflow's Python, in no Airflow.
 
     python bodies.py SCENARIO LOCK_URL
 

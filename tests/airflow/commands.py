@@ -1,4 +1,4 @@
-"""Decides how many commands of `airflow` are run for a test at the cost of one start: each in a fork.
+"""How many commands of `airflow` are run for a test at the cost of one start: each in a fork.
 
     python commands.py < [["lockstead", "list"], ...]
 

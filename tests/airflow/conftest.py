@@ -1,4 +1,4 @@
-"""Decides which Airflows the tests of this folder run on, and that each is started once."""
+"""Which Airflows the tests of this folder run on, and that each is started once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ NEWEST = VERSIONS[-1]
 
 
 def chosen(config: pytest.Config) -> list[str]:
-    """Give the versions that the tests shall run on, the oldest first: those that were asked for, or all."""
+    """Return the versions that the tests shall run on, the oldest first: those that were asked for, or all."""
     words = str(config.getoption("--airflow")).split()
     return [name for name in VERSIONS if name in words] if words else VERSIONS
 
 
 def side_by_side(names: list[str]) -> list[Any]:
-    """Give versions as parameters; tests of different ones may run at the same time, those of one may not."""
+    """Return versions as parameters; tests of different ones may run at the same time, those of one may not."""
     return [pytest.param(name, marks=pytest.mark.xdist_group(f"airflow {name}")) for name in names]
 
 
@@ -40,7 +40,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def gcs() -> Iterator[GcsServer]:
-    """Give a Cloud Storage that takes one change of an object a second, as the real one does."""
+    """Return a Cloud Storage that takes one change of an object a second, as the real one does."""
     with GcsServer(buckets=["bucket"]) as server, pytest.MonkeyPatch.context() as patched:
         server.faults.one_mutation_per_second = True
         patched.setenv("STORAGE_EMULATOR_HOST", server.url)
@@ -51,7 +51,7 @@ def gcs() -> Iterator[GcsServer]:
 def airflow(
     request: pytest.FixtureRequest, gcs: GcsServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Airflow]:
-    """Give a running Airflow; pytest sorts the tests so that only one runs at a time."""
+    """Return a running Airflow; pytest sorts the tests so that only one runs at a time."""
     home = tmp_path_factory.mktemp(f"airflow-{request.param}-")
     told = {
         "AIRFLOW_CONN_ELSEWHERE": json.dumps({"conn_type": "lockstead", "host": f"sqlite:///{home}/elsewhere.db"}),

@@ -1,4 +1,4 @@
-"""Decides what is seen of connections for the tests of `test_stores`: run by an Airflow's Python, no Airflow around.
+"""What is seen of connections for the tests of `test_stores`: run by an Airflow's Python, no Airflow around.
 
     python connections.py CONN_ID ...
 
@@ -22,7 +22,7 @@ from airflow_lockstead.spec import LockSpec
 OWNER = "airflow:d/r/t/-1"
 
 
-class Kept(logging.Handler):
+class KeptLease(logging.Handler):
     """Keeps what is logged, as it was said."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ def by_hook(conn_id: str, shown: list[str]) -> dict[str, Any]:
 
 
 def main(conn_ids: list[str]) -> dict[str, Any]:
-    kept, log = Kept(), logging.getLogger("task")
+    kept, log = KeptLease(), logging.getLogger("task")
     logging.getLogger().addHandler(kept)
     logging.getLogger().setLevel(logging.DEBUG)
     seen = {}

@@ -1,4 +1,4 @@
-"""Decides which bodies the tests of marks and kills end, as one DAG: each in a locked group of its own.
+"""Which bodies the tests of marks and kills end, as one DAG: each in a locked group of its own.
 
 This is a DAG file behind the head of `sections`, which brings `note`; DIRECTORY and TTL are put before it. A body that
 is asked to end goes on for a while, as one does that cleans up, so that who does not wait for it is seen beside it.
@@ -18,7 +18,7 @@ def url(name):
 
 
 def children(name):
-    """Give what earlier tries have started."""
+    """Return what earlier tries have started."""
     lines = [json.loads(line) for line in Path(NOTES).read_text().splitlines()]  # noqa: F821
     return [line["child"] for line in lines if line["what"] == "child" and line["name"] == name]
 

@@ -40,7 +40,7 @@ with DAG("DAG_ID", schedule=None, start_date=datetime(2026, 1, 1)):
 
 
 def group(browser: Browser) -> None:
-    """Show the run that holds the lock: its graph, the group expanded."""
+    """Return the run that holds the lock: its graph, the group expanded."""
     browser.resize(WIDTH, 480)
     browser.open("/dags/publish_apt/runs/nightly")
     browser.click("//button[starts-with(@aria-label, 'Show Graph')]")
@@ -68,7 +68,7 @@ def waiting(browser: Browser) -> None:
 
 
 def connection(browser: Browser) -> None:
-    """Show the form of a new connection: where the store is."""
+    """Return the form of a new connection: where the store is."""
     browser.resize(WIDTH, 860)
     browser.open("/connections")
     browser.click("//button[contains(., 'Add Connection')]")
@@ -80,7 +80,7 @@ def connection(browser: Browser) -> None:
 
 
 def credentials(browser: Browser) -> None:
-    """Show the rest of that form: whose credentials are taken."""
+    """Return the rest of that form: whose credentials are taken."""
     browser.resize(WIDTH, 925)
     browser.click("//button[contains(., 'Extra Fields') and not(contains(., 'JSON'))]")
     browser.types("//input[@name='element_google_conn_id']", "google")

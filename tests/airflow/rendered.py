@@ -1,4 +1,4 @@
-"""Decides what the words of a lock are rendered to in an Airflow, for the tests of `rendered`. No Airflow is started.
+"""What the words of a lock are rendered to in an Airflow, for the tests of `rendered`. No Airflow is started.
 
     python rendered.py FOLDER
 

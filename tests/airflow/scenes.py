@@ -1,4 +1,4 @@
-"""Decides how scenes on one Airflow are played beside one another, each in a thread: what they wait for takes long.
+"""How scenes on one Airflow are played beside one another, each in a thread: what they wait for takes long.
 
 A scene is a function of a `Stage`; what it returns is what a test looks at. Must not know what a scene is about.
 """
@@ -38,7 +38,7 @@ class Stage:
         return lockstead.Lock(self.notes.url, ttl=60, owner="the test", purpose="being in the way")
 
     def is_free(self, url: str | None = None) -> bool:
-        """Tell whether nobody holds the lock."""
+        """Return whether nobody holds the lock."""
         return lockstead.Lock(url or self.notes.url).inspect() is None
 
     def ended(self, run: Run) -> str:
@@ -51,11 +51,11 @@ class Stage:
 
     @property
     def file(self) -> Path:
-        """Give a file that bodies may wait for; DAGs know it as `SIGN`."""
+        """Return a file that bodies may wait for; DAGs know it as `SIGN`."""
         return Path(f"{self.notes.path}.sign")
 
     def said(self, run: Run, task_id: str) -> str:
-        """Give what a task and its triggers said, in all attempts."""
+        """Return what a task and its triggers said, in all attempts."""
         folder = self.airflow.home / "logs" / f"dag_id={run.dag_id}" / f"run_id={run.run_id}" / f"task_id={task_id}"
         return "\n".join(path.read_text("utf-8", errors="replace") for path in sorted(folder.rglob("*.log*")))
 

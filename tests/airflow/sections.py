@@ -1,4 +1,4 @@
-"""Decides how DAGs of the tests write down what they did under a lock, and what these notes prove.
+"""How DAGs of the tests write down what they did under a lock, and what these notes prove.
 
 Each body appends whole lines to one file (`O_APPEND`, one write each): `enter`, `leave` and whatever a test wants to
 know, with a clock that all processes of the machine share. Must not know how the lock came about.
@@ -48,7 +48,7 @@ def note(what, **more):
         os.close(there)
 
 def STAYS():
-    """Give the notes of who entered."""
+    """Return the notes of who entered."""
     with open(NOTES) as there:
         return [line for line in there if '"enter"' in line]
 
@@ -80,18 +80,18 @@ class Notes:
         self.url = f"sqlite:///{directory}/{name}.db#section"
 
     def dag(self, text: str, **more: object) -> str:
-        """Give the text of a DAG file: what it may use, then the test's own. more fills `{words}` of the lock's URL."""
+        """Return text of a DAG file: what it may use, then the test's own. more fills `{words}` of the lock's URL."""
         return HEAD.format(notes=str(self.path), lock=more.pop("lock", self.url)) + textwrap.dedent(text)
 
     def lines(self, *kinds: str) -> list[dict[str, Any]]:
-        """Give what was written, of these kinds or of all."""
+        """Return what was written, of these kinds or of all."""
         if not self.path.exists():
             return []
         read = [json.loads(line) for line in self.path.read_text().splitlines()]
         return [one for one in read if not kinds or one["what"] in kinds]
 
     def stays(self) -> list[Stay]:
-        """Give every stay in the section, in the order of entering."""
+        """Return every stay in the section, in the order of entering."""
         left = {(one["pid"], one["name"], one["token"]): one["at"] for one in self.lines("leave")}
         return [
             Stay(one["name"], one["token"], one["pid"], one["at"], left.get((one["pid"], one["name"], one["token"])))
@@ -99,7 +99,7 @@ class Notes:
         ]
 
     def overlaps(self) -> list[tuple[Stay, Stay]]:
-        """Give the pairs that were in the section at once under different tokens; within one lease tasks may."""
+        """Return the pairs that were in the section at once under different tokens; within one lease tasks may."""
         stays = self.stays()
         return [
             (one, two)
@@ -109,7 +109,7 @@ class Notes:
         ]
 
     def tokens_increase(self) -> bool:
-        """Tell whether tokens never fall in the order of entering."""
+        """Return whether tokens never fall in the order of entering."""
         return all(one.token <= two.token for one, two in pairwise(self.stays()))
 
 
@@ -123,7 +123,7 @@ with DAG("workers", schedule=None, start_date=datetime(2024, 1, 1)):
 
 
 def enough_workers(airflow: Airflow, notes: Notes) -> None:
-    """Let the executor of version 3.0 start its workers, all at once: others wait behind long tasks for ever.
+    """Let the executor of version 3.0 start its workers, all at once: others wait behind long tasks forever.
 
     It starts another one only while more messages wait than it has workers, busy ones included.
     """

@@ -1,4 +1,4 @@
-"""Decides how the store of a connection can be spelled in an Airflow, and reads it: for the tests of `spellings`.
+"""How the store of a connection can be spelled in an Airflow, and reads it: for the tests of `spellings`.
 
     python spellings.py
 
@@ -69,14 +69,14 @@ URLS = (
 
 
 def store_of(url: str) -> dict[str, Any]:
-    """Give which store a URL means."""
+    """Return which store a URL means."""
     parsed = parse_store(url)
     user, _, password = urls.parts(parsed.text)[1].partition(":")
     return {"store": printable(parsed), "user": unquote(user), "password": unquote(password), **parsed.options}
 
 
 def classes() -> list[Any]:
-    """Give the classes of this Airflow that read a connection: that of its database, and that of its tasks."""
+    """Return the classes of this Airflow that read a connection: that of its database, and that of its tasks."""
     from airflow.models.connection import Connection
 
     try:
@@ -139,7 +139,7 @@ def of_environment(url: str) -> Any:
 
 
 def read(make: Callable[[], Any]) -> dict[str, Any]:
-    """Give which store a connection means, or why that is refused."""
+    """Return which store a connection means, or why that is refused."""
     try:
         made = make()
     except Exception as error:

@@ -42,7 +42,7 @@ STOPPED_WITHIN = 30.0
 class Seen:
     """What was seen of one body from outside: its process, and what that started; who of the latter outlived it."""
 
-    held: lockstead.Holding
+    held: lockstead.LockInfo
     family: list[psutil.Process]
     lost_at: float
     ended_at: float = 0.0
@@ -59,7 +59,7 @@ class Aborted:
     log: str
 
     def at(self, *kinds: str) -> float:
-        """Give the seconds from the loss until the first note of these kinds."""
+        """Return the seconds from the loss until the first note of these kinds."""
         return float(next(one["at"] for one in self.notes if one["what"] in kinds)) - self.seen.lost_at
 
     def has(self, what: str) -> bool:
@@ -120,7 +120,7 @@ def everybody(airflow: Airflow, tmp_path_factory: pytest.TempPathFactory) -> Eve
 
 
 def began(notes: Notes, directory: Path) -> set[str]:
-    """Give the bodies that are where they are to lose their lock."""
+    """Return the bodies that are where they are to lose their lock."""
     lines = notes.lines("began", "child", "asks", "holds")
     early = {one["name"] for one in lines if one["what"] == "began"} - {"child", "gil", *ASKING}
     pid = directory / "bash.pid"
@@ -146,14 +146,14 @@ def taken_away(airflow: Airflow, run: Run, name: str, directory: Path) -> Seen:
 
 
 def family_of(airflow: Airflow, pid: int) -> list[psutil.Process]:
-    """Give a body's process and all that it started, also what lost its parent and has a session of its own."""
+    """Return a body's process and all that it started, also what lost its parent and has a session of its own."""
     body = psutil.Process(pid)
     started = (group for group in marks(airflow).values() if set(body.children()) & set(group))
     return [body, *next(started, [])]
 
 
 def marks(airflow: Airflow) -> dict[str, list[psutil.Process]]:
-    """Give the living processes that bodies started, by the bodies' marks."""
+    """Return the living processes that bodies started, by the bodies' marks."""
     found: dict[str, list[psutil.Process]] = {}
     for each in airflow.pids():
         with suppress(psutil.Error):

@@ -87,7 +87,7 @@ def bodies(command: list[str], environment: dict[str, str]) -> Bodies:
 
 
 def left_behind(environment: dict[str, str]) -> list[psutil.Process]:
-    """Give the living processes of a test, by its own mark."""
+    """Return the living processes of a test, by its own mark."""
     found = []
     for one in psutil.process_iter():
         try:

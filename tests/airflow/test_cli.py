@@ -32,7 +32,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def airflow_commands(request: pytest.FixtureRequest, tmp_path: Path, url: str) -> Airflow:
-    """Give what runs commands of `airflow`, one after the other."""
+    """Return what runs commands of `airflow`, one after the other."""
     if NEWEST not in chosen(request.config):
         pytest.skip(f"only {NEWEST} takes commands of a provider")
     version = Version(NEWEST)

@@ -136,29 +136,29 @@ class Ran:
         self.ended = {name: airflow.finished(run, 300) for name, run in self.runs.items()}
 
     def states(self, name: str) -> dict[str, set[str | None]]:
-        """Give the states that the instances of each task ended in."""
+        """Return the states that the instances of each task ended in."""
         found: dict[str, set[str | None]] = {}
         for one in self.airflow.tasks(self.runs[name]):
             found.setdefault(one.task_id, set()).add(one.state)
         return found
 
     def log(self, name: str, task_id: str, map_index: int = -1) -> str:
-        """Give a task's log."""
+        """Return a task's log."""
         return self.airflow.task_log(self.runs[name], task_id, map_index=map_index)
 
     def said(self, name: str, task_id: str, map_index: int = -1) -> str:
-        """Give what a task said in all its attempts, of which it has more than it needs."""
+        """Return what a task said in all its attempts, of which it has more than it needs."""
         return "".join(
             self.airflow.task_log(self.runs[name], task_id, attempt=number, map_index=map_index)
             for number in range(1, 22)
         )
 
     def tokens(self, name: str, task_id: str, map_index: int = -1) -> set[int]:
-        """Give the tokens that a task has told in all its attempts."""
+        """Return the tokens that a task has told in all its attempts."""
         return told(self.said(name, task_id, map_index))
 
     def token(self, name: str, task_id: str, map_index: int = -1) -> int:
-        """Give the only token that the last attempt told which told any: a deferred task may be failed and retried."""
+        """Return only token that the last attempt told which told any: a deferred task may be failed and retried."""
         attempts = [
             self.airflow.task_log(self.runs[name], task_id, attempt=n, map_index=map_index) for n in range(1, 22)
         ]
@@ -166,18 +166,18 @@ class Ran:
         return token
 
     def granted(self, name: str, task_id: str, map_index: int = -1) -> int:
-        """Give the token that the last attempt of an acquire was granted."""
+        """Return the token that the last attempt of an acquire was granted."""
         found = re.findall(r"acquired '[^']+' with token (\d+) after", self.said(name, task_id, map_index))
         return int(found[-1])
 
     def held(self) -> list[str]:
-        """Give the locks that are still held."""
+        """Return the locks that are still held."""
         with lockstead.connect(f"sqlite:///{self.airflow.home / 'locks.db'}") as client:
             return [one.key for one in client.list() if one.key.partition("-")[0] in self.runs]
 
 
 def told(log: str) -> set[int]:
-    """Give the tokens that a task told: what a line of its log begins with, behind time and place."""
+    """Return the tokens that a task told: what a line of its log begins with, behind time and place."""
     return {int(token) for token in re.findall(r'(?:"event": ?"| - )(?:resumed with )?token (\d+)', log)}
 
 

@@ -58,7 +58,7 @@ def dag(
 
 
 def said(airflow: Airflow, run: Run, task_id: str) -> str:
-    """Give what a task and its triggers said in all attempts."""
+    """Return what a task and its triggers said in all attempts."""
     folder = airflow.home / "logs" / f"dag_id={run.dag_id}" / f"run_id={run.run_id}" / f"task_id={task_id}"
     return "\n".join(path.read_text("utf-8", errors="replace") for path in sorted(folder.rglob("*.log*")))
 

@@ -62,7 +62,7 @@ class Watched:
         return min([*self.told("ended", self.pid), self.died_at or math.inf])
 
     def told(self, what: str, pid: int | None = None) -> list[float]:
-        """Give the instants of the notes of one kind, in order; of one process only."""
+        """Return the instants of the notes of one kind, in order; of one process only."""
         return [one["at"] for one in self.notes if one["what"] == what and pid in (None, one["pid"])]
 
 

@@ -7,7 +7,7 @@ import pytest
 from airflow_lockstead.grants import Grant, failure, granted, unclean_of
 from airflow_lockstead.names import Attempt, log_of
 from airflow_lockstead.outcomes import Becomes, Kind, Leaving, becomes, leaving
-from lockstead import Ending, LeaseTicket, NotAcquired, OutcomeUnknown, Predecessor, StoreRefused
+from lockstead import LeaseOutcome, LeaseTicket, NotAcquired, OutcomeUnknown, PreviousLease, StoreRefused
 from lockstead.unclean import last
 
 ME = Attempt("dag", "run", "g.work", 3, 2)
@@ -72,11 +72,13 @@ def test_a_grant_is_read_back_from_what_acquire_returns_and_from_an_event():
         Grant.read({"ticket": "x"})
 
 
-@pytest.mark.parametrize(("ending", "is_unclean"), [(one, one in (Ending.EXPIRED, Ending.REVOKED)) for one in Ending])
-def test_a_grant_tells_of_a_holder_before_that_did_not_end_cleanly(ending: Ending, is_unclean: bool):
-    grant = granted(TICKET, 7, 0.0, unclean_of(last("apt", Predecessor(ending, "them"), "me"), "me", None))
+@pytest.mark.parametrize(
+    ("ending", "is_unclean"), [(one, one in (LeaseOutcome.EXPIRED, LeaseOutcome.REVOKED)) for one in LeaseOutcome]
+)
+def test_a_grant_tells_of_a_holder_before_that_did_not_end_cleanly(ending: LeaseOutcome, is_unclean: bool):
+    grant = granted(TICKET, 7, 0.0, unclean_of(last("apt", PreviousLease(ending, "them"), "me"), "me", None))
     assert grant.unclean == (f"the lease of 'them' on 'apt' ended {ending.value}" if is_unclean else None)
-    assert unclean_of(last("apt", Predecessor(ending, "me"), "me"), "me", None) is None
+    assert unclean_of(last("apt", PreviousLease(ending, "me"), "me"), "me", None) is None
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ REFUSED = {
     "no_key": (GROUP.format("lock='redis://host/0'"), "LockedTaskGroup 'g': the URL names no key"),
     "unknown_setting": (GROUP.format("lock=URL + '?tll=5m'"), "LockedTaskGroup 'g': unknown setting 'tll' in the URL"),
     "memory": (GROUP.format("lock='memory:#apt'"), "LockedTaskGroup 'g': a memory: lock lives in one process"),
-    "no_duration": (GROUP.format("lock=URL, ttl='soon'"), "LockedTaskGroup 'g': ttl 'soon' is no duration"),
+    "no_duration": (GROUP.format("lock=URL, ttl='soon'"), "LockedTaskGroup 'g': ttl 'soon' is not a duration"),
     "short_ttl": (GROUP.format("lock=URL, ttl=89"), "LockedTaskGroup 'g': ttl is 89 s; with a keeper it must be at"),
     "short_in_url": (
         GROUP.format("lock=URL + '?ttl=1m'"),
@@ -76,7 +76,7 @@ REFUSED = {
     "bad_labels": (GROUP.format("lock=URL, labels={'a': 1}"), "LockedTaskGroup 'g': labels must map text to text"),
     "bad_key": (GROUP.format("key='a\\nb'"), "LockedTaskGroup 'g': the key 'a\\nb' has control or unprintable"),
     "unknown_word": (GROUP.format("lock=URL, tll=300"), "LockedTaskGroup 'g': unknown argument 'tll'; known are "),
-    "template": (GROUP.format("lock='gs://b/{{ ds'"), "'g': lock='gs://b/{{ ds' is no template that can be read"),
+    "template": (GROUP.format("lock='gs://b/{{ ds'"), "'g': lock='gs://b/{{ ds' is not a template that can be read"),
     "empty_group": (
         "    with LockedTaskGroup('g', lock=URL): pass\n",
         "'g': it has no task; put at least one into its",
@@ -129,7 +129,7 @@ REFUSED = {
     "task_locked": ("    @task.locked(ttl=3)\n    def a(): ...\n", "which lock? give lock="),
     "locked_template": (
         "    locked(lock='gs://b/{% x')(do('a'))\n",
-        "lock='gs://b/{% x' is no template that can be read",
+        "lock='gs://b/{% x' is not a template that can be read",
     ),
     "lock_words_of_a_task": (
         "    with LockedTaskGroup('g', lock=URL, acquire_args={'timeout': '5m', 'ttl': 90}): do('a')\n",
@@ -246,7 +246,7 @@ class Reading:
         self.bad = read(self.version, home, bad)
 
     def task(self, name: str) -> Any:
-        """Give a task by "dag:task"."""
+        """Return a task by "dag:task"."""
         dag_id, _, task_id = name.partition(":")
         return self.good["dags"][dag_id]["tasks"][task_id]
 
@@ -261,7 +261,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def said(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Reading:
-    """Give what one Airflow made of the files, which it reads once."""
+    """Return what one Airflow made of the files, which it reads once."""
     if request.param not in _READ:
         _READ[request.param] = Reading(request.param, tmp_path_factory.mktemp(f"parsed-{request.param}-"))
     return _READ[request.param]

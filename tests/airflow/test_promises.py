@@ -344,7 +344,7 @@ with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
 """
 
 
-def given_up(stage: Stage) -> dict[str, Any]:
+def clean_up_abandoned(stage: Stage) -> dict[str, Any]:
     """Mark a run failed while a body works and the keeper waits."""
     # where it may be left to expire, that is waited for
     ttl = "30s" if stage.airflow.version.name == "2.10" else "5m"
@@ -435,12 +435,12 @@ def mapped(stage: Stage) -> dict[str, Any]:
 
 # --- the tests --------------------------------------------------------------------------------------------------------
 
-EVERYWHERE = (unbegun, marked, crowd, cleared, slotless, given_up, retried, granted_twice)
+EVERYWHERE = (unbegun, marked, crowd, cleared, slotless, clean_up_abandoned, retried, granted_twice)
 NEWEST_ONLY = (unreleased, quick, reacquired, mapped)
 
 
 def played(airflow: Airflow) -> tuple[Callable[[Stage], Any], ...]:
-    """Give the scenes that are played on an Airflow, and what they need there."""
+    """Return the scenes that are played on an Airflow, and what they need there."""
     for pool, slots in (("narrow", 1), ("taken", 1), ("few", 4)):
         airflow.pool(pool, slots)
     return EVERYWHERE + (NEWEST_ONLY if airflow.version.name == NEWEST else ())
@@ -563,7 +563,7 @@ def test_a_failed_task_that_is_cleared_alone_takes_a_lease_for_itself_where_it_m
 
 
 def test_a_run_that_is_marked_failed_ends_failed_and_gives_the_lock_back(airflow: Airflow, scenes: Scenes) -> None:
-    seen = scenes.seen(given_up)
+    seen = scenes.seen(clean_up_abandoned)
     assert (seen["ended"], seen["keep"]) == ("failed", "failed")
     # 2.10 does not always run a teardown in a run that was marked failed: then the lock is left to expire
     if airflow.version.name != "2.10" or seen["release"] is not None:
@@ -574,7 +574,7 @@ def test_a_run_that_is_marked_failed_ends_failed_and_gives_the_lock_back(airflow
 @pytest.mark.usefixtures("newest")
 def test_a_lease_whose_release_failed_for_good_is_kept_no_longer(scenes: Scenes) -> None:
     seen = scenes.seen(unreleased)
-    # the work is done; that a teardown failed is no failure of the run to Airflow
+    # the work is done; that a teardown failed is not a failure of the run to Airflow
     assert seen["ended"] == "success"
     assert "publish.lock_release is failed, so nobody gives it back" in seen["said"]
 

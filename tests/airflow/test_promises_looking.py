@@ -163,7 +163,7 @@ with DAG(DAG_ID, schedule=None, start_date=datetime(2024, 1, 1)):
 
 
 def unclean(name: str) -> str:
-    """Give the pattern by which everybody is told of who died on the lock of a group."""
+    """Return the pattern by which everybody is told of who died on the lock of a group."""
     return f"the lease of 'who died' on '[^']*-{name}' ended EXPIRED: "
 
 
@@ -272,5 +272,5 @@ def test_a_group_whose_lock_is_a_key_of_a_connection_waits_for_its_timeout_and_t
 
 
 def played(airflow: Airflow) -> tuple[Callable[[Stage], Any], ...]:
-    """Give the scenes that are played on an Airflow."""
+    """Return the scenes that are played on an Airflow."""
     return (sensed, notified, refused) if airflow.version.name == NEWEST else ()

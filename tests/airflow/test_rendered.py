@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Give what one Airflow renders."""
+    """Return what one Airflow renders."""
     home = tmp_path_factory.mktemp(f"rendered-{request.param}-")
     done = subprocess.run(
         [str(Version(request.param).python), str(SCRIPT), str(home)],

@@ -34,7 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Give what one Airflow reads of every URL: what was meant, and what was read by each way to spell it."""
+    """Return what one Airflow reads of every URL: what was meant, and what was read by each way to spell it."""
     home = tmp_path_factory.mktemp(f"spelled-{request.param}-")
     done = subprocess.run(
         [str(Version(request.param).python), str(SCRIPT)],
@@ -67,7 +67,7 @@ def test_only_what_airflow_loses_is_refused_and_never_a_url_that_is_written_whol
     ours = [(url, way) for url, way, read in refusals(seen) if read["by"] == "lockstead"]
     assert [one for one in ours if one[1].partition(" (")[0] in WHOLE] == []
     assert [one for one in ours if not any(piece in one[0] for piece in LOST)] == []
-    # several ports are no URI to Airflow itself
+    # several ports are not URI to Airflow itself
     theirs = {url for url, _, read in refusals(seen) if read["by"] == "Airflow"}
     assert [url for url in theirs if url.count(":") < 3] == []
     assert len(theirs) < 10

@@ -86,7 +86,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 def connections(redis: RedisServer, postgres: PostgresServer, folder: Path) -> dict[str, str]:
-    """Give all connections of these tests, by id."""
+    """Return all connections of these tests, by id."""
     silent = free_port()
     at_redis: dict[str, Any] = {"host": "127.0.0.1", "port": redis.port, "extra": {"db": 3}}
     at_postgres: dict[str, Any] = {"host": "127.0.0.1", "port": postgres.port, "schema": "locks", "login": "worker"}
@@ -187,14 +187,14 @@ def with_google(version: Version, told: dict[str, str], tmp_path_factory: pytest
 
 
 def client_of(redis: RedisServer) -> Any:
-    """Give a client that may do everything."""
+    """Return a client that may do everything."""
     import redis as library
 
     return library.Redis(port=redis.port, password=SECRET)
 
 
 def is_usable(seen: dict[str, Any]) -> bool:
-    """Tell whether everybody got what the connection promises."""
+    """Return whether everybody got what the connection promises."""
     assert seen["tested"] == [True, "the store answers; 0 locks are held there"]
     assert seen["while_held"] == "the store answers; 1 lock is held there"
     assert seen["listed"] == ["apt"]

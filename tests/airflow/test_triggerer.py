@@ -80,13 +80,13 @@ def test_a_killed_triggerer_loses_neither_the_lease_that_it_keeps_nor_who_waits_
     assert lock.inspect() is None
 
 
-def renewed_since(lock: lockstead.Lock, old: lockstead.Holding | None) -> bool:
+def renewed_since(lock: lockstead.Lock, old: lockstead.LockInfo | None) -> bool:
     now = lock.inspect()
     return bool(now and old and (now.expires_epoch or 0.0) > (old.expires_epoch or 0.0))
 
 
 def owned(airflow: Airflow) -> list[int]:
-    """Give the triggerer in charge of each trigger of our DAG."""
+    """Return the triggerer in charge of each trigger of our DAG."""
     return [
         row[0]
         for row in airflow.asked(
@@ -151,5 +151,5 @@ def test_whoever_waits_without_a_triggerer_says_so_in_one_line(airflow: Airflow,
 
 
 def said_by(airflow: Airflow, run: Run, task_id: str) -> str:
-    """Give what a task said in the try that deferred: on a busy machine an earlier one may fail before it begins."""
+    """Return what a task said in the try that deferred: on a busy machine an earlier one may fail before it begins."""
     return airflow.task_log(run, task_id, attempt=airflow.reaches(run, task_id, "deferred").try_number)

@@ -38,7 +38,7 @@ def sleeper() -> psutil.Popen:
 
 
 def ends(process: psutil.Process, seconds: float = 20.0) -> bool:
-    """Tell whether a process ends; one that only waits to be reaped has."""
+    """Return whether a process ends; one that only waits to be reaped has."""
     ends_at = time.monotonic() + seconds
     while time.monotonic() < ends_at:
         try:

@@ -130,7 +130,7 @@ def test_release_never_begins_while_a_task_of_the_group_can_still_run(nodes: lis
 
 
 def _may_be_decided(node: Node, nodes: list[Node], undecided: dict[str, Node]) -> bool:
-    """Tell whether one task before it is over, or one instance of a mapped one may be."""
+    """Return whether one task before it is over, or one instance of a mapped one may be."""
     by_name = {one.task_id: one for one in nodes}
     return any(
         name not in undecided or (by_name[name].is_mapped and not by_name[name].upstream & set(undecided))

@@ -38,7 +38,7 @@ sys.stdin.read()
 """
 
 EXECS = 'exec /bin/sh -c "$0" "$0"'
-"""A script that becomes itself for ever: a twentieth of its time it is amid an exec, and shows no environment."""
+"""A script that becomes itself forever: a twentieth of its time it is amid an exec, and shows no environment."""
 
 LOG = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ def test_a_registration_that_somebody_wrote_into_the_store_ends_nobody(body: Bod
         lock = lockstead.Lock(f"sqlite:///{tmp_path}/locks.db#apt", ttl=600, labels={LABEL: label})
         ticket = str(lock.acquire().detach())
         member = lock.attach(ticket)
-        assert not wait_for(lock, ticket, whose=lambda _owner: True, limit=0.1, log=LOG)
+        assert not wait_for(lock, ticket, owner_filter=lambda _owner: True, limit=0.1, log=LOG)
         assert lock.members(ticket)
         member.release()
         lock.release(ticket)
@@ -207,11 +207,11 @@ def test_a_wait_for_members_ends_with_the_death_of_the_last_of_them(body: Body, 
     lock = lockstead.Lock(f"sqlite:///{tmp_path}/locks.db#apt", ttl=600, labels={LABEL: body.label})
     ticket = str(lock.acquire().detach())
     member = lock.attach(ticket)  # as if the body had registered
-    assert not wait_for(lock, ticket, whose=lambda _owner: True, limit=0.1, log=LOG)
+    assert not wait_for(lock, ticket, owner_filter=lambda _owner: True, limit=0.1, log=LOG)
     body.kill()
-    assert wait_for(lock, ticket, whose=lambda owner: owner == "another", limit=0.0, log=LOG)
+    assert wait_for(lock, ticket, owner_filter=lambda owner: owner == "another", limit=0.0, log=LOG)
     assert lock.members(ticket)
-    assert wait_for(lock, ticket, whose=lambda _owner: True, limit=60.0, log=LOG)
+    assert wait_for(lock, ticket, owner_filter=lambda _owner: True, limit=60.0, log=LOG)
     assert lock.members(ticket) == []
     member.release()
     assert MARK not in os.environ

@@ -1,4 +1,4 @@
-"""Decides what the triggers do for the tests of `triggers`: run by an Airflow's Python, with no Airflow around.
+"""What the triggers do for the tests of `triggers`: run by an Airflow's Python, with no Airflow around.
 
     python waiters.py SCENARIO LOCK_URL
 

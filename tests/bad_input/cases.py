@@ -58,7 +58,7 @@ NAMING = [
     Case("empty key", ValueError, NO_KEY, plain("sqlite:////tmp/locks.db#")),
     Case("no bucket", ValueError, BUCKET, plain("gs:///apt")),
     Case("credentials in a bucket's URL", ValueError, BUCKET, plain("gs://me:s3cret@b/locks/apt")),
-    Case("odd bucket", ValueError, "… is no name of a bucket", plain("gs://b!/locks/apt")),
+    Case("odd bucket", ValueError, "… is not a name of a bucket", plain("gs://b!/locks/apt")),
     Case(
         "reserved prefix",
         ValueError,
@@ -159,8 +159,8 @@ SETTINGS = [
     relation("back-off the wrong way round", "backoff_min=9", BACKOFF),
     relation("back-off of nothing", "backoff_min=0", BACKOFF),
     relation("long lock-delay", "lock_delay=61", "lock_delay is … s; it may be at most 60 s"),
-    relation("short assumption", "assume_ttl=0.1", "assume_ttl is … s; it must be at least 1 s"),
-    relation("no duration", "ttl=soon", "… is no duration; write seconds, '5m', '1h30m' or ISO 8601 ('PT5M')"),
+    relation("short assumption", "foreign_ttl=0.1", "foreign_ttl is … s; it must be at least 1 s"),
+    relation("no duration", "ttl=soon", "… is not a duration; write seconds, '5m', '1h30m' or ISO 8601 ('PT5M')"),
     relation("negative duration", "ttl=-3", "… must be a finite duration of at least 0, not …"),
     relation("endless duration", "ttl=inf", "… must be a finite duration of at least 0, not …"),
     relation("age-long duration", "ttl=1e10", "… must be at most 100 years, not …"),
@@ -169,7 +169,7 @@ SETTINGS = [
     relation("neither true nor false", "backtrace=maybe", "… must be true or false, not …"),
     relation("blank text", "owner=%20", "… must be printable text, not …"),
     relation("text with a line break", "purpose=a%0ab", "… must be printable text, not …"),
-    relation("labels that are no JSON", "labels=a", "labels must be a JSON object, not …"),
+    relation("labels that are not JSON", "labels=a", "labels must be a JSON object, not …"),
     relation("labels of numbers", 'labels=%7B"a":1%7D', "labels must map text to text", TypeError),
 ]
 
@@ -231,7 +231,7 @@ def failing(status: int) -> Callable[[World, GcsServer], object]:
     return lambda _world, server: server.faults.inject("fail", kind="*", status=status, times=None)
 
 
-ADDRESS = "STORAGE_EMULATOR_HOST is no address; write 'http://127.0.0.1:PORT', or unset it"
+ADDRESS = "STORAGE_EMULATOR_HOST is not an address; write 'http://127.0.0.1:PORT', or unset it"
 EXTRA = "the gs: store needs its client libraries: pip install google-cloud-storage 'httpcore[asyncio]'"
 KEPT = (
     "Replace is forbidden in …: …; locks are deleted and written anew: use a bucket without retention policy and holds"
@@ -282,7 +282,7 @@ BUCKETS = [
         stopped,
         STORE,
     ),
-    Case("emulator is no address", StoreRefused, ADDRESS, variable("STORAGE_EMULATOR_HOST", "http://"), STORE),
+    Case("emulator is not an address", StoreRefused, ADDRESS, variable("STORAGE_EMULATOR_HOST", "http://"), STORE),
     Case("emulator is a sentence", StoreRefused, ADDRESS, variable("STORAGE_EMULATOR_HOST", "not set yet"), STORE),
     Case("emulator of another kind", StoreRefused, ADDRESS, variable("STORAGE_EMULATOR_HOST", "ftp://host"), STORE),
     Case("emulator without a port", StoreRefused, ADDRESS, variable("STORAGE_EMULATOR_HOST", "host:port"), STORE),
@@ -303,7 +303,7 @@ BUCKETS = [
         STORE,
     ),
     Case("credentials are not there", StoreRefused, FILE_OF_CREDENTIALS, credentials_file(None), STORE),
-    Case("credentials are no JSON", StoreRefused, FILE_OF_CREDENTIALS, credentials_file("s3cret"), STORE),
+    Case("credentials are not JSON", StoreRefused, FILE_OF_CREDENTIALS, credentials_file("s3cret"), STORE),
     Case("credentials of no kind", StoreRefused, FILE_OF_CREDENTIALS, credentials_file('{"type": "s3cret"}'), STORE),
 ]
 

@@ -19,7 +19,7 @@ SHELL = [case for case in CASES if case.code is not None and case not in SETTING
 
 
 def told(case: Case, error: BaseException, url: str) -> str:
-    """Give the message, once everything that holds for each of them was looked at."""
+    """Return the message, once everything that holds for each of them was looked at."""
     line = str(error)
     assert type(error) is case.kind, repr(error)
     assert pattern(case.says).fullmatch(line), f"{line!r} is not {case.says!r}"

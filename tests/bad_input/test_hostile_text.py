@@ -10,14 +10,14 @@ import pytest
 import lockstead
 from airflow_lockstead import grants
 from dagster_lockstead import words as dagster_words
-from lockstead import Client, Ending, NotAcquired
+from lockstead import Client, LeaseOutcome, NotAcquired
 from lockstead.cli.showing import details, entry_row, facts, headline, lock_row
 from lockstead.protocol.commands import Create
 from lockstead.protocol.members import MEMBERS_MAX
 from lockstead.reading import EPOCH_MAX, clean, clean_lines
 from lockstead.stores.memory import MemoryStore
 from lockstead.unclean import Unclean, origin
-from lockstead.values import LeaseTicket, Name, Predecessor, Space
+from lockstead.values import LeaseTicket, Name, PreviousLease, Space
 from prefect_lockstead import words as prefect_words
 from tests.runtime.faulty import quiet
 
@@ -34,7 +34,7 @@ def client_with(*records: tuple[Name, dict[str, str]]) -> Client:
 
 
 def everything_said(held: Any) -> list[str]:
-    """Give every line that any part of the project makes of who holds a lock."""
+    """Return every line that any part of the project makes of who holds a lock."""
     return [
         grants.waiting("apt", held),
         prefect_words.waiting_for("apt", held),
@@ -84,7 +84,7 @@ def test_h24_a_record_larger_than_any_of_ours_is_damaged_and_can_be_removed() ->
         lock = client.lock("apt", ttl=60)
         with pytest.raises(lockstead.StoreRefused, match="larger than 64 KiB; break it with now=True"):
             lock.try_acquire()
-        assert "larger than 64 KiB" in str(client.list()[0].problem)
+        assert "larger than 64 KiB" in str(client.list()[0].decode_error)
         assert lock.break_lease(reason="in the way", by="ops", now=True) is not None
         lock.acquire(timeout=1).release()
 
@@ -116,12 +116,12 @@ def test_text_of_a_record_is_cleaned_once_before_anything_is_made_of_it() -> Non
         held, odd = sorted(client.list(), key=lambda one: one.key)
         assert "\ufffd" in str(held.purpose)
         texts = [held.owner, held.holder, held.purpose, held.progress, held.where, held.host, held.revoked_by]
-        texts += [held.revoked_because, *held.labels, *held.labels.values(), *(held.backtrace or "").split("\n")]
+        texts += [held.revoke_reason, *held.labels, *held.labels.values(), *(held.backtrace or "").split("\n")]
         assert not [text for text in texts if text is None or set(text) & set(OBEYED)]
         assert not [line for line in everything_said(held) if set(line) & set(OBEYED)]
-        # a name that is no key: nobody can hold it, and it is shown as what it is
+        # a name that is not a key: nobody can hold it, and it is shown as what it is
         assert odd.key == "k\ufffd[31m evil"
-        assert "unprintable" in str(odd.problem)
+        assert "unprintable" in str(odd.decode_error)
         with pytest.raises(NotAcquired) as refused:
             client.lock("apt", ttl=60).acquire(timeout=0)
         assert not set(str(refused.value)) & set(OBEYED)
@@ -144,7 +144,7 @@ BAD_ENTRIES: list[dict[str, str]] = [
     {**BROKEN, "at": "1e300"},
     {**BROKEN, "at": "nan"},
     {**BROKEN, "reason": HOSTILE, "by": HOSTILE},
-    {"v": "1", "damage": "its fields are no map of text"},
+    {"v": "1", "damage": "its fields are not map of text"},
     {},
 ]
 
@@ -170,10 +170,10 @@ def entry_of(reason: str) -> Any:
 
 @pytest.mark.parametrize("owner", ["x", "", "it's", 'say "x"', 'it\'s "x"', "a\\b", "\\'", "a' on 'apt' ended CLEAN"])
 def test_who_was_refused_for_somebody_says_for_whom(owner: str) -> None:
-    said = str(Unclean("apt", owner, Ending.EXPIRED))
-    last = Unclean("apt", "me", Ending.REVOKED)
-    found = origin(last, Predecessor(Ending.REVOKED, "me", "me/1"), [entry_of(said)])
-    assert found == Unclean("apt", owner, Ending.EXPIRED)
+    said = str(Unclean("apt", owner, LeaseOutcome.EXPIRED))
+    last = Unclean("apt", "me", LeaseOutcome.REVOKED)
+    found = origin(last, PreviousLease(LeaseOutcome.REVOKED, "me", "me/1"), [entry_of(said)])
+    assert found == Unclean("apt", owner, LeaseOutcome.EXPIRED)
 
 
 @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ def test_who_was_refused_for_somebody_says_for_whom(owner: str) -> None:
     ["-" * 100_000 + "1", "(" * 150 + "'x'" + ")" * 150, "[" * 9000, "1" + "+1" * 9000, "b'x'", "'x' 'y'"],
 )
 def test_a_reason_is_never_evaluated(owner: str) -> None:
-    last = Unclean("apt", "me", Ending.REVOKED)
+    last = Unclean("apt", "me", LeaseOutcome.REVOKED)
     entry = entry_of(f"the lease of {owner} on 'apt' ended EXPIRED")
-    assert origin(last, Predecessor(Ending.REVOKED, "me", "me/1"), [entry]) == last
+    assert origin(last, PreviousLease(LeaseOutcome.REVOKED, "me", "me/1"), [entry]) == last
 
 
 # --- tickets ---------------------------------------------------------------------------------------------------------

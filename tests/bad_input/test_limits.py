@@ -149,7 +149,7 @@ NEST: Final = {"redis": b"*1\r\n", "redlock": b"*1\r\n"}
 """What an answer may hold another answer by."""
 
 
-class Holding:
+class LockInfo:
     """A server that holds on to whoever connects, in one of the ways of `WAYS`. taken: bytes, by connection."""
 
     def __init__(self, store: str, way: str, *, greets: bool) -> None:
@@ -226,15 +226,15 @@ class Holding:
             thread.join(FOREVER)
 
 
-WAYS: Final[dict[str, Callable[[Holding, socket.socket], None]]] = {
-    "sends a byte now and then": Holding.drips,
-    "sends its head line by line": Holding.drips_a_head,
-    "sends without end": Holding.floods,
-    "sends a head without end": Holding.floods_a_head,
-    "nests answers without end": Holding.nests,
-    "announces a giant": Holding.announces_a_giant,
-    "says nothing": Holding.says_nothing,
-    "closes within its answer": Holding.closes,
+WAYS: Final[dict[str, Callable[[LockInfo, socket.socket], None]]] = {
+    "sends a byte now and then": LockInfo.drips,
+    "sends its head line by line": LockInfo.drips_a_head,
+    "sends without end": LockInfo.floods,
+    "sends a head without end": LockInfo.floods_a_head,
+    "nests answers without end": LockInfo.nests,
+    "announces a giant": LockInfo.announces_a_giant,
+    "says nothing": LockInfo.says_nothing,
+    "closes within its answer": LockInfo.closes,
 }
 MEETINGS: Final = [
     pytest.param(store, way, greets, id=f"{store} {way}{', when asked' if greets else ''}")
@@ -248,8 +248,8 @@ MEETINGS: Final = [
 
 
 @pytest.fixture
-def holding(store: str, way: str, greets: bool, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holding]:
-    server = Holding(store, way, greets=greets)
+def holding(store: str, way: str, greets: bool, monkeypatch: pytest.MonkeyPatch) -> Iterator[LockInfo]:
+    server = LockInfo(store, way, greets=greets)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.port}")
     yield server
     server.close()
@@ -263,7 +263,7 @@ def settings() -> dict[str, float]:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("store", "way", "greets"), MEETINGS)
 def test_h22_acquire_ends_in_time_and_in_bounded_memory_whatever_a_server_does(
-    store: str, way: str, greets: bool, holding: Holding
+    store: str, way: str, greets: bool, holding: LockInfo
 ) -> None:
     with lockstead.connect(STORES[store].format(port=holding.port)) as client:
         lock = client.lock("apt", **settings())  # type: ignore[arg-type]
@@ -282,7 +282,7 @@ AWAITING: Final = [one for one in MEETINGS if one.values[0] in ("gs", "redis", "
 
 @pytest.mark.parametrize(("store", "way", "greets"), AWAITING)
 def test_h22_an_awaiting_request_ends_in_time_and_in_bounded_memory_whatever_a_server_does(
-    store: str, way: str, greets: bool, holding: Holding
+    store: str, way: str, greets: bool, holding: LockInfo
 ) -> None:
     for library in ("anyio", "httpcore", "redis.asyncio"):
         importlib.import_module(library)  # once for each process, and no time of a request

@@ -204,5 +204,5 @@ def test_a_file_that_this_user_may_not_write_is_refused(world: World, closed: st
 
 
 def as_an_ordinary_user() -> list[str]:
-    """Give what goes before a command, so that the modes of files hold for it: an almighty one gives up its might."""
+    """Return what goes before a command, so that the modes of files hold for it: an almighty one gives up its might."""
     return ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []

@@ -55,7 +55,7 @@ def opened(world: World, where: str) -> str:
 
 
 def ticket_of(url: str, there: Snapshot) -> LeaseTicket:
-    """Give a ticket that names what stands there as exactly as a ticket can."""
+    """Return a ticket that names what stands there as exactly as a ticket can."""
     with lockstead.connect(url, listener=quiet) as client:
         store = client._engine.store.url
     return LeaseTicket(store, "apt", there.fields.get("identity", "x/1"), there.incarnation, 60.0)
@@ -74,8 +74,8 @@ def test_h24_every_call_refuses_it_and_leaves_it_byte_for_byte(world: World, kin
         # a listing shows it among the others, and that it cannot be read
         shown = {one.key: one for one in client.list()}
         assert set(shown) == {"apt", "theirs"}
-        assert "the record of 'apt'" in str(shown["apt"].problem)
-        assert shown["theirs"].problem is None
+        assert "the record of 'apt'" in str(shown["apt"].decode_error)
+        assert shown["theirs"].decode_error is None
 
     async def use() -> None:
         async with await lockstead.connect_async(url, listener=quiet) as awaiting:
@@ -165,7 +165,7 @@ SOUND = encode(
 
 
 def refusal(ask: Callable[[], Any]) -> str | None:
-    """Give the line of a refusal; None if it was none. A grant is a fault, and so is any other error."""
+    """Return the line of a refusal; None if it was none. A grant is a fault, and so is any other error."""
     try:
         answer = ask()
     except StoreRefused as refused:

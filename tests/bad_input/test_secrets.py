@@ -19,7 +19,7 @@ FAILURES = (400, 401, 403, 404, 405, 412, 429, 500, 503)
 
 
 def whole(error: BaseException) -> str:
-    """Give all that a traceback shows."""
+    """Return all that a traceback shows."""
     return "".join(traceback.format_exception(error))
 
 
@@ -91,7 +91,7 @@ def test_h22_a_password_in_a_url_is_refused_and_never_shown(url: str, world: Wor
     ):
         with pytest.raises(ValueError) as raised:
             ask()
-        # what Python itself prints of the lines above is no concern of the library
+        # what Python itself prints of the lines above is not a concern of the library
         said = "".join(traceback.format_exception(raised.value, limit=0))
         assert SECRET not in said
     code, out, err = world.run(url)

@@ -87,7 +87,7 @@ def asked(url: str, limit: float = 3.0) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """Give the line of a store's error, once everything that holds for each of them was looked at."""
+    """Return the line of a store's error, once everything that holds for each of them was looked at."""
     said = str(error)
     assert "\n" not in said
     assert len(said) < LONGEST * (3 if "masters" in said else 1), said

@@ -54,7 +54,7 @@ class World:
         return f"gs://b/{quote(self.slug)}"
 
     def file(self) -> str:
-        """Give the URL of a file in which somebody else holds a lock."""
+        """Return the URL of a file in which somebody else holds a lock."""
         if not self.path.exists():
             self._hold_theirs(self.sqlite)
         return self.sqlite
@@ -82,7 +82,7 @@ class World:
             store.close()
 
     def kept(self) -> dict[str, object]:
-        """Give every byte that is kept in the stores there are."""
+        """Return every byte that is kept in the stores there are."""
         kept: dict[str, object] = {}
         if self.server is not None:
             for name, one in self.server.objects("b").items():

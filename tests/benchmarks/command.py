@@ -1,4 +1,4 @@
-"""Decides how a benchmark is called, where it works, how its one table is printed. Must not know what is measured."""
+"""How a benchmark is called, where it works, how its one table is printed. Must not know what is measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Measure = Callable[[argparse.Namespace, Path, Callable[[str], None]], Iterable[R
 
 
 def parser(target: str, description: str | None) -> argparse.ArgumentParser:
-    """Give what reads the arguments of `make TARGET`; a benchmark adds its own."""
+    """Return what reads the arguments of `make TARGET`; a benchmark adds its own."""
     made = argparse.ArgumentParser(prog=f"make {target}", description=description)
     made.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     return made

@@ -56,7 +56,7 @@ def waiters(size: Size) -> Iterator[Row]:
 
 
 def asked(http: httpx.Client, url: str, kind: str) -> list[float]:
-    """Give when the server was asked for something of a kind, seconds."""
+    """Return when the server was asked for something of a kind, seconds."""
     return [line["at"] for line in http.get(f"{url}/_requests").json()["requests"] if line["kind"] == kind]
 
 
@@ -69,7 +69,7 @@ def _wait(lock: lockstead.Lock) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptLease:
     """What keeping leases took. seconds is how long they were kept, cpu_seconds what the process worked meanwhile."""
 
     leases: int
@@ -84,7 +84,7 @@ def leases(size: Size) -> Iterator[Row]:
     """Keep leases in a process of their own, for two whole rounds of renewals."""
     command = [sys.executable, "-m", "tests.benchmarks.crowds", str(size.leases), str(size.keeping)]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=size.keeping + 300)
-    kept = Kept(**json.loads(said.stdout))
+    kept = KeptLease(**json.loads(said.stdout))
     what = f"{kept.leases:,} leases in one process, ttl 300 s, memory store"
     share = 100 * kept.cpu_seconds / kept.seconds
     yield Row(f"{what}: {kept.renewals:,} renewals in {kept.seconds:.0f} s", share, "% of a core", 5)
@@ -92,7 +92,7 @@ def leases(size: Size) -> Iterator[Row]:
     yield Row(f"{what}: resident memory of each, its name, settings and record included", memory, "KiB", 6)
 
 
-def keep(count: int, seconds: float) -> Kept:
+def keep(count: int, seconds: float) -> KeptLease:
     """Keep so many leases for so many seconds."""
     renewals = 0
 
@@ -111,7 +111,7 @@ def keep(count: int, seconds: float) -> Kept:
         lasted = time.monotonic() - began
         if not all(lease.is_held for lease in kept):
             raise RuntimeError("a lease was lost")
-        return Kept(count, each, (resident_bytes() - before) / count, lasted, worked, renewals)
+        return KeptLease(count, each, (resident_bytes() - before) / count, lasted, worked, renewals)
 
 
 if __name__ == "__main__":

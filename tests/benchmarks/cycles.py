@@ -26,7 +26,7 @@ def silent(_event: object) -> None:
 
 
 def cycle(lock: lockstead.Lock) -> Callable[[], None]:
-    """Give one uncontended acquire and release."""
+    """Return one uncontended acquire and release."""
 
     def once() -> None:
         lease = lock.try_acquire()
@@ -74,7 +74,7 @@ def sqlite(size: Size) -> Iterator[Row]:
 
 @contextmanager
 def two_transactions(path: Path) -> Iterator[Work]:
-    """Give the two transactions of a cycle: one that inserts, one that deletes."""
+    """Return the two transactions of a cycle: one that inserts, one that deletes."""
     raw = sqlite3.connect(path, isolation_level=None)
     raw.execute("PRAGMA journal_mode=WAL")
     raw.execute("PRAGMA synchronous=NORMAL")
@@ -140,7 +140,7 @@ RECORD = {
 
 
 def two_requests(http: httpx.Client, url: str) -> Work:
-    """Give the two requests of a cycle as anybody would send them: insert a record of that size, delete it."""
+    """Return the two requests of a cycle as anybody would send them: insert a record of that size, delete it."""
 
     def once() -> None:
         made = http.post(url + INSERT, headers=INSERT_HEADERS, content=INSERT_BODY).raise_for_status()
@@ -150,7 +150,7 @@ def two_requests(http: httpx.Client, url: str) -> Work:
 
 
 def two_sendings(transport: httpx.HTTPTransport, url: str) -> Work:
-    """Give the same two requests with the least that can be around them, as the `gs:` store sends them."""
+    """Return the same two requests with the least that can be around them, as the `gs:` store sends them."""
     base = httpx.URL(url)
 
     def send(method: str, target: str, headers: dict[str, str], content: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Decides how a figure is taken, against what, and how the one table of `make bench` looks. Must not know any store.
+"""How a figure is taken, against what, and how the one table of `make bench` looks. Must not know any store.
 
 Ours and theirs are measured in turn, in rounds, after one that does not count; the order changes with every round. So a
 machine that gets slower or busier does so for both, and the ratio of a round means something even when the times do
@@ -100,7 +100,7 @@ class Row:
 
 
 def middle(work: Work, times: int) -> float:
-    """Give the median of the seconds that single calls take: who is interrupted now and then does not show it."""
+    """Return the median of the seconds that single calls take: who is interrupted now and then does not show it."""
     taken = []
     for _ in range(times):
         began = time.perf_counter()
@@ -131,7 +131,7 @@ def paired(mine: list[float], other: list[float]) -> Pair:
 
 
 def alone(work: Work, size: Size) -> float:
-    """Give the median over the rounds of the seconds per call."""
+    """Return the median over the rounds of the seconds per call."""
     middle(work, size.times)
     return statistics.median(middle(work, size.times) for _ in range(size.rounds))
 

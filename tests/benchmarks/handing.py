@@ -30,7 +30,7 @@ class Other:
         self._hear()
 
     def handed_over(self, settled: tuple[float, float] = SETTLED) -> float:
-        """Give the seconds that one hand-over took. The other has been waiting for some time when it begins."""
+        """Return the seconds that one hand-over took. The other has been waiting for some time when it begins."""
         release = self._acquire()
         self._say("wait")
         self._hear()

@@ -42,7 +42,7 @@ class Keeping:
         return said
 
     def renewals(self) -> int:
-        """Give how many there were until now."""
+        """Return how many there were until now."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()

@@ -8,6 +8,6 @@ from pathlib import Path
 
 
 def resident_bytes() -> int:
-    """Give what is resident once there is no garbage."""
+    """Return what is resident once there is no garbage."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()

@@ -30,12 +30,12 @@ SETTINGS = Settings()
 
 
 def cost(requests: Mapping[str, float]) -> float:
-    """Give the price of so many requests of each kind, dollars."""
+    """Return the price of so many requests of each kind, dollars."""
     return sum(PRICES[kind] * count for kind, count in requests.items())
 
 
 def mean_pause(settings: Settings = SETTINGS, draws: int = 1_000_000) -> float:
-    """Give the mean time between two looks of a waiter, seconds: each is drawn from up to three times the last."""
+    """Return the mean time between two looks of a waiter, seconds: each is drawn from up to three times the last."""
     dice = random.Random(7)
     longest, total = settings.backoff_min, 0.0
     for _ in range(draws):
@@ -46,12 +46,12 @@ def mean_pause(settings: Settings = SETTINGS, draws: int = 1_000_000) -> float:
 
 
 def renewals(duration: float, settings: Settings = SETTINGS) -> float:
-    """Give how often a lease is renewed in a time: each renewal comes up to a tenth early."""
+    """Return how often a lease is renewed in a time: each renewal comes up to a tenth early."""
     return duration / (settings.renew_every * (1 - JITTER / 2))
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
-    """Give what, how many requests, dollars."""
+    """Return what, how many requests, dollars."""
     million = {kind: count * 1e6 for kind, count in CYCLE.items()}
     yield "1,000,000 uncontended cycles", "1,000,000 inserts (A), as many deletes (free)", _dollars(cost(million))
     drawn = {kind: count * 1e6 for kind, count in TOKEN.items()}

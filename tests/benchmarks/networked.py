@@ -186,7 +186,7 @@ def _beside(
     unit: str,
     absent: Mapping[str, str],
 ) -> Iterator[Row]:
-    """Give the rows of ours beside each of the others, and those of goals that need nobody else."""
+    """Return the rows of ours beside each of the others, and those of goals that need nobody else."""
     scale = {"µs": 1e6, "ms": 1e3}[unit]
     mine = taken[OURS]
     ours = statistics.median(mine.values()) * scale
@@ -280,7 +280,7 @@ def handed_over_in_turn(others: Mapping[str, Other], rounds: int) -> Taken:
 
 
 def late(seconds: Iterable[float]) -> float:
-    """Give what one in a hundred exceeds; the greatest where there are fewer."""
+    """Return what one in a hundred exceeds; the greatest where there are fewer."""
     ordered = sorted(seconds)
     return ordered[-1 - len(ordered) // 100]
 

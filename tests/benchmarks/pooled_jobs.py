@@ -31,7 +31,7 @@ BODY: Final = 0.05
 
 
 def name_of(context: Any) -> str:
-    """Give the name in the tags of the context's run."""
+    """Return the name in the tags of the context's run."""
     return str(context.run.tags[NAME])
 
 
@@ -70,7 +70,7 @@ def work(context: Any) -> None:
 
 
 def _op(kind: str, body: Callable[[Any], None]) -> Any:
-    """Give an op that does this in the section of its run's name; Dagster's pool has the name of the body."""
+    """Return an op that does this in the section of its run's name; Dagster's pool has the name of the body."""
 
     def done(context) -> None:  # type: ignore[no-untyped-def]
         body(context)
@@ -117,7 +117,7 @@ def cycles(context, redis: LockResource, sqlite: LockResource) -> None:  # type:
 
 
 def _seconds(section: Callable[[], float]) -> float:
-    """Give the seconds that a section takes, but for its body's."""
+    """Return the seconds that a section takes, but for its body's."""
     began = time.perf_counter()
     body = section()
     return time.perf_counter() - began - body

@@ -77,7 +77,7 @@ class Site:
         return self.dagster.launch(job, tags=named)
 
     def noted(self, name: str, what: str, run: str = "") -> list[dict[str, Any]]:
-        """Give what was noted until now."""
+        """Return what was noted until now."""
         return [one for one in lines(self._notes / name) if one["what"] == what and run in ("", one["run"])]
 
     def until(self, condition: Callable[[], object], otherwise: str) -> None:
@@ -176,7 +176,7 @@ def crowded(here: Site, size: Size, crowd: Callable[[str, str], None], word: str
 
 
 def stays(entered: Sequence[Mapping[str, Any]], left: Sequence[Mapping[str, Any]]) -> list[Stay]:
-    """Give the stays of a crowd in which all had been waiting from the beginning, in the order of entering."""
+    """Return the stays of a crowd in which all had been waiting from the beginning, in the order of entering."""
     ends = {one["who"]: one["at"] for one in left}
     found = [Stay(one["who"], 0.0, one["at"], ends.get(one["who"])) for one in entered]
     return sorted(found, key=lambda stay: stay.began)
@@ -219,7 +219,7 @@ class Recovery:
 
 
 def overlap(entered: float, ticks: Sequence[float]) -> float:
-    """Give the seconds for which the one before worked on after the next had entered."""
+    """Return the seconds for which the one before worked on after the next had entered."""
     return max(0.0, max(ticks) - entered)
 
 

@@ -29,7 +29,7 @@ FOR_EVER: Final = 3600.0
 
 
 def section(kind: str, place: str, body: Callable[[], None]) -> Callable[[], None]:
-    """Give the body under a limit of Prefect's, of this name, or under a lock of ours, of this URL."""
+    """Return the body under a limit of Prefect's, of this name, or under a lock of ours, of this URL."""
     if kind != THEIRS:
         return locked(place, ttl=LEASE)(body)
 
@@ -137,7 +137,7 @@ def stay(notes: str, kind: str, place: str, hold: float, times: int) -> None:
 
 
 def hold(notes: str, kind: str, places: Sequence[str], apart: float) -> None:
-    """Enter several sections, some seconds apart, and stay for ever."""
+    """Enter several sections, some seconds apart, and stay forever."""
     stays = Stays(notes, kind, FOR_EVER, 1, len(places))
     with ThreadPoolExecutor(len(places)) as threads:
         for number, place in enumerate(places):

@@ -1,4 +1,4 @@
-"""Decides what `make bench-prefect` runs on: a Prefect server, stores for ours, and processes that run flows.
+"""What `make bench-prefect` runs on: a Prefect server, stores for ours, and processes that run flows.
 
 Must not know what is measured.
 """

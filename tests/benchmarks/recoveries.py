@@ -1,4 +1,4 @@
-"""Decides how it is measured what becomes of a section whose holder is killed; ours and theirs at the same time.
+"""How it is measured what becomes of a section whose holder is killed; ours and theirs at the same time.
 
 The minutes are waited for by all at once: those that nothing else happens to, and those whose servers, too, are killed
 and started again. Must not know how a section is kept.
@@ -121,6 +121,6 @@ def beside(what: str, kinds: Sequence[str], found: Sequence[Found], there: str) 
 
 
 def _whole(found: Found) -> list[float]:
-    """Give all of them, or none if one is missing."""
+    """Return all of them, or none if one is missing."""
     seconds = [one for one in found if one is not None]
     return seconds if len(seconds) == len(found) else []

@@ -39,7 +39,7 @@ class RedisServer(Server):
     """Redis that keeps nothing on disk."""
 
     def command(self) -> Sequence[str]:
-        """Give the command line."""
+        """Return the command line."""
         where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory)]
         return [needed("redis-server"), *where, "--save", "", "--appendonly", "no"]
 
@@ -52,7 +52,7 @@ class EtcdServer(Server):
         self.peer_port = free_port()
 
     def command(self) -> Sequence[str]:
-        """Give the command line."""
+        """Return the command line."""
         clients, peers = f"http://{self.address}", f"http://127.0.0.1:{self.peer_port}"
         return [
             *(needed("etcd"), "--data-dir", str(self.directory / "data"), "--initial-cluster", f"default={peers}"),
@@ -67,7 +67,7 @@ class EtcdServer(Server):
         return "--unsafe-no-fsync" in told.stdout + told.stderr
 
     def is_ready(self) -> bool:
-        """Tell whether it has a leader."""
+        """Return whether it has a leader."""
         try:
             with urllib.request.urlopen(f"http://{self.address}/health", timeout=1) as answer:
                 return b'"true"' in answer.read()
@@ -88,12 +88,12 @@ class PostgresServer(Server):
         return super().start()
 
     def command(self) -> Sequence[str]:
-        """Give the command line."""
+        """Return the command line."""
         where = ["-D", "data", "-p", str(self.port), "-k", "", "-c", "listen_addresses=127.0.0.1"]
         return [*_as_postgres(), needed("postgres", *_places()), *where, "-c", "fsync=off", "-c", "autovacuum=off"]
 
     def is_ready(self) -> bool:
-        """Tell whether it takes connections."""
+        """Return whether it takes connections."""
         import psycopg
 
         try:

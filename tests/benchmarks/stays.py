@@ -1,4 +1,4 @@
-"""Decides what is read from the notes of who stayed in a section: hand-overs and waits; and what both sides go by.
+"""What is read from the notes of who stayed in a section: hand-overs and waits; and what both sides go by.
 
 Must not know how a section is kept, nor start anything.
 """
@@ -38,13 +38,13 @@ class Stay:
 
 
 def lines(notes: Path) -> list[dict[str, Any]]:
-    """Give what was noted until now."""
+    """Return what was noted until now."""
     text = notes.read_text("utf-8") if notes.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def stays(noted: Sequence[dict[str, Any]]) -> list[Stay]:
-    """Give the stays in the order of entering. Who asked again after a failure has waited from the first time on."""
+    """Return the stays in the order of entering. Who asked again after a failure has waited from the first time on."""
     at: dict[tuple[Any, ...], float] = {}
     for line in noted:
         at.setdefault((line["what"], line["who"], line["place"], line["left"]), line["at"])
@@ -57,7 +57,7 @@ def stays(noted: Sequence[dict[str, Any]]) -> list[Stay]:
 
 
 def hand_overs(found: Sequence[Stay]) -> list[float]:
-    """Give the seconds from each end to the next beginning, where the next one had been waiting.
+    """Return the seconds from each end to the next beginning, where the next one had been waiting.
 
     RuntimeError if two were in the section at once: then nothing that was measured counts.
     """
@@ -71,7 +71,7 @@ def hand_overs(found: Sequence[Stay]) -> list[float]:
 
 
 def longest_wait(found: Sequence[Stay], hold: float) -> float:
-    """Give how many holds the one waited who waited longest."""
+    """Return how many holds the one waited who waited longest."""
     return max(stay.waited for stay in found) / hold
 
 
@@ -85,7 +85,7 @@ def by_rounds(mine: Sequence[Sequence[float]], other: Sequence[Sequence[float]])
 
 
 def recoveries(noted: Sequence[dict[str, Any]], places: Sequence[str], since: float) -> list[float | None]:
-    """Give for each section the seconds from a moment until it was entered for the second time; None: it was not."""
+    """Return for each section the seconds from a moment until it was entered for the second time; None: it was not."""
     entered = {
         place: [line["at"] for line in noted if (line["what"], line["place"]) == ("enters", place)] for place in places
     }

@@ -71,16 +71,16 @@ class Run:
         return self.process.pid
 
     def marked(self) -> dict[int, bytes]:
-        """Give every living process of this run with its environment. A zombie has none."""
+        """Return every living process of this run with its environment. A zombie has none."""
         found = {int(path.name): _environment(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()}
         return {pid: text for pid, text in found.items() if f"\0RUN_MARK={self.mark}\0".encode() in text}
 
     def section(self) -> list[int]:
-        """Give the living processes of the section: those that were told the lock's key."""
+        """Return the living processes of the section: those that were told the lock's key."""
         return [pid for pid, text in self.marked().items() if b"\0LOCKSTEAD_KEY=" in text]
 
     def watchdog(self) -> int:
-        """Give the watchdog."""
+        """Return the watchdog."""
         (pid,) = [pid for pid in self.marked() if "/watchdog/main.py" in Path(f"/proc/{pid}/cmdline").read_text()]
         return pid
 

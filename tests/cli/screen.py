@@ -57,7 +57,7 @@ class Screen:
             raise AssertionError(f"{text!r} is not shown, but {self.seen!r}") from None
 
     def read(self) -> str:
-        """Give all that was shown so far."""
+        """Return all that was shown so far."""
         with suppress(OSError):
             self.seen += os.read(self.master, 65536).decode()
         return self.seen

@@ -54,7 +54,7 @@ class Shell:
         self.started: list[subprocess.Popen[str]] = []
 
     def url(self, key: str = "apt") -> str:
-        """Give the URL of a lock."""
+        """Return the URL of a lock."""
         return f"{self.store}#{key}"
 
     def client(self) -> lockstead.Client:

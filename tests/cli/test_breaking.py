@@ -20,7 +20,7 @@ from tests.cli.screen import Screen
 from tests.cli.shell import PROGRAM, Shell
 from tests.cli.test_looking import INSTANT
 
-TOLD = ("key", "broken", "removed", "by", "reason", "believed_for", "believed_until", "was")
+TOLD = ("key", "broken", "removed", "by", "reason", "max_overlap", "believed_until", "was")
 ENTRY = ("key", "at", "what", "by", "reason", "owner", "holder", "incarnation", "token")
 
 
@@ -40,7 +40,7 @@ def test_h12_break_shows_the_holder_revokes_it_and_leaves_an_entry(shell: Shell)
     with shell.client() as client:
         held = client.lock("apt").inspect()
         assert held is not None
-        assert (held.incarnation, held.revoked_because) == (ticket.incarnation, "stuck")
+        assert (held.incarnation, held.revoke_reason) == (ticket.incarnation, "stuck")
         assert re.fullmatch(r"\S+@\S+", held.revoked_by or "")
         (entry,) = client.history()
         assert (entry.by, entry.reason, entry.what, entry.owner) == (held.revoked_by, "stuck", "revoked", "ci/7")
@@ -80,7 +80,7 @@ def test_break_now_frees_it_at_once_and_says_until_when_the_holder_may_believe(s
     assert (done.code, done.err, tuple(said)) == (0, "", TOLD)
     assert (said["broken"], said["removed"], said["by"], said["reason"]) == (True, True, "anna", "gone")
     # ttl * (1 + drift), and what the store's clock may err
-    assert 606 <= said["believed_for"] <= 609
+    assert 606 <= said["max_overlap"] <= 609
     assert INSTANT.fullmatch(said["believed_until"])
     assert said["was"]["owner"] == "ci/7"
     assert shell.run("inspect", shell.url()).out == "apt is free: the store has no record of it\n"

@@ -24,7 +24,7 @@ DAY_MS: Final = 86_400_000
 
 
 def job(heading: str) -> dict[str, Any]:
-    """Give the job `publish` that is shown below a heading."""
+    """Return the job `publish` that is shown below a heading."""
     found = re.search(rf"^### {heading}\n.*?^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert found is not None
     shown = yaml.safe_load(found[1])
@@ -143,11 +143,11 @@ def test_the_job_for_github_says_where_all_of_it_comes_from() -> None:
 
 
 def test_the_pages_say_for_how_long_it_is_kept_who_broke_what() -> None:
-    """Every other store keeps it for ever; on these two no key stands without a ttl."""
+    """Every other store keeps it forever; on these two no key stands without a ttl."""
     redis, redlock = KEPT_BY_REDIS_MS // DAY_MS, KEPT_BY_REDLOCK_MS // DAY_MS
-    assert f"for {redis} days on Redis, for {redlock} on Redlock, for ever on the others" in PAGE
+    assert f"for {redis} days on Redis, for {redlock} on Redlock, forever on the others" in PAGE
     assert f"| an audit entry | {redis} days |" in (DOCS / "stores/redis.md").read_text()
-    assert f"what should stand for ever (the audit) stands {redlock} days" in (DOCS / "stores/redlock.md").read_text()
+    assert f"what should stand forever (the audit) stands {redlock} days" in (DOCS / "stores/redlock.md").read_text()
 
 
 @pytest.mark.parametrize("word", [*COMMANDS, *FACTS])

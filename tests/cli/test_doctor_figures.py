@@ -10,7 +10,7 @@ from lockstead.protocol.commands import Snapshot, StoreClock, TokenSource, Trait
 from lockstead.stores.examination import Severity
 from lockstead.stores.gcs.store import TRAITS as DATED
 
-SHARED = Traits("x", "x", StoreClock.SHARED, TokenSource.NONE)
+SHARED = Traits("x", "x", StoreClock.ONE_CLOCK, TokenSource.NONE)
 EPOCH = 1_700_000_000.0
 
 

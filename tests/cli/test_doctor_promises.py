@@ -12,9 +12,9 @@ from lockstead.cli.doctor.command import examined_store
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, Create, Replace
 from lockstead.runtime.clock import SYSTEM_CLOCK
-from lockstead.stores.examination import Promise, Severity
+from lockstead.stores.examination import Guarantee, Severity
 from lockstead.stores.memory.store import Memory, MemoryStore
-from lockstead.stores.port import Examines, Store
+from lockstead.stores.port import Store, SupportsDiagnostics
 from tests.conformance.test_the_suite_catches import CAUGHT_BY
 
 CAUGHT_AS = {
@@ -65,9 +65,9 @@ NOT_LOOKED_FOR = {
 
 
 def severities(store: Store) -> dict[str, Severity]:
-    asker = Asker(store, 5.0, SYSTEM_CLOCK.now() + 60)
-    found = {finding.check: finding.severity for finding in examined_store(store, asker, 5.0, None)}
-    asker.clean()
+    waiter_id = Asker(store, 5.0, SYSTEM_CLOCK.now() + 60)
+    found = {finding.check: finding.severity for finding in examined_store(store, waiter_id, 5.0, None)}
+    waiter_id.clean()
     return found
 
 
@@ -88,7 +88,7 @@ def test_a_store_that_the_suite_catches_is_caught_here_by_name(name: str) -> Non
 def test_a_good_store_keeps_every_promise_and_nothing_stays_in_it() -> None:
     memory = Memory()
     found = severities(MemoryStore(memory))
-    assert {promise.check for promise in Promise} <= found.keys()
+    assert {promise.check for promise in Guarantee} <= found.keys()
     assert set(found.values()) == {Severity.OK, Severity.NOTE}
     assert memory.entries == {}
 
@@ -106,12 +106,12 @@ class Fails(MemoryStore):
 
 @pytest.mark.parametrize("error", [StoreUnavailable("dead"), OutcomeUnknown("silent")])
 def test_a_record_may_be_left_only_where_its_request_may_have_been_sent(error: StoreError) -> None:
-    asker = Asker(Fails(error), 5.0, SYSTEM_CLOCK.now() + 60)
-    name = asker.fresh()
-    assert asker.once(Create(name, {"n": "1"})) is error
-    assert asker.clean() == ([name] if isinstance(error, OutcomeUnknown) else [])
-    lent = asker.lent("rights")
-    assert lent in asker.clean()
+    waiter_id = Asker(Fails(error), 5.0, SYSTEM_CLOCK.now() + 60)
+    name = waiter_id.fresh()
+    assert waiter_id.once(Create(name, {"n": "1"})) is error
+    assert waiter_id.clean() == ([name] if isinstance(error, OutcomeUnknown) else [])
+    lent = waiter_id.lent("rights")
+    assert lent in waiter_id.clean()
 
 
 class AddsItsOwn(MemoryStore):
@@ -142,7 +142,7 @@ class Plain:
 
 def test_a_store_that_cannot_examine_itself_is_examined_by_its_commands() -> None:
     plain = Plain(MemoryStore())
-    assert not isinstance(plain, Examines)
+    assert not isinstance(plain, SupportsDiagnostics)
     found = severities(plain)
-    assert {promise.check for promise in Promise} <= found.keys()
+    assert {promise.check for promise in Guarantee} <= found.keys()
     assert set(found.values()) == {Severity.OK}

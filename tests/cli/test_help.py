@@ -19,13 +19,13 @@ from tests.cli.shell import PROGRAM, Shell
 
 
 def loaded(name: str) -> click.Command:
-    """Give a subcommand as it is."""
+    """Return a subcommand as it is."""
     found = cli.commands[name]
     return found.load() if isinstance(found, Later) else found
 
 
 def examples(name: str) -> list[str]:
-    """Give the command lines that the help of a subcommand shows."""
+    """Return the command lines that the help of a subcommand shows."""
     return examples_in(loaded(name).epilog or "")
 
 
@@ -106,7 +106,7 @@ def test_the_help_shows_what_a_url_is_and_each_can_be_one() -> None:
 
 
 def completed_by_bash(*words: str) -> list[str]:
-    """Give what bash offers for the last of these words."""
+    """Return what bash offers for the last of these words."""
     script = """
         eval "$(lockstead completion bash)"
         complete -p lockstead >&2
@@ -157,7 +157,7 @@ def test_the_scripts_for_zsh_and_fish_ask_for_words_that_are_given(files: Shell,
 
 
 def imported(*words: str) -> set[str]:
-    """Give the modules that a command line has imported."""
+    """Return the modules that a command line has imported."""
     script = (
         "import sys; from lockstead.cli.main import call; code = call(sys.argv[1:]); "
         "print(*sys.modules, file=sys.stderr); sys.exit(code)"
@@ -205,13 +205,16 @@ TICKET = str(LeaseTicket("sqlite:////tmp/absent.db", "apt", "ci/7/0", "1", 60.0)
         (["inspect", "redis://h/0?colour=red#apt"], "request_timeout, ttl; and of redis: "),
         (["list", "sqlite:///x.db?tll=5m"], "unknown setting 'tll' in the URL, did you mean 'ttl'?\n"),
         (["inspect", "redis://h/0?ssl_ca_cert=x#apt"], "'ssl_ca_cert' in the URL, did you mean 'ssl_ca_certs'?\n"),
-        (["history", "sqlite:///x.db?ttl=soon"], "ttl 'soon' is no duration"),
+        (["history", "sqlite:///x.db?ttl=soon"], "ttl 'soon' is not a duration"),
         (["list", "memory:"], "a memory: store lives in one process"),
-        (["wait", "--timeout", "soon", "sqlite:///x.db#apt"], "timeout 'soon' is no duration"),
+        (["wait", "--timeout", "soon", "sqlite:///x.db#apt"], "timeout 'soon' is not a duration"),
         (["acquire", "--ttl", "0.5", "sqlite:///x.db#apt"], "at least 1 s"),
         (["acquire", "--label", "odd", "sqlite:///x.db#apt"], "K=V"),
         (["acquire", "--timeout", "-1", "sqlite:///x.db#apt"], "at least 0"),
-        (["release", "--drain", "soon", "--store", "sqlite:////tmp/absent.db", TICKET], "drain 'soon' is no duration"),
+        (
+            ["release", "--drain", "soon", "--store", "sqlite:////tmp/absent.db", TICKET],
+            "drain 'soon' is not a duration",
+        ),
         (["completion", "tcsh"], "'tcsh' is not one of"),
         (["run", "sqlite:///x.db#apt", "ls", "-l"], "the command begins behind '--'"),
         (["run", "sqlite:///x.db#apt", "sleep", "-v", "1"], "the command begins behind '--'"),

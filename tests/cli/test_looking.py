@@ -115,7 +115,7 @@ def test_inspect_tells_who_holds_it_since_when_why_and_until_when(shell: Shell) 
     assert before.timestamp() - 0.001 <= since.timestamp() <= time.time()
     assert 0 <= said["held_for"] <= time.time() - before.timestamp() + 0.001
     assert 0 < said["time_left"] <= 1800
-    assert said["problem"] is None
+    assert said["decode_error"] is None
 
 
 def test_a_lock_that_was_taken_at_the_command_line_names_no_line_of_code(files: Shell) -> None:
@@ -286,7 +286,7 @@ def test_a_damaged_record_is_shown_as_such_and_hides_no_other(files: Shell) -> N
     assert "is damaged: ttl is 'soon'" in lines[1]
     assert lines[2].split()[:2] == ["good", "held"]
     said = files.run("list", "--json", files.store).said
-    assert "is damaged" in said[0]["problem"]
+    assert "is damaged" in said[0]["decode_error"]
     files.run("inspect", files.url("bad")).fails(69, "is damaged")
     files.run("wait", "--timeout", "0", files.url("bad")).fails(69, "is damaged")
 

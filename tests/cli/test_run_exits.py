@@ -235,8 +235,8 @@ def test_69_the_store_fails(runs: Runs) -> None:
     [
         ([], "Missing argument"),
         (["--nonsense", "--", "true"], "--nonsense"),
-        (["--ttl", "soon", "--", "true"], "'soon' is no duration"),
-        (["--timeout", "soon", "--", "true"], "timeout 'soon' is no duration"),
+        (["--ttl", "soon", "--", "true"], "'soon' is not a duration"),
+        (["--timeout", "soon", "--", "true"], "timeout 'soon' is not a duration"),
         (["--ttl", "0.5", "--", "true"], "at least 1 s"),
         (["--label", "odd", "--", "true"], "K=V"),
         (["--grace", "1.2", "--", "true"], "at most 1.1875 s: add ?abort_margin=1.92 to the URL"),

@@ -157,7 +157,7 @@ def test_a_ticket_that_cannot_be_printed_leaves_no_lock_behind(files: Shell, to:
 
 
 def is_writing(pid: int) -> bool:
-    """Tell whether a process stands in a write to its standard output; where the kernel does not say, wait a while."""
+    """Whether a process stands in a write to its standard output; where the kernel does not say, wait a while."""
     try:
         number, first, *_ = (*Path(f"/proc/{pid}/syscall").read_text().split(), "")
     except OSError:
@@ -366,7 +366,7 @@ def test_the_url_of_the_lock_names_the_store_too(files: Shell) -> None:
         ([FORGED, "--store", ""], "name the one that the ticket is for with --store URL, or in LOCKSTEAD_STORE"),
         ([FORGED, "--store", "memory:"], "a memory: store lives in one process"),
         ([FORGED, "--store", "nowhere://x"], "no store has the scheme 'nowhere'"),
-        ([FORGED, "--store", "sqlite:///locks.db?ttl=soon"], "ttl 'soon' is no duration"),
+        ([FORGED, "--store", "sqlite:///locks.db?ttl=soon"], "ttl 'soon' is not a duration"),
         ([FORGED, "--store", "sqlite:///locks.db#yum"], "the ticket is for 'apt', --store names 'yum'"),
     ],
     ids=["none", "empty", "blank", "damaged", "giant", "no store", "memory", "unknown store", "setting", "other key"],

@@ -179,7 +179,7 @@ class Recurring(Twisted):
 
 
 class Mumbling(Wrong):
-    """Answers a PATCH with something that is no object."""
+    """Answers a PATCH with something that is not an object."""
 
     def twist(self, asked: Asked, said: Said) -> Said:
         is_done = asked.method == "PATCH" and said.status == 200
@@ -266,7 +266,7 @@ def before(server: GcsServer, wrong: Wrong) -> Iterator[str]:
         request_queue_size = 64
 
         def handle_error(self, *_: object) -> None:
-            """A client that leaves is no error."""
+            """A client that leaves is not an error."""
 
     front = Front(("127.0.0.1", 0), Handler)
     serving = threading.Thread(target=front.serve_forever, kwargs={"poll_interval": 0.02})

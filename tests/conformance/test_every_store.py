@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from lockstead.stores import url
-from lockstead.stores.port import Awaits, Batches, Queues, Waits
+from lockstead.stores.port import AsyncStore, SupportsBatching, SupportsFifoQueue, SupportsWatch
 from lockstead.testing import conformance
 from lockstead.testing.conformance import StoreConformance
 
 PROMISED = {
-    Awaits: conformance.AwaitingConformance,
-    Waits: conformance.WaitingConformance,
-    Queues: conformance.QueueConformance,
-    Batches: conformance.BatchConformance,
+    AsyncStore: conformance.AwaitingConformance,
+    SupportsWatch: conformance.WaitingConformance,
+    SupportsFifoQueue: conformance.QueueConformance,
+    SupportsBatching: conformance.BatchConformance,
 }
 
 

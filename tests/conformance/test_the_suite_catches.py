@@ -321,7 +321,7 @@ def broken_promises(kind: type[MemoryStore]) -> list[str]:
 
     found = []
     for name, promise in inspect.getmembers(Suite(), inspect.ismethod):
-        if not name.startswith("test_") or "h13" in name:  # a child's copy of a memory is no store's fault
+        if not name.startswith("test_") or "h13" in name:  # a child's copy of a memory is not a store's fault
             continue
         memory = Memory()
         store = kind(memory)

@@ -36,7 +36,7 @@ def note(name: str) -> None:
 
 
 def nap() -> str:
-    """Give the seconds for which this test's processes sleep; no others sleep for so long."""
+    """Return the seconds for which this test's processes sleep; no others sleep for so long."""
     return os.environ["LOCKSTEAD_TEST_NAP"]
 
 
@@ -277,7 +277,7 @@ RESOURCES = {
 
 
 def job_of(op, *, retries=False, executor=None):
-    """Give a job of one op."""
+    """Return a job of one op."""
     chosen = op.with_retry_policy(dg.RetryPolicy(max_retries=3)) if retries else op
 
     @dg.job(name=f"job_{op.name}", resource_defs=RESOURCES, executor_def=executor or dg.in_process_executor)
@@ -293,12 +293,12 @@ FORKS = {"start_method": {"forkserver": {"preload_modules": PRELOADED}}}
 
 
 def apart(name: str, retries: str, told: str) -> dg.JobDefinition:
-    """Give a job whose step runs in a process of its own. told: the test's environment, which the server has not."""
+    """Return a job whose step runs in a process of its own. told: the test's environment, which the server has not."""
     os.environ.update(json.loads(told))
     executor = dg.multiprocess_executor.configured(FORKS)
     return job_of(globals()[name], retries=retries == "retries", executor=executor)
 
 
 def within_a_lease(name: str) -> dg.JobDefinition:
-    """Give a job whose run holds a lease on "k" and runs its step in the run worker."""
+    """Return a job whose run holds a lease on "k" and runs its step in the run worker."""
     return job_of(globals()[name], executor=leased(dg.in_process_executor, key="k"))

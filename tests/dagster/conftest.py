@@ -35,7 +35,7 @@ def _dagsters_handlers() -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """Give a store and a folder of the test's own, and say them to the bodies."""
+    """Return a store and a folder of the test's own, and say them to the bodies."""
     made = Place(tmp_path)
     for name, value in made.environment.items():
         monkeypatch.setenv(name, value)
@@ -44,7 +44,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Give a folder for an instance of Dagster's."""
+    """Return a folder for an instance of Dagster's."""
     made = tmp_path / "home"
     made.mkdir()
     (made / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
@@ -53,7 +53,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def instance(home: Path) -> Iterator[Any]:
-    """Give the instance that the programs use."""
+    """Return the instance that the programs use."""
     import dagster as dg
 
     with dg.DagsterInstance.from_config(str(home)) as made:

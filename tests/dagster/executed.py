@@ -1,4 +1,4 @@
-"""Decides how a job is run in this process by its own executor, which `execute_in_process` would not do."""
+"""How a job is run in this process by its own executor, which `execute_in_process` would not do."""
 
 from __future__ import annotations
 

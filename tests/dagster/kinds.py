@@ -80,7 +80,7 @@ FORKS = {"start_method": {"forkserver": {"preload_modules": ["tests.dagster.kind
 
 
 def job_of(way: str, where: str, many: str) -> dg.JobDefinition:
-    """Give the job. way: locked or bare. where: here or apart, with a process for each step. many: all or few."""
+    """Return the job. way: locked or bare. where: here or apart, with a process for each step. many: all or few."""
 
     def op(function):
         return dg.op(**GIVEN.get(function, {}))(function if way == "bare" else locked("k")(function))

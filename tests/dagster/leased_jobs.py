@@ -27,7 +27,7 @@ def say(name, text):
 
 
 def shell():
-    """Run a program that goes on for ever, and has a child."""
+    """Run a program that goes on forever, and has a child."""
     return subprocess.Popen(["bash", "-c", "while :; do sleep 0.1; done & while :; do sleep 0.1; done", nap()])
 
 
@@ -96,7 +96,7 @@ def guarded_sleeps(context):
 @locked("k")
 def says_who(context):
     lease = lockstead.current_lease()
-    say("seen", f"{time.time()} {lease.holder} {lease.token} {lease.predecessor.ending.name}")
+    say("seen", f"{time.time()} {lease.holder} {lease.token} {lease.previous_lease.ending.name}")
     note("in")
     if context.retry_number == 0:
         time.sleep(60)
@@ -172,7 +172,7 @@ def fails_once_and_waits(context):
 
 
 def job_named(op: str, where: str, settings: str) -> dg.JobDefinition:
-    """Give a job of an op. settings: words, of which each turns something on."""
+    """Return a job of an op. settings: words, of which each turns something on."""
     words = settings.split()
     chosen = globals()[op]
     if "retries" in words:

@@ -9,11 +9,11 @@ import dagster as dg
 from dagster_lockstead import (
     LockResource,
     LockStore,
-    janitor_sensor,
+    fencing_token_check,
     leased,
     lock_free_sensor,
     locked,
-    newest_token_check,
+    stale_lock_sensor,
 )
 from tests.dagster.locked_ops import (
     FOR_EVER,
@@ -46,7 +46,7 @@ from tests.dagster.locked_ops import (
 
 
 def job(op: Any) -> Any:
-    """Give the job of one op, in the run worker or in a process of its own, as a run's config says."""
+    """Return the job of one op, in the run worker or in a process of its own, as a run's config says."""
 
     @dg.job(name=f"{op.name}_job", executor_def=dg.multi_or_in_process_executor)
     def made() -> None:
@@ -56,7 +56,7 @@ def job(op: Any) -> Any:
 
 
 def retried(op: Any) -> Any:
-    """Give the job of one op that would be tried again."""
+    """Return the job of one op that would be tried again."""
 
     @dg.job(name=f"{op.name}_retries_job", executor_def=dg.multi_or_in_process_executor)
     def made() -> None:
@@ -66,7 +66,7 @@ def retried(op: Any) -> Any:
 
 
 def leased_job(op: Any, where: str, resource: str = "lock", *, retries: bool = False) -> Any:
-    """Give the job of one op whose runs hold one lease, in the run worker (here) or in a process of its own (apart)."""
+    """Return job of one op whose runs hold one lease, in the run worker (here) or in a process of its own (apart)."""
     inner = dg.in_process_executor if where == "here" else dg.multiprocess_executor
     executor = leased(inner, key=lambda run: str(run.tags[NAME]), ttl=8, resource=resource)
     suffix = "_retries" if retries else ""
@@ -165,7 +165,7 @@ gated = job(quick)
 
 defs = dg.Definitions(
     assets=[repository, partitioned, slow_asset],
-    asset_checks=[newest_token_check(repository, key="repository")],
+    asset_checks=[fencing_token_check(repository, key="repository")],
     jobs=[
         undecorated,
         undecorated_sleep,
@@ -182,7 +182,7 @@ defs = dg.Definitions(
             requests=lambda _context: dg.RunRequest(run_key="once", tags={NAME: "gate"}),
             minimum_interval_seconds=1,
         ),
-        janitor_sensor(grace=0.0, minimum_interval_seconds=1),
+        stale_lock_sensor(grace=0.0, minimum_interval_seconds=1),
     ],
     resources={
         "lock": LOCKS,

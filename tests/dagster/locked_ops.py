@@ -26,7 +26,7 @@ FOR_EVER = 600.0
 
 
 def name_of(context: Any) -> str:
-    """Give the name in the tags of the context's run: the key of its lock."""
+    """Return the name in the tags of the context's run: the key of its lock."""
     return str(context.run.tags[NAME])
 
 
@@ -51,7 +51,7 @@ def staying(context: Any, **more: Any) -> Iterator[None]:
 
 
 def carried(context: Any) -> dict[str, str]:
-    """Give the environment of a body's processes."""
+    """Return the environment of a body's processes."""
     return {**os.environ, BODY: name_of(context)}
 
 
@@ -230,7 +230,7 @@ def crossed_body(context, lock: LockResource) -> None:  # type: ignore[no-untype
 @dg.op(out=dg.DynamicOut(int))
 @locked(name_of)
 def dynamic_body(context) -> Iterator[dg.DynamicOutput[int]]:  # type: ignore[no-untyped-def]
-    """Give as many outputs as it likes."""
+    """Return as many outputs as it likes."""
     with staying(context):
         for number in range(2):
             yield dg.DynamicOutput(number, mapping_key=f"part_{number}")

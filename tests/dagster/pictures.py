@@ -20,7 +20,7 @@ MODULE: Final = "tests.dagster.pictured_jobs"
 
 
 def metadata(browser: Browser) -> None:
-    """Show the newest materialization of the asset, with key and token."""
+    """Return the newest materialization of the asset, with key and token."""
     browser.resize(WIDTH, 760)
     browser.open("/assets/repository?view=overview")
     browser.shows("lockstead/key", "lockstead/token", "packages")
@@ -28,7 +28,7 @@ def metadata(browser: Browser) -> None:
 
 
 def waiting(run: str) -> Show:
-    """Give what shows the events of a run that waits."""
+    """Return what shows the events of a run that waits."""
 
     def show(browser: Browser) -> None:
         browser.resize(WIDTH, 760)

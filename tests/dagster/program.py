@@ -1,4 +1,4 @@
-"""Decides how a run is executed in a program of its own, which a test may kill; as a module it is that program."""
+"""How a run is executed in a program of its own, which a test may kill; as a module it is that program."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Program:
         return self.process.wait(limit)
 
     def log(self) -> str:
-        """Give what it said."""
+        """Return what it said."""
         return (self._home / f"{self.name}.log").read_text()
 
     def run(self, instance: dg.DagsterInstance) -> dg.DagsterRun:
-        """Give its run, once there is one."""
+        """Return its run, once there is one."""
         found: list[dg.DagsterRun] = []
 
         def look() -> bool:

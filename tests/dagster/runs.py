@@ -1,4 +1,4 @@
-"""Decides how the tests run a job, in this process or with a process for each step, and read what came of it."""
+"""How the tests run a job, in this process or with a process for each step, and read what came of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def in_process(job: dg.JobDefinition, **given: Any) -> Any:
 
 
 def job_with(op: dg.OpDefinition, resources: dict[str, Any]) -> dg.JobDefinition:
-    """Give a job of one op."""
+    """Return a job of one op."""
 
     @dg.job(name="j", resource_defs=resources)
     def made() -> None:
@@ -56,26 +56,26 @@ def _executed(instance: dg.DagsterInstance, module: str, made_by: str, *given: s
 
 
 def events_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> list[Any]:
-    """Give Dagster's events of a run so far."""
+    """Return Dagster's events of a run so far."""
     return [one.dagster_event for one in instance.all_logs(run.run_id) if one.is_dagster_event]
 
 
 def told_by(instance: dg.DagsterInstance, run: dg.DagsterRun, word: str) -> list[dict[str, Any]]:
-    """Give the metadata of the lock's engine events of a run that begin with a word."""
+    """Return the metadata of the lock's engine events of a run that begin with a word."""
     events = [one for one in events_of(instance, run) if one.event_type_value == "ENGINE_EVENT"]
     chosen = [one for one in events if (one.message or "").startswith(f"{word}: ")]
     return [{name: value.value for name, value in one.engine_event_data.metadata.items()} for one in chosen]
 
 
 def error_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
-    """Give what a run failed with."""
+    """Return what a run failed with."""
     failures = [event for event in events_of(instance, run) if event.event_type_value == "PIPELINE_FAILURE"]
     assert len(failures) == 1
     return str(failures[0].job_failure_data.error)
 
 
 def failure_of(result: Any, step: str) -> Any:
-    """Give what a step failed with; it was tried once."""
+    """Return what a step failed with; it was tried once."""
     assert not result.success
     events = [event for event in result.all_events if event.step_key == step]
     assert not [event for event in events if event.event_type_value == "STEP_UP_FOR_RETRY"], "it was tried again"
@@ -85,6 +85,6 @@ def failure_of(result: Any, step: str) -> Any:
 
 
 def metadata_of(failure: Any) -> dict[str, Any]:
-    """Give the metadata of a failure as plain values."""
+    """Return the metadata of a failure as plain values."""
     assert failure.user_failure_data is not None, failure.error
     return {name: value.value for name, value in failure.user_failure_data.metadata.items()}

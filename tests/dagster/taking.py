@@ -1,4 +1,4 @@
-"""Decides how a lease is taken away from a body that works, and what is seen then; in threads beside the run.
+"""How a lease is taken away from a body that works, and what is seen then; in threads beside the run.
 
 Every wait has a limit.
 """
@@ -48,11 +48,11 @@ class Place:
         }
 
     def lock(self, key: str = "k") -> Lock:
-        """Give a lock of this store."""
+        """Return a lock of this store."""
         return lockstead.Lock(f"{self.url}#{key}", ttl="2s")
 
     def is_free(self, key: str = "k") -> bool:
-        """Tell whether nobody holds a lock, though the record of who lost it may stand still."""
+        """Return whether nobody holds a lock, though the record of who lost it may stand still."""
         held = self.lock(key).inspect()
         return held is None or held.is_expired
 
@@ -62,11 +62,11 @@ class Place:
         return len(path.read_text().splitlines()) if path.exists() else 0
 
     def has(self, name: str) -> bool:
-        """Tell whether a body came to a point, and has said so whole: a file is there before its first line is."""
+        """Return whether a body came to a point, and has said so whole: a file is there before its first line is."""
         return self.count(name) > 0
 
     def sleepers(self) -> list[int]:
-        """Give the processes of this test that sleep still."""
+        """Return the processes of this test that sleep still."""
         found = []
         for entry in os.scandir("/proc"):
             try:

@@ -19,7 +19,7 @@ from tests.dagster.taking import LIMIT, Beside, Place, taken_away, until
 
 @pytest.fixture
 def heard() -> Iterator[list[int]]:
-    """Give what an author's handler of the signal hears."""
+    """Return what an author's handler of the signal hears."""
     found: list[int] = []
     before = signal.signal(aborting.SIGNAL, lambda number, _frame: found.append(number))
     try:

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from dagster_lockstead import names
-from dagster_lockstead.checks import NAME, newest_token_check
+from dagster_lockstead.checks import NAME, fencing_token_check
 from dagster_lockstead.resource import LockResource, LockStore
 
 DAYS = dg.StaticPartitionsDefinition(["mon", "tue"])
@@ -49,7 +49,7 @@ class World:
 
     def check(self, asset: Any, partition: str | None = None, key: Any = "apt", target: Any = None) -> tuple[bool, str]:
         """Run the check alone, in a run of a partition or of none."""
-        check = newest_token_check(target if target is not None else asset, key=key)
+        check = fencing_token_check(target if target is not None else asset, key=key)
         result = dg.materialize(
             [asset, check],
             instance=self.instance,
@@ -66,7 +66,7 @@ class World:
 
 
 def _tags(partition: str | None) -> dict[str, str]:
-    """Give the tags by which Dagster names the partition of a run, or the range from one to another ("mon...tue")."""
+    """Return the tags by which Dagster names the partition of a run, or the range from one to another ("mon...tue")."""
     first, is_range, last = (partition or "").partition("...")
     if is_range:
         return {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
@@ -202,7 +202,7 @@ def test_a_run_of_a_partition_judges_an_asset_without_by_its_newest_materializat
     world.write(whole, key="apt", token=new)
 
     def checked() -> bool:
-        check = newest_token_check(whole.key, key="apt")
+        check = fencing_token_check(whole.key, key="apt")
         result = dg.materialize(
             [whole, daily, check],
             instance=world.instance,
@@ -226,7 +226,7 @@ def test_a_key_that_raises_is_failed_with_one_line(world: World):
         raise RuntimeError("no\nway")
 
     world.write(whole, key="apt", token=world.token())
-    check = newest_token_check(whole, key=key)
+    check = fencing_token_check(whole, key=key)
     result = dg.materialize([whole, check], instance=world.instance, resources={"lock": world.locks})
     (found,) = result.get_asset_check_evaluations()
     assert not found.passed
@@ -234,7 +234,7 @@ def test_a_key_that_raises_is_failed_with_one_line(world: World):
 
 
 def test_a_resource_that_is_none_of_locks_is_failed_with_one_line(world: World):
-    check = newest_token_check(whole, key="apt")
+    check = fencing_token_check(whole, key="apt")
     result = dg.materialize(
         [whole, check], instance=world.instance, resources={"lock": dg.ResourceDefinition.hardcoded_resource(7)}
     )
@@ -244,4 +244,4 @@ def test_a_resource_that_is_none_of_locks_is_failed_with_one_line(world: World):
 
 def test_an_empty_key_is_refused_where_the_check_is_declared():
     with pytest.raises(ValueError, match="empty"):
-        newest_token_check(whole, key="")
+        fencing_token_check(whole, key="")

@@ -28,7 +28,7 @@ def held() -> bool:
 
 
 def plain() -> int:
-    """Give a number."""
+    """Return a number."""
     return 1
 
 
@@ -112,7 +112,7 @@ def run_of(op: dg.OpDefinition, url: str) -> Any:
 
 
 def events_of(result: Any) -> list[tuple[Any, ...]]:
-    """Give what a step told, but for what a lock adds."""
+    """Return what a step told, but for what a lock adds."""
     told = []
     for event in result.all_events:
         if event.step_key is None or event.event_type_value.startswith("RESOURCE"):

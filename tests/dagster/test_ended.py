@@ -108,7 +108,7 @@ def test_a_grant_to_a_step_that_is_ended_at_that_instant_is_given_back(
     assert len(granted) == 1
     assert not place.has("in")
     with place.lock().hold(timeout=0) as lease:
-        assert lease.predecessor.ending is lockstead.Ending.CLEAN
+        assert lease.previous_lease.ending is lockstead.LeaseOutcome.CLEAN
     del kept
 
 

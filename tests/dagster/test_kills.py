@@ -24,7 +24,7 @@ def _long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pids(place: Place, name: str) -> list[int]:
-    """Give the processes whose bodies came to a point."""
+    """Return the processes whose bodies came to a point."""
     return [int(line) for line in (place.folder / name).read_text().splitlines()]
 
 
@@ -124,7 +124,7 @@ def test_nobody_enters_while_an_orphan_of_a_killed_run_worker_lives(
 
 
 def processes_beside() -> Iterator[int]:
-    """Give the processes that stand beside a worker."""
+    """Return the processes that stand beside a worker."""
     for folder in Path("/proc").iterdir():
         try:
             words = (folder / "cmdline").read_bytes().split(b"\0") if folder.name.isdigit() else []

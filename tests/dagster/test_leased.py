@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from dagster_lockstead import LockResource, leased
-from lockstead import Ending, Holding, LeaseTicket
+from lockstead import LeaseOutcome, LeaseTicket, LockInfo
 from tests.dagster.executed import executed
 from tests.dagster.program import program
 from tests.dagster.runs import error_of, events_of, leased_run, told_by
@@ -160,7 +160,7 @@ def test_a_run_that_is_terminated_leaves_nobody_and_gives_the_lock_back_at_once(
         one.terminate(instance)
         with place.lock().hold(timeout=LIMIT) as lease:
             assert place.sleepers() == []
-            assert lease.predecessor.ending is Ending.CLEAN
+            assert lease.previous_lease.ending is LeaseOutcome.CLEAN
         one.ended()
     assert one.run(instance).status is CANCELED, one.log()
 
@@ -181,7 +181,7 @@ def test_a_run_that_waits_is_cancelled_while_it_waits_and_never_gets_the_lock(
             one.ended()
             assert other.is_held
     with place.lock().hold(timeout=0) as lease:
-        assert lease.predecessor.ending is Ending.CLEAN
+        assert lease.previous_lease.ending is LeaseOutcome.CLEAN
     assert not told_by(instance, run, "acquired")
     assert not place.has("in")
 
@@ -197,7 +197,7 @@ def test_a_run_waits_only_as_long_as_it_was_told_to(place: Place, instance: dg.D
 def test_four_parallel_steps_and_the_run_worker_keep_one_lease_for_four_ttl(
     place: Place, instance: dg.DagsterInstance
 ) -> None:
-    seen: list[Holding | None] = []
+    seen: list[LockInfo | None] = []
 
     def look() -> None:
         until(lambda: len(members(place)) == 4, "all of them work under the run's lease")
@@ -218,8 +218,8 @@ def test_four_parallel_steps_and_the_run_worker_keep_one_lease_for_four_ttl(
     assert place.lock().inspect() is None
 
 
-def members(place: Place) -> list[Holding]:
-    """Give the step processes that work under the lease as it is held now."""
+def members(place: Place) -> list[LockInfo]:
+    """Return the step processes that work under the lease as it is held now."""
     lock = place.lock()
     held = lock.inspect()
     if held is None or held.ttl is None:
@@ -273,5 +273,5 @@ def test_an_unclean_predecessor_refuses_the_run_if_it_is_told_to(
     place.lock().break_lease(reason="taken away by a test", now=True)
     for _time in range(2):
         run = leased_run(instance, "sleeps", where, "fail retries")
-        assert "UncleanPredecessor" in error_of(instance, run)
+        assert "PreviousLeaseUnclean" in error_of(instance, run)
     assert not place.has("in")

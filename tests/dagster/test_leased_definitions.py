@@ -34,7 +34,7 @@ def nothing() -> None:
 
 
 def failure(executor: dg.ExecutorDefinition, resources: dict[str, object]) -> str:
-    """Give what a run fails with before its first step."""
+    """Return what a run fails with before its first step."""
 
     @dg.job(executor_def=executor, resource_defs=resources)
     def made() -> None:

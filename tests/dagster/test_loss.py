@@ -173,7 +173,7 @@ def test_a_step_process_that_cannot_be_interrupted_is_left_after_a_grace_and_lea
 
 
 def is_left(failure: Any, result: Any) -> bool:
-    """Tell whether a run says that a step process was left: by what that says of the loss, or by its exit code."""
+    """Return whether a run says that a step process was left: by what that says of the loss, or by its exit code."""
     if failure.user_failure_data is not None:
         return metadata_of(failure)["lockstead/key"] == "k"
     return any("exited with code 75" in (event.message or "") for event in result.all_events)
@@ -191,7 +191,7 @@ def test_code_that_keeps_the_interpreter_beyond_the_ttl_is_found_out_when_it_com
 
 @pytest.fixture
 def heard() -> Iterator[list[int]]:
-    """Give the interrupts that the main thread hears, as somebody else's handler hears them."""
+    """Return the interrupts that the main thread hears, as somebody else's handler hears them."""
     signals: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, _frame: signals.append(number))
     yield signals

@@ -18,7 +18,7 @@ LEFT_OUT = ("ENGINE_EVENT", "RESOURCE", "STEP_WORKER", "LOGS_CAPTURED", "STEP_SU
 
 
 def told_by(result: Any) -> dict[str, list[tuple[Any, ...]]]:
-    """Give what each step told, but for what a lock adds and for times and paths."""
+    """Return what each step told, but for what a lock adds and for times and paths."""
     told: dict[str, list[tuple[Any, ...]]] = {}
     for event in result.all_events:
         if event.step_key is None or event.event_type_value.startswith(LEFT_OUT):
@@ -32,7 +32,7 @@ def told_by(result: Any) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def outputs_of(result: Any) -> dict[tuple[str, str], Any]:
-    """Give what the steps gave, as the I/O manager has it."""
+    """Return what the steps gave, as the I/O manager has it."""
     names = {
         (event.step_key.partition("[")[0], event.step_output_data.output_name)
         for event in result.all_events
@@ -63,7 +63,7 @@ def test_a_job_of_every_kind_gives_and_tells_the_same_as_without_a_lock(
 
 
 def assets(*, is_locked: bool) -> list[Any]:
-    """Give assets of every kind."""
+    """Return assets of every kind."""
     lock: Any = locked("k") if is_locked else lambda function: function
 
     @dg.asset
@@ -124,7 +124,7 @@ def test_assets_of_every_kind_tell_the_same_as_without_a_lock(place: Place, sele
 
 
 def called(asset: Any, resources: dict[str, Any], *given: Any) -> Any:
-    """Give what an asset gives that is called as a function."""
+    """Return what an asset gives that is called as a function."""
     takes_context = resources or "context" in inspect.signature(asset.op.compute_fn.decorated_fn).parameters
     result = asset(*((dg.build_asset_context(resources=resources),) if takes_context else ()), *given)
     if inspect.iscoroutine(result):

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from dagster_lockstead import BadLock, LockResource, LockSpec, LockStore, locked
+from dagster_lockstead import InvalidLockConfig, LockResource, LockSpec, LockStore, locked
 from tests.dagster.runs import failure_of, in_process, job_with
 from tests.dagster.taking import Place
 
@@ -108,18 +108,18 @@ def test_an_op_that_is_declared_within_a_graph_may_have_a_lock(place: Place) -> 
         (lambda: locked(lambda: None), TypeError, "must take the context alone"),
         (lambda: locked(5), TypeError, "the key must be text, or a callable of the context, not int"),
         (lambda: locked(""), ValueError, "the key is empty"),
-        (lambda: locked("apt-{dist"), ValueError, "key='apt-{dist' is no template that can be read"),
+        (lambda: locked("apt-{dist"), ValueError, "key='apt-{dist' is not a template that can be read"),
         (
             lambda: locked("apt-{}"),
             ValueError,
             "key='apt-{}': {} names nothing; write {name}",
         ),
-        (lambda: locked("k", purpose="{"), ValueError, "purpose='{' is no template that can be read"),
+        (lambda: locked("k", purpose="{"), ValueError, "purpose='{' is not a template that can be read"),
         (lambda: locked("a\nb"), ValueError, "control or unprintable"),
         (lambda: locked("sqlite:///t.db#apt-{dist}"), ValueError, "the key is a name such as 'apt-dist', not the URL"),
         (lambda: locked("gs://bucket/locks#apt"), ValueError, "the key is a name such as 'apt', not the URL of a lock"),
         (lambda: locked("k", on_unclean="maybe"), ValueError, "on_unclean must be 'warn' or 'fail', not 'maybe'"),
-        (lambda: locked("k", ttl="soon"), ValueError, "ttl 'soon' is no duration"),
+        (lambda: locked("k", ttl="soon"), ValueError, "ttl 'soon' is not a duration"),
         (lambda: locked("k", ttl=0.1), ValueError, "ttl is 0.1 s; it must be at least 1 s"),
         (lambda: locked("k", resource="my lock"), ValueError, "resource must be the name of a resource"),
         (lambda: locked("k")(5), TypeError, "@locked is for a function below @op or @asset, not int"),
@@ -162,7 +162,7 @@ def test_without_a_key_it_says_what_it_wants() -> None:
 def test_a_parameter_of_the_resources_name_that_is_none_is_refused() -> None:
     def one(lock: int) -> None: ...
 
-    assert "is no LockResource" in line_of(lambda: locked("k")(one), TypeError)
+    assert "is not a LockResource" in line_of(lambda: locked("k")(one), TypeError)
 
 
 def test_a_resource_that_is_missing_is_named_before_any_run() -> None:
@@ -222,5 +222,5 @@ def test_gcs_is_for_gcs_alone(place: Place) -> None:
     class Gives:
         def get_client(self) -> None: ...
 
-    with pytest.raises(BadLock, match="gcs= is for a store at gs:, not at sqlite:"):
+    with pytest.raises(InvalidLockConfig, match="gcs= is for a store at gs:, not at sqlite:"):
         LockResource(store=place.url, gcs=Gives()).hold(None, "k").__enter__()

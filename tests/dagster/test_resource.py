@@ -36,7 +36,7 @@ def test_try_many_takes_what_is_free_and_gives_it_back(lock: LockResource, place
     with held_by_another(place, "b"):
         with lock.try_many(["a", "b", "c"]) as batch:
             assert sorted(batch.leases) == ["a", "c"]
-            assert list(batch.waiting) == ["b"]
+            assert list(batch.pending_keys) == ["b"]
             assert {one.key for one in lock.list()} == {"a", "b", "c"}
         assert [one.key for one in lock.list()] == ["b"]
 

@@ -19,7 +19,7 @@ from dagster._core.executor.in_process import InProcessExecutor
 
 from dagster_lockstead import LockResource, ending, leased, locked, run_lease, sensors, watching
 from dagster_lockstead.aborting import Abort
-from lockstead import Ending, StoreUnavailable
+from lockstead import LeaseOutcome, StoreUnavailable
 from tests.dagster.taking import LIMIT, Beside, Place, until
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def nothing() -> None:
 
 
 def job_of(op: dg.OpDefinition, executor: dg.ExecutorDefinition, **resources: Any) -> dg.JobDefinition:
-    """Give a job of one op."""
+    """Return a job of one op."""
 
     @dg.job(name="j", executor_def=executor, resource_defs=resources)
     def made() -> None:
@@ -118,7 +118,7 @@ class Deathless:
     """Offspring of which one cannot be ended."""
 
     def end(self, *, grace: float) -> list[int]:
-        """Give who lives on."""
+        """Return who lives on."""
         return [1]
 
 
@@ -128,7 +128,7 @@ def test_a_lock_is_left_to_its_ttl_if_somebody_lives_on_whom_nobody_can_end(plac
             raise ValueError("by itself")
     assert place.lock().inspect() is not None
     with place.lock().hold(timeout=LIMIT) as lease:
-        assert lease.predecessor.ending is Ending.EXPIRED
+        assert lease.previous_lease.ending is LeaseOutcome.EXPIRED
 
 
 def test_a_store_that_is_silent_says_of_nobody_that_all_steps_have_ended(
@@ -261,7 +261,7 @@ def test_the_janitor_frees_also_what_comes_late_in_the_alphabet(
         resource.lock(key, owner=f"dagster:{run_id}").acquire()
     resource.lock("z", owner=f"dagster:{ended}").acquire()
     instance.report_run_failed(instance.get_run_by_id(ended))
-    janitor = sensors.janitor_sensor(grace=0.0)
+    janitor = sensors.stale_lock_sensor(grace=0.0)
     definitions = dg.Definitions(sensors=[janitor], resources={"lock": resource})
     time.sleep(0.1)
     with dg.build_sensor_context(instance=instance, resources={"lock": resource}, definitions=definitions) as context:

@@ -13,7 +13,7 @@ SECRET = "hunter2-of-the-tests"
 
 @pytest.fixture
 def resources(monkeypatch: pytest.MonkeyPatch) -> list[LockResource]:
-    """Give resources that know the secret, in each way that one may say it; nobody listens where they point."""
+    """Return resources that know the secret, in each way that one may say it; nobody listens where they point."""
     monkeypatch.setenv("LOCKSTEAD_SECRET", SECRET)
     monkeypatch.setenv("LOCKSTEAD_URL", f"redis://someone:{SECRET}@127.0.0.1:1/0")
     return [

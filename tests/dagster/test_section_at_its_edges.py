@@ -186,7 +186,7 @@ def test_a_section_that_is_ended_leaves_its_lease_to_the_thread_that_works_on(pl
     assert not result.success
     assert seen[0] is not None, "it was given back while a thread worked"
     with place.lock().hold(timeout=30) as after:
-        assert after.predecessor.ending == lockstead.Ending.EXPIRED
+        assert after.previous_lease.ending == lockstead.LeaseOutcome.EXPIRED
 
 
 def test_a_lease_of_the_run_that_is_lost_as_a_step_joins_fails_the_step_for_good(
@@ -274,15 +274,15 @@ def test_who_is_ended_withdraws_what_is_left_over_and_nothing_of_others(place: P
     lock.break_lease(reason="taken away by a test", now=True)
     lease = lock.acquire()
     with holding_here.kept((lease,)):
-        acquiring.withdraw(lock)
+        acquiring.remove_member(lock)
         assert lock.inspect() is not None, "another thread's lease was withdrawn"
-    acquiring.withdraw(lock)
+    acquiring.remove_member(lock)
     assert lock.inspect() is None
     # nobody worked under it: the next one has to hear of the same end
     with Beside(lambda: holders.append(place.lock().acquire(timeout=5))):
         pass
-    before = holders[-1].predecessor
-    assert (before.owner, before.ending) == ("somebody/else", lockstead.Ending.REVOKED)
+    before = holders[-1].previous_lease
+    assert (before.owner, before.ending) == ("somebody/else", lockstead.LeaseOutcome.REVOKED)
     holders[-1].release()
     del lease
 
@@ -300,7 +300,7 @@ def test_who_is_ended_withdraws_nothing_of_another_process(place: Place) -> None
     os.close(writes)
     os.waitpid(child, 0)
     assert lock.inspect() is not None
-    acquiring.withdraw(lock)
+    acquiring.remove_member(lock)
     assert lock.inspect() is not None
 
 

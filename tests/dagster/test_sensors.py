@@ -22,7 +22,7 @@ from dagster._core.test_utils import create_run_for_test
 
 from dagster_lockstead import names
 from dagster_lockstead.resource import LockResource, LockStore
-from dagster_lockstead.sensors import is_gone, janitor_sensor, lock_free_sensor
+from dagster_lockstead.sensors import is_gone, lock_free_sensor, stale_lock_sensor
 from lockstead import LossReason
 from tests.servers.base import dies_with_us
 
@@ -75,7 +75,7 @@ class World:
         return str(found.skip_message)
 
     def run(self, *, is_over: bool = False, **tags: str) -> str:
-        """Give a run that has begun, or has failed just now; nobody executes it."""
+        """Return a run that has begun, or has failed just now; nobody executes it."""
         named = {name.replace("__", "/"): value for name, value in tags.items()}
         run = create_run_for_test(self.instance, job_name="publish", status=dg.DagsterRunStatus.STARTED, tags=named)
         if is_over:
@@ -169,7 +169,7 @@ def test_a_resource_that_is_none_of_locks_is_refused_with_one_line(world: World)
 
 
 def test_ticks_leave_nothing_behind(world: World):
-    gate, janitor = lock_free_sensor("gate", key="apt", target=publish), janitor_sensor(grace=0)
+    gate, janitor = lock_free_sensor("gate", key="apt", target=publish), stale_lock_sensor(grace=0)
     with world.locks.lock("apt", ttl=60, owner=names.run_owner(world.run())).hold():
 
         def tick() -> tuple[int, int]:
@@ -199,7 +199,7 @@ def test_a_holder_that_lives_is_told_to_end_when_its_run_is_over_and_nothing_is_
     run = world.run(is_over=True)
     owner = names.step_owner(run, "one", 0)
     lease = world.locks.lock("apt", ttl=4, owner=owner).acquire()
-    told = world.skipped(janitor_sensor(grace=0))
+    told = world.skipped(stale_lock_sensor(grace=0))
     assert told == f"revoked the lease of '{owner}' on 'apt': run {run} ended FAILURE and left it locked"
     assert world.locks.inspect("apt") is not None
     until(lambda: not lease.is_held)
@@ -209,7 +209,7 @@ def test_a_holder_that_lives_is_told_to_end_when_its_run_is_over_and_nothing_is_
 
 def test_who_is_gone_is_removed_before_its_lease_runs_out(world: World):
     run = world.run(is_over=True)
-    janitor = janitor_sensor(grace=0)
+    janitor = stale_lock_sensor(grace=0)
     with world.held_by(run, ttl=60.0) as process:
         began_at = time.monotonic()
         process.kill()
@@ -229,9 +229,9 @@ def test_what_is_no_business_of_the_janitors_is_left_alone(world: World):
         "foreign": f"airflow:{world.run(is_over=True)}",
     }
     leases = [world.locks.lock(key, ttl=60, owner=owner).acquire() for key, owner in owners.items()]
-    assert world.skipped(janitor_sensor(grace=0)) == "2 locks are held by runs, none of one that has ended"
+    assert world.skipped(stale_lock_sensor(grace=0)) == "2 locks are held by runs, none of one that has ended"
     recent = world.locks.lock("recent", ttl=60, owner=names.run_owner(world.run(is_over=True))).acquire()
-    assert world.skipped(janitor_sensor(grace=60)) == "3 locks are held by runs, none of one that has ended"
+    assert world.skipped(stale_lock_sensor(grace=60)) == "3 locks are held by runs, none of one that has ended"
     assert all(one.revoked_by is None for one in world.locks.list())
     for lease in (*leases, recent):
         lease.release()
@@ -239,7 +239,7 @@ def test_what_is_no_business_of_the_janitors_is_left_alone(world: World):
 
 def test_it_is_revoked_once(world: World):
     lease = world.locks.lock("apt", ttl=60, owner=names.run_owner(world.run(is_over=True))).acquire()
-    janitor = janitor_sensor(grace=0)
+    janitor = stale_lock_sensor(grace=0)
     assert "revoked" in world.skipped(janitor)
     assert "revoked" not in world.skipped(janitor)
     assert len(world.locks.lock("apt").history()) == 1

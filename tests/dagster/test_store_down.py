@@ -24,14 +24,14 @@ TTL = 6.0
 
 @pytest.fixture(scope="module")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisPlace]:
-    """Give a server."""
+    """Return a server."""
     made = RedisPlace(tmp_path_factory.mktemp("redis"))
     yield made
     made.stop()
 
 
 def job(url: str, *, retries: bool) -> Any:
-    """Give a job whose body waits for the processes that it started."""
+    """Return a job whose body waits for the processes that it started."""
     op = bodies.shells.with_retry_policy(dg.RetryPolicy(max_retries=3)) if retries else bodies.shells
     return job_with(op, {"lock": LockResource(store=url, ttl=TTL)})
 
@@ -77,7 +77,7 @@ def test_who_waits_gets_the_lock_of_a_holder_that_is_cut_off_when_its_processes_
                 direct = lockstead.Lock(f"{redis.url(tmp_path.name)}#k", owner="somebody/else")
                 with direct.hold(timeout=50) as lease:
                     seen.append(place.sleepers())
-                    assert lease.predecessor.ending is lockstead.Ending.EXPIRED
+                    assert lease.previous_lease.ending is lockstead.LeaseOutcome.EXPIRED
                 until(lambda: place.has("finally"), "the body is over")
 
         with Beside(contend):

@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.reconstruct import build_reconstructable_job
 
-from dagster_lockstead import BadLock, LockResource, leased, locked
+from dagster_lockstead import InvalidLockConfig, LockResource, leased, locked
 from tests.dagster import bodies
 from tests.dagster.runs import failure_of, in_process, job_with
 from tests.dagster.taking import Place
@@ -31,7 +31,7 @@ def strict() -> None:
 
 
 def made(executor: str) -> dg.JobDefinition:
-    """Give a job of one op whose lock is in memory; `build_reconstructable_job` calls this in every process of it."""
+    """Return a job of one op whose lock is in memory; `build_reconstructable_job` calls this in every process of it."""
     executors = {
         "here": dg.in_process_executor,
         "apart": dg.multiprocess_executor,
@@ -86,7 +86,7 @@ def test_a_store_that_cannot_tell_how_a_holder_ended_is_refused_where_that_matte
     assert failed.user_failure_data.description.startswith(UNTOLD)
     assert not place.has("in")
     with (
-        pytest.raises(BadLock, match=UNTOLD),
+        pytest.raises(InvalidLockConfig, match=UNTOLD),
         LockResource(store=NOBODY).hold(dg.build_op_context(), "k", on_unclean="fail"),
     ):
         pass

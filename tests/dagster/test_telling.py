@@ -18,7 +18,7 @@ LATE = 0.5
 
 
 def told(instance: dg.DagsterInstance, run_id: str) -> list[str]:
-    """Give the types of a run's events in the order in which they were written; of the lock's its first word."""
+    """Return the types of a run's events in the order in which they were written; of the lock's its first word."""
     events = [one.dagster_event for one in instance.all_logs(run_id) if one.dagster_event is not None]
     return [
         (one.message or "").partition(":")[0] if one.event_type_value == "ENGINE_EVENT" else one.event_type_value

@@ -9,7 +9,7 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run
 
 import lockstead
-from dagster_lockstead import BadLock, LockResource, leased, lock_free_sensor, locked, newest_token_check
+from dagster_lockstead import InvalidLockConfig, LockResource, fencing_token_check, leased, lock_free_sensor, locked
 from tests.dagster.runs import failure_of, in_process, job_with
 from tests.dagster.taking import Place
 
@@ -79,7 +79,7 @@ def test_a_key_names_the_partition_in_a_run_a_check_and_a_unit_test(place: Place
     def part() -> None:
         keys.append(lockstead.current_lease().key)
 
-    check = newest_token_check(part, key="part-{partition_key}")
+    check = fencing_token_check(part, key="part-{partition_key}")
     resources = {"lock": LockResource(store=place.url)}
     result = dg.materialize([part, check], resources=resources, partition_key="main")
     assert result.success
@@ -110,7 +110,7 @@ def test_a_function_that_is_called_by_itself_renders_its_key_whatever_its_kind(p
     asyncio.run(awaits(None, dist="b", lock=lock))  # type: ignore[call-arg]
     list(generates(None, dist="c", more="d", lock=lock))
     assert keys == ["apt-a", "apt-b", "apt-c-d"]
-    with pytest.raises(BadLock, match="cannot be written: it is None"):
+    with pytest.raises(InvalidLockConfig, match="cannot be written: it is None"):
         plain(None, dist=None, lock=lock)  # type: ignore[call-arg, arg-type]
 
 
@@ -213,7 +213,7 @@ def test_a_range_takes_the_locks_of_its_partitions_one_by_one(place: Place, chos
     @dg.asset(partitions_def=PARTS, backfill_policy=dg.BackfillPolicy.single_run())
     def parts(context: dg.AssetExecutionContext, lock: LockResource) -> None:
         with lock.try_many([f"part-{one}" for one in context.partition_keys], context=context) as batch:
-            for lease in batch.each():
+            for lease in batch.iter_as_acquired():
                 keys.append(lockstead.current_lease().key)
                 assert lease.is_held
 

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from dagster_lockstead import watching
-from lockstead import Ending
+from lockstead import LeaseOutcome
 from tests.dagster.program import program
 from tests.dagster.taking import Place, until
 
@@ -25,7 +25,7 @@ def test_a_run_that_is_terminated_begins_no_other_attempt_and_gives_the_lock_bac
     assert (place.count("in"), place.count("finally"), place.count("after")) == (1, 1, 0)
     lease = place.lock().try_acquire()
     assert lease is not None
-    assert lease.predecessor.ending is Ending.CLEAN
+    assert lease.previous_lease.ending is LeaseOutcome.CLEAN
     lease.release()
 
 

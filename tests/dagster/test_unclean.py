@@ -99,12 +99,12 @@ def test_a_body_that_may_follow_an_unclean_end_is_warned(place: Place, caplog: p
 
 
 def test_a_call_outside_of_a_run_is_refused_likewise(place: Place) -> None:
-    from dagster_lockstead import UncleanPredecessor
+    from dagster_lockstead import PreviousLeaseUnclean
 
     leave_unclean(place)
     ran: list[int] = []
     for _ in range(2):
-        with pytest.raises(UncleanPredecessor):
+        with pytest.raises(PreviousLeaseUnclean):
             op_of("fail", ran)(dg.build_op_context(resources={"lock": LockResource(store=place.url)}))
     assert ran == []
 
@@ -134,7 +134,7 @@ def test_a_body_that_must_not_follow_who_was_killed_is_refused_without_a_retry(
     assert (said["lockstead/predecessor"], said["lockstead/reason"]) == ("somebody/else", "EXPIRED")
     assert not place.has("in")
     with place.lock().hold(timeout=5) as lease:
-        assert lease.predecessor.ending is not lockstead.Ending.CLEAN, "the next one is refused as well"
+        assert lease.previous_lease.ending is not lockstead.LeaseOutcome.CLEAN, "the next one is refused as well"
 
 
 def test_a_leased_run_that_may_follow_an_unclean_end_says_so_in_its_log(
@@ -173,7 +173,7 @@ def test_every_refusal_names_who_left_it_unclean_and_not_who_was_refused_before(
         assert failed.user_failure_data.description.startswith(f"the lease of 'somebody/else' on 'k' ended {ended}: ")
     assert ran == []
     assert len(place.lock().history()) == (1 if leave is leave_unclean else 0), "a refusal broke a lease"
-    assert predecessor(place) == ("somebody/else", ended)
+    assert previous_lease(place) == ("somebody/else", ended)
 
 
 def test_a_warning_after_a_refusal_names_who_left_it_unclean(place: Place, instance: dg.DagsterInstance) -> None:
@@ -189,10 +189,10 @@ def test_a_warning_after_a_refusal_names_who_left_it_unclean(place: Place, insta
     ]
 
 
-def predecessor(place: Place) -> tuple[str, str]:
+def previous_lease(place: Place) -> tuple[str, str]:
     """Take the lock, and give who held it before, and how that ended."""
     with place.lock().hold(timeout=5) as lease:
-        return lease.predecessor.owner, lease.predecessor.ending.value
+        return lease.previous_lease.owner, lease.previous_lease.ending.value
 
 
 def fail_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,4 +249,4 @@ def test_whatever_fails_before_the_body_passes_the_unclean_end_on(
                     asyncio.run(awaits(context, lock=resources["lock"]))  # type: ignore[call-arg]
     assert ran == []
     assert place.lock().inspect() is None
-    assert predecessor(place) == ("somebody/else", "REVOKED")
+    assert previous_lease(place) == ("somebody/else", "REVOKED")

@@ -19,7 +19,7 @@ class Settings(dg.Config):
 
 
 def key() -> str:
-    """Give the key under which this runs."""
+    """Return the key under which this runs."""
     return lockstead.current_lease().key
 
 

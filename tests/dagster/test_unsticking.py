@@ -30,7 +30,7 @@ def take(event: Event, has_it: Any, *, dies: bool) -> None:
 
 @contextmanager
 def taken(event: Event, *, dies: bool) -> Iterator[Any]:
-    """Give a process that has taken an event's inner lock."""
+    """Return a process that has taken an event's inner lock."""
     here, there = CONTEXT.Pipe()
     process = CONTEXT.Process(target=take, args=(event, there), kwargs={"dies": dies})
     process.start()

@@ -143,7 +143,7 @@ def test_a_step_that_is_ended_leaves_no_process_and_a_lock_that_is_free(place: P
     def is_in() -> bool:
         return place.has("in") and (op is not bodies.shells or len(place.sleepers()) > 1)
 
-    seen: list[tuple[list[int], lockstead.Ending]] = []
+    seen: list[tuple[list[int], lockstead.LeaseOutcome]] = []
 
     def interrupt() -> None:
         interrupted_once(is_in)()
@@ -154,11 +154,11 @@ def test_a_step_that_is_ended_leaves_no_process_and_a_lock_that_is_free(place: P
             if not place.has("finally"):
                 os.kill(os.getpid(), signal.SIGINT)
         with place.lock().hold(timeout=LIMIT) as lease:
-            seen.append((place.sleepers(), lease.predecessor.ending))
+            seen.append((place.sleepers(), lease.previous_lease.ending))
 
     with Beside(interrupt), pytest.raises(dg.DagsterExecutionInterruptedError):
         bodies.job_of(op).execute_in_process()
-    assert seen == [([], lockstead.Ending.CLEAN)]
+    assert seen == [([], lockstead.LeaseOutcome.CLEAN)]
     assert place.lock().inspect() is None
     assert (place.count("finally"), place.count("undisturbed")) == (1, 0)
 

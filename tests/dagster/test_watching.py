@@ -22,12 +22,12 @@ def nothing() -> None:
 
 @pytest.fixture
 def store(instance: dg.DagsterInstance) -> dg.DagsterInstance:
-    """Give an instance with runs of no process."""
+    """Return an instance with runs of no process."""
     return instance
 
 
 def running(store: dg.DagsterInstance) -> str:
-    """Give a run that goes on."""
+    """Return a run that goes on."""
     run = store.create_run_for_job(nothing, status=dg.DagsterRunStatus.STARTED)
     return run.run_id
 
@@ -37,7 +37,7 @@ _OTHERS: set[threading.Thread] = set()
 
 
 def threads() -> list[threading.Thread]:
-    """Give the threads of this test's watches."""
+    """Return the threads of this test's watches."""
     names = ("lockstead-run", "lockstead-parent")
     return [one for one in threading.enumerate() if one.name in names and one not in _OTHERS]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
-from lockstead import Holding
+from lockstead import LockInfo
 from tests.dagster.runs import apart, failure_of, metadata_of
 from tests.dagster.taking import Beside, Place, taken_away, until
 
@@ -12,7 +12,7 @@ from tests.dagster.taking import Beside, Place, taken_away, until
 def test_the_step_holds_the_lock_while_its_output_is_written_in_a_process_of_its_own(
     place: Place, instance: dg.DagsterInstance
 ) -> None:
-    seen: list[Holding | None] = []
+    seen: list[LockInfo | None] = []
 
     def look() -> None:
         until(lambda: place.has("in"), "the output is written")

@@ -34,7 +34,7 @@ COURSE = (
 
 
 def shown(upto: int = len(COURSE), height: int = 40) -> list[str]:
-    """Give what stands on a terminal of 100 columns after so many events."""
+    """Return what stands on a terminal of 100 columns after so many events."""
     console = Console(file=io.StringIO(), width=100, height=height, force_terminal=True, color_system=None, record=True)
     board, course = LocksBoard(console), Course()
     board.act("Act 1")
@@ -48,7 +48,7 @@ def shown(upto: int = len(COURSE), height: int = 40) -> list[str]:
 
 
 def line(lines: list[str], *words: str) -> str:
-    """Give the line of a table that begins with these words."""
+    """Return the line of a table that begins with these words."""
     return next(one for one in lines if tuple(one.split()[: len(words)]) == words)
 
 

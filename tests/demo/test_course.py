@@ -13,7 +13,7 @@ from examples.publishing.events import Event, What
 
 
 def played(*steps: tuple[str, What] | tuple[str, What, int]) -> Course:
-    """Give a course on one repository; one step a second: who, what, and the number."""
+    """Return a course on one repository; one step a second: who, what, and the number."""
     course, seconds = Course(), count(1)
     for run, what, *number in steps:
         course.add(Event(run, "apt", what, "plan" if what is What.PHASE else "", *number, at=float(next(seconds))))
@@ -117,9 +117,9 @@ def test_a_holder_too_many_is_found_out() -> None:
     ("said", "owner"),
     [
         ("waiting for 'airflow:publish_tools/airflow/apt/-1', who holds 'apt' since 12:00:00 UTC, token 3", "airflow"),
-        ("waiting for 'apt', held by 'prefect:publish-under-lock/prefect-apt/0e1b' since 8 s", "prefect"),
+        ("waiting for 'apt', held by 'prefect:publish-under-lock/prefect-apt/0e1b' for 8 s", "prefect"),
         ("waiting: 'apt' is held by 'dagster:0c1f:apt.publish_apt:0' (purpose: publish apt packages)", "dagster"),
-        ("waiting for 'apt', held by 'shell:host/12' since 8.02 s", "shell"),
+        ("waiting for 'apt', held by 'shell:host/12' for 8.02 s", "shell"),
         ("waiting for 'apt'", ""),
         ("waiting for who works still, or was not seen to end: airflow:publish_tools/airflow/yum.build/-1/1", ""),
     ],

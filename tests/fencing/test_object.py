@@ -8,7 +8,7 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
-from lockstead import FenceGuard, LeaseLost, ObjectFloor, OutcomeUnknown, Sequencer, StoreRefused
+from lockstead import FenceGuard, GcsFenceStore, LeaseLost, OutcomeUnknown, Sequencer, StoreRefused
 from lockstead.fencing.object import FENCE
 from lockstead.testing.gcs_server import GcsServer
 
@@ -28,8 +28,8 @@ def bucket(server: GcsServer) -> Iterator[storage.Bucket]:
     client.close()
 
 
-def admitted(bucket: storage.Bucket, token: int) -> ObjectFloor:
-    floor = ObjectFloor(bucket.blob("index"))
+def admitted(bucket: storage.Bucket, token: int) -> GcsFenceStore:
+    floor = GcsFenceStore(bucket.blob("index"))
     FenceGuard(floor).admit(Sequencer("apt", token))
     return floor
 
@@ -68,7 +68,7 @@ def test_a_rewrite_keeps_the_metadata_and_what_the_blob_says_of_its_content(buck
     blob.metadata = {"team": "web"}
     blob.upload_from_string("{}", content_type="application/json")
     blob.cache_control = "no-store"
-    floor = ObjectFloor(blob)
+    floor = GcsFenceStore(blob)
     FenceGuard(floor).admit(Sequencer("apt", 7))
     floor.rewrite('{"a": 1}', "application/json")
     seen = bucket.get_blob("index")
@@ -90,7 +90,7 @@ def test_the_conditions_serve_any_write_of_the_blob(bucket: storage.Bucket) -> N
 def test_two_locks_for_one_object_have_no_order(bucket: storage.Bucket) -> None:
     admitted(bucket, 7)
     with pytest.raises(ValueError, match="fenced by the lock 'apt', not by 'yum'"):
-        FenceGuard(ObjectFloor(bucket.blob("index"))).admit(Sequencer("yum", 9))
+        FenceGuard(GcsFenceStore(bucket.blob("index"))).admit(Sequencer("yum", 9))
 
 
 def test_who_writes_without_a_token_is_found_out(bucket: storage.Bucket) -> None:
@@ -102,7 +102,7 @@ def test_who_writes_without_a_token_is_found_out(bucket: storage.Bucket) -> None
 
 
 def test_a_write_before_admission_is_a_mistake(bucket: storage.Bucket) -> None:
-    floor = ObjectFloor(bucket.blob("index"))
+    floor = GcsFenceStore(bucket.blob("index"))
     assert floor.conditions == {}
     with pytest.raises(ValueError, match=r"FenceGuard\.admit first"):
         floor.rewrite("one")
@@ -119,7 +119,7 @@ def test_damaged_fence_metadata_is_refused_and_left_alone(bucket: storage.Bucket
 
 def test_a_missing_bucket_is_told(bucket: storage.Bucket) -> None:
     with pytest.raises(StoreRefused, match="no bucket 'nowhere'"):
-        FenceGuard(ObjectFloor(bucket.client.bucket("nowhere").blob("index"))).admit(Sequencer("apt", 1))
+        FenceGuard(GcsFenceStore(bucket.client.bucket("nowhere").blob("index"))).admit(Sequencer("apt", 1))
 
 
 def test_a_lost_answer_to_an_admission_is_settled_by_looking(server: GcsServer, bucket: storage.Bucket) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstead import FenceGuard, LeaseLost, RowFloor, Sequencer, connect
+from lockstead import FenceGuard, LeaseLost, Sequencer, SqlFenceStore, connect
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def data(path: Path) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(path, timeout=60)) as data:
-        RowFloor(data).create_table()
+        SqlFenceStore(data).create_table()
         data.execute("CREATE TABLE totals (name TEXT PRIMARY KEY, amount INT)")
         data.execute("INSERT INTO totals VALUES ('sum', 0)")
         data.commit()
@@ -33,7 +33,7 @@ def amount(data: sqlite3.Connection) -> int:
 
 
 def test_h17_a_superseded_token_is_refused_and_what_it_wrote_goes_with_the_rollback(data: sqlite3.Connection) -> None:
-    guard = FenceGuard(RowFloor(data))
+    guard = FenceGuard(SqlFenceStore(data))
     with data:
         guard.admit(Sequencer("sum", 7))
         data.execute("UPDATE totals SET amount = 1")
@@ -48,14 +48,14 @@ def test_h17_a_superseded_token_is_refused_and_what_it_wrote_goes_with_the_rollb
 
 
 def test_a_rollback_takes_the_admission_back(data: sqlite3.Connection) -> None:
-    guard = FenceGuard(RowFloor(data))
+    guard = FenceGuard(SqlFenceStore(data))
     guard.admit(Sequencer("sum", 9))
     data.rollback()
     guard.admit(Sequencer("sum", 7))
 
 
 def test_each_key_has_a_floor_of_its_own(data: sqlite3.Connection) -> None:
-    guard = FenceGuard(RowFloor(data))
+    guard = FenceGuard(SqlFenceStore(data))
     guard.admit(Sequencer("sum", 9))
     guard.admit(Sequencer("count", 1))
     with pytest.raises(LeaseLost):
@@ -63,29 +63,29 @@ def test_each_key_has_a_floor_of_its_own(data: sqlite3.Connection) -> None:
 
 
 def test_tokens_are_as_long_as_the_stores_count_them(data: sqlite3.Connection) -> None:
-    floor = RowFloor(data)
-    assert floor.raise_to("sum", 1_795_000_000_000) == 1_795_000_000_000
-    assert floor.raise_to("sum", 2**62) == 2**62
-    assert floor.raise_to("sum", 7) == 2**62
+    floor = SqlFenceStore(data)
+    assert floor.advance("sum", 1_795_000_000_000) == 1_795_000_000_000
+    assert floor.advance("sum", 2**62) == 2**62
+    assert floor.advance("sum", 7) == 2**62
 
 
 def test_a_connection_that_commits_each_statement_by_itself_is_refused(path: Path, data: sqlite3.Connection) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as loose:
         with pytest.raises(ValueError, match="begin a transaction"):
-            FenceGuard(RowFloor(loose)).admit(Sequencer("sum", 3))
+            FenceGuard(SqlFenceStore(loose)).admit(Sequencer("sum", 3))
         loose.execute("BEGIN IMMEDIATE")
-        FenceGuard(RowFloor(loose)).admit(Sequencer("sum", 3))
+        FenceGuard(SqlFenceStore(loose)).admit(Sequencer("sum", 3))
         loose.execute("COMMIT")
 
 
 def test_the_table_may_have_another_name_but_no_statement_hides_in_it(data: sqlite3.Connection) -> None:
     for table in ("fences", "main.fences"):
-        floor = RowFloor(data, table)
+        floor = SqlFenceStore(data, table)
         floor.create_table()
-        assert floor.raise_to("sum", 5) == 5
+        assert floor.advance("sum", 5) == 5
     for table in ("fences; DROP TABLE totals", "", "a.b.c", "1x", 'x"y'):
         with pytest.raises(ValueError, match="plain name"):
-            RowFloor(data, table)
+            SqlFenceStore(data, table)
 
 
 def test_what_is_no_connection_is_told_so() -> None:
@@ -93,8 +93,8 @@ def test_what_is_no_connection_is_told_so() -> None:
         def cursor(self) -> object:
             return self
 
-    with pytest.raises(TypeError, match="is no DB-API connection that names its paramstyle"):
-        RowFloor(Session())  # type: ignore[arg-type] # the mistake that is meant
+    with pytest.raises(TypeError, match="is not a DB-API connection that names its paramstyle"):
+        SqlFenceStore(Session())  # type: ignore[arg-type] # the mistake that is meant
 
 
 def test_a_later_holder_waits_for_the_commit_and_an_earlier_one_finds_its_token(
@@ -102,12 +102,12 @@ def test_a_later_holder_waits_for_the_commit_and_an_earlier_one_finds_its_token(
 ) -> None:
     earlier = sqlite3.connect(path, timeout=60, check_same_thread=False)
     told: list[str] = []
-    guard = FenceGuard(RowFloor(data))
+    guard = FenceGuard(SqlFenceStore(data))
     guard.admit(Sequencer("sum", 9))  # the transaction is open
 
     def comes_late() -> None:
         try:
-            FenceGuard(RowFloor(earlier)).admit(Sequencer("sum", 7))
+            FenceGuard(SqlFenceStore(earlier)).admit(Sequencer("sum", 7))
             told.append("admitted")
         except LeaseLost:
             told.append("lost")
@@ -140,7 +140,7 @@ def test_holders_that_do_not_notice_their_loss_lose_no_write(path: Path, data: s
                         try:
                             with mine:
                                 mine.execute("BEGIN IMMEDIATE")
-                                FenceGuard(RowFloor(mine)).admit(late)
+                                FenceGuard(SqlFenceStore(mine)).admit(late)
                                 mine.execute("UPDATE totals SET amount = amount + 1")
                             written.append(late.token)
                         except LeaseLost:
@@ -161,7 +161,7 @@ def test_a_table_that_is_missing_is_named_with_what_creates_it(tmp_path: Path) -
         closing(sqlite3.connect(tmp_path / "data.db")) as connection,
         pytest.raises(sqlite3.OperationalError) as raised,
     ):
-        RowFloor(connection).raise_to("apt", 7)
+        SqlFenceStore(connection).advance("apt", 7)
     assert raised.value.__notes__ == [
-        "the table lockstead_fence has to exist: RowFloor(connection).create_table() creates it once"
+        "the table lockstead_fence has to exist: SqlFenceStore(connection).create_table() creates it once"
     ]

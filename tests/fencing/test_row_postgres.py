@@ -14,14 +14,14 @@ import psycopg
 import pytest
 
 import lockstead
-from lockstead import FenceGuard, LeaseLost, RowFloor, Sequencer
+from lockstead import FenceGuard, LeaseLost, Sequencer, SqlFenceStore
 from tests.servers.postgres import PostgresServer
 
 LIMIT = 60.0
 
 OLD_HOLDER = """
 import sys, psycopg, lockstead
-from lockstead import FenceGuard, RowFloor
+from lockstead import FenceGuard, SqlFenceStore
 url = sys.argv[1]
 with lockstead.connect(url) as client, psycopg.connect(url) as data:
     lease = client.lock("sum", ttl=2, renew_every=0.3, request_timeout=0.25, abort_margin=0.3, max_failures=2).acquire()
@@ -29,7 +29,7 @@ with lockstead.connect(url) as client, psycopg.connect(url) as data:
     print("held", flush=True)
     sys.stdin.readline()
     try:
-        FenceGuard(RowFloor(data)).admit(token)
+        FenceGuard(SqlFenceStore(data)).admit(token)
         data.execute("UPDATE totals SET amount = -1")
         data.commit()
         print("written", flush=True)
@@ -50,7 +50,7 @@ def server() -> Iterator[PostgresServer]:
 def data(server: PostgresServer) -> Iterator[psycopg.Connection[Any]]:
     server.tell("DROP TABLE IF EXISTS totals, lockstead_fence")
     with psycopg.connect(server.url()) as data:
-        RowFloor(data).create_table()
+        SqlFenceStore(data).create_table()
         data.execute("CREATE TABLE totals (amount int NOT NULL)")
         data.execute("INSERT INTO totals VALUES (0)")
         data.commit()
@@ -68,7 +68,7 @@ def amount(data: psycopg.Connection[Any]) -> int:
 def test_h17_a_superseded_token_is_refused_and_what_it_wrote_goes_with_the_rollback(
     data: psycopg.Connection[Any],
 ) -> None:
-    guard = FenceGuard(RowFloor(data))
+    guard = FenceGuard(SqlFenceStore(data))
     with data.transaction():
         guard.admit(Sequencer("sum", 9))
         data.execute("UPDATE totals SET amount = 9")
@@ -80,7 +80,7 @@ def test_h17_a_superseded_token_is_refused_and_what_it_wrote_goes_with_the_rollb
 
 
 def test_a_rollback_takes_the_admission_back(data: psycopg.Connection[Any]) -> None:
-    guard = FenceGuard(RowFloor(data))
+    guard = FenceGuard(SqlFenceStore(data))
     guard.admit(Sequencer("sum", 9))
     data.rollback()
     guard.admit(Sequencer("sum", 7))
@@ -92,21 +92,21 @@ def test_a_connection_that_commits_each_statement_by_itself_is_refused(
 ) -> None:
     with psycopg.connect(server.url(), autocommit=True) as loose:
         with pytest.raises(ValueError, match="begin a transaction"):
-            FenceGuard(RowFloor(loose)).admit(Sequencer("sum", 3))
+            FenceGuard(SqlFenceStore(loose)).admit(Sequencer("sum", 3))
         with loose.transaction():
-            FenceGuard(RowFloor(loose)).admit(Sequencer("sum", 3))
+            FenceGuard(SqlFenceStore(loose)).admit(Sequencer("sum", 3))
 
 
 def test_a_later_holder_waits_for_the_commit_and_an_earlier_one_finds_its_token(
     server: PostgresServer, data: psycopg.Connection[Any]
 ) -> None:
     told: list[str] = []
-    FenceGuard(RowFloor(data)).admit(Sequencer("sum", 9))  # the transaction is open
+    FenceGuard(SqlFenceStore(data)).admit(Sequencer("sum", 9))  # the transaction is open
 
     def comes_late() -> None:
         with psycopg.connect(server.url()) as earlier:
             try:
-                FenceGuard(RowFloor(earlier)).admit(Sequencer("sum", 7))
+                FenceGuard(SqlFenceStore(earlier)).admit(Sequencer("sum", 7))
                 told.append("admitted")
             except LeaseLost:
                 told.append("lost")
@@ -136,7 +136,7 @@ def test_h06_the_late_transaction_of_a_holder_that_was_stopped_is_refused(
         old.send_signal(signal.SIGSTOP)
         with lockstead.connect(server.url()) as client:
             with client.lock("sum", ttl=30).hold(timeout=LIMIT) as lease:
-                FenceGuard(RowFloor(data)).admit(lease.sequencer())
+                FenceGuard(SqlFenceStore(data)).admit(lease.sequencer())
                 data.execute("UPDATE totals SET amount = amount + 1")
                 data.commit()
         old.stdin.write("go on\n")
@@ -166,7 +166,7 @@ def test_holders_that_do_not_notice_their_loss_lose_no_write(
                         stale.append(token)
                     for late in (token, stale[0]):  # after the release, so that others come between
                         try:
-                            FenceGuard(RowFloor(mine)).admit(late)
+                            FenceGuard(SqlFenceStore(mine)).admit(late)
                             row = mine.execute("SELECT amount FROM totals").fetchone()
                             assert row is not None
                             time.sleep(0.001)

@@ -27,7 +27,7 @@ def fuzzed(target: Target) -> int:
 
 
 def main() -> None:
-    """Give each target its share of the time, in turn."""
+    """Return each target its share of the time, in turn."""
     chosen = os.environ.get("TARGET") or ",".join(TARGETS)
     unknown = [name for name in chosen.split(",") if name not in TARGETS]
     if unknown:

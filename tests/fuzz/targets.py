@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from airflow_lockstead.grants import Grant
 from lockstead.errors import StoreError, StoreRefused
-from lockstead.holding import audited, listing
 from lockstead.protocol.commands import Create, Extend, List, Listing, Read, Remove, Snapshot
 from lockstead.protocol.members import MEMBERS_MAX, check_count
 from lockstead.protocol.record import decode, encode
@@ -39,7 +38,8 @@ from lockstead.stores.redlock import scripts as redlock
 from lockstead.stores.sqlite.store import TRAITS
 from lockstead.stores.zookeeper import names as zookeeper
 from lockstead.unclean import Unclean, origin
-from lockstead.values import Ending, LeaseTicket, Name, Predecessor, Sequencer, Space
+from lockstead.values import LeaseOutcome, LeaseTicket, Name, PreviousLease, Sequencer, Space
+from lockstead.views import audited, listing
 from prefect_lockstead import attached, children, places
 from prefect_lockstead.spec import LockSpec, place_of
 
@@ -121,11 +121,11 @@ def audit(text: str, fields: Fields) -> None:
 
 
 def unclean(text: str, fields: Fields) -> None:
-    last = Unclean("apt", "me", Ending.REVOKED)
-    said = [*fields.values(), text, str(Unclean("apt", clean(text), Ending.EXPIRED))]
+    last = Unclean("apt", "me", LeaseOutcome.REVOKED)
+    said = [*fields.values(), text, str(Unclean("apt", clean(text), LeaseOutcome.EXPIRED))]
     for reason in said:
         entry = audited(APT, Snapshot({"holder": "me/1", "by": "me/1", "reason": reason}, "1", "1"))
-        found = origin(last, Predecessor(Ending.REVOKED, "me", "me/1"), [entry])
+        found = origin(last, PreviousLease(LeaseOutcome.REVOKED, "me", "me/1"), [entry])
         assert found == last or str(found) == entry.reason
 
 

@@ -42,7 +42,7 @@ def client(server: GcsServer) -> Iterator[lockstead.Client]:
 
 @pytest.fixture(params=["memory", "sqlite", "gs"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Give each store in turn, in real time."""
+    """Return each store in turn, in real time."""
     elapse = partial(time.sleep, 1.1)
     with ExitStack() as stack:
         if request.param == "gs":

@@ -36,19 +36,19 @@ class Place:
         assert isinstance(self.store.perform(Extend(Name(key), fields, None), LIMIT), Snapshot)
 
     def see(self, key: str = "apt") -> Snapshot:
-        """Give the record as it stands."""
+        """Return the record as it stands."""
         seen = self.store.perform(Read(Name(key)), LIMIT)
         assert isinstance(seen, Snapshot)
         return seen
 
     def names(self, space: Space) -> list[Name]:
-        """Give the names of the records of a space."""
+        """Return the names of the records of a space."""
         listed = self.store.perform(List(space), LIMIT)
         assert isinstance(listed, Listing)
         return [name for name, _ in listed.entries]
 
     def ticket(self, seen: Snapshot, key: str = "apt") -> LeaseTicket:
-        """Give the ticket of a lease whose record was put here."""
+        """Return the ticket of a lease whose record was put here."""
         ttl = float(seen.fields.get("ttl", "300"))
         return LeaseTicket(self.store.url, key, seen.fields["identity"], seen.incarnation, ttl)
 

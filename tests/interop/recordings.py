@@ -24,13 +24,13 @@ Exchange = dict[str, Any]
 
 
 def recording(name: str) -> dict[str, Any]:
-    """Give one recording."""
+    """Return one recording."""
     said: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
     return said
 
 
 def asked(exchanges: list[Exchange], method: str, having: str = "") -> Exchange:
-    """Give the one recorded request of this method whose query has a word."""
+    """Return the one recorded request of this method whose query has a word."""
     (found,) = [one for one in exchanges if one["method"] == method and having in one["target"]]
     return found
 
@@ -66,14 +66,14 @@ def put(server: GcsServer, resource: dict[str, Any], name: str = OBJECT) -> dict
 
 
 def look(server: GcsServer, name: str = OBJECT) -> dict[str, Any]:
-    """Give the object that stands there; an empty one if none does."""
+    """Return the object that stands there; an empty one if none does."""
     answer = httpx.get(f"{server.url}/storage/v1/b/{BUCKET}/o/{quote(name, safe='')}")
     said: dict[str, Any] = answer.json() if answer.status_code == 200 else {}
     return said
 
 
 def go_reads(text: str) -> float:
-    """Read `expires_at` as the Go port does: ParseFloat, 0 for what is no number, whole milliseconds (query.go)."""
+    """Read `expires_at` as the Go port does: ParseFloat, 0 for what is not a number, whole milliseconds (query.go)."""
     try:
         value = float(text)
     except ValueError:

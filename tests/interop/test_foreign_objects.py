@@ -10,7 +10,7 @@ import lockstead
 from lockstead.cli.showing import FOREIGN, details, facts, lock_row
 from lockstead.testing.gcs_server import GcsServer
 from lockstead.testing.gcs_server.clock import ManualClock
-from lockstead.values import Ending
+from lockstead.values import LeaseOutcome
 from tests.interop.recordings import OBJECT, asked, look, put, recording, replay
 
 YEAR = 365 * 24 * 3600.0
@@ -47,8 +47,8 @@ def test_a_lock_that_says_when_it_ends_is_held_until_the_stores_date_is_past_tha
     assert look(server)["metadata"] == theirs
     clock.advance(1.0)
     with lock.acquire(timeout=0) as lease:
-        assert lease.predecessor is not None
-        assert (lease.predecessor.ending, lease.predecessor.owner) == (Ending.EXPIRED, theirs["identity"])
+        assert lease.previous_lease is not None
+        assert (lease.previous_lease.ending, lease.previous_lease.owner) == (LeaseOutcome.EXPIRED, theirs["identity"])
         assert look(server)["metadata"]["identity"] == lease.holder
 
 
@@ -83,7 +83,7 @@ def test_assume_ttl_says_how_long_such_a_lock_may_live(
     server: GcsServer, clock: ManualClock, client: lockstead.Client, name: str
 ) -> None:
     stands(server, clock, name)
-    lock = client.lock("apt", assume_ttl=100)
+    lock = client.lock("apt", foreign_ttl=100)
     clock.advance(100.0)
     assert lock.try_acquire() is None
     assert not held(lock).is_expired
@@ -94,7 +94,7 @@ def test_assume_ttl_says_how_long_such_a_lock_may_live(
         assert lease.is_held
 
 
-def held(lock: lockstead.Lock) -> lockstead.Holding:
+def held(lock: lockstead.Lock) -> lockstead.LockInfo:
     """Inspect what is held."""
     shown = lock.inspect()
     assert shown is not None
@@ -110,7 +110,7 @@ def test_it_is_shown_as_another_programs_with_what_is_known(
     for shown in (held(client.lock("apt")), *client.list()):
         assert shown.is_foreign
         assert (shown.key, shown.holder, shown.owner) == ("apt", theirs["identity"], theirs["identity"])
-        assert (shown.ttl, shown.token, shown.problem) == (None, None, None)
+        assert (shown.ttl, shown.token, shown.decode_error) == (None, None, None)
         assert shown.expires_epoch == pytest.approx(float(theirs["expires_at"]))
         assert shown.age == pytest.approx(10.0, abs=1.0)
         assert not shown.is_expired
@@ -146,19 +146,19 @@ def test_breaking_one_tells_it_by_the_metageneration_and_keeps_what_it_wrote(
     theirs = stands(server, clock, name)
     done = client.lock("apt").break_lease(reason="a test", by="operator")
     assert done is not None
-    assert (done.was.owner, done.removed, done.believed_for) == (theirs["metadata"]["identity"], False, None)
+    assert (done.was.owner, done.removed, done.max_overlap) == (theirs["metadata"]["identity"], False, None)
     having = "ifMetagenerationMatch=1" if change == "PATCH" else "ifMetagenerationMatch"
     assert replay(server, asked(recording(name)["life"], change, having)).status_code == 412
     now = look(server)
     assert (now["generation"], now["metageneration"]) == (theirs["generation"], "2")
     assert theirs["metadata"].items() <= now["metadata"].items()
     shown = held(client.lock("apt"))
-    assert (shown.revoked_by, shown.revoked_because) == ("operator", "a test")
+    assert (shown.revoked_by, shown.revoke_reason) == ("operator", "a test")
     assert client.lock("apt").try_acquire() is None
     clock.advance(300.0 + ALLOWANCE + 1)
     with client.lock("apt").acquire(timeout=0) as lease:
-        assert lease.predecessor is not None
-        assert lease.predecessor.ending is Ending.REVOKED
+        assert lease.previous_lease is not None
+        assert lease.previous_lease.ending is LeaseOutcome.REVOKED
 
 
 @pytest.mark.parametrize("name", [*TIMED, *UNTIMED])

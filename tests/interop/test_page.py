@@ -39,7 +39,7 @@ FULL = Record(
 
 
 def section(title: str) -> str:
-    """Give one section of the page."""
+    """Return one section of the page."""
     return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 

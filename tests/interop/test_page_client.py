@@ -11,7 +11,7 @@ import pytest
 
 import lockstead
 from lockstead.testing.gcs_server import GcsServer
-from lockstead.values import Ending
+from lockstead.values import LeaseOutcome
 from tests.interop.page_client import PageClient
 from tests.interop.recordings import BUCKET
 
@@ -96,8 +96,8 @@ def test_what_a_client_of_the_page_left_is_shown_and_taken_over(
     assert lock.try_acquire() is None
     ahead[0] += 10
     with lock.acquire(timeout=10) as lease:
-        assert lease.predecessor is not None
-        assert (lease.predecessor.ending, lease.predecessor.holder) == (Ending.EXPIRED, page.identity)
+        assert lease.previous_lease is not None
+        assert (lease.previous_lease.ending, lease.previous_lease.holder) == (LeaseOutcome.EXPIRED, page.identity)
         assert not page.renew("apt")
         assert not page.release("apt")
         assert lease.is_held

@@ -9,7 +9,7 @@ import pytest
 import lockstead
 from lockstead.testing.gcs_server import GcsServer
 from lockstead.testing.gcs_server.clock import ManualClock
-from lockstead.values import Ending, LeaseTicket
+from lockstead.values import LeaseOutcome, LeaseTicket
 from tests.interop.recordings import look, put, recording
 
 EARLIER = recording("lockstead-e829f36")
@@ -63,8 +63,8 @@ def test_h30_what_an_earlier_version_left_is_taken_over_when_its_time_is_up(
     clock.advance(5 + 2)  # the recorded lock-delay, and the resolution of Date
     for key in KEYS:
         with client.lock(key, owner="ours").acquire(timeout=10) as lease:
-            assert lease.predecessor is not None
-            assert lease.predecessor.ending is (Ending.REVOKED if key == "revoked" else Ending.EXPIRED)
+            assert lease.previous_lease is not None
+            assert lease.previous_lease.ending is (LeaseOutcome.REVOKED if key == "revoked" else LeaseOutcome.EXPIRED)
 
 
 def test_h17_h30_a_lease_of_an_earlier_version_is_carried_on_with_and_its_token_is_shared(

@@ -10,7 +10,7 @@ import pytest
 
 import lockstead
 from lockstead.protocol.record import VERSION
-from lockstead.values import Ending, LeaseTicket, Space
+from lockstead.values import LeaseOutcome, LeaseTicket, Space
 from tests.interop.places import Place
 
 MINIMAL = {"v": "1", "identity": "old/1", "ttl": "300"}
@@ -61,8 +61,8 @@ def test_h30_once_over_it_is_taken_over_and_leaves_nothing_behind(place: Place, 
     place.put({**record, "ttl": "1"})
     place.elapse()
     with place.client.lock("apt", ttl=300, owner="ours").acquire(timeout=60) as lease:
-        assert lease.predecessor is not None
-        assert (lease.predecessor.ending, lease.predecessor.holder) == (Ending.EXPIRED, record["identity"])
+        assert lease.previous_lease is not None
+        assert (lease.previous_lease.ending, lease.previous_lease.holder) == (LeaseOutcome.EXPIRED, record["identity"])
         fields = place.see().fields
         assert (fields["v"], fields["identity"]) == (str(VERSION), lease.holder)
         assert not (UNKNOWN - {"v"}) & fields.keys()
@@ -138,8 +138,8 @@ def test_h30_unknown_fields_are_kept_by_breaking_at_once(place: Place) -> None:
     assert place.see().fields["ended"] == "1"
     kept(place)
     with lock.acquire(timeout=10) as lease:
-        assert lease.predecessor is not None
-        assert (lease.predecessor.ending, lease.predecessor.owner) == (Ending.REVOKED, "new")
+        assert lease.previous_lease is not None
+        assert (lease.previous_lease.ending, lease.previous_lease.owner) == (LeaseOutcome.REVOKED, "new")
 
 
 # --- a newer major ---------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ Asks = Callable[[Place, LeaseTicket], object]
 REFUSED: dict[str, Asks] = {
     "try_acquire": lambda place, _: place.client.lock("apt").try_acquire(),
     "acquire": lambda place, _: place.client.lock("apt").acquire(timeout=5),
-    "assume_ttl": lambda place, _: place.client.lock("apt", assume_ttl=1).acquire(timeout=5),
+    "foreign_ttl": lambda place, _: place.client.lock("apt", foreign_ttl=1).acquire(timeout=5),
     "reclaim": lambda place, _: place.client.lock("apt", owner="next").try_acquire(reclaim=True),
     "inspect": lambda place, _: place.client.lock("apt").inspect(),
     "break": lambda place, _: place.client.lock("apt").break_lease(reason="a test"),
@@ -164,7 +164,7 @@ REFUSED: dict[str, Asks] = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_h24_h30_a_newer_major_is_refused_and_not_touched_however_old_it_looks(place: Place, what: str) -> None:
     before = place.put(NEWER)
-    if what in ("try_acquire", "acquire", "assume_ttl", "reclaim"):
+    if what in ("try_acquire", "acquire", "foreign_ttl", "reclaim"):
         place.elapse()  # its time would be up, did it mean what it means to us
     with pytest.raises(lockstead.StoreRefused, match=r"'apt' has version 2, this lockstead reads 1: upgrade"):
         REFUSED[what](place, place.ticket(before))
@@ -178,9 +178,9 @@ def test_h30_a_newer_major_is_listed_by_name_with_what_to_do_and_hides_nothing(p
     place.put(MINIMAL, key="yum")
     newer, known = place.client.list()
     assert (newer.key, known.key) == ("apt", "yum")
-    assert newer.problem is not None
-    assert "upgrade" in newer.problem
-    assert (newer.is_expired, newer.is_foreign, known.problem) == (False, False, None)
+    assert newer.decode_error is not None
+    assert "upgrade" in newer.decode_error
+    assert (newer.is_expired, newer.is_foreign, known.decode_error) == (False, False, None)
 
 
 def test_h30_who_waits_is_told_when_a_newer_major_takes_the_key(place: Place) -> None:

@@ -11,7 +11,7 @@ import lockstead
 from lockstead.stores.bootclock import Place as Clock
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.sqlite.file import SCHEMA_VERSION
-from lockstead.values import Ending, LeaseTicket
+from lockstead.values import LeaseOutcome, LeaseTicket
 from tests.interop.recordings import FOLDER
 
 DUMP = (FOLDER / "lockstead-e829f36.sql").read_text()
@@ -65,12 +65,14 @@ def test_h30_after_another_boot_what_an_earlier_version_held_is_free(recorded: P
     with lockstead.connect(f"sqlite:///{recorded}") as client:
         for key in KEYS:
             with client.lock(key, owner="ours").acquire(timeout=10) as lease:
-                assert lease.predecessor is not None
-                assert lease.predecessor.ending is (Ending.REVOKED if key == "revoked" else Ending.EXPIRED)
+                assert lease.previous_lease is not None
+                assert lease.previous_lease.ending is (
+                    LeaseOutcome.REVOKED if key == "revoked" else LeaseOutcome.EXPIRED
+                )
 
 
 def tickets(path: Path) -> dict[str, LeaseTicket]:
-    """Give the recorded tickets, for where the file is now."""
+    """Return the recorded tickets, for where the file is now."""
     said = [line.split()[2:] for line in DUMP.splitlines() if line.startswith("-- ticket ")]
     read = {key: LeaseTicket.parse(text) for key, text in said}
     return {

@@ -140,7 +140,7 @@ def test_h15_h18_waiters_that_are_cancelled_ask_nothing_and_leave_nothing(
             await asyncio.to_thread(holder.release)
             await (await waiting[WAITERS // 2]).release()
             assert not client._engine.lines._lines
-            assert not client._engine.wishes
+            assert not client._engine.pending_holders
         assert not [name for name in gcs.objects("b") if "/companion/" not in name]
 
     asyncio.run(use())

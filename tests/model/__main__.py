@@ -28,7 +28,7 @@ def _rows(*, deep: bool) -> Iterator[tuple[bool, str, str, checker.Verdict]]:
 
 
 def main() -> int:
-    """Give 0 if every promise is proved and every fault is found."""
+    """Return 0 if every promise is proved and every fault is found."""
     parser = argparse.ArgumentParser(prog="make model", description=__doc__)
     parser.add_argument("--deep", action="store_true", help="more at once: takes minutes and about 4 GB")
     words = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Decides how a model is checked: spin makes a verifier of it, a C compiler builds that, and it visits every state.
+"""How a model is checked: spin makes a verifier of it, a C compiler builds that, and it visits every state.
 
 Must not know what the models say. What counts as proved stands here: no error, and not a state left out.
 """

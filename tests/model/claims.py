@@ -1,4 +1,4 @@
-"""Decides what is to be proved of the models, and which faults must make the proof fail, and how.
+"""What is to be proved of the models, and which faults must make the proof fail, and how.
 
 A fault is a switch in a model's text. It must break the very promise that is named here: failing somehow is not enough.
 """

@@ -10,7 +10,7 @@ from tests.model import checker
 from tests.model.claims import FAULTS, PROOFS, SECOND_LINES, Fault, Proof
 
 ENDLESS = {"-end-"}
-"""A process that runs for ever does not come to its end."""
+"""A process that runs forever does not come to its end."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Decides which mutants are run, remembers what became of each, and says which of them live.
+"""Which mutants are run, remembers what became of each, and says which of them live.
 
     python -m tests.mutants [--files GLOB ...] [--sample N] [--seed N] [--jobs N] [--quick] [--list]
 
@@ -31,7 +31,7 @@ BESIDE: Final = ("tests/runtime", "tests/stores/test_memory.py")
 
 
 def files(patterns: Sequence[str]) -> list[str]:
-    """Give the modules whose names match, protocol first."""
+    """Return the modules whose names match, protocol first."""
     known = [
         str(path.relative_to(SOURCES / "lockstead"))
         for folder in FOLDERS
@@ -42,7 +42,7 @@ def files(patterns: Sequence[str]) -> list[str]:
 
 
 def chosen(mutants: Sequence[Mutant], sample: int, seed: int) -> list[Mutant]:
-    """Give so many of them by lot, or all for 0. The same seed gives the same, whatever else is changed in a module."""
+    """Return so many of them by lot, or all for 0. The same seed gives the same, whatever else changes in a module."""
     if not sample:
         return list(mutants)
     lots = {mutant.name: hashlib.sha256(f"{seed} {mutant.name}".encode()).digest() for mutant in mutants}
@@ -50,7 +50,7 @@ def chosen(mutants: Sequence[Mutant], sample: int, seed: int) -> list[Mutant]:
 
 
 def judged() -> dict[str, dict[str, str]]:
-    """Give what is said of each mutant that no test kills: `equivalent` and why, or `open` and what is missing."""
+    """Return what is said of each mutant that no test kills: `equivalent` and why, or `open` and what is missing."""
     return {said["name"]: said for said in tomllib.loads(SURVIVORS.read_text("utf-8"))["survivor"]}
 
 
@@ -59,7 +59,7 @@ def _digest(file: str) -> str:
 
 
 def known() -> dict[str, dict[str, Any]]:
-    """Give the verdicts so far on mutants of modules that have not changed since."""
+    """Return the verdicts so far on mutants of modules that have not changed since."""
     if not RESULTS.exists():
         return {}
     lines = (json.loads(line) for line in RESULTS.read_text("utf-8").splitlines())

@@ -1,4 +1,4 @@
-"""Decides how a mutant is put into a process of its own, and which tests get the chance to kill it.
+"""How a mutant is put into a process of its own, and which tests get the chance to kill it.
 
 A process of its own imports the engine with one module of it changed in memory; the files on the disk stay whole. What
 the tests start as further processes is the whole engine.
@@ -63,13 +63,13 @@ class Verdict:
 
 
 def of_file(file: str) -> list[Mutant]:
-    """Give all mutants of a module."""
+    """Return all mutants of a module."""
     source = (SOURCES / "lockstead" / file).read_text("utf-8")
     return [Mutant(file, mutation) for mutation in mutations(source)]
 
 
 def stages(file: str, *, is_quick: bool) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Give what a mutant of this module has to get past, the quickest first."""
+    """Return what a mutant of this module has to get past, the quickest first."""
     if file.startswith("protocol/"):
         yield "tests", UNIT
         yield "seeds", ()
@@ -133,7 +133,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self._tree = tree
 
     def get_code(self, fullname: str) -> CodeType:
-        """Give the code of the changed module."""
+        """Return the code of the changed module."""
         del fullname
         code: CodeType = compile(self._tree, self.path, "exec", dont_inherit=True)
         return code

@@ -1,4 +1,4 @@
-"""Decides which small changes a module of the engine can suffer, names each, and makes one of them.
+"""Which small changes a module of the engine can suffer, names each, and makes one of them.
 
 Pure: reads a text and gives a text. A name holds what is changed and where, and no line number, so it stays the same
 when something else in the file moves.
@@ -49,7 +49,7 @@ class Mutation:
 
 
 def mutations(source: str) -> list[Mutation]:
-    """Give all changes that a module can suffer, in the order of the text."""
+    """Return all changes that a module can suffer, in the order of the text."""
     found: list[Mutation] = []
     seen: Counter[str] = Counter()
     for path, where, node in _nodes(ast.parse(source), (), ""):
@@ -63,7 +63,7 @@ def mutations(source: str) -> list[Mutation]:
 
 
 def mutated(source: str, mutation: Mutation) -> ast.Module:
-    """Give the module with one change made."""
+    """Return the module with one change made."""
     tree = ast.parse(source)
     parent: Any = tree
     for field, index in mutation.path[:-1]:

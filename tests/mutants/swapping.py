@@ -1,4 +1,4 @@
-"""Decides how the code of a function is exchanged in a running process for that of its mutant."""
+"""How the code of a function is exchanged in a running process for that of its mutant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IS_FUNCTION: Final = 0x2
 
 
 def statement(mutant: Mutant) -> tuple[int, int]:
-    """Give the first and last line of the statement that is changed, of a compound one of its head."""
+    """Return the first and last line of the statement that is changed, of a compound one of its head."""
     node: Any = ast.parse((SOURCES / "lockstead" / mutant.file).read_text("utf-8"))
     lines = (1, 1)
     for step, index in mutant.mutation.path:
@@ -32,7 +32,7 @@ def statement(mutant: Mutant) -> tuple[int, int]:
 
 
 def functions(code: CodeType) -> dict[tuple[str, int], CodeType]:
-    """Give the functions of a module that no other function holds, by name and line."""
+    """Return the functions of a module that no other function holds, by name and line."""
     found: dict[tuple[str, int], CodeType] = {}
     for one in code.co_consts:
         if not isinstance(one, CodeType):
@@ -71,7 +71,7 @@ def swapped(mutant: Mutant) -> bool:
 
 
 def _rest(code: CodeType) -> list[Any]:
-    """Give what a module, or a class in it, runs itself when it is imported."""
+    """Return what a module, or a class in it, runs itself when it is imported."""
     inner = [one for one in code.co_consts if isinstance(one, CodeType) and not one.co_flags & _IS_FUNCTION]
     plain = [one for one in code.co_consts if not isinstance(one, CodeType)]
     return [code.co_code, plain, *map(_rest, inner)]

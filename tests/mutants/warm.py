@@ -1,4 +1,4 @@
-"""Decides how many mutants are tried fast: one process imports everything once and is forked for each of them.
+"""How many mutants are tried fast: one process imports everything once and is forked for each of them.
 
 A fork gets the code of the changed functions in place of theirs. Only tests that run the changed line are run, the
 quickest first, up to the first that fails; one that fails on the whole engine too is passed over. What no function
@@ -58,7 +58,7 @@ class Seen:
     failed: list[str] = field(default_factory=list)
 
     def of(self, mutant: Mutant, first: int, last: int) -> list[str]:
-        """Give the tests that run one of these lines, the quickest first."""
+        """Return the tests that run one of these lines, the quickest first."""
         lines = self.lines.get(mutant.file, {})
         names = {name for line in range(first, last + 1) for name in lines.get(line, ())}
         return sorted(names - set(self.failed), key=self.took.__getitem__)

@@ -1,4 +1,4 @@
-"""Decides which of these tests can be looked at: those in `real` import Prefect, which not every environment has."""
+"""Which of these tests can be looked at: those in `real` import Prefect, which not every environment has."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ BLOCK: Final = "lockstead-lock"
 
 
 def block(browser: Browser) -> None:
-    """Show the form of a new lock, some of it filled in."""
+    """Return the form of a new lock, some of it filled in."""
     browser.resize(WIDTH, 860)
     browser.open(f"/blocks/catalog/{BLOCK}/create")
     browser.shows("Lock URL", "Time to live", "Purpose", "Password", "Google credentials")
@@ -57,7 +57,7 @@ def _field(title: str, kind: str = "textarea") -> str:
 
 
 def waiting(browser: Browser) -> None:
-    """Show the run that waits: its state, and its log, which names the holder."""
+    """Return the run that waits: its state, and its log, which names the holder."""
     # a run that is below the window's edge is not in its page
     browser.resize(WIDTH, 1200)
     browser.open("/runs")

@@ -170,7 +170,7 @@ def test_a_loss_between_two_items_is_raised_within_the_generator_and_not_in_its_
 
 
 def sleeping(url: str, inside: threading.Event, cleaned: list[str]) -> dict[str, Any]:
-    """Give a body of each kind that sleeps under the lock until it is interrupted."""
+    """Return a body of each kind that sleeps under the lock until it is interrupted."""
 
     @locked(url)
     def plain(dist: str = "apt") -> None:

@@ -119,7 +119,7 @@ async def left_in_a_task(loser: Loser) -> tuple[int, int]:
 
 
 def both_happened(counts: tuple[int, int]) -> bool:
-    """Tell whether the exit was hit from either side."""
+    """Return whether the exit was hit from either side."""
     return sum(counts) == EXITS and min(counts) > 0
 
 

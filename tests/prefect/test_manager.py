@@ -30,7 +30,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def left() -> Callable[[], set[str]]:
-    """Give what names the threads of ours that this test has started and that still run.
+    """Return what names the threads of ours that this test has started and that still run.
 
     Earlier tests of this process may have left some, which look after given-up acquisitions for minutes.
     """
@@ -53,7 +53,7 @@ def manager(url: str, left: Callable[[], set[str]]) -> Iterator[LocksteadLockMan
 
 
 def until(is_so: Callable[[], bool], limit: float = 30.0) -> float:
-    """Give the seconds until it is so."""
+    """Return the seconds until it is so."""
     began = time.monotonic()
     while not is_so():
         assert time.monotonic() < began + limit
@@ -154,7 +154,7 @@ def test_a_lock_is_renewed_past_its_ttl(manager: LocksteadLockManager, url: str)
     manager.release_lock("key", A)
 
 
-def seen(url: str) -> lockstead.Holding:
+def seen(url: str) -> lockstead.LockInfo:
     holding = lockstead.Lock(f"{url}#key").inspect()
     assert holding is not None
     return holding
@@ -184,7 +184,7 @@ def test_asking_again_replaces_the_hold_timeout(manager: LocksteadLockManager) -
 
 def test_who_would_wait_for_himself_for_ever_is_told(manager: LocksteadLockManager) -> None:
     assert manager.acquire_lock("key", A)
-    with pytest.raises(RuntimeError, match=r"'key' is held by this very thread or task.*would wait for ever"):
+    with pytest.raises(RuntimeError, match=r"'key' is held by this very thread or task.*would wait forever"):
         manager.acquire_lock("key", B)
     assert not manager.acquire_lock("key", B, acquire_timeout=0.2)
     manager.release_lock("key", A)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import lockstead
-from lockstead.values import Ending
-from prefect_lockstead import UncleanPredecessor, calling_off, locked
+from lockstead.values import LeaseOutcome
+from prefect_lockstead import PreviousLeaseUnclean, calling_off, locked
 from tests.prefect.test_decorator import held_elsewhere, lock
 
 
@@ -43,7 +43,7 @@ def test_after_an_unclean_end_every_run_is_refused_until_somebody_gave_the_lock_
     dead_owner = held.owner
     assert lock(url).break_lease(reason="it hangs", now=True) is not None
     for _attempt in range(3):
-        with pytest.raises(UncleanPredecessor, match="ended REVOKED: repair what it left") as refused:
+        with pytest.raises(PreviousLeaseUnclean, match="ended REVOKED: repair what it left") as refused:
             run()
         # every time of who it was, and not of who was refused for it
         assert f"the lease of {dead_owner!r} on " in str(refused.value)
@@ -105,7 +105,7 @@ def test_a_failure_before_the_body_gives_the_lock_back_and_passes_the_unclean_en
         asyncio.run(apublish()) if is_async else publish()
     assert lock(url).inspect() is None
     after = lock(url).acquire(timeout=0)
-    assert (after.predecessor.ending, after.predecessor.holder) == (Ending.REVOKED, dead.holder)
+    assert (after.previous_lease.ending, after.previous_lease.holder) == (LeaseOutcome.REVOKED, dead.holder)
     after.release()
     dead.release()
 
@@ -124,11 +124,11 @@ def test_a_grant_that_came_as_the_run_was_ended_passes_the_unclean_end_on(url: s
 
         asyncio.run(withdrawn())
     else:
-        calling_off.withdraw(wish)
+        calling_off.remove_member(wish)
     after = lock(url).acquire(timeout=0)
-    assert (after.predecessor.ending, after.predecessor.holder) == (Ending.REVOKED, dead.holder)
+    assert (after.previous_lease.ending, after.previous_lease.holder) == (LeaseOutcome.REVOKED, dead.holder)
     # the wish of somebody else is left alone
-    calling_off.withdraw(wish)
+    calling_off.remove_member(wish)
     assert lock(url).inspect() is not None
     after.release()
     for one in (granted, dead):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import lockstead.opening
+import lockstead.registry
 from lockstead.events import LockEvent, Renewed
 from tests.processes.journal import Journal
 from tests.processes.kill_run import born, look
@@ -55,7 +55,7 @@ def live(course: Course, journal: Journal, key: str, count: int, *, after: bool)
         if isinstance(event, Renewed):
             renewed.set()
 
-    store = DiesAt(lockstead.opening.open_store(course.url, None), count, after=after)
+    store = DiesAt(lockstead.registry.open_store(course.url, None), count, after=after)
     with lockstead.Client(store, listener=told) as client:
         journal.note("asks", key)
         lease = course.lock(client, key).acquire(timeout=60)

@@ -1,7 +1,7 @@
 """A counter that a lock protects: read, thought about, and written back under the token of who holds the lock.
 
 Decides how the resource's side of fencing looks on a file. Must not know any lock store. Each write is a line of the
-counter's history, so that an increment that was lost shows for ever as a value that was written twice.
+counter's history, so that an increment that was lost shows forever as a value that was written twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Counter:
         self.path = path
         self._guard = FenceGuard(self)
 
-    def raise_to(self, key: str, token: int) -> int:
+    def advance(self, key: str, token: int) -> int:
         """Remember a token; the floor of the guard, which is asked with the file locked."""
         return max([token, *(seen for seen, _value in self.history())])
 
@@ -45,7 +45,7 @@ class Counter:
             append(descriptor, [sequencer.token, value])
 
     def history(self) -> list[Write]:
-        """Give everything that was presented and written, in order."""
+        """Return everything that was presented and written, in order."""
         return [(int(token), value) for token, value in lines(self.path)] if self.path.exists() else []
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Decides what the processes of a kill run write down about themselves, and how a writer's death mid-line is read.
+"""What the processes of a kill run write down about themselves, and how a writer's death mid-line is read.
 
 Every process of a run shares one boot clock, so their instants compare. Must not know what the lines prove.
 """
@@ -42,7 +42,7 @@ def append(descriptor: int, said: object) -> None:
 
 
 def lines(path: Path) -> list[list[Any]]:
-    """Give all whole lines of a file; one whose writer was killed in the middle of it was never written."""
+    """Return all whole lines of a file; one whose writer was killed in the middle of it was never written."""
     whole = []
     for line in path.read_bytes().splitlines():
         try:
@@ -82,7 +82,7 @@ class Journal:
         append(self._descriptor, [instant, who, what, key, holder, token, until, word, shown, value])
 
     def events(self) -> list[Event]:
-        """Give everything that was written, in order of writing."""
+        """Return everything that was written, in order of writing."""
         return [Event(*line) for line in lines(self.path)]
 
     def close(self) -> None:

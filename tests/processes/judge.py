@@ -1,4 +1,4 @@
-"""Decides whether a journal keeps the promise: one holder at a time, tokens that grow, nothing lost, nothing revived.
+"""Whether a journal keeps the promise: one holder at a time, tokens that grow, nothing lost, nothing revived.
 
 A holder counts as holding until the deadline that it last told, dead or alive: who comes in before that came in beside
 it. Must not know stores or processes; every fault is one line that names the key.
@@ -56,7 +56,7 @@ def tenures(events: Iterable[Event]) -> list[Tenure]:
 
 
 def judge(events: list[Event], counters: Mapping[str, list[Write]]) -> list[str]:
-    """Give every broken promise; an empty list is the proof."""
+    """Return every broken promise; an empty list is the proof."""
     held = tenures(events)
     looks = [one for one in events if one.what == "looks"]
     return [
@@ -96,9 +96,9 @@ def _tokens(held: list[Tenure], looks: list[Event]) -> Iterator[str]:
         for key, (holder, token) in (look.shown or {}).items():
             if token is None:
                 continue
-            whose, seen = highest.get(key, (holder, token))
-            if token < seen or (token == seen and holder != whose):
-                yield f"{key}: the store shows {holder} with token {token} after {whose} with {seen}"
+            owner_filter, seen = highest.get(key, (holder, token))
+            if token < seen or (token == seen and holder != owner_filter):
+                yield f"{key}: the store shows {holder} with token {token} after {owner_filter} with {seen}"
             highest[key] = (holder, token)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import lockstead.lease
 import lockstead.stores.gcs.store
 import lockstead.stores.sqlite.store  # noqa: F401
-from lockstead import StoreUnavailable, opening
+from lockstead import StoreUnavailable, registry
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol import expiry
 from lockstead.protocol.commands import List
@@ -63,7 +63,7 @@ def born(child: Callable[[], None]) -> int:
 
 def look(course: Course, journal: Journal) -> None:
     """Note what the store shows of every lock; StoreRefused if a record is damaged, AssertionError if the file is."""
-    store = opening.open_store(course.url, None)
+    store = registry.open_store(course.url, None)
     try:
         began_at = boot_now()
         listing = store.perform(List(Space.LOCK), 10.0)

@@ -77,7 +77,7 @@ COMMANDS: Final[dict[str, tuple[tuple[Command[Any], ...], Command[Any]]]] = {
 
 
 def state(path: Path) -> State | None:
-    """Give everything the file says; None while it is no store yet. AssertionError if it is damaged."""
+    """Return everything the file says; None while it is not a store yet. AssertionError if it is damaged."""
     if not path.exists():
         return None
     with closing(sqlite3.connect(path, timeout=10)) as connection:

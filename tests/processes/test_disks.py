@@ -112,7 +112,7 @@ say(sqlite3.connect(FOLDER / "locks.db").execute("PRAGMA integrity_check").fetch
 
 @pytest.fixture(scope="session")
 def own_mounts() -> list[str]:
-    """Give the command under which a process may mount what only it sees; skips where nobody may."""
+    """Return the command under which a process may mount what only it sees; skips where nobody may."""
     with tempfile.TemporaryDirectory() as folder:
         for words in (["unshare", "--mount"], ["unshare", "--user", "--map-root-user", "--mount"]):
             mounting = [*words, "mount", "-t", "tmpfs", "none", folder]
@@ -180,7 +180,7 @@ REFUSED = "this process must be able to write the file and its folder"
 
 @pytest.fixture
 def public(tmp_path: Path) -> Iterator[Path]:
-    """Give a folder that strangers reach, and may not write."""
+    """Return a folder that strangers reach, and may not write."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         path.chmod(0o755)

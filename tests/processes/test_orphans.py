@@ -52,7 +52,7 @@ def wait():
 
 """
 FACTS = {"children", "written", "again"}
-"""What a worker says that is no process."""
+"""What a worker says that is not a process."""
 
 FOR_EVER = "while :; do sleep 0.05; done"
 
@@ -108,7 +108,7 @@ def worker(script: str) -> Iterator[Worker]:
 
 
 def beside(pid: int) -> int | None:
-    """Give the process that stands beside a worker."""
+    """Return the process that stands beside a worker."""
     wanted = [main.__file__, str(pid)]
     for folder in Path("/proc").iterdir():
         with suppress(OSError):
@@ -308,7 +308,7 @@ wait()
 
 
 EXECS = 'exec /bin/sh -c "$0" "$0"'
-"""A script that becomes itself for ever: a twentieth of its time it is amid an exec, and shows no environment."""
+"""A script that becomes itself forever: a twentieth of its time it is amid an exec, and shows no environment."""
 
 
 def test_a_process_amid_an_exec_is_not_taken_for_a_stranger() -> None:

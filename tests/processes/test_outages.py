@@ -110,7 +110,7 @@ def locked(file: Path) -> Outage:
 
 @pytest.fixture(params=[silent, stopped, locked], ids=lambda one: str(one.__name__))
 def outage(request: pytest.FixtureRequest) -> tuple[str, Callable[[], Outage]]:
-    """Give a store's URL, and what begins its outage."""
+    """Return a store's URL, and what begins its outage."""
     begin = request.param
     if begin is locked:
         url: str = request.getfixturevalue("sqlite_url")
@@ -132,7 +132,7 @@ def children(url: str, journal: Path, waiters: int) -> Iterator[tuple[Child, lis
 
 
 def entries(journal: Journal) -> list[Event]:
-    """Give who got in, in order."""
+    """Return who got in, in order."""
     return [event for event in journal.events() if event.what == "finally"]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 import lockstead
-from lockstead import Client, Ending, Lease, StoreUnavailable
+from lockstead import Client, Lease, LeaseOutcome, StoreUnavailable
 from lockstead.testing.gcs_server import GcsServer
 from tests.runtime.faulty import quiet, until
 from tests.runtime.processes import Child
@@ -119,7 +119,7 @@ def test_h06_a_process_stopped_past_its_ttl_notices_first_and_touches_nothing(
         with client.lock("apt", ttl=60).hold(timeout=60) as lease:
             lease.sequencer()
             holder = goes_on_and_knows(paused)
-            assert (lease.predecessor.ending, lease.predecessor.holder) == (Ending.EXPIRED, holder)
+            assert (lease.previous_lease.ending, lease.previous_lease.holder) == (LeaseOutcome.EXPIRED, holder)
             is_unharmed(client, lease)
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import lockstead
-from lockstead import Client, Ending
+from lockstead import Client, LeaseOutcome
 from lockstead.stores.memory import MemoryStore
 from tests.runtime.faulty import quiet
 from tests.runtime.processes import Child
@@ -117,7 +117,7 @@ def test_h08_a_holder_whose_interpreter_stood_still_past_the_ttl_knows_and_harms
     with lockstead.connect(shared_url, listener=quiet) as client, Child(FROZEN, shared_url) as frozen:
         holder = frozen.hear().split()[1]
         with client.lock("apt", ttl=60).hold(timeout=60) as lease:
-            assert (lease.predecessor.ending, lease.predecessor.holder) == (Ending.EXPIRED, holder)
+            assert (lease.previous_lease.ending, lease.previous_lease.holder) == (LeaseOutcome.EXPIRED, holder)
             sequencer = lease.sequencer()
             assert frozen.hear() == "False"
             # TAKEN: a renewal was about to be sent when all stood still

@@ -59,7 +59,7 @@ def quiet(_event: LockEvent) -> None:
 
 
 def work(course: Course, journal: Journal, seed: str) -> None:
-    """Go round for ever, with a fresh client now and then, so that opening and closing are hit too."""
+    """Go round forever, with a fresh client now and then, so that opening and closing are hit too."""
     dice = random.Random(seed)
     while True:
         with lockstead.connect(course.url, listener=quiet) as client:
@@ -102,7 +102,7 @@ def tell(lease: Lease, journal: Journal) -> None:
     """Say until when this process may believe: read before it is written, so never too long."""
     now = boot_now()
     lease.check()
-    ending = lease.predecessor.ending.value
+    ending = lease.previous_lease.ending.value
     journal.note("holds", lease.key, lease.holder, at=now, token=lease.token, until=now + lease.time_left, word=ending)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
-from lockstead.protocol.acquire import Acquisition, Grant, acquire
-from lockstead.protocol.book import Book
+from lockstead.protocol.acquire import AcquireRequest, Grant, acquire
 from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script, StoreClock, Traits
 from lockstead.protocol.lifecycle import Tenure
 from lockstead.protocol.members import Attached, attach
+from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.record import Record, encode
 from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.settings import Settings
@@ -101,7 +101,7 @@ class Bench:
         self.world.now = 1000.0
         clock = BootClock(0.0, 1.0)
         self.store: SimulatedStore
-        if traits.clock is StoreClock.ENFORCED:
+        if traits.clock is StoreClock.SERVER_EXPIRES:
             self.store = EnforcedStore(self.world, traits, clock)
         else:
             self.store = SimulatedStore(self.world, traits, clock, skew)
@@ -117,20 +117,22 @@ class Bench:
     def now(self, value: float) -> None:
         self.world.now = value
 
-    def terms(self, book: Book | None = None, settings: Settings | None = None) -> Terms:
+    def terms(self, observations: ObservationCache | None = None, settings: Settings | None = None) -> Terms:
         """Terms of a client of its own, unless a book is shared."""
-        return Terms(self.traits, settings or self.settings, Book() if book is None else book)
+        return Terms(
+            self.traits, settings or self.settings, ObservationCache() if observations is None else observations
+        )
 
-    def want(self, holder: str, *, owner: str | None = None, reclaim: bool = False, **fields: Any) -> Acquisition:
+    def want(self, holder: str, *, owner: str | None = None, reclaim: bool = False, **fields: Any) -> AcquireRequest:
         record = Record(holder, self.settings.ttl, owner=owner or holder, lock_delay=self.settings.lock_delay, **fields)
-        return Acquisition(APT, holder, owner or holder, encode(record), reclaim=reclaim)
+        return AcquireRequest(APT, holder, owner or holder, encode(record), reclaim=reclaim)
 
     def session(self, script: Script[Any]) -> Session:
         return Session(self, script)
 
     def asking(
         self,
-        want: Acquisition | str,
+        want: AcquireRequest | str,
         terms: Terms | None = None,
         *,
         gives_up_at: float | None = None,

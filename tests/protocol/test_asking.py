@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from lockstead.errors import StoreError, StoreUnavailable
-from lockstead.protocol.acquire import Acquisition, Contended, Grant
+from lockstead.protocol.acquire import AcquireRequest, Contended, Grant
 from lockstead.protocol.commands import Conflict, Create, Extend, Pause, Paused, Read, Remove, Replace, Traits
 from lockstead.protocol.record import Revocation, revocation_text
 from lockstead.testing.simulation.enforcing import ENFORCED
 from lockstead.testing.simulation.store import DATED, SHARED
-from lockstead.values import Ending, Predecessor
+from lockstead.values import LeaseOutcome, PreviousLease
 from tests.protocol.bench import APT, Bench, Session
 from tests.protocol.test_enforced import shown
 from tests.protocol.test_rules import overdue
@@ -25,7 +25,7 @@ ALMOST_OVER = 8.5
 """Seconds since the lease of a server was renewed, after which too little of ten seconds is left to begin work."""
 
 
-def taking_over(bench: Bench, want: Acquisition | str = "b", **more: Any) -> Session:
+def taking_over(bench: Bench, want: AcquireRequest | str = "b", **more: Any) -> Session:
     """Somebody is about to take over the record of a holder that stopped."""
     lease = bench.granted("a").lease
     bench.store.perform(Extend(APT, {"ended": "1"}, lease.incarnation))
@@ -34,12 +34,12 @@ def taking_over(bench: Bench, want: Acquisition | str = "b", **more: Any) -> Ses
     return session
 
 
-def heir(bench: Bench) -> Acquisition:
-    """Give the wish of a new process of the owner `pub`, who reclaims."""
+def heir(bench: Bench) -> AcquireRequest:
+    """Return the wish of a new process of the owner `pub`, who reclaims."""
     return bench.want("a2", owner="pub", reclaim=True)
 
 
-def reclaiming(bench: Bench, until: type[Extend | Replace], want: Acquisition | None = None) -> Session:
+def reclaiming(bench: Bench, until: type[Extend | Replace], want: AcquireRequest | None = None) -> Session:
     """A new process of the owner `pub` is about to close the record of the earlier one, or to replace it."""
     bench.granted("a", owner="pub")
     session = bench.asking(want or heir(bench))
@@ -100,7 +100,7 @@ def test_who_says_nothing_of_it_does_not_reclaim() -> None:
     bench = Bench()
     bench.granted("a", owner="pub")
     fields = bench.want("a2", owner="pub").fields
-    assert isinstance(bench.asking(Acquisition(APT, "a2", "pub", fields), tries_once=True).run(), Contended)
+    assert isinstance(bench.asking(AcquireRequest(APT, "a2", "pub", fields), tries_once=True).run(), Contended)
 
 
 # --- the grant --------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_rule_06_a_takeover_that_hangs_on_a_lease_that_is_almost_over_is_renewed
     sent_at = bench.now
     grant = shown(session, after=0.2, token=None).outcome  # an answer to a renewal need not repeat the token
     assert grant.deadline == pytest.approx(sent_at + 9.9)
-    assert (grant.token, grant.predecessor) == (token, Predecessor(Ending.EXPIRED, "a", "a"))
+    assert (grant.token, grant.previous_lease) == (token, PreviousLease(LeaseOutcome.EXPIRED, "a", "a"))
     assert not want.unsettled
 
 
@@ -185,16 +185,16 @@ def test_a_client_forgets_what_it_saw_of_a_record_that_is_gone_or_that_it_took_o
     terms = bench.terms()
     held = bench.granted("a")
     waiting = bench.asking("b", terms).commit().commit()
-    assert APT in terms.book.looks
+    assert APT in terms.observations.looks
     bench.store.perform(Remove(APT, held.lease.incarnation))
     waiting.wait().commit().expect(Create)
-    assert APT not in terms.book.looks
+    assert APT not in terms.observations.looks
     bench.granted("c")
     overdue(bench)
     waiting.commit().commit().expect(Replace)
-    assert APT in terms.book.looks
+    assert APT in terms.observations.looks
     assert isinstance(waiting.commit().outcome, Grant)
-    assert APT not in terms.book.looks
+    assert APT not in terms.observations.looks
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------

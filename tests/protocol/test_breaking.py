@@ -44,7 +44,7 @@ def test_a_break_says_what_was_done_and_for_how_long_the_old_holder_may_believe(
     broken = session.run()
     assert isinstance(broken, Broken)
     assert (broken.revoked, broken.removed, broken.record.holder) == (not now, now, "a")
-    assert broken.believed_for == pytest.approx(10, abs=0.2)
+    assert broken.max_overlap == pytest.approx(10, abs=0.2)
     standing = bench.standing()
     assert standing is not None
     left = decode(APT, standing.fields)
@@ -80,7 +80,7 @@ def test_what_nobody_can_read_is_removed_and_only_at_once_and_only_if_it_is_ours
     session = breaking(bench, now=True).commit()
     session.expect(Remove)
     broken = session.run()
-    assert (broken.removed, broken.record.holder, broken.believed_for) == (True, "a", None)
+    assert (broken.removed, broken.record.holder, broken.max_overlap) == (True, "a", None)
     assert bench.standing() is None
     for version in ("2", "theirs", None):
         others = Bench()
@@ -189,7 +189,7 @@ def test_a_look_judges_other_programs_by_what_they_say_and_else_by_the_ttl_that_
         (None, 500.0, False),
         (None, None, False),
     ):
-        bench = Bench(FOREIGN, assume_ttl=assumed)
+        bench = Bench(FOREIGN, foreign_ttl=assumed)
         said = {} if expires_in is None else {"expires_at": str(bench.now + 50 + expires_in)}
         put(bench, {"identity": "gem", **said})
         bench.now += 50
@@ -231,12 +231,14 @@ def test_a_drain_waits_for_the_members_of_the_owner_that_is_asked_for_and_for_wh
     bench.joined(lease, "m1")
     registration = bench.joined(lease, "m2").registration
 
-    def is_empty(whose: str) -> bool:
-        script = drain(lease, bench.terms(), bound_at=bench.now, salt="s", whose=lambda owner: owner == whose)
+    def is_empty(owner_filter: str) -> bool:
+        script = drain(
+            lease, bench.terms(), bound_at=bench.now, salt="s", owner_filter=lambda owner: owner == owner_filter
+        )
         empty: bool = bench.session(script).run()
         return empty
 
-    assert [is_empty(whose) for whose in ("m1", "m2", "m3")] == [False, False, True]
+    assert [is_empty(owner_filter) for owner_filter in ("m1", "m2", "m3")] == [False, False, True]
     bench.store.perform(Extend(registration.name, {"owner": ""}, registration.incarnation))
     assert not is_empty("m2"), "without an owner, its holder says whose it is"
     bench.store.perform(Extend(registration.name, {"ttl": "soon"}, registration.incarnation))

@@ -13,13 +13,13 @@ import pytest
 
 from lockstead.errors import LossReason
 from lockstead.protocol.acquire import Contended, Grant
-from lockstead.protocol.book import Book
 from lockstead.protocol.commands import Conflict, Create, Extend, Pause, Read, Replace, Snapshot
 from lockstead.protocol.members import renew_member
+from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.renew import renew
 from lockstead.testing.simulation.enforcing import ENFORCED
 from lockstead.testing.simulation.store import SHARED
-from lockstead.values import Ending
+from lockstead.values import LeaseOutcome
 from tests.protocol.bench import APT, Bench, Session
 
 
@@ -155,7 +155,7 @@ def test_what_hangs_on_a_lease_that_is_almost_over_is_renewed_before_the_work_be
     assert isinstance(grant, Grant)
     assert grant.deadline == pytest.approx(sent_at + 9.9)
     assert grant.token == bench.store.entries[APT].token
-    assert grant.predecessor.ending is Ending.UNKNOWN
+    assert grant.previous_lease.ending is LeaseOutcome.UNKNOWN
 
 
 def test_h18_who_gives_up_while_it_renews_what_it_was_granted_has_to_be_swept() -> None:
@@ -186,11 +186,11 @@ def test_what_hangs_on_a_lease_that_is_almost_over_and_is_gone_before_it_was_ren
 def test_what_stands_there_is_alive_however_long_it_stands_still() -> None:
     bench = enforced(ttl=10)
     bench.granted("a")
-    book = Book()
+    observations = ObservationCache()
     for _ in range(40):
-        # kept alive by something that is no change of the record
+        # kept alive by something that is not a change of the record
         bench.store._lives[APT].ends_at = bench.now + 10.1  # type: ignore[attr-defined]  # of the enforced store
-        looking = bench.asking("b", bench.terms(book), tries_once=True).commit()
+        looking = bench.asking("b", bench.terms(observations), tries_once=True).commit()
         looking.expect(Read)
         assert isinstance(looking.commit().outcome, Contended)
         bench.now += 5.0
@@ -211,7 +211,7 @@ def test_what_was_ended_there_is_free_at_once() -> None:
     bench.store.perform(Extend(APT, {"ended": "1"}, lease.incarnation))
     grant = bench.asking("b").run()
     assert isinstance(grant, Grant)
-    assert grant.predecessor.ending is Ending.EXPIRED
+    assert grant.previous_lease.ending is LeaseOutcome.EXPIRED
 
 
 def test_rule_15_a_member_never_counts_from_two_reads_that_differ_where_a_change_renews_nothing() -> None:
@@ -248,12 +248,12 @@ def test_h12_a_holder_whose_record_the_server_dropped_is_told_so() -> None:
 # --- how the one before ended -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("traits", "ending"), [(SHARED, Ending.CLEAN), (ENFORCED, Ending.UNKNOWN)])
+@pytest.mark.parametrize(("traits", "ending"), [(SHARED, LeaseOutcome.CLEAN), (ENFORCED, LeaseOutcome.UNKNOWN)])
 def test_a_free_key_says_nothing_of_the_one_before_where_a_dead_holders_record_vanishes(
-    traits: Any, ending: Ending
+    traits: Any, ending: LeaseOutcome
 ) -> None:
     grant = Bench(traits).granted("a")
-    assert grant.predecessor.ending is ending
+    assert grant.previous_lease.ending is ending
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------
@@ -262,13 +262,13 @@ def test_a_free_key_says_nothing_of_the_one_before_where_a_dead_holders_record_v
 def test_whose_turn_it_is_not_waits_in_the_queue_and_reads_before_it_asks_again() -> None:
     bench = enforced(ttl=10)
     session = bench.asking("a")
-    assert session.expect(Create).asker == "a"
+    assert session.expect(Create).waiter_id == "a"
     session.answer(Conflict(is_queued=True))
-    assert session.expect(Pause).asker == "a"
+    assert session.expect(Pause).waiter_id == "a"
     session.wait()
     session.expect(Read)
     session.commit()
-    assert session.expect(Create).asker == "a"
+    assert session.expect(Create).waiter_id == "a"
     assert isinstance(session.commit().outcome, Grant)
 
 
@@ -287,7 +287,7 @@ def test_a_takeover_out_of_turn_is_refused_and_queues() -> None:
     bench.store.perform(Extend(APT, {"ended": "1"}, lease.incarnation))
     want = bench.want("b")
     session = bench.asking(want).commit().commit()
-    assert session.expect(Replace).asker == "b"
+    assert session.expect(Replace).waiter_id == "b"
     session.answer(Conflict(is_queued=True))
     session.expect(Pause)
     assert want.has_waited
@@ -299,7 +299,7 @@ def test_who_reclaims_goes_on_with_its_own_and_stands_in_no_line() -> None:
     session = bench.asking(bench.want("a/2", owner="a", reclaim=True))
     while not isinstance(session.command, Replace):
         session.commit()
-    assert session.expect(Replace).asker == ""
+    assert session.expect(Replace).waiter_id == ""
     assert isinstance(session.commit().outcome, Grant)
 
 

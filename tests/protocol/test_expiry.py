@@ -21,22 +21,22 @@ def test_a_records_life_is_the_ttl_a_drift_longer_and_the_lock_delay() -> None:
     assert expiry.record_life(TTL, 7.0, DRIFT) == pytest.approx(108.0)
 
 
-@pytest.mark.parametrize(("lock_delay", "granularity"), [(0.0, 0.0), (7.0, 0.0), (0.0, 2.0), (7.0, 2.0)])
-def test_by_the_stores_clock_a_record_is_over_only_after_every_margin(lock_delay: float, granularity: float) -> None:
-    end = 5000.0 + TTL * 1.01 + lock_delay + granularity
+@pytest.mark.parametrize(("lock_delay", "clock_skew_max"), [(0.0, 0.0), (7.0, 0.0), (0.0, 2.0), (7.0, 2.0)])
+def test_by_the_stores_clock_a_record_is_over_only_after_every_margin(lock_delay: float, clock_skew_max: float) -> None:
+    end = 5000.0 + TTL * 1.01 + lock_delay + clock_skew_max
 
     def is_over(now: float) -> bool:
-        return expiry.expired_by_store_clock(now, 5000.0, TTL, lock_delay, DRIFT, granularity)
+        return expiry.expired_by_store_clock(now, 5000.0, TTL, lock_delay, DRIFT, clock_skew_max)
 
     assert not is_over(end - HAIR)
     assert is_over(end + HAIR)
 
 
-@pytest.mark.parametrize(("lock_delay", "granularity"), [(0.0, 0.0), (7.0, 0.0), (0.0, 2.0), (7.0, 2.0)])
+@pytest.mark.parametrize(("lock_delay", "clock_skew_max"), [(0.0, 0.0), (7.0, 0.0), (0.0, 2.0), (7.0, 2.0)])
 def test_who_waits_is_told_when_the_stores_clock_will_say_that_a_record_is_over(
-    lock_delay: float, granularity: float
+    lock_delay: float, clock_skew_max: float
 ) -> None:
-    record = (5000.0, TTL, lock_delay, DRIFT, granularity)
+    record = (5000.0, TTL, lock_delay, DRIFT, clock_skew_max)
     over_at = 5030.0 + expiry.left_by_store_clock(5030.0, *record)
     assert not expiry.expired_by_store_clock(over_at - HAIR, *record)
     assert expiry.expired_by_store_clock(over_at + HAIR, *record)

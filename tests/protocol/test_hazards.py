@@ -28,7 +28,7 @@ from lockstead.protocol.commands import (
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.lifecycle import Duty, State, Tenure
 from lockstead.protocol.members import renew_member
-from lockstead.protocol.predecessor import ENDED, ENDED_LIVES
+from lockstead.protocol.previous_lease import ENDED, ENDED_LIVES
 from lockstead.protocol.record import Revocation, stamped
 from lockstead.protocol.release import (
     Broken,
@@ -44,7 +44,7 @@ from lockstead.protocol.release import (
 from lockstead.protocol.renew import Over, Renewed, renew
 from lockstead.protocol.terms import Terms
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
-from lockstead.values import Ending, Predecessor, Sequencer
+from lockstead.values import LeaseOutcome, PreviousLease, Sequencer
 from tests.protocol.bench import APT, Bench
 
 EVERY = pytest.mark.parametrize("traits", [SHARED, DATED, NONE], ids=lambda traits: traits.scheme)
@@ -52,7 +52,7 @@ EVERY = pytest.mark.parametrize("traits", [SHARED, DATED, NONE], ids=lambda trai
 
 def overdue(bench: Bench) -> None:
     settings = bench.settings
-    bench.now += settings.ttl * (1 + settings.drift) + bench.traits.granularity + settings.lock_delay + 0.001
+    bench.now += settings.ttl * (1 + settings.drift) + bench.traits.clock_skew_max + settings.lock_delay + 0.001
 
 
 @EVERY
@@ -61,13 +61,13 @@ def test_h01_a_crashed_holders_lock_is_had_within_the_promise(traits: Traits) ->
     crashed_at = bench.granted("a").sent_at
     assert isinstance(bench.asking("b").run(2000), Grant)
     # who waits does not sleep past that instant; Date stands still for up to a step
-    latest = 10.1 + traits.granularity + traits.date_step + 2 * max(bench.settings.backoff_min, traits.pace)
+    latest = 10.1 + traits.clock_skew_max + traits.clock_resolution + 2 * max(bench.settings.backoff_min, traits.pace)
     assert 10.1 < bench.now - crashed_at <= latest
 
 
 def test_h01_who_waits_is_not_told_when_to_look_again_where_the_server_drops_records() -> None:
     # how long a record has been standing there says nothing: a renewal need not change it
-    bench = Bench(replace(NONE, clock=StoreClock.ENFORCED))
+    bench = Bench(replace(NONE, clock=StoreClock.SERVER_EXPIRES))
     bench.granted("a")
     assert bench.asking("b").commit().commit().expect(Pause).over_in == inf
 
@@ -282,7 +282,7 @@ def test_h08_h09_belief_ends_by_arithmetic_while_a_renewal_hangs_and_the_loss_is
     tenure.sending(tenure.due_at)
     assert tenure.duty(tenure.tell_at - 1e-6) is Duty.NOTHING
     assert tenure.wake_at() <= tenure.tell_at
-    assert tenure.duty(tenure.tell_at) is Duty.TELL
+    assert tenure.duty(tenure.tell_at) is Duty.NOTIFY_LOSS
     assert tenure.reason is LossReason.EXPIRED
     assert tenure.deadline - tenure.tell_at == pytest.approx(bench.settings.abort_margin)
 
@@ -349,7 +349,7 @@ def test_h12_a_lease_that_was_ended_is_free_at_once_and_stays_so_whatever_its_ho
     granted = bench.asking("b", tries_once=True).run()
     assert isinstance(granted, Grant)
     assert bench.now == began_at
-    assert granted.predecessor == Predecessor(Ending.EXPIRED, "a", "a")
+    assert granted.previous_lease == PreviousLease(LeaseOutcome.EXPIRED, "a", "a")
     assert bench.session(end(old, bench.terms())).run() is Outcome.NOT_OURS
 
 
@@ -383,8 +383,8 @@ def test_h12_breaking_at_once_says_until_when_the_old_holder_may_believe() -> No
     script = break_lease(APT, Revocation("op", "stuck"), bench.terms(), now=True, incarnation=None, salt="s")
     broken = bench.session(script).run()
     assert broken.removed
-    assert bench.now + broken.believed_for >= renewed.deadline
-    assert broken.believed_for == pytest.approx(10 * 1.01 + 2.0)
+    assert bench.now + broken.max_overlap >= renewed.deadline
+    assert broken.max_overlap == pytest.approx(10 * 1.01 + 2.0)
 
 
 @EVERY
@@ -407,10 +407,10 @@ def test_h12_a_break_ends_a_lease_whose_time_is_up_and_only_such_a_lease(traits:
         unknown = breaks(bench.terms())
         assert (unknown.revoked, unknown.removed) == (False, False)
     ended = breaks(operator)
-    assert (ended.revoked, ended.removed, ended.believed_for) == (False, True, 0.0)
+    assert (ended.revoked, ended.removed, ended.max_overlap) == (False, True, 0.0)
     granted = bench.asking("b", tries_once=True).run()
     assert isinstance(granted, Grant)
-    assert granted.predecessor == Predecessor(Ending.REVOKED, "a", "a")
+    assert granted.previous_lease == PreviousLease(LeaseOutcome.REVOKED, "a", "a")
 
 
 @EVERY

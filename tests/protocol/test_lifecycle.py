@@ -114,7 +114,7 @@ def test_three_rounds_without_success_are_unreachable_at_half_the_ttl() -> None:
             case Duty.RENEW:
                 tenure.sending(now)
                 tenure.failed(now + 0.01, OutcomeUnknown("refused"))
-            case Duty.TELL:
+            case Duty.NOTIFY_LOSS:
                 break
             case Duty.NOTHING:
                 now = tenure.wake_at()
@@ -201,8 +201,8 @@ def test_one_renewal_at_a_time() -> None:
 def test_the_loss_is_told_at_the_deadline_less_the_abort_margin() -> None:
     tenure = held()
     assert tenure.tell_at == 297.0 - 50.0
-    assert tenure.duty(tenure.tell_at - 1e-6) is not Duty.TELL
-    assert held().duty(tenure.tell_at) is Duty.TELL
+    assert tenure.duty(tenure.tell_at - 1e-6) is not Duty.NOTIFY_LOSS
+    assert held().duty(tenure.tell_at) is Duty.NOTIFY_LOSS
 
 
 def test_an_answer_that_is_processed_at_the_deadline_is_ignored() -> None:

@@ -1,4 +1,4 @@
-"""A store takes so many changes of one record: what was turned away is asked for again, later and not for ever."""
+"""A store takes so many changes of one record: what was turned away is asked for again, later and not forever."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_one_try_that_was_turned_away_just_after_a_release_is_granted_at_the_sto
 
 
 def test_a_dead_key_that_turns_writes_away_is_not_taken_over_in_a_volley() -> None:
-    bench = Bench(replace(PACED, clock=StoreClock.SHARED))
+    bench = Bench(replace(PACED, clock=StoreClock.ONE_CLOCK))
     bench.granted("dead")
     bench.now += 1000
     session = bench.asking(bench.want("a"), tries_once=True).commit()
@@ -128,7 +128,7 @@ def test_a_dead_key_that_turns_writes_away_is_not_taken_over_in_a_volley() -> No
 
 
 def test_rule_12_who_reclaims_closes_once_and_then_keeps_the_stores_pace() -> None:
-    bench = Bench(replace(PACED, clock=StoreClock.SHARED))
+    bench = Bench(replace(PACED, clock=StoreClock.ONE_CLOCK))
     bench.granted("a", owner="pub")
     session = bench.asking(bench.want("a2", owner="pub", reclaim=True), tries_once=True).commit().commit()
     session.expect(Extend)
@@ -205,7 +205,7 @@ def test_rule_04_who_may_not_renew_counts_from_the_first_of_two_reads_that_diffe
 def test_rule_04_where_a_server_drops_records_a_revision_that_moved_gives_nobody_a_deadline() -> None:
     # what moves it there need not renew its life: a master that lagged is brought up, a field is written beside a lease
     bench = Bench(NONE, ttl=100)
-    bench.traits = replace(NONE, clock=StoreClock.ENFORCED)  # whose answers carry no time, either
+    bench.traits = replace(NONE, clock=StoreClock.SERVER_EXPIRES)  # whose answers carry no time, either
     session = uncalibrated(bench)
     turned_away(session)
     session.wait()

@@ -23,7 +23,7 @@ def waits(session: Session) -> Iterator[float]:
     while not session.is_over:
         session.unsent()
         pause = session.expect(Pause)
-        assert not pause.heeds
+        assert not pause.wake_on_change
         yield pause.at_most
         session.wait(pause.at_most)
 

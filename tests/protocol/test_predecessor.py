@@ -8,24 +8,24 @@ import pytest
 
 from lockstead.protocol.acquire import Grant
 from lockstead.protocol.commands import Create, Extend, Read, Remove, Replace, Traits
-from lockstead.protocol.predecessor import FORGOTTEN
+from lockstead.protocol.previous_lease import FORGOTTEN
 from lockstead.protocol.record import Record, Revocation, decode, encode
 from lockstead.protocol.release import Had, Outcome, break_lease, give_back, release, sweep
 from lockstead.testing.simulation.enforcing import ENFORCED
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
-from lockstead.values import Ending, Predecessor
+from lockstead.values import LeaseOutcome, PreviousLease
 from tests.protocol.bench import APT, Bench
 from tests.protocol.test_rules import overdue
 
 EVERY = pytest.mark.parametrize("traits", [SHARED, DATED, NONE, ENFORCED], ids=lambda traits: traits.scheme)
 
 
-def broken(bench: Bench, holder: str = "a") -> Predecessor:
+def broken(bench: Bench, holder: str = "a") -> PreviousLease:
     """A holder is cut off by an operator; give what the next one has to be told, on any kind of store."""
     bench.granted(holder)
     cut = break_lease(APT, Revocation("somebody", "a test"), bench.terms(), now=True, incarnation=None, salt="s")
     assert bench.session(cut).run().removed
-    return Predecessor(Ending.REVOKED, holder, holder)
+    return PreviousLease(LeaseOutcome.REVOKED, holder, holder)
 
 
 def taken_over(bench: Bench, holder: str) -> Grant:
@@ -34,8 +34,8 @@ def taken_over(bench: Bench, holder: str) -> Grant:
     return grant
 
 
-def is_told(bench: Bench, holder: str = "next") -> Predecessor:
-    return taken_over(bench, holder).predecessor
+def is_told(bench: Bench, holder: str = "next") -> PreviousLease:
+    return taken_over(bench, holder).previous_lease
 
 
 @EVERY
@@ -45,8 +45,8 @@ def test_h32_a_lease_that_nobody_worked_under_passes_on_how_the_one_before_ended
     before = broken(bench)
     for holder in ("b", "c"):
         grant = taken_over(bench, holder)
-        assert grant.predecessor == before
-        tenure = bench.tenure(grant, predecessor=grant.predecessor, unused=True, shared=shared)
+        assert grant.previous_lease == before
+        tenure = bench.tenure(grant, previous_lease=grant.previous_lease, unused=True, shared=shared)
         giving = bench.session(give_back(tenure, bench.terms(), bound_at=bench.now))
         assert giving.run() is Outcome.ENDED
     assert is_told(bench) == before
@@ -59,7 +59,7 @@ def test_a_lease_that_nobody_worked_under_and_that_has_nothing_to_pass_on_is_rem
 ) -> None:
     bench = Bench(traits)
     grant = bench.granted("a")
-    tenure = bench.tenure(grant, predecessor=grant.predecessor if is_known else None, unused=True)
+    tenure = bench.tenure(grant, previous_lease=grant.previous_lease if is_known else None, unused=True)
     assert bench.session(give_back(tenure, bench.terms(), bound_at=bench.now)).run() is Outcome.REMOVED
     assert bench.standing() is None
 
@@ -83,7 +83,7 @@ def test_h32_a_take_over_whose_answer_was_lost_is_adopted_with_what_it_was_told(
     before = broken(bench)
     session = bench.asking("b").commit().commit()
     session.expect(Replace)
-    assert session.lose().run().predecessor == before
+    assert session.lose().run().previous_lease == before
 
 
 def test_h32_an_adopted_take_over_that_was_revoked_meanwhile_is_taken_anew_with_what_it_was_told() -> None:
@@ -98,7 +98,7 @@ def test_h32_an_adopted_take_over_that_was_revoked_meanwhile_is_taken_anew_with_
     bench.session(revoking).run()
     grant = session.run()
     assert grant.lease.incarnation != entry.incarnation
-    assert grant.predecessor == before
+    assert grant.previous_lease == before
 
 
 def test_h32_a_take_over_that_was_cut_off_before_its_holder_heard_of_it_passes_it_on() -> None:
@@ -109,7 +109,7 @@ def test_h32_a_take_over_that_was_cut_off_before_its_holder_heard_of_it_passes_i
     session.lose()
     cut = break_lease(APT, Revocation("x", "y"), bench.terms(), now=True, incarnation=None, salt="s")
     bench.session(cut).run()
-    assert session.run().predecessor == before
+    assert session.run().previous_lease == before
 
 
 @EVERY
@@ -118,7 +118,7 @@ def test_h32_who_worked_and_gave_back_has_put_it_right(traits: Traits) -> None:
     broken(bench)
     lease = taken_over(bench, "b").lease
     assert bench.session(release(lease, bench.terms(), shared=False, bound_at=bench.now, salt="b")).run().is_free
-    assert is_told(bench).ending is (Ending.UNKNOWN if traits is ENFORCED else Ending.CLEAN)
+    assert is_told(bench).ending is (LeaseOutcome.UNKNOWN if traits is ENFORCED else LeaseOutcome.CLEAN)
 
 
 def test_h32_who_died_at_work_is_told_instead_of_the_one_before() -> None:
@@ -126,7 +126,7 @@ def test_h32_who_died_at_work_is_told_instead_of_the_one_before() -> None:
     broken(bench)
     taken_over(bench, "b")
     overdue(bench)
-    assert is_told(bench) == Predecessor(Ending.EXPIRED, "b", "b")
+    assert is_told(bench) == PreviousLease(LeaseOutcome.EXPIRED, "b", "b")
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
@@ -137,14 +137,14 @@ def test_h32_what_an_acquisition_wrote_late_beside_its_lease_tells_nothing_of_th
     had = Had("an earlier incarnation", is_clean=is_clean)
     command = bench.session(sweep(APT, "a", bench.terms(), had)).commit().expect(Remove)
     bench.store.perform(command)
-    assert is_told(bench).ending is Ending.CLEAN
+    assert is_told(bench).ending is LeaseOutcome.CLEAN
 
 
 def test_h32_a_lease_that_was_lost_and_is_swept_says_so() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     bench.session(sweep(APT, "a", bench.terms(), Had(lease.incarnation, is_clean=False))).run()
-    assert is_told(bench) == Predecessor(Ending.EXPIRED, "a", "a")
+    assert is_told(bench) == PreviousLease(LeaseOutcome.EXPIRED, "a", "a")
 
 
 def test_h32_a_store_that_forgot_a_record_says_so_and_the_next_one_is_told_as_well() -> None:
@@ -155,9 +155,9 @@ def test_h32_a_store_that_forgot_a_record_says_so_and_the_next_one_is_told_as_we
     grant = session.answer(
         bench.store.perform(Create(APT, {**command.fields, **command.forgotten}, command.lives))
     ).outcome
-    assert grant.predecessor.ending is Ending.UNKNOWN
+    assert grant.previous_lease.ending is LeaseOutcome.UNKNOWN
     assert bench.session(sweep(APT, "a", bench.terms())).run() is True
-    assert is_told(bench).ending is Ending.UNKNOWN
+    assert is_told(bench).ending is LeaseOutcome.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -181,21 +181,21 @@ def test_h24_h32_what_nobody_can_read_of_the_one_before_is_unknown_and_keeps_nob
     entry = bench.standing()
     assert entry is not None
     entry.fields = {**entry.fields, "unused": "1", "before": text}
-    assert is_told(bench) == Predecessor(Ending.UNKNOWN)
+    assert is_told(bench) == PreviousLease(LeaseOutcome.UNKNOWN)
 
 
 def test_what_a_record_says_of_the_one_before_is_bounded_and_comes_back() -> None:
-    before = Predecessor(Ending.EXPIRED, "o" * 5000, "h" * 5000)
+    before = PreviousLease(LeaseOutcome.EXPIRED, "o" * 5000, "h" * 5000)
     fields = encode(Record("b", 10.0, before=before, unused=True, ended=True))
     read: Any = decode(APT, fields)
-    assert read.before == Predecessor(Ending.EXPIRED, "o" * 200, "h" * 200)
+    assert read.before == PreviousLease(LeaseOutcome.EXPIRED, "o" * 200, "h" * 200)
     assert read.unused
     bench = Bench()
     bench.store.perform(Create(APT, {**bench.want("x").fields, "owner": "o" * 6000, "ended": "1"}))
     session = bench.asking(bench.want("b", backtrace="b" * 7000)).commit().commit()
     written = session.expect(Replace).fields
     assert sum(len(key) + len(value) for key, value in written.items()) < 8192 - 200
-    assert session.commit().outcome.predecessor.owner == "o" * 6000
+    assert session.commit().outcome.previous_lease.owner == "o" * 6000
 
 
 def test_who_renews_keeps_what_its_record_says_of_the_one_before() -> None:

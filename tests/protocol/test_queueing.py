@@ -13,10 +13,10 @@ def test_whose_turn_has_come_asks_at_once_and_reads_nothing_first() -> None:
     waiter = bench.asking("waiter").commit()
     waiter.expect(Read)
     waiter.commit()
-    assert waiter.expect(Pause).asker == "waiter"
+    assert waiter.expect(Pause).waiter_id == "waiter"
     bench.store.perform(Remove(APT, held.lease.incarnation))
     waiter.answer(Paused(1.0, changed=True, is_turn=True), 1.0)
-    assert waiter.expect(Create).asker == "waiter"
+    assert waiter.expect(Create).waiter_id == "waiter"
     assert isinstance(waiter.commit().outcome, Grant)
 
 

@@ -29,7 +29,7 @@ from lockstead.protocol.record import (
 )
 from lockstead.reading import RECORD_BYTES_MAX, clean, clean_lines
 from lockstead.settings import LOCK_DELAY_MAX
-from lockstead.values import DURATION_MAX, Ending, Name, Predecessor
+from lockstead.values import DURATION_MAX, LeaseOutcome, Name, PreviousLease
 
 APT = Name("apt")
 FULL = Record(
@@ -146,7 +146,7 @@ def size(fields: dict[str, str]) -> int:
 
 
 def filled(fields: dict[str, str]) -> int:
-    """Give the size of a record after a renewal and a break that wrote as much as they may."""
+    """Return the size of a record after a renewal and a break that wrote as much as they may."""
     progress, revoked = progress_text('"' * 9_000), revocation_text(Revocation('"' * 9_000, '"' * 9_000))
     return size({**fields, "progress": progress, "revoked": revoked})
 
@@ -192,11 +192,11 @@ def test_whoever_is_closing_or_revoked_is_ending() -> None:
 def test_who_asks_and_how_long_it_stands_are_not_lost_when_times_are_added() -> None:
     made = stamped(Create(APT, {"v": "1"}, 10.0, "me", 12.0), 1000.0)
     assert isinstance(made, Create)
-    assert (made.lives, made.asker, made.stands) == (10.0, "me", 12.0)
+    assert (made.lives, made.waiter_id, made.stands) == (10.0, "me", 12.0)
     replaced = stamped(Replace(APT, {}, "1", "2", 10.0, "me", 12.0), 1000.0)
     assert isinstance(replaced, Replace)
     assert (replaced.incarnation, replaced.revision) == ("1", "2")
-    assert (replaced.lives, replaced.asker, replaced.stands) == (10.0, "me", 12.0)
+    assert (replaced.lives, replaced.waiter_id, replaced.stands) == (10.0, "me", 12.0)
 
 
 def test_stamps_are_put_on_what_writes_a_life_and_on_nothing_else() -> None:
@@ -214,7 +214,7 @@ def test_stamps_are_put_on_what_writes_a_life_and_on_nothing_else() -> None:
 
 
 def test_where_a_server_drops_records_no_expires_at_is_written_that_a_renewal_would_have_to_move() -> None:
-    clock = StoreClock.ENFORCED
+    clock = StoreClock.SERVER_EXPIRES
     made = stamped(Create(APT, {"alert_at": "5"}, lives=10.0), 1000.0, clock)
     assert isinstance(made, Create)
     assert made.fields == {"acquired_at": "1000", "alert_at": "1005"}
@@ -273,8 +273,8 @@ def test_ours_is_what_bears_a_version_that_is_read_here() -> None:
 
 def test_texts_within_a_record_are_written_as_they_are_and_without_blanks() -> None:
     assert revocation_text(Revocation("ö", "wäre")) == '{"by":"ö","reason":"wäre"}'
-    before = predecessor_text(Predecessor(Ending.EXPIRED, "ö", "ö/1"))
-    assert before == f'{{"ending":"{Ending.EXPIRED.value}","owner":"ö","holder":"ö/1"}}'
+    before = predecessor_text(PreviousLease(LeaseOutcome.EXPIRED, "ö", "ö/1"))
+    assert before == f'{{"ending":"{LeaseOutcome.EXPIRED.value}","owner":"ö","holder":"ö/1"}}'
     numbers = {1.000001: "1.000001", 1.00001: "1.00001", 10.0: "10", 0.25: "0.25", 0.0: "0"}
     assert {value: number(value) for value in numbers} == numbers
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown
-from lockstead.protocol.book import BOOK_ENTRIES_MAX, Book, Reading
 from lockstead.protocol.commands import (
     Absent,
     Conflict,
@@ -20,8 +19,9 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.lifecycle import Duty, Tenure
-from lockstead.protocol.members import LATE_LOOKS_MAX, Attached, _is_ample, drain, renew_member, withdraw
-from lockstead.protocol.predecessor import unused
+from lockstead.protocol.members import LATE_LOOKS_MAX, Attached, _is_ample, drain, remove_member, renew_member
+from lockstead.protocol.observations import BOOK_ENTRIES_MAX, ObservationCache, Reading
+from lockstead.protocol.previous_lease import unused
 from lockstead.protocol.record import Record, Revocation, revocation_text
 from lockstead.protocol.release import Had, Outcome, audit, give_back, may_remove_after_loss, release, sweep
 from lockstead.protocol.renew import Over, extensible, renew
@@ -29,7 +29,7 @@ from lockstead.protocol.terms import LeaseId
 from lockstead.protocol.waiting import until_free
 from lockstead.settings import Settings
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
-from lockstead.values import Ending, Name, Predecessor, Sequencer, Space
+from lockstead.values import LeaseOutcome, Name, PreviousLease, Sequencer, Space
 from tests.protocol.bench import APT, Bench, Session
 
 
@@ -73,17 +73,17 @@ def test_a_member_whose_registration_is_marked_closing_is_lost() -> None:
 
 
 def test_a_book_forgets_the_oldest_and_nobody_for_what_it_knows_already() -> None:
-    book = Book()
+    observations = ObservationCache()
     seen = Snapshot({}, "1", "1")
     names = [Name(f"k{number}") for number in range(BOOK_ENTRIES_MAX)]
     for name in names:
-        book.see(name, seen, Reply(seen, 1.0, 2.0))
-    book.see(names[5], seen, Reply(seen, 3.0, 4.0))
-    assert len(book.looks) == BOOK_ENTRIES_MAX
-    assert names[0] in book.looks
-    book.see(Name("one more"), seen, Reply(seen, 5.0, 6.0))
-    assert len(book.looks) == BOOK_ENTRIES_MAX
-    assert names[0] not in book.looks
+        observations.see(name, seen, Reply(seen, 1.0, 2.0))
+    observations.see(names[5], seen, Reply(seen, 3.0, 4.0))
+    assert len(observations.looks) == BOOK_ENTRIES_MAX
+    assert names[0] in observations.looks
+    observations.see(Name("one more"), seen, Reply(seen, 5.0, 6.0))
+    assert len(observations.looks) == BOOK_ENTRIES_MAX
+    assert names[0] not in observations.looks
 
 
 def test_a_book_holds_only_what_is_watched_and_still_there() -> None:
@@ -91,12 +91,12 @@ def test_a_book_holds_only_what_is_watched_and_still_there() -> None:
     owner, watcher = bench.terms(), bench.terms()
     lease = bench.granted("a", owner).lease
     bench.session(renew(lease, {}, owner)).run()
-    assert not owner.book.looks
+    assert not owner.observations.looks
     wait = bench.session(until_free(APT, watcher, gives_up_at=None, tries_once=False, on_wait=lambda _: None)).commit()
-    assert list(watcher.book.looks) == [APT]
+    assert list(watcher.observations.looks) == [APT]
     bench.store.erase(APT)
     wait.run()
-    assert not watcher.book.looks
+    assert not watcher.observations.looks
 
 
 def test_a_member_does_not_take_its_own_renewal_of_the_lease_for_somebody_elses() -> None:
@@ -133,7 +133,7 @@ def test_a_renewal_that_hangs_counts_in_every_round() -> None:
     for _ in range(held.settings.max_failures - 1):
         now += every
         assert held.duty(now) is Duty.NOTHING
-    assert held.duty(now + every) is Duty.TELL
+    assert held.duty(now + every) is Duty.NOTIFY_LOSS
     assert held.reason is LossReason.UNREACHABLE
 
 
@@ -234,7 +234,7 @@ def test_who_attaches_to_what_has_little_time_left_renews_it_first() -> None:
     bench = Bench(DATED, ttl=20)
     terms = bench.terms()
     lease = bench.granted("a", terms).lease
-    assert terms.book.is_calibrated
+    assert terms.observations.is_calibrated
     bench.now += 15
     session = bench.attaching(lease, "m", terms).commit().commit()
     assert session.expect(Extend).name == APT
@@ -246,7 +246,7 @@ def test_a_renewal_says_for_how_long_and_calibrates_the_clocks() -> None:
     session = bench.session(renew(lease, {}, terms))
     assert session.expect(Extend).lives == 20.0
     session.commit()
-    assert terms.book.is_calibrated
+    assert terms.observations.is_calibrated
 
 
 def test_a_renewal_that_is_refused_though_the_lease_is_still_ours_tells_nothing() -> None:
@@ -296,7 +296,7 @@ def test_a_release_by_ticket_looks_again_while_the_store_is_away_and_until_its_b
 
     bounded = releasing()
     bounded.expect(Read)
-    assert not bounded.unsent().expect(Pause).heeds
+    assert not bounded.unsent().expect(Pause).wake_on_change
     bounded.wait(5.0)
     assert bounded.outcome is Outcome.LEFT
     again = releasing().unsent().wait(4.9)
@@ -318,23 +318,23 @@ def test_a_release_that_gets_no_answer_asks_more_and_more_seldom_and_ends_at_its
         session.wait(1.0)
     assert [pause.at_least for pause in pauses] == pytest.approx([0.1] * 6)
     assert [pause.at_most for pause in pauses] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
-    assert not any(pause.heeds for pause in pauses), "it may be our own request that changes the key"
+    assert not any(pause.wake_on_change for pause in pauses), "it may be our own request that changes the key"
     session.unsent().wait(bound_at - bench.now)
     assert session.outcome is Outcome.LEFT
 
 
 def test_a_record_shows_its_age_only_by_a_clock_that_was_not_set_and_is_not_behind_it() -> None:
     terms = Bench(DATED).terms()
-    granularity = terms.traits.granularity + terms.traits.date_step
-    ahead = Snapshot({}, "1", "1", updated_at=100.0 + granularity, store_now=100.0)
+    clock_skew_max = terms.traits.clock_skew_max + terms.traits.clock_resolution
+    ahead = Snapshot({}, "1", "1", updated_at=100.0 + clock_skew_max, store_now=100.0)
     assert terms.shows_age(APT, ahead)
-    assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=100.01 + granularity, store_now=100.0))
+    assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=100.01 + clock_skew_max, store_now=100.0))
     assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=None, store_now=100.0))
     assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=100.0, store_now=None))
     assert not Bench(NONE).terms().shows_age(APT, Snapshot({}, "1", "1", updated_at=99.0, store_now=100.0))
     shared = Bench(SHARED).terms()
     for one in (terms, shared):
-        one.book.readings[APT.key] = Reading(100.0, 0.0, 0.0, set_at=90.0)
+        one.observations.readings[APT.key] = Reading(100.0, 0.0, 0.0, set_at=90.0)
         assert one.shows_age(APT, Snapshot({}, "1", "1", updated_at=90.0, store_now=100.0))
     before = Snapshot({}, "1", "1", updated_at=89.0, store_now=100.0)
     assert not shared.shows_age(APT, before)
@@ -375,7 +375,7 @@ def test_a_member_says_whether_it_saw_the_lease_closing() -> None:
 def test_a_withdrawal_without_an_answer_is_our_work_only_until_the_deadline(is_late: bool) -> None:
     bench = Bench()
     registration = bench.joined(bench.granted("a").lease, "m").registration
-    session = bench.session(withdraw(registration, bench.terms(), ours_until=bench.now + 5))
+    session = bench.session(remove_member(registration, bench.terms(), ours_until=bench.now + 5))
     session.lose(1.0).wait(6.0 if is_late else 1.0)
     assert session.run() is not is_late
 
@@ -407,7 +407,7 @@ def test_who_is_found_dead_after_the_bound_of_a_drain_is_followed_by_so_many_loo
 
 
 def test_what_is_left_under_a_key_is_over_at_once_for_other_programs() -> None:
-    before = Predecessor(Ending.EXPIRED, "a", "a/1")
+    before = PreviousLease(LeaseOutcome.EXPIRED, "a", "a/1")
     command = unused(APT, "7", before, Bench().terms())
     assert isinstance(command, Extend)
     assert 0 < command.lives < 0.1

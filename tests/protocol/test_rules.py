@@ -11,10 +11,10 @@ import pytest
 
 from lockstead.errors import LossReason
 from lockstead.protocol.acquire import Contended, Grant
-from lockstead.protocol.book import Book
 from lockstead.protocol.commands import Create, Extend, List, Pause, Read, Remove, Replace, Script, Snapshot
 from lockstead.protocol.fence import draw_token
-from lockstead.protocol.members import Attached, drain, member_name, renew_member, withdraw
+from lockstead.protocol.members import Attached, drain, member_name, remove_member, renew_member
+from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.record import Revocation, revocation_text
 from lockstead.protocol.release import (
     Had,
@@ -29,7 +29,7 @@ from lockstead.protocol.release import (
 from lockstead.protocol.renew import Over, renew
 from lockstead.protocol.terms import LeaseId, draw
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
-from lockstead.values import Ending, Predecessor, Space
+from lockstead.values import LeaseOutcome, PreviousLease, Space
 from tests.protocol.bench import APT, Bench
 
 CLOSING = {"closing": "1"}
@@ -38,7 +38,7 @@ CLOSING = {"closing": "1"}
 def overdue(bench: Bench) -> None:
     """Let a ttl with all margins go by."""
     settings = bench.settings
-    bench.now += settings.ttl * (1 + settings.drift) + bench.traits.granularity + settings.lock_delay + 0.001
+    bench.now += settings.ttl * (1 + settings.drift) + bench.traits.clock_skew_max + settings.lock_delay + 0.001
 
 
 # --- time, 2: from the send of the last request that renewed this record's life ---------------------------------------
@@ -435,11 +435,11 @@ def test_rule_04_a_shared_lease_that_was_revoked_is_ended_and_tells_the_next_hol
     bench.session(broken_by_an_operator(bench, now=now)).run()
     stopped = bench.session(renew_member(lease, member.registration, {}, bench.terms())).run()
     assert stopped.reason is LossReason.REVOKED
-    bench.session(withdraw(member.registration, bench.terms())).run()
+    bench.session(remove_member(member.registration, bench.terms())).run()
     releasing = release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t", by_ticket=by_ticket)
     # who comes with a ticket after the lease was ended by the operator gives nothing back
     assert bench.session(releasing).run() is (Outcome.NOT_OURS if now and by_ticket else Outcome.ENDED)
-    assert bench.asking("b", tries_once=True).run().predecessor == Predecessor(Ending.REVOKED, "a", "a")
+    assert bench.asking("b", tries_once=True).run().previous_lease == PreviousLease(LeaseOutcome.REVOKED, "a", "a")
 
 
 @pytest.mark.parametrize("now", [False, True])
@@ -474,9 +474,9 @@ def test_rule_04_a_shared_lease_that_is_revoked_while_its_owner_waits_is_ended_t
     bench.session(broken_by_an_operator(bench, now=False)).run()
     stopped = bench.session(renew_member(lease, member.registration, {}, bench.terms())).run()
     assert stopped.reason is LossReason.REVOKED
-    bench.session(withdraw(member.registration, bench.terms())).run()
+    bench.session(remove_member(member.registration, bench.terms())).run()
     assert owner.run() is Outcome.ENDED
-    assert bench.asking("b", tries_once=True).run().predecessor.ending is Ending.REVOKED
+    assert bench.asking("b", tries_once=True).run().previous_lease.ending is LeaseOutcome.REVOKED
 
 
 @pytest.mark.parametrize("happens", ["late renewal", "taken by another", "deleted"])
@@ -650,11 +650,11 @@ def test_rule_07_a_registration_that_is_adopted_calibrates_too() -> None:
     bench = Bench(DATED, skew=-5.0, ttl=20)
     lease = bench.granted("a").lease
     terms = bench.terms()
-    terms.book.is_calibrated = True  # by an answer of another server, say
+    terms.observations.is_calibrated = True  # by an answer of another server, say
     session = bench.attaching(lease, "m", terms).lose().commit()
     session.expect(Extend)
     session.commit()
-    assert not terms.book.is_calibrated
+    assert not terms.observations.is_calibrated
 
 
 # --- 9, 14: observation ----------------------------------------------------------------------------------------------
@@ -690,9 +690,9 @@ def test_rule_14_an_observation_outlives_one_acquisition() -> None:
     """Contenders whose wait is shorter than the ttl get a dead holder's lock in the end."""
     bench = Bench(NONE, ttl=10)
     bench.granted("a")
-    book = Book()
+    observations = ObservationCache()
     for attempt in range(5):
-        outcome = bench.asking(f"b{attempt}", bench.terms(book), gives_up_at=bench.now + 3).run()
+        outcome = bench.asking(f"b{attempt}", bench.terms(observations), gives_up_at=bench.now + 3).run()
         if isinstance(outcome, Grant):
             break
         bench.now += 0.5

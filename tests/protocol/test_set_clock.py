@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from lockstead.protocol.acquire import Contended, Grant
-from lockstead.protocol.book import Book
 from lockstead.protocol.commands import Extend, List, Listing, Pause, Read, Reply, Snapshot, Traits
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.members import MemberRenewed, renew_member
+from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.release import look, release
 from lockstead.protocol.renew import renew
 from lockstead.protocol.terms import LeaseId, Terms
@@ -77,13 +77,13 @@ def test_h31_of_two_members_the_one_extends_and_the_other_counts_from_its_own_lo
 
 
 def test_h31_of_looks_that_overlap_nobody_says_which_came_first() -> None:
-    book = Book()
+    observations = ObservationCache()
 
     def seen(revision: str) -> Snapshot:
         return Snapshot({}, "7", revision)
 
     def looked(snapshot: Snapshot, sent_at: float, received_at: float) -> Any:
-        return book.see(APT, snapshot, Reply(snapshot, sent_at, received_at))
+        return observations.see(APT, snapshot, Reply(snapshot, sent_at, received_at))
 
     assert looked(seen("1"), 0.0, 1.0).changed_after is None
     assert looked(seen("2"), 5.0, 6.0).changed_after == 0.0
@@ -178,7 +178,7 @@ def test_h31_a_store_without_a_clock_is_asked_for_none() -> None:
     terms = bench.terms()
     bench.granted("a", terms)
     assert isinstance(asks_once(bench, terms), Contended)
-    assert terms.book.readings == {}
+    assert terms.observations.readings == {}
 
 
 def test_h31_a_date_that_runs_in_steps_is_not_taken_for_a_clock_that_is_set() -> None:
@@ -218,7 +218,7 @@ def test_h31_the_token_of_a_live_holder_is_not_refused_when_the_clock_is_set(sec
     assert verifies(bench, token, guard)
     bench.now += 5
     bench.store.set_clock(seconds)
-    sight = bench.session(look(APT, bench.terms(guard.book))).run()
+    sight = bench.session(look(APT, bench.terms(guard.observations))).run()
     assert not sight.is_expired or traits is DATED, "a Date alone is a hint"
     assert verifies(bench, token, guard)
     for _ in range(3):
@@ -262,5 +262,5 @@ def test_h31_the_clock_is_noted_for_each_key_since_each_may_have_a_server_of_its
     other = Name("other")
     reply: Reply[Any] = Reply(Listing(()), bench.now, bench.now)
     terms.look(other, reply, Snapshot({}, "1", "1", updated_at=5.0, store_now=6.0))
-    assert terms.book.readings["other"].store_now == 6.0
-    assert terms.book.readings["apt"].set_at == float("-inf")
+    assert terms.observations.readings["other"].store_now == 6.0
+    assert terms.observations.readings["apt"].set_at == float("-inf")

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from lockstead.errors import StoreRefused
-from lockstead.protocol.book import Look
 from lockstead.protocol.commands import (
     Absent,
     Conflict,
@@ -19,6 +18,7 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
+from lockstead.protocol.observations import Look
 from lockstead.protocol.terms import draw
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import Name, Space
@@ -33,8 +33,8 @@ def test_a_drain_takes_longer_where_the_dead_are_found_by_watching(
     traits: Traits, is_calibrated: bool, observing: bool
 ) -> None:
     terms = Bench(traits).terms()
-    terms.book.is_calibrated = is_calibrated
-    bounds = {watch: terms.settings.drain_bound(traits.granularity, observing=watch) for watch in (True, False)}
+    terms.observations.is_calibrated = is_calibrated
+    bounds = {watch: terms.settings.drain_bound(traits.clock_skew_max, observing=watch) for watch in (True, False)}
     assert bounds[True] != bounds[False]
     assert terms.drain_bound() == bounds[observing]
 
@@ -42,7 +42,7 @@ def test_a_drain_takes_longer_where_the_dead_are_found_by_watching(
 @pytest.mark.parametrize(("turn", "at_least"), [(0, 0.1), (1, 2.0), (2, 4.0), (3, 4.0), (9, 4.0)])
 def test_a_change_is_asked_for_again_after_half_the_pace_and_then_after_all_of_it(turn: int, at_least: float) -> None:
     pause = Bench(replace(DATED, pace=4.0)).terms().again(APT, turn)
-    assert (pause.at_least, pause.at_most, pause.heeds) == (at_least, 2 * at_least, False)
+    assert (pause.at_least, pause.at_most, pause.wake_on_change) == (at_least, 2 * at_least, False)
 
 
 def test_a_record_of_another_implementation_is_one_under_the_name_of_a_lock_alone() -> None:
@@ -55,7 +55,7 @@ def test_a_record_of_another_implementation_is_one_under_the_name_of_a_lock_alon
 
 def test_a_deadline_by_a_look_is_the_later_one_of_what_was_watched_and_what_the_clock_says() -> None:
     terms = Bench(DATED, ttl=100).terms()
-    terms.book.is_calibrated = True
+    terms.observations.is_calibrated = True
     seen = Snapshot({}, "1", "2", updated_at=500.0, store_now=500.0)
     reply = Reply(seen, 60.0, 61.0)
     for changed_after in (10.0, 59.9):
@@ -73,17 +73,17 @@ def test_an_answer_to_a_write_that_does_not_tell_both_times_leaves_no_clock_prov
     times: tuple[float | None, float | None], was_calibrated: bool
 ) -> None:
     terms = Bench(DATED).terms()
-    terms.book.is_calibrated = was_calibrated
+    terms.observations.is_calibrated = was_calibrated
     seen = Snapshot({}, "1", "2", *times)
     terms.wrote(APT, Reply(seen, 60.0, 60.1), seen)
-    assert not terms.book.is_calibrated
+    assert not terms.observations.is_calibrated
 
 
 def test_a_client_that_has_written_nothing_yet_counts_from_no_clock_that_may_be_another_one() -> None:
     terms = Bench(DATED, ttl=100).terms()
     seen = Snapshot({}, "1", "2", updated_at=500.0, store_now=500.0)
     assert terms.deadline_by_look(Look("1", "2", 60.0, 60.0, 61.0), Reply(seen, 60.0, 61.0), seen, 100.0) is None
-    assert terms.drain_bound() == terms.settings.drain_bound(terms.traits.granularity, observing=True)
+    assert terms.drain_bound() == terms.settings.drain_bound(terms.traits.clock_skew_max, observing=True)
 
 
 def replace_changed(look: Look, changed_after: float | None) -> Look:
@@ -99,13 +99,13 @@ def test_a_companion_that_somebody_else_creates_meanwhile_is_moved_like_any_othe
     session.answer(Conflict()).expect(Extend)
     session.answer(Absent()).expect(Create)
     assert session.commit().is_over
-    assert terms.book.is_calibrated
-    terms.book.is_calibrated = False
+    assert terms.observations.is_calibrated
+    terms.observations.is_calibrated = False
     assert isinstance(bench.session(draw("apt", "t", terms)).run(), Snapshot)
-    assert terms.book.is_calibrated
+    assert terms.observations.is_calibrated
 
 
 def test_a_store_promises_nothing_that_it_does_not_state() -> None:
     bare = Traits("other", "none", StoreClock.NONE, TokenSource.NONE)
-    assert (bare.granularity, bare.date_step, bare.pace, bare.ttl_recommended) == (0.0, 0.0, 0.0, 1.0)
+    assert (bare.clock_skew_max, bare.clock_resolution, bare.pace, bare.ttl_recommended) == (0.0, 0.0, 0.0, 1.0)
     assert (bare.foreign, bare.wakes) == (False, False)

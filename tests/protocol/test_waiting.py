@@ -26,7 +26,7 @@ NO_CLOCK = replace(SHARED, clock=StoreClock.NONE)
 def seen(
     fields: dict[str, str] | None = None, *, age: float | None = 0.0, now: float = 1000.0, **more: object
 ) -> Snapshot:
-    """Give a record as a store shows it, last changed `age` seconds ago."""
+    """Return a record as a store shows it, last changed `age` seconds ago."""
     updated_at = None if age is None else now - age
     made = Snapshot(fields or OURS, "7", "1", updated_at, None if age is None else now)
     return replace(made, **more)
@@ -95,7 +95,7 @@ def test_pauses_grow_from_the_shortest_to_the_longest_backoff() -> None:
 
 @pytest.mark.parametrize("traits", [SHARED, DATED], ids=["one clock", "two clocks"])
 def test_h01_a_record_whose_time_is_up_by_the_stores_clock_is_free_though_nothing_proves_it(traits: Traits) -> None:
-    over = 60 * 1.01 + traits.granularity
+    over = 60 * 1.01 + traits.clock_skew_max
     assert not Talk(traits=traits, limit=0).run(lambda _now: seen(age=over - 0.001)).is_free
     found = Talk(traits=traits, limit=0).run(lambda _now: seen(age=over + 0.001))
     assert found.is_free
@@ -121,7 +121,7 @@ def test_h01_who_waits_looks_when_the_record_can_be_over_and_not_a_whole_pause_l
 
         assert talk.run(answer).is_free
         # two clocks err by the granularity, unless the waiter saw the last renewal itself
-        over = 60 * 1.01 + traits.granularity
+        over = 60 * 1.01 + traits.clock_skew_max
         assert 60 * 1.01 < talk.now - renewed_last_at <= over + max(0.1, traits.pace)
 
 
@@ -134,26 +134,28 @@ def test_h01_who_waits_for_another_program_looks_when_its_allowance_is_over() ->
 
 
 def test_h01_who_waits_for_a_record_without_a_ttl_looks_when_the_assumed_one_is_over() -> None:
-    over = 60 * 1.01 + DATED.granularity
+    over = 60 * 1.01 + DATED.clock_skew_max
     for found_at in (0.0, 7.0):
-        talk = Talk(traits=DATED, assume_ttl=60)
+        talk = Talk(traits=DATED, foreign_ttl=60)
         until = over - found_at
 
         def answer(now: float, age: float = found_at) -> Snapshot:
             return seen({"identity": "gcslock"}, age=age + now, now=1000 + now)
 
         assert talk.run(answer).is_free
-        assert until - DATED.granularity < talk.now <= until + DATED.pace
+        assert until - DATED.clock_skew_max < talk.now <= until + DATED.pace
 
 
 def test_h01_those_who_saw_the_same_record_do_not_look_again_in_the_same_instant() -> None:
     terms = Terms(DATED, Settings.make(backoff_min=0.1))
-    pause = terms.waiting(APT, "", 5.0, heeds=True, over_in=2.0)
+    pause = terms.waiting(APT, "", 5.0, wake_on_change=True, over_in=2.0)
     assert pause.draw(lambda: 0.0) == 0.1
     assert pause.draw(iter([0.3, 0.9]).__next__) == pytest.approx(0.1 + 4.9 * 0.3)
     assert pause.draw(iter([0.9, 0.5]).__next__) == pytest.approx(2.0 + DATED.pace / 2)
     # and a look that was too early by a hair is not followed by many
-    assert terms.waiting(APT, "", 5.0, heeds=True, over_in=0.0001).draw(lambda: 1.0) == pytest.approx(0.1 + DATED.pace)
+    assert terms.waiting(APT, "", 5.0, wake_on_change=True, over_in=0.0001).draw(lambda: 1.0) == pytest.approx(
+        0.1 + DATED.pace
+    )
 
 
 def test_a_record_whose_writer_is_known_to_be_dead_is_free() -> None:
@@ -173,7 +175,7 @@ def test_the_lock_of_another_program_is_free_an_allowance_after_it_says_so() -> 
     assert Talk(traits=DATED, limit=0).run(lambda _now: seen(foreign, age=900, now=at + 1)).is_free
     endless = {"identity": "gcslock"}
     assert not Talk(traits=DATED, limit=0).run(lambda _now: seen(endless, age=9000)).is_free
-    assert Talk(traits=DATED, limit=0, assume_ttl=60).run(lambda _now: seen(endless, age=9000)).is_free
+    assert Talk(traits=DATED, limit=0, foreign_ttl=60).run(lambda _now: seen(endless, age=9000)).is_free
 
 
 def test_a_revoked_or_closing_lease_is_held_until_it_is_gone() -> None:
@@ -222,7 +224,7 @@ def test_who_waits_hears_of_a_change_while_somebody_holds_the_key_and_not_while_
     talk = Talk()
     talk.run(lambda now: seen() if now < 1 else StoreUnavailable("down") if now < 20 else Absent())
     pauses = [command for command in talk.commands if isinstance(command, Pause)]
-    assert (pauses[0].heeds, pauses[-1].heeds) == (True, False)
+    assert (pauses[0].wake_on_change, pauses[-1].wake_on_change) == (True, False)
 
 
 def test_pauses_grow_anew_after_a_change() -> None:

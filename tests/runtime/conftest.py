@@ -13,7 +13,7 @@ from tests.runtime.keeping import Alone, Told
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    """Give a file of its own."""
+    """Return a file of its own."""
     return f"sqlite:///{tmp_path}/locks.db"
 
 
@@ -27,7 +27,7 @@ def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
 
 @pytest.fixture(params=["sqlite", "gs"])
 def shared_url(request: pytest.FixtureRequest) -> str:
-    """Give each store in turn."""
+    """Return each store in turn."""
     if request.param == "gs":
         request.getfixturevalue("gcs")
         return "gs://b/locks"
@@ -37,7 +37,7 @@ def shared_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def told() -> Iterator[Told]:
-    """Give a keeper by itself, and close it."""
+    """Return a keeper by itself, and close it."""
     one = Told()
     yield one
     one.keeper.close()
@@ -45,7 +45,7 @@ def told() -> Iterator[Told]:
 
 @pytest.fixture
 def alone() -> Iterator[Alone]:
-    """Give an engine without a thread, and close it."""
+    """Return an engine without a thread, and close it."""
     one = Alone()
     yield one
     one.engine.keeper._chores.clear()

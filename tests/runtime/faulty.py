@@ -50,7 +50,7 @@ class Faulty:
         return answer
 
     def beside(self) -> MemoryStore:
-        """Give another store on the same records, as another process would open."""
+        """Return another store on the same records, as another process would open."""
         return MemoryStore(self.inner._memory)
 
     def count(self, kind: type[Command[Any]]) -> int:
@@ -136,7 +136,7 @@ class Ticking:
 
 
 def client_with(store: Any, clock: Any, told: Listener | None = None) -> Client:
-    """Give a client whose engine reads a clock of the test."""
+    """Return a client whose engine reads a clock of the test."""
     client = Client.__new__(Client)
     client._engine = Engine(store, told or (lambda _event: None), clock)
     return client

@@ -8,16 +8,16 @@ from dataclasses import replace
 from typing import Any, cast
 
 from lockstead.events import LockEvent
-from lockstead.protocol.acquire import Acquisition, Grant
-from lockstead.protocol.book import Book
+from lockstead.protocol.acquire import AcquireRequest, Grant
 from lockstead.protocol.commands import Script, ask
 from lockstead.protocol.lifecycle import Tenure
+from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.runtime.engine import Engine
-from lockstead.runtime.keeper import Keeper, Kept
+from lockstead.runtime.keeper import Keeper, KeptLease
 from lockstead.runtime.workers import Workers
 from lockstead.settings import Settings
-from lockstead.values import Ending, Name, Predecessor
+from lockstead.values import LeaseOutcome, Name, PreviousLease
 from tests.runtime.faulty import Faulty, SetClock
 
 APT = Name("apt")
@@ -25,7 +25,7 @@ SETTINGS = Settings.make(ttl=300)
 
 
 def asked(*commands: Any) -> Script[list[Any]]:
-    """Give what each command came to: its reply, or the error that was thrown."""
+    """Return what each command came to: its reply, or the error that was thrown."""
     replies: list[Any] = []
     for command in commands:
         try:
@@ -44,10 +44,10 @@ class Told:
         self.store = store or Faulty()
         self.keeper = Keeper(self.store, self.clock, self.events.append)
 
-    def lease(self, holder: str = "a", *, is_kept: bool = True) -> Kept:
+    def lease(self, holder: str = "a", *, is_kept: bool = True) -> KeptLease:
         lease = LeaseId(Name("apt"), holder, "1", 300.0)
         tenure = Tenure(lease, SETTINGS, deadline=self.clock.at + 297, renewed_at=self.clock.at)
-        kept = Kept(tenure, Terms(self.store.traits, SETTINGS, Book()))
+        kept = KeptLease(tenure, Terms(self.store.traits, SETTINGS, ObservationCache()))
         if is_kept:
             self.keeper.keep(kept)
         return kept
@@ -98,15 +98,15 @@ class Still(Told):
         self.keeper._workers = cast(Workers, self.crew)
         self.keeper._tellers = cast(Workers, self.tellers)
 
-    def round(self) -> list[Kept]:
+    def round(self) -> list[KeptLease]:
         """Make a round, and give whose loss it found."""
-        lost: list[Kept] = []
+        lost: list[KeptLease] = []
         with self.keeper._lock:
             self.keeper._round(lost)
         return lost
 
     def has_rung(self) -> bool:
-        """Tell whether the timing thread would have been woken since this was asked last."""
+        """Return whether the timing thread would have been woken since this was asked last."""
         return self.keeper._changed.take()
 
 
@@ -122,17 +122,17 @@ class Alone:
         self.engine.keeper._thread = threading.main_thread()
         self.engine.keeper._workers = cast(Workers, self.crew)
 
-    def want(self, **said: Any) -> Acquisition:
+    def want(self, **said: Any) -> AcquireRequest:
         return replace(self.engine.want(APT, SETTINGS, reclaim=False), **said)
 
-    def granted(self, want: Acquisition, token: int | None = 7) -> Any:
+    def granted(self, want: AcquireRequest, token: int | None = 7) -> Any:
         lease = LeaseId(APT, want.holder, "1", 300.0)
-        before = Predecessor(Ending.CLEAN)
+        before = PreviousLease(LeaseOutcome.CLEAN)
         grant = Grant(lease, self.clock.at - 1, self.clock.at + 296, "1", token, before)
         return self.engine.granted(grant, want, self.engine.terms(SETTINGS), 3.0)
 
     def chores(self) -> list[float]:
-        """Give in how many seconds each chore is due, and forget them."""
+        """Return in how many seconds each chore is due, and forget them."""
         planned = sorted(at - self.clock.at for at, _number, _work in self.engine.keeper._chores)
         self.engine.keeper._chores.clear()
         return planned

@@ -39,7 +39,7 @@ class Child:
         )
 
     def hear(self) -> str:
-        """Give the next line it says."""
+        """Return the next line it says."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:

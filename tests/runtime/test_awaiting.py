@@ -13,8 +13,8 @@ import pytest
 from lockstead.errors import NotAcquired, OutcomeUnknown, StoreUnavailable
 from lockstead.protocol.commands import Absent, OutOfTime, Pause, Paused, Read, Reply, Script
 from lockstead.runtime import awaiting
-from lockstead.runtime.awaiting import LATE, STALLED, LoopBell, arun, wait_in_line
-from lockstead.runtime.line import LOOK_AGAIN
+from lockstead.runtime.awaiting import LATE, STALLED, AsyncWaker, arun, wait_in_line
+from lockstead.runtime.local_queue import LOOK_AGAIN
 from lockstead.runtime.run import Limits
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty
@@ -48,24 +48,24 @@ class Watches(Faulty):
         self.watched.append(("", seconds))
         return self.work()
 
-    def queue(self, _name: Name, asker: str, seconds: float, _is_over: object) -> bool:
-        self.watched.append((asker, seconds))
+    def queue(self, _name: Name, waiter_id: str, seconds: float, _is_over: object) -> bool:
+        self.watched.append((waiter_id, seconds))
         return self.work()
 
-    def leave(self, _name: Name, asker: str, _limit: float) -> None:
-        self.left.append(asker)
+    def leave(self, _name: Name, waiter_id: str, _limit: float) -> None:
+        self.left.append(waiter_id)
 
 
 def driven(alone: Alone, script: Script[Any], limits: Limits | None = None) -> Any:
     async def drive() -> Any:
-        return await arun(script, alone.engine, limits or Limits(5.0), LoopBell())
+        return await arun(script, alone.engine, limits or Limits(5.0), AsyncWaker())
 
     return asyncio.run(drive())
 
 
 def test_a_bell_that_was_rung_is_heard_by_who_awaits_and_by_who_waits_until_it_is_silenced() -> None:
-    async def work() -> LoopBell:
-        bell = LoopBell(int)
+    async def work() -> AsyncWaker:
+        bell = AsyncWaker(int)
         assert (bell.came_late, bell.is_over, bell.is_deserted) == (int, False, False)
         assert (await bell.awaited(0), bell.wait(0), bell.take()) == (False, False, False)
         bell.ring()
@@ -135,7 +135,7 @@ def test_a_request_that_takes_longer_than_its_limit_has_an_unknown_outcome(alone
     came: list[str] = []
 
     async def drive() -> Any:
-        bell = LoopBell(lambda: came.append("late"))
+        bell = AsyncWaker(lambda: came.append("late"))
         answer = await arun(asked(Read(APT)), alone.engine, Limits(0.01), bell)
         ends.set()
         await asyncio.to_thread(until_ended)
@@ -187,10 +187,10 @@ def test_a_wait_that_ended_while_the_loop_stood_still_has_the_time_to_ask_once_m
 
 def test_a_pause_is_not_taken_for_a_request_that_came_back_late_and_is_ended_by_the_bell(alone: Alone) -> None:
     async def drive(rings: bool) -> list[Any]:
-        bell = LoopBell()
+        bell = AsyncWaker()
         if rings:
             bell.ring()
-        return await arun(asked(Pause(APT, 0.02, 0.02, heeds=False)), alone.engine, Limits(5.0), bell)
+        return await arun(asked(Pause(APT, 0.02, 0.02, wake_on_change=False)), alone.engine, Limits(5.0), bell)
 
     began_at = time.monotonic()
     (reply,) = asyncio.run(drive(False))
@@ -226,20 +226,20 @@ def test_a_store_that_can_watch_does_and_one_that_fails_at_it_is_polled() -> Non
     assert may_queue == [False]
 
 
-@pytest.mark.parametrize("asker", ["a", ""])
-def test_who_is_cancelled_while_it_stands_in_a_queue_gives_up_its_place(asker: str) -> None:
+@pytest.mark.parametrize("waiter_id", ["a", ""])
+def test_who_is_cancelled_while_it_stands_in_a_queue_gives_up_its_place(waiter_id: str) -> None:
     alone = Alone(store := Watches())
     begun, ended = threading.Event(), threading.Event()
 
     async def drive() -> None:
-        bell = LoopBell()
+        bell = AsyncWaker()
 
         def work() -> bool:
             begun.set()
             return bell.wait(30)
 
         store.work = work
-        waits = asyncio.create_task(arun(asked(Pause(APT, 20.0, 20.0, asker)), alone.engine, Limits(5.0), bell))
+        waits = asyncio.create_task(arun(asked(Pause(APT, 20.0, 20.0, waiter_id)), alone.engine, Limits(5.0), bell))
         assert await asyncio.to_thread(begun.wait, 30)
         waits.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -255,7 +255,7 @@ def test_who_is_cancelled_while_it_stands_in_a_queue_gives_up_its_place(asker: s
 
     asyncio.run(drive())
     assert ended.is_set()
-    assert alone.chores() == [0.0] * bool(asker)
+    assert alone.chores() == [0.0] * bool(waiter_id)
 
 
 class Waited:
@@ -288,7 +288,7 @@ def test_who_stands_in_line_looks_now_and_then_until_it_is_first_or_its_time_is_
     alone.engine.lines.enter("apt", bell)
 
     def waits(gives_up_at: float | None, bell: Waited = bell) -> bool:
-        return asyncio.run(wait_in_line(alone.engine, "apt", cast(LoopBell, bell), gives_up_at))
+        return asyncio.run(wait_in_line(alone.engine, "apt", cast(AsyncWaker, bell), gives_up_at))
 
     assert not waits(alone.clock.at + 12)
     assert (bell.waits, bell.taken) == ([LOOK_AGAIN, LOOK_AGAIN, 2.0], 3)

@@ -1,4 +1,4 @@
-"""Several locks as one wish: what is free now, the rest later, or all or nothing; and nobody waits for ever."""
+"""Several locks as one wish: what is free now, the rest later, or all or nothing; and nobody waits forever."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from lockstead import (
     connect_async,
     current_lease,
 )
+from lockstead.batch_base import AT_ONCE
 from lockstead.events import LockEvent
-from lockstead.gathering import AT_ONCE
 from lockstead.protocol.commands import Command, Create, Read, Remove
 from lockstead.testing.gcs_server import GcsServer
 from lockstead.values import Name
@@ -61,15 +61,15 @@ def test_what_is_free_is_had_at_once_and_the_rest_later(client: Client, other: C
     theirs = other.lock("b").acquire()
     with client.try_many(["c", "b", "a"], **QUICK) as batch:
         assert sorted(batch.leases) == ["a", "c"]
-        assert batch.waiting == ("b",)
-        assert batch.try_more() == []
+        assert batch.pending_keys == ("b",)
+        assert batch.try_acquire_rest() == []
         theirs.release()
-        (late,) = batch.try_more()
+        (late,) = batch.try_acquire_rest()
         assert late.key == "b"
         assert batch["b"] is late
-        assert batch.waiting == ()
-        assert batch.try_more() == []
-        assert batch.more() == []
+        assert batch.pending_keys == ()
+        assert batch.try_acquire_rest() == []
+        assert batch.wait_for_more() == []
         tokens = {lease.key: lease.sequencer().token for lease in batch}
         assert sorted(tokens) == ["a", "b", "c"]
     assert held(client) == []
@@ -88,10 +88,10 @@ def test_leases_are_given_back_singly_or_together(client: Client) -> None:
 def test_a_key_that_is_named_twice_is_one_and_no_key_is_no_wish(client: Client) -> None:
     with client.try_many(["a", "a"]) as batch:
         assert list(batch.leases) == ["a"]
-        assert batch.waiting == ()
+        assert batch.pending_keys == ()
     with client.try_many([]) as batch:
-        assert batch.more() == []
-        assert list(batch.each()) == []
+        assert batch.wait_for_more() == []
+        assert list(batch.iter_as_acquired()) == []
 
 
 def test_a_batch_of_text_is_a_mistake_and_so_is_a_key_that_cannot_be(client: Client) -> None:
@@ -109,10 +109,10 @@ def test_free_keys_cost_one_write_each_and_waiting_costs_reads_alone(gcs: GcsSer
         batch = client.try_many(["a", "b", "c"], **QUICK)
         assert gcs.requests.counts() == {"insert": 3}
         theirs = other.try_many(["a", "b", "c"], **QUICK)
-        assert theirs.waiting == ("a", "b", "c")
+        assert theirs.pending_keys == ("a", "b", "c")
         before = gcs.requests.counts()
         with pytest.raises(NotAcquired, match=r"3 of 3 locks are held by others"):
-            theirs.more(timeout=0.3)
+            theirs.wait_for_more(timeout=0.3)
         after = gcs.requests.counts()
         assert {action for action in after if after[action] != before.get(action, 0)} == {"get"}
         batch.release()
@@ -145,7 +145,7 @@ def test_each_goes_through_all_keys_and_holds_each_while_it_is_worked_on(client:
     theirs = other.lock("b").acquire()
     worked = []
     with client.try_many(["a", "b", "c"], **QUICK) as batch:
-        for lease in batch.each(timeout=60):
+        for lease in batch.iter_as_acquired(timeout=60):
             lease.check()
             assert current_lease() is lease
             worked.append(lease.key)
@@ -172,7 +172,7 @@ def test_batches_in_opposite_order_never_wait_for_each_other(shared_url: str, aw
     def blocking(who: int) -> None:
         order = keys if who % 2 else keys[::-1]
         with connect(shared_url, listener=quiet) as client, client.try_many(order, **QUICK) as batch:
-            for lease in batch.each(timeout=100):
+            for lease in batch.iter_as_acquired(timeout=100):
                 work(who, lease.key)
                 lease.check()
                 inside.discard(lease.key)
@@ -181,7 +181,7 @@ def test_batches_in_opposite_order_never_wait_for_each_other(shared_url: str, aw
         order = keys if who % 2 else keys[::-1]
         client = await connect_async(shared_url, listener=quiet)
         async with client, await client.try_many(order, **QUICK) as batch:
-            async for lease in batch.each(timeout=100):
+            async for lease in batch.iter_as_acquired(timeout=100):
                 work(who, lease.key)
                 await asyncio.sleep(0)
                 lease.check()
@@ -207,24 +207,24 @@ def test_batches_in_opposite_order_never_wait_for_each_other(shared_url: str, aw
 def test_nobody_waits_while_holding(client: Client, other: Client) -> None:
     with other.lock("b").hold(), client.try_many(["a", "b"], **QUICK) as batch:
         with pytest.raises(ValueError, match="still holds 'a': release what you have"):
-            batch.more()
+            batch.wait_for_more()
         batch.release()
         with pytest.raises(NotAcquired, match=r"1 of 2 locks are held by others after .*; one of them: 'b' is held by"):
-            batch.more(timeout=0.05)
+            batch.wait_for_more(timeout=0.05)
 
 
 def test_nobody_waits_for_what_this_very_thread_holds(client: Client) -> None:
     with client.lock("b").hold():
         batch = client.try_many(["b"], **QUICK)
         with pytest.raises(NotAcquired, match="this very thread"):
-            batch.more()
+            batch.wait_for_more()
 
 
 def test_the_error_of_a_wait_names_who_holds_one_of_the_rest(client: Client, other: Client) -> None:
     with other.lock("b", owner="nightly", purpose="publish").hold():
         batch = client.try_many(["b"], **QUICK)
         with pytest.raises(NotAcquired) as caught:
-            batch.more(timeout=0.05)
+            batch.wait_for_more(timeout=0.05)
     assert (caught.value.key, caught.value.holder, caught.value.purpose) == ("b", "nightly", "publish")
     assert caught.value.waited >= 0.05
 
@@ -247,9 +247,9 @@ def test_a_store_that_is_silent_about_one_key_does_not_cost_the_others(store: Fa
     store.before = fails
     with client.try_many(["a", "b", "c"], **QUICK) as batch:
         assert sorted(batch.leases) == ["a", "c"]
-        assert batch.waiting == ("b",)
+        assert batch.pending_keys == ("b",)
         store.before = lambda _command: None
-        assert [lease.key for lease in batch.try_more()] == ["b"]
+        assert [lease.key for lease in batch.try_acquire_rest()] == ["b"]
 
 
 def test_a_store_that_is_silent_about_all_is_an_error(store: Faulty, client: Client) -> None:
@@ -274,9 +274,9 @@ def test_h16_a_wait_outlives_an_outage_and_tells_of_one_that_lasts(store: Faulty
             refuse(command)
 
     with pytest.raises(StoreUnavailable):
-        waits.more(timeout=0.1)
+        waits.wait_for_more(timeout=0.1)
     store.before = comes_back
-    assert [lease.key for lease in waits.more(timeout=60)] == ["c"]
+    assert [lease.key for lease in waits.wait_for_more(timeout=60)] == ["c"]
     waits.release()
 
 
@@ -295,7 +295,7 @@ def test_h03_a_lost_answer_leaves_nothing_behind(store: Faulty, client: Client) 
 def test_a_lease_that_was_lost_before_its_turn_is_asked_for_anew(client: Client, other: Client) -> None:
     worked: list[tuple[str, str]] = []
     with client.try_many(["a", "b"], **QUICK) as batch:
-        for lease in batch.each(timeout=60):
+        for lease in batch.iter_as_acquired(timeout=60):
             if not worked:
                 second = next(one for one in batch if one is not lease)
                 other.lock(second.key).break_lease(reason="test", now=True)
@@ -309,7 +309,7 @@ def test_a_lease_that_was_lost_before_its_turn_is_asked_for_anew(client: Client,
 def test_a_lease_that_is_lost_in_the_body_is_told_and_the_others_are_given_back(client: Client) -> None:
     with pytest.raises(LeaseLost) as caught:
         with client.try_many(["a", "b"], **QUICK) as batch:
-            for lease in batch.each():
+            for lease in batch.iter_as_acquired():
                 client._engine.keeper.lose(lease._kept, LossReason.TAKEN)
     assert caught.value.reason is LossReason.TAKEN
     assert len(held(client)) == 1  # the lost one is not ours to remove
@@ -321,7 +321,7 @@ def test_a_loop_that_is_left_early_leaves_no_lease_behind(store: Faulty, other: 
     async def task() -> None:
         async with AsyncClient(store) as client:
             async with await client.try_many(["a", "b", "c"], **QUICK) as batch:
-                async for lease in batch.each():
+                async for lease in batch.iter_as_acquired():
                     assert current_lease() is lease
                     break
             with pytest.raises(LookupError):
@@ -329,7 +329,7 @@ def test_a_loop_that_is_left_early_leaves_no_lease_behind(store: Faulty, other: 
             assert held(other) == []
             with pytest.raises(LeaseLost):
                 async with await client.try_many(["a", "b"], **QUICK) as batch:
-                    async for lease in batch.each():
+                    async for lease in batch.iter_as_acquired():
                         client._engine.keeper.lose(lease._kept, LossReason.TAKEN)
                         break
             assert held(other) == [lease.key]
@@ -337,7 +337,7 @@ def test_a_loop_that_is_left_early_leaves_no_lease_behind(store: Faulty, other: 
     def thread() -> None:
         with Client(store) as client:
             with client.try_many(["a", "b", "c"], **QUICK) as batch:
-                for lease in batch.each():
+                for lease in batch.iter_as_acquired():
                     assert current_lease() is lease
                     break
             with pytest.raises(LookupError):
@@ -345,7 +345,7 @@ def test_a_loop_that_is_left_early_leaves_no_lease_behind(store: Faulty, other: 
             assert held(other) == []
             with pytest.raises(LeaseLost):
                 with client.try_many(["a", "b"], **QUICK) as batch:
-                    for lease in batch.each():
+                    for lease in batch.iter_as_acquired():
                         client._engine.keeper.lose(lease._kept, LossReason.TAKEN)
                         break
             assert held(other) == [lease.key]
@@ -391,7 +391,7 @@ def test_h18_an_interrupted_round_leaves_nothing_behind(store: Faulty, client: C
         client.try_many([f"k{number}" for number in range(30)], **QUICK)
     store.before = lambda _command: None
     until(lambda: held(client) == [])
-    assert not client._engine.wishes
+    assert not client._engine.pending_holders
 
 
 def test_h18_a_cancelled_round_leaves_nothing_behind(store: Faulty) -> None:
@@ -408,7 +408,7 @@ def test_h18_a_cancelled_round_leaves_nothing_behind(store: Faulty) -> None:
             store.after = lambda _command: None
             with Client(store.beside(), listener=quiet) as looking:
                 await asyncio.to_thread(until, lambda: held(looking) == [])
-            assert not client._engine.wishes
+            assert not client._engine.pending_holders
 
     asyncio.run(main())
 
@@ -419,7 +419,7 @@ def test_h18_a_cancelled_round_leaves_nothing_behind(store: Faulty) -> None:
 def test_all_or_nothing_holds_all_or_nothing(client: Client, other: Client) -> None:
     with client.acquire_all(["c", "a", "b"], **QUICK) as batch:
         assert list(batch.leases) == ["a", "b", "c"]
-        assert batch.waiting == ()
+        assert batch.pending_keys == ()
         assert held(client) == ["a", "b", "c"]
     assert held(client) == []
     with other.lock("b", owner="nightly").hold():

@@ -10,8 +10,17 @@ from typing import Any
 import pytest
 
 import lockstead
-from lockstead import AsyncClient, Client, Ending, LeaseLost, LossReason, NotAcquired, OutcomeUnknown, Predecessor
-from lockstead.events import LockEvent, Warned
+from lockstead import (
+    AsyncClient,
+    Client,
+    LeaseLost,
+    LeaseOutcome,
+    LossReason,
+    NotAcquired,
+    OutcomeUnknown,
+    PreviousLease,
+)
+from lockstead.events import EngineWarning, LockEvent
 from lockstead.protocol.commands import Command, Create, Extend, Remove
 from lockstead.values import Name, Space
 from tests.runtime.faulty import Faulty, lose_answer, quiet, refuse, until
@@ -58,7 +67,7 @@ def test_reclaim_takes_the_lock_of_a_dead_process_at_once(shared_url: str) -> No
     lock = lockstead.Lock(f"{shared_url}#apt", ttl=300, owner="nightly")
     assert lock.try_acquire() is None
     with lock.hold(timeout=60, reclaim=True) as lease:
-        assert lease.predecessor.holder == holder
+        assert lease.previous_lease.holder == holder
         # the earlier process may live after all, so it is fenced before the lease is given
         assert lease.token is not None
         assert lease.token > int(token)
@@ -93,7 +102,7 @@ def test_break_lease_revokes_and_the_holder_ends_its_block(client: Client, other
         assert (breaking.removed, breaking.was.holder, breaking.was.purpose) == (False, lease.holder, "publish")
         seen = client.lock("apt").inspect()
         assert seen is not None
-        assert (seen.revoked_by, seen.revoked_because) == ("anna", "stuck for an hour")
+        assert (seen.revoked_by, seen.revoke_reason) == ("anna", "stuck for an hour")
         until(lambda: not lease.is_held)
     # the section has ended, so its holder gave the key back: nobody waits for the ttl
     assert client.lock("apt").inspect() is None
@@ -114,7 +123,7 @@ def test_break_lease_now_removes_and_says_for_how_long_the_holder_may_believe(
     breaking = client.lock("apt").break_lease(reason="its host is gone", now=True)
     assert breaking is not None
     assert breaking.removed
-    assert breaking.believed_for == pytest.approx(60.6)
+    assert breaking.max_overlap == pytest.approx(60.6)
     assert breaking.believed_until is not None
     assert client.lock("apt").inspect() is None
     assert audit(store)[0]["what"] == "removed"
@@ -130,9 +139,9 @@ def test_whoever_comes_after_a_broken_lease_finds_who_was_cut_off(client: Client
     assert client.lock("apt").break_lease(reason="again", now=True) is None
     assert not client.verify(f"{lease.token or 1}:exclusive:apt")
     with client.lock("apt").hold(timeout=0) as successor:
-        assert successor.predecessor == Predecessor(Ending.REVOKED, "nightly", lease.holder)
+        assert successor.previous_lease == PreviousLease(LeaseOutcome.REVOKED, "nightly", lease.holder)
     with client.lock("apt").hold(timeout=0) as next_one:
-        assert next_one.predecessor == Predecessor(Ending.CLEAN)
+        assert next_one.previous_lease == PreviousLease(LeaseOutcome.CLEAN)
     assert lease.release() is False
 
 
@@ -144,7 +153,7 @@ def test_whoever_comes_after_a_holder_that_noticed_its_revocation_finds_it(clien
     assert lease.release() is True
     assert client.lock("apt").inspect() is None
     with client.lock("apt").hold(timeout=0) as successor:
-        assert successor.predecessor == Predecessor(Ending.REVOKED, "nightly", lease.holder)
+        assert successor.previous_lease == PreviousLease(LeaseOutcome.REVOKED, "nightly", lease.holder)
 
 
 def test_a_section_that_ended_before_it_noticed_its_revocation_ended_cleanly(client: Client, other: Client) -> None:
@@ -152,7 +161,7 @@ def test_a_section_that_ended_before_it_noticed_its_revocation_ended_cleanly(cli
         with other.lock("apt", ttl=60).hold(timeout=0):
             client.lock("apt").break_lease(reason="a test", now=now)
         with client.lock("apt").hold(timeout=0) as successor:
-            assert successor.predecessor == Predecessor(Ending.CLEAN)
+            assert successor.previous_lease == PreviousLease(LeaseOutcome.CLEAN)
 
 
 @pytest.mark.parametrize("now", [False, True])
@@ -170,7 +179,7 @@ def test_whoever_comes_after_a_member_that_noticed_the_revocation_finds_it(
     assert other.release(ticket) is not now
     assert client.lock("apt").inspect() is None
     with client.lock("apt").hold(timeout=0) as successor:
-        assert successor.predecessor == Predecessor(Ending.REVOKED, "nightly", ticket.holder)
+        assert successor.previous_lease == PreviousLease(LeaseOutcome.REVOKED, "nightly", ticket.holder)
 
 
 def test_h04_a_lost_answer_to_the_end_of_a_lost_lease_leaves_it_free(client: Client, store: Faulty) -> None:
@@ -186,7 +195,7 @@ def test_h04_a_lost_answer_to_the_end_of_a_lost_lease_leaves_it_free(client: Cli
     store.after = loses
     assert lease.release() is True
     with client.lock("apt").hold(timeout=0) as successor:
-        assert successor.predecessor.ending is Ending.REVOKED
+        assert successor.previous_lease.ending is LeaseOutcome.REVOKED
 
 
 def test_an_ended_record_is_renewed_and_attached_to_by_nobody(client: Client, other: Client) -> None:
@@ -263,7 +272,7 @@ def test_a_break_whose_audit_cannot_be_written_is_told_as_done(store: Faulty) ->
         lease = client.lock("apt", ttl=60).acquire()
         store.before = refuse_audit
         assert client.lock("apt").break_lease(reason="a test", now=True) is not None
-        assert [event for event in told if isinstance(event, Warned) and "audit" in event.message]
+        assert [event for event in told if isinstance(event, EngineWarning) and "audit" in event.message]
         assert client.lock("apt").inspect() is None
         lease.release()
 
@@ -287,14 +296,14 @@ def test_a_removal_of_a_lease_with_a_delay_leaves_a_tombstone(client: Client, ot
     assert other.lock("apt").try_acquire() is None
     until(lambda: not lease.is_held)
     with other.lock("apt").hold(timeout=60) as successor:
-        assert successor.predecessor.ending is Ending.REVOKED
+        assert successor.previous_lease.ending is LeaseOutcome.REVOKED
 
 
 def test_a_clean_release_ends_at_once_whatever_the_delay(client: Client) -> None:
     with client.lock("apt", lock_delay=60).hold():
         pass
     with client.lock("apt").hold(timeout=0) as lease:
-        assert lease.predecessor.ending is Ending.CLEAN
+        assert lease.previous_lease.ending is LeaseOutcome.CLEAN
 
 
 def test_an_owner_that_reads_closing_without_having_shared_extends_nothing_more(
@@ -373,4 +382,4 @@ def test_rule_12_reclaim_spares_what_a_sibling_was_granted_and_has_not_got_yet(c
     assert lease is not None
     lease.check()
     assert lease.release()
-    assert not client._engine.wishes
+    assert not client._engine.pending_holders

@@ -13,7 +13,7 @@ from lockstead.runtime.cancel import PATIENCE, TaskInterrupter
 
 
 async def next_await() -> bool:
-    """Tell whether the next await is cancelled."""
+    """Return whether the next await is cancelled."""
     try:
         await asyncio.sleep(0)
     except asyncio.CancelledError:
@@ -31,7 +31,7 @@ def in_a_task(work: Callable[[asyncio.Task[Any]], Any]) -> Any:
 
 
 def cancelled_now() -> TaskInterrupter:
-    """Give a block whose task is cancelled for its sake at the next await."""
+    """Return a block whose task is cancelled for its sake at the next await."""
     one = TaskInterrupter()
     one.is_lost = True
     one._around.cancel()

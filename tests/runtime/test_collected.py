@@ -16,12 +16,12 @@ import pytest
 import lockstead
 from lockstead import AsyncLease, Client
 from lockstead.aio import AsyncClient
-from lockstead.events import Abandoned, LockEvent, Released
+from lockstead.events import LeaseDropped, LockEvent, Released
 from lockstead.protocol.commands import Command, Extend, Remove
 from lockstead.runtime.clock import SystemClock
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.inside import THREADS, is_inside
-from lockstead.runtime.line import ThreadBell
+from lockstead.runtime.local_queue import ThreadWaker
 from tests.runtime.faulty import Faulty, client_with, until
 
 
@@ -137,7 +137,7 @@ def with_finalizer(client: Client) -> Any:
 
 def collect_in(engine: Engine, store: Faulty, place: str) -> Collects:
     """Collect the next time that a certain lock is held."""
-    whose: Any = {
+    owner_filter: Any = {
         "takers": engine,
         "line": engine.lines,
         "keeper": engine.keeper,
@@ -145,8 +145,8 @@ def collect_in(engine: Engine, store: Faulty, place: str) -> Collects:
         "tellers": engine.keeper._tellers,
     }[place]
     name = "lock" if place == "store" else "_lock"
-    collects = Collects(getattr(whose, name))
-    setattr(whose, name, collects)
+    collects = Collects(getattr(owner_filter, name))
+    setattr(owner_filter, name, collects)
     return collects
 
 
@@ -169,7 +169,7 @@ def test_h35_what_is_collected_within_a_lock_of_ours_is_given_back_and_nobody_st
 
     in_time(client._engine, work)
     until(lambda: [event.key for event in told if isinstance(event, Released)] in (["other", "gen"], ["gen", "other"]))
-    assert [event for event in told if isinstance(event, Abandoned)] == []
+    assert [event for event in told if isinstance(event, LeaseDropped)] == []
     client.close()
 
 
@@ -220,7 +220,7 @@ def test_h35_what_is_collected_in_a_thread_of_ours_that_begins_keeps_nobody_wait
             until(lambda: client.lock("gen").inspect() is None)
 
     in_time(client._engine, work)
-    assert [event for event in told if isinstance(event, Abandoned)] == []
+    assert [event for event in told if isinstance(event, LeaseDropped)] == []
     client.close()
 
 
@@ -330,7 +330,7 @@ def test_a_release_from_within_the_client_is_done_at_the_latest_when_the_client_
     client, answers = Client(store, listener=told.append), list[bool]()
     lease = client.lock("gen", ttl=60).acquire()
     keeper = client._engine.keeper
-    keeper._changed = ThreadBell()  # the keeper sleeps on
+    keeper._changed = ThreadWaker()  # the keeper sleeps on
     keeper._wait_until(lambda: answers.append(lease.release()) is None, 0)
     assert answers == [False]
     client.close()

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from lockstead.errors import LossReason, NotAcquired, StoreRefused, StoreUnavailable
-from lockstead.events import Acquired, Waiting, Warned
+from lockstead.events import Acquired, EngineWarning, Waiting
 from lockstead.protocol.acquire import Contended, Grant
 from lockstead.protocol.commands import Read
 from lockstead.protocol.members import Attached
@@ -30,9 +30,9 @@ from lockstead.runtime.engine import (
     pauses,
     wait_in_line,
 )
-from lockstead.runtime.line import LOOK_AGAIN, ThreadBell
+from lockstead.runtime.local_queue import LOOK_AGAIN, ThreadWaker
 from lockstead.settings import Settings
-from lockstead.values import Ending, Name, Predecessor, Space
+from lockstead.values import LeaseOutcome, Name, PreviousLease, Space
 from tests.runtime import keeping
 from tests.runtime.faulty import Faulty, SetClock
 from tests.runtime.keeping import APT, SETTINGS, Alone
@@ -46,8 +46,8 @@ class Queueing(Faulty):
         self.left: list[tuple[Name, str, float]] = []
         self.fails = False
 
-    def leave(self, name: Name, asker: str, limit: float) -> None:
-        self.left.append((name, asker, limit))
+    def leave(self, name: Name, waiter_id: str, limit: float) -> None:
+        self.left.append((name, waiter_id, limit))
         if self.fails:
             raise StoreUnavailable("silent")
 
@@ -91,7 +91,7 @@ def test_the_error_that_ends_a_wait_says_who_holds_it_and_since_when(alone: Alon
         assert (one.key, one.waited, one.holder) == ("apt", 12.0, None)
     record = Record("ci/1", 300.0, owner="ci", purpose="publish", acquired_at=alone.clock.wall() - 120)
     known = error(Contended(record, is_queued=True))
-    assert str(known) == f"'apt' is held by 'ci' since 2 minutes (purpose: publish){after}"
+    assert str(known) == f"'apt' is held by 'ci' for 2 minutes (purpose: publish){after}"
     assert (known.key, known.holder, known.purpose, known.held_for, known.waited) == ("apt", "ci", "publish", 120, 12.0)
     assert str(error(Contended(Record("ci/1", 300.0)))) == f"'apt' is held by 'ci/1'{after}"
     assert str(error(Contended(Record("", None)))) == f"'apt' is held by 'somebody unknown'{after}"
@@ -114,8 +114,8 @@ def test_unwise_settings_are_warned_of_once(alone: Alone) -> None:
     for _ in range(2):
         alone.engine.warn_once("apt", Settings.make(ttl=48, renew_every=8))
     assert alone.events == [
-        Warned("apt", "ttl is 48 s; at least 60 s is recommended on this store"),
-        Warned("apt", "renew_every is 8 s, above an eighth of the ttl"),
+        EngineWarning("apt", "ttl is 48 s; at least 60 s is recommended on this store"),
+        EngineWarning("apt", "renew_every is 8 s, above an eighth of the ttl"),
     ]
 
 
@@ -190,12 +190,12 @@ def test_a_grant_is_kept_as_it_was_granted_and_told(alone: Alone, monkeypatch: p
     kept = alone.granted(want)
     tenure = kept.tenure
     assert (tenure.deadline, tenure.renewed_at, tenure.token) == (alone.clock.at + 296, alone.clock.at - 1, 7)
-    assert (tenure.unsettled, tenure.is_owner, tenure.predecessor) == (True, True, Predecessor(Ending.CLEAN))
+    assert (tenure.unsettled, tenure.is_owner, tenure.previous_lease) == (True, True, PreviousLease(LeaseOutcome.CLEAN))
     assert tenure.jitter == 0.25
     assert alone.events == [Acquired("apt", want.holder, 7, 3.0)]
     assert alone.engine.keeps(want.holder)
     assert not alone.engine.keeps("somebody")
-    alone.engine.wishes["somebody"] = want
+    alone.engine.pending_holders["somebody"] = want
     assert alone.engine.keeps("somebody")
 
 
@@ -230,7 +230,7 @@ def test_whoever_gave_up_is_looked_for_if_it_may_have_written_anything(alone: Al
         (alone.want(unsettled=True), None, True),
         (alone.want(reclaim=True), None, True),
     ):
-        alone.engine.given_up(want, SETTINGS, error)
+        alone.engine.clean_up_abandoned(want, SETTINGS, error)
         assert alone.chores() == [0.0] * is_swept
 
 
@@ -276,7 +276,7 @@ def test_who_got_the_key_past_its_place_in_the_queue_gives_that_up(said: dict[st
     alone.granted(alone.want(**said))
     assert alone.chores() == [0.0] * leaves
     for has_waited in (False, True):
-        alone.engine.given_up(alone.want(has_waited=has_waited), SETTINGS)
+        alone.engine.clean_up_abandoned(alone.want(has_waited=has_waited), SETTINGS)
         assert alone.chores() == [0.0] * has_waited
 
 
@@ -313,7 +313,7 @@ def test_who_holds_a_key_is_known_until_it_gives_back_or_nobody_has_the_lease(al
     second.tenure.leave()
     with pytest.raises(NotAcquired):
         alone.engine.refuse_self_wait(APT)
-    bell = ThreadBell()
+    bell = ThreadWaker()
     alone.engine.lines.enter("apt", bell)
     alone.engine.gave_back(second)
     assert bell.take(), "who waits for the key in this process is woken"
@@ -332,7 +332,7 @@ def test_who_holds_a_key_is_known_until_it_gives_back_or_nobody_has_the_lease(al
 def test_leases_that_were_dropped_are_looked_for_once_there_are_many(alone: Alone) -> None:
     def take(number: int) -> Any:
         lease = LeaseId(Name(f"apt-{number}"), "a", "1", 300.0)
-        before = Predecessor(Ending.CLEAN)
+        before = PreviousLease(LeaseOutcome.CLEAN)
         grant = Grant(lease, alone.clock.at, alone.clock.at + 297, "1", None, before)
         kept = alone.engine.granted(grant, alone.want(), alone.engine.terms(SETTINGS), 0.0)
         alone.engine.took(kept)
@@ -372,10 +372,10 @@ class Waited:
 
 
 def test_who_stands_in_line_looks_now_and_then_until_it_is_first_or_its_time_is_over(alone: Alone) -> None:
-    ahead, bell = ThreadBell(), Waited(alone.clock)
+    ahead, bell = ThreadWaker(), Waited(alone.clock)
     alone.engine.lines.enter("apt", ahead)
     alone.engine.lines.enter("apt", bell)
-    waits = cast(ThreadBell, bell)
+    waits = cast(ThreadWaker, bell)
     assert not wait_in_line(alone.engine, "apt", waits, alone.clock.at + 12)
     assert (bell.waits, bell.taken) == ([LOOK_AGAIN, LOOK_AGAIN, 2.0], 3)
     assert not wait_in_line(alone.engine, "apt", waits, alone.clock.at)
@@ -387,7 +387,7 @@ def test_who_stands_in_line_looks_now_and_then_until_it_is_first_or_its_time_is_
 
 
 def test_without_an_end_of_its_time_it_looks_for_as_long_as_the_client_is_open(alone: Alone) -> None:
-    ahead, bell = ThreadBell(), Waited(alone.clock)
+    ahead, bell = ThreadWaker(), Waited(alone.clock)
     alone.engine.lines.enter("apt", ahead)
     alone.engine.lines.enter("apt", bell)
     as_ever = bell.wait
@@ -398,7 +398,7 @@ def test_without_an_end_of_its_time_it_looks_for_as_long_as_the_client_is_open(a
         return as_ever(seconds)
 
     bell.wait = wait  # type: ignore[method-assign] # the client is closed meanwhile
-    assert wait_in_line(alone.engine, "apt", cast(ThreadBell, bell), None)
+    assert wait_in_line(alone.engine, "apt", cast(ThreadWaker, bell), None)
     assert bell.waits == [LOOK_AGAIN] * 4
 
 
@@ -417,7 +417,7 @@ def test_a_grant_that_no_thread_can_renew_is_given_back(alone: Alone, monkeypatc
 def test_a_client_that_is_closed_refuses_wakes_who_waits_and_closes_all_it_has() -> None:
     alone = Alone()
     alone.engine.refuse_if_closed()
-    bells = [ThreadBell(), ThreadBell()]
+    bells = [ThreadWaker(), ThreadWaker()]
     for bell in bells:
         alone.engine.lines.enter("apt", bell)
     assert not alone.engine.is_closed
@@ -437,11 +437,11 @@ def test_a_forked_child_begins_afresh_and_its_copies_of_leases_are_lost(
     monkeypatch.setattr(alone.store, "after_fork", lambda: called.append("store"))
     kept = alone.granted(alone.want())
     alone.engine.took(kept)
-    keeper, book = alone.engine.keeper, alone.engine.book
+    keeper, observations = alone.engine.keeper, alone.engine.observations
     alone.engine.after_fork()
     assert kept.tenure.reason is LossReason.FORKED
     assert alone.engine.keeper is not keeper
-    assert alone.engine.book is not book
+    assert alone.engine.observations is not observations
     assert (alone.engine._takers, len(alone.engine.keeper), called) == ({}, 0, ["store"])
     assert alone.engine._closing["keeper"] is alone.engine.keeper
 

@@ -118,7 +118,7 @@ def test_a_thread_is_hit_unless_it_runs_what_must_not_be_hit_or_is_gone(is_enabl
 
 
 def codes_of(ident: int) -> list[CodeType]:
-    """Give what a thread runs now, the innermost first."""
+    """Return what a thread runs now, the innermost first."""
     codes, frame = [], sys._current_frames().get(ident)
     while frame is not None:
         codes.append(frame.f_code)

@@ -11,13 +11,13 @@ from uuid import uuid4
 
 import pytest
 
-from lockstead import AsyncClient, AsyncLock, Client, LeaseLost, Lock, NotAcquired, connect_async, conversations
+from lockstead import AsyncClient, AsyncLock, Client, LeaseLost, Lock, NotAcquired, connect_async, operations
 from lockstead.errors import OutcomeUnknown, StoreError
-from lockstead.events import LockEvent, Warned
+from lockstead.events import EngineWarning, LockEvent
 from lockstead.protocol.acquire import Grant
 from lockstead.protocol.commands import Command, Create, Extend, Read, Remove
 from lockstead.runtime.engine import CALLS_MAX, in_seconds, in_words
-from lockstead.runtime.line import NO_BELL, ThreadBell
+from lockstead.runtime.local_queue import NULL_WAKER, ThreadWaker
 from lockstead.runtime.run import run
 from lockstead.stores import url as urls
 from lockstead.values import Space
@@ -51,12 +51,12 @@ class Stops(Faulty):
 
 
 def free(store: Faulty) -> bool:
-    """Tell whether nothing at all is recorded for a lock or a member."""
+    """Return whether nothing at all is recorded for a lock or a member."""
     return not [name for name in store.inner._memory.entries if name.space in (Space.LOCK, Space.MEMBER)]
 
 
 def left_by(store: Faulty, holder: str) -> bool:
-    """Tell whether no record but this holder's can keep anybody waiting; one that passes on how it ended cannot."""
+    """Return whether no record but this holder's can keep anybody waiting; one that passes on how it ended cannot."""
     entries = store.inner._memory.entries.values()
     return all(entry.fields["identity"] == holder or "unused" in entry.fields for entry in entries)
 
@@ -263,7 +263,7 @@ def test_a_store_is_opened_and_its_library_imported_in_another_thread_than_the_e
 @pytest.mark.parametrize("is_awaiting", [False, True])
 @pytest.mark.parametrize(
     ("takes", "timeout", "asked_for"),
-    [(0.5, 0.0, 0.4), (0.5, 0.7, 1.1), (1.2, 0.0, conversations.TRY_MIN)],
+    [(0.5, 0.0, 0.4), (0.5, 0.7, 1.1), (1.2, 0.0, operations.TRY_MIN)],
     ids=["one try", "a wait", "one try that had no time left"],
 )
 def test_h18_what_opening_the_store_takes_counts_as_a_part_of_the_wait(
@@ -380,12 +380,12 @@ def test_h18_who_was_stopped_behind_another_finds_that_the_lock_was_given_back()
     ticking = Ticking(Faulty())
     with ticking.client as client:
         engine, settings = client._engine, client.lock("apt", ttl=600).settings
-        asking = conversations.Asking(engine, "apt", settings, 1.0, reclaim=False)
-        engine.lines.enter("apt", ThreadBell())
-        engine.lines.note("apt", conversations.NOTHING_SEEN)
+        asking = operations.Acquisition(engine, "apt", settings, 1.0, reclaim=False)
+        engine.lines.enter("apt", ThreadWaker())
+        engine.lines.note("apt", operations.NOTHING_SEEN)
         ticking.clock.at += 300
         script = asking.script(was_first=False, in_time=False)
-        outcome = run(script, engine.store, engine.clock, asking.limits, NO_BELL)
+        outcome = run(script, engine.store, engine.clock, asking.limits, NULL_WAKER)
         assert isinstance(outcome, Grant)
 
 
@@ -400,7 +400,7 @@ def test_h18_a_wait_that_runs_out_of_time_tries_once_more_and_names_the_holder()
             client.lock("apt", **SETTINGS).acquire(timeout=0.3)
         assert caught.value.holder == "airflow:publish/run-7"
         assert caught.value.waited >= 0.3
-        with pytest.raises(NotAcquired, match=r"\(purpose: publish APT\)$"):  # one try is no wait
+        with pytest.raises(NotAcquired, match=r"\(purpose: publish APT\)$"):  # one try is not a wait
             client.lock("apt", **SETTINGS).acquire(timeout=0)
         lease.release()
 
@@ -434,8 +434,8 @@ def test_h16_who_waits_for_a_silent_store_is_told_once_what_is_wrong() -> None:
     with Client(store, listener=told.append) as client:
         with pytest.raises(StoreError):
             client.lock("apt", **SETTINGS).acquire(timeout=0.5)
-    assert [(type(event), event.message) for event in told if isinstance(event, Warned)] == [
-        (Warned, "the store cannot be reached, and the wait for it goes on: connection refused")
+    assert [(type(event), event.message) for event in told if isinstance(event, EngineWarning)] == [
+        (EngineWarning, "the store cannot be reached, and the wait for it goes on: connection refused")
     ]
 
 
@@ -450,7 +450,7 @@ def test_h16_one_lost_answer_is_nothing_to_tell_who_waits() -> None:
     store.before = twice
     with Client(store, listener=told.append) as client:
         client.lock("apt", **SETTINGS).acquire(timeout=20).release()
-    assert not [event for event in told if isinstance(event, Warned)]
+    assert not [event for event in told if isinstance(event, EngineWarning)]
 
 
 # --- tasks ----------------------------------------------------------------------------------------------------------

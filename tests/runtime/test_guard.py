@@ -19,7 +19,7 @@ import pytest
 from lockstead import AsyncClient, AsyncLease, Client, Lease, LeaseLost, LossReason
 from lockstead.runtime import interrupt
 from lockstead.runtime.interrupt import SIGNAL, Interrupter, LeaseLostInterrupt
-from lockstead.runtime.keeper import Fires, Kept
+from lockstead.runtime.keeper import Fires, KeptLease
 from lockstead.stores.memory import MemoryStore
 from tests.runtime.faulty import Faulty, quiet, until
 
@@ -169,7 +169,7 @@ def test_a_loss_just_as_the_block_is_entered_leaves_it(
 ) -> None:
     as_ever = client._engine.keeper.guard
 
-    def loses_first(kept: Kept, interrupter: Fires) -> None:
+    def loses_first(kept: KeptLease, interrupter: Fires) -> None:
         in_another_thread(lambda: client._engine.keeper.lose(kept, LossReason.TAKEN))
         until(lambda: kept.told)
         as_ever(kept, interrupter)
@@ -511,7 +511,7 @@ def test_what_left_its_block_past_the_exit_harms_no_later_block_of_that_thread(c
 
 
 def test_a_thread_that_starts_another_is_interrupted_after_that(client: Client) -> None:
-    """Up to Python 3.11 the new thread would be hit instead, and its starter would wait for it for ever."""
+    """Up to Python 3.11 the new thread would be hit instead, and its starter would wait for it forever."""
     begun, went_through = threading.Event(), list[bool]()
 
     class Slow(threading.Event):

@@ -10,7 +10,7 @@ from lockstead.errors import LeaseLost, LossReason, StoreUnavailable
 from lockstead.protocol.release import Had
 from lockstead.protocol.renew import Over
 from lockstead.runtime.held import HeldLease, lost_by_ticket
-from lockstead.values import Ending, LeaseTicket, Predecessor
+from lockstead.values import LeaseOutcome, LeaseTicket, PreviousLease
 from tests.runtime.keeping import Alone
 
 
@@ -30,7 +30,7 @@ class Held(HeldLease):
 def test_a_lease_is_held_until_the_instant_of_its_deadline(alone: Alone) -> None:
     lease = Held(alone)
     assert (lease.key, lease.ttl, lease.token, lease.is_member) == ("apt", 300.0, 7, False)
-    assert lease.predecessor == Predecessor(Ending.CLEAN)
+    assert lease.previous_lease == PreviousLease(LeaseOutcome.CLEAN)
     assert (lease.is_held, lease.time_left, lease.lost_reason) == (True, 296.0, None)
     lease.check()
     with pytest.raises(RuntimeError, match=f"the lease of '{lease.holder}' on 'apt' is held"):
@@ -42,8 +42,8 @@ def test_a_lease_is_held_until_the_instant_of_its_deadline(alone: Alone) -> None
     with pytest.raises(LeaseLost) as caught:
         lease.check()
     assert caught.value.reason is lease.lost_reason is LossReason.EXPIRED
-    lease.tenure.predecessor = None
-    assert lease.predecessor == Predecessor(Ending.UNKNOWN)
+    lease.tenure.previous_lease = None
+    assert lease.previous_lease == PreviousLease(LeaseOutcome.UNKNOWN)
     lease.tenure.is_owner = False
     assert lease.is_member
 

@@ -16,7 +16,7 @@ import pytest
 from lockstead import Client
 from lockstead.runtime import context
 from lockstead.runtime.interrupt import SIGNAL
-from lockstead.runtime.line import Lines, ThreadBell
+from lockstead.runtime.local_queue import LocalQueue, ThreadWaker
 from lockstead.runtime.workers import Workers
 from tests.runtime.faulty import Faulty, quiet, until
 from tests.runtime.interrupted import everywhere_in, interrupt_at
@@ -24,7 +24,7 @@ from tests.soak.run import soak
 
 
 def is_free(lock: threading.Lock) -> bool:
-    """Tell whether another thread gets the lock."""
+    """Return whether another thread gets the lock."""
     got: list[bool] = []
 
     def take() -> None:
@@ -155,7 +155,7 @@ def test_who_is_interrupted_while_it_leaves_the_line_does_not_stop_those_behind_
 
 
 def test_a_waiter_behind_one_that_is_over_becomes_the_first() -> None:
-    lines, first, second = Lines(), ThreadBell(), ThreadBell()
+    lines, first, second = LocalQueue(), ThreadWaker(), ThreadWaker()
     assert lines.enter("apt", first)
     assert not lines.enter("apt", second)
 
@@ -198,6 +198,6 @@ called()
 
 
 def test_a_profiler_works_after_a_thread_was_interrupted() -> None:
-    """Up to Python 3.12 an exception that is taken back is looked for ever after, and on 3.11 a profiler stops."""
+    """Up to Python 3.12 an exception that is taken back is looked forever after, and on 3.11 a profiler stops."""
     done = subprocess.run([sys.executable, "-c", AFTER_A_LOSS], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.split() == ["lost", "called"], done.stderr

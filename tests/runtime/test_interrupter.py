@@ -32,7 +32,7 @@ from lockstead.runtime.interrupt import (
 
 @pytest.fixture
 def insisting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """Give what those who would insist were told; none of them does anything."""
+    """Return what those who would insist were told; none of them does anything."""
     told: list[tuple[Any, ...]] = []
     monkeypatch.setattr(interrupt, "_insist", lambda *words: told.append(words))
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.run)

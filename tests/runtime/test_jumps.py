@@ -1,4 +1,4 @@
-"""Where Ctrl-C would leave a lock of ours held for ever, by how the compiler lays out loops."""
+"""Where Ctrl-C would leave a lock of ours held forever, by how the compiler lays out loops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def functions(code: CodeType) -> Iterator[CodeType]:
 
 
 def skips_a_with(code: CodeType) -> Iterator[int]:
-    """Give the lines from which a jump goes back into a `with` statement, and which that statement does not cover."""
+    """Return the lines from which a jump goes into a `with` statement, and which that statement does not cover."""
     entries: list[Any] = vars(dis.Bytecode(code))["exception_entries"]
     steps = {one.offset: one for one in dis.get_instructions(code)}
     after = dict(zip(steps, [*steps][1:], strict=False))
@@ -57,7 +57,7 @@ def skips_a_with(code: CodeType) -> Iterator[int]:
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="up to 3.12 signals are handled after a jump back")
 def test_no_loop_inside_of_a_with_statement_jumps_back_from_outside_of_it() -> None:
-    """A Ctrl-C at such a jump skips `__exit__`: a lock stays held, and every thread that wants it waits for ever."""
+    """A Ctrl-C at such a jump skips `__exit__`: a lock stays held, and every thread that wants it waits forever."""
     root = Path(lockstead.__file__).parent
     found = {
         f"{path.relative_to(root)}:{line} {code.co_qualname}"

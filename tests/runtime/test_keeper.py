@@ -101,7 +101,7 @@ def test_h10_a_renewal_that_comes_through_after_the_release_brings_nothing_back(
         stuck.keys = {"apt"}
         lease = client.lock("apt", ttl=3).acquire()
         until(lambda: stuck.blocked)
-        # it waits for the renewal under way, but not for ever
+        # it waits for the renewal under way, but not forever
         assert lease.release() is True
         stuck.go.set()
         until(lambda: sum(isinstance(command, Extend) for command in stuck.seen))
@@ -312,12 +312,12 @@ def test_a_fault_in_a_round_is_told_and_no_lease_is_forgotten(monkeypatch: pytes
     told: list[LockEvent] = []
     with Client(Faulty(), listener=told.append) as client:
         lease = client.lock("apt", ttl=3).acquire()
-        rota, faults = client._engine.keeper._rota, [0]
-        due = rota.due
+        schedule, faults = client._engine.keeper._rota, [0]
+        due = schedule.due
 
         class Broken:
             def __getattr__(self, name: str) -> object:
-                return getattr(rota, name)
+                return getattr(schedule, name)
 
             def due(self, now: float) -> object:
                 faults[0] += 1

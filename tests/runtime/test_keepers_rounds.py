@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused
-from lockstead.events import Abandoned, CallbackFailed, Lost, RenewalFailed, Renewed, Warned
+from lockstead.events import CallbackFailed, EngineWarning, LeaseDropped, Lost, RenewalFailed, Renewed
 from lockstead.protocol.lifecycle import State
 from lockstead.protocol.members import Attached, MemberRenewed
 from lockstead.protocol.record import number
@@ -19,7 +19,7 @@ from lockstead.protocol.renew import Over
 from lockstead.protocol.renew import Renewed as Renewal
 from lockstead.protocol.terms import LeaseId
 from lockstead.runtime import keeper
-from lockstead.runtime.keeper import CHORE_AGAIN, DROPPED_FOR, LONGEST_SLEEP, NO_THREAD, Kept, _failure, _keep_time
+from lockstead.runtime.keeper import CHORE_AGAIN, DROPPED_FOR, LONGEST_SLEEP, NO_THREAD, KeptLease, _failure, _keep_time
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
 from tests.runtime.faulty import Faulty
@@ -52,7 +52,7 @@ def test_a_lease_that_is_given_up_during_a_round_keeps_no_other_from_being_renew
     still.clock.at += DROPPED_FOR
     still.round()
     still.tellers.do()
-    assert still.events == [Abandoned("apt", "gone")]
+    assert still.events == [LeaseDropped("apt", "gone")]
 
 
 def test_a_renewal_is_sent_if_it_still_waits_and_the_lease_is_still_held(still: Still) -> None:
@@ -80,7 +80,7 @@ def test_who_has_least_time_left_is_renewed_first_and_who_left_is_not(
     leases["short"].tenure.deadline -= 10
     asked: list[str] = []
 
-    def silent(kept: Kept, fields: dict[str, str]) -> OutcomeUnknown:
+    def silent(kept: KeptLease, fields: dict[str, str]) -> OutcomeUnknown:
         asked.append(kept.tenure.lease.holder)
         assert fields == {}
         return OutcomeUnknown("silent")
@@ -127,7 +127,7 @@ def test_who_left_or_lost_its_lease_before_it_was_given_up_is_not_told_as_abando
     still.clock.at += DROPPED_FOR
     still.round()
     still.tellers.do()
-    assert still.events == [Abandoned("apt", "held")]
+    assert still.events == [LeaseDropped("apt", "held")]
     assert [tenure.state for tenure in tenures] == [State.LEFT, State.LOST, State.LEFT]
     assert len(still.keeper) == 0
 
@@ -151,7 +151,7 @@ def test_after_a_fault_of_our_own_whatever_is_planned_wakes_the_timing_thread(st
     still.keeper._plan(kept.tenure)
     assert still.has_rung()
     still.tellers.do()
-    assert [type(event) for event in still.events] == [Warned]
+    assert [type(event) for event in still.events] == [EngineWarning]
 
 
 def test_a_chore_for_which_the_system_gives_no_thread_is_tried_again(still: Still) -> None:
@@ -371,7 +371,7 @@ def test_a_fault_in_a_round_is_slept_over_and_what_is_due_at_once_is_not(
 ) -> None:
     answers: list[Any] = [ValueError("odd"), 0.0, 0.5, None]
 
-    def answer(_lost: list[Kept]) -> float | None:
+    def answer(_lost: list[KeptLease]) -> float | None:
         said = answers.pop(0)
         if isinstance(said, Exception):
             raise said
@@ -381,7 +381,7 @@ def test_a_fault_in_a_round_is_slept_over_and_what_is_due_at_once_is_not(
     sleeps = [f"slept {LONGEST_SLEEP}", "silenced", "silenced", "slept 0.5"]
     assert timed(still, int) == ["silenced", *sleeps, "silenced"]
     still.tellers.do()
-    assert [type(event) for event in still.events] == [Warned]
+    assert [type(event) for event in still.events] == [EngineWarning]
 
 
 def test_the_timing_thread_ends_with_a_keeper_that_nobody_has_any_more() -> None:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
-from lockstead.events import Abandoned, CallbackFailed, Lost, RenewalFailed, Renewed, Warned
+from lockstead.events import CallbackFailed, EngineWarning, LeaseDropped, Lost, RenewalFailed, Renewed
 from lockstead.protocol.lifecycle import State
 from lockstead.protocol.members import Attached
 from lockstead.protocol.renew import Over
@@ -174,9 +174,9 @@ def test_closing_ends_every_lease_does_what_was_put_off_and_is_done_once(told: T
     told.keeper.chore(600, takes_long)
     told.keeper.close(patience=60)
     assert (kept.tenure.state, len(told.keeper), done) == (State.LEFT, 0, ["chore"])
-    assert told.events == [Abandoned("apt", "a")]
+    assert told.events == [LeaseDropped("apt", "a")]
     told.keeper.close()
-    assert told.events == [Abandoned("apt", "a")]
+    assert told.events == [LeaseDropped("apt", "a")]
     assert not told.keeper._workers.submit(lambda: None)
     assert not told.keeper._tellers.submit(lambda: None)
     until(lambda: told.keeper._thread is not None and not told.keeper._thread.is_alive())
@@ -251,8 +251,8 @@ def test_a_fault_of_our_own_is_told_and_loses_no_lease(told: Told) -> None:
         told.keeper._rota.drop(kept.tenure)
         told.keeper._recover(ValueError("odd"))
         assert told.keeper._rota.wake_at() == kept.tenure.wake_at()
-    until(lambda: told.of(Warned))
-    (event,) = told.of(Warned)
+    until(lambda: told.of(EngineWarning))
+    (event,) = told.of(EngineWarning)
     assert "ValueError: odd" in str(event)
 
 
@@ -263,7 +263,7 @@ def test_a_lease_that_nobody_has_any_more_is_told_as_abandoned_and_kept_no_longe
     until(lambda: not told.keeper._dropped)
     assert len(told.keeper) == 1, "whatever was collected with it may give it back yet"
     told.clock.at += DROPPED_FOR
-    until(lambda: told.of(Abandoned))
+    until(lambda: told.of(LeaseDropped))
     assert (len(told.keeper), len(told.keeper._rota)) == (0, 0)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import lockstead
-from lockstead import Client, Ending, LeaseLost, LossReason, NotAcquired, Predecessor
-from lockstead.events import Abandoned, LockEvent, Lost, Released, ReleaseFailed
+from lockstead import Client, LeaseLost, LeaseOutcome, LossReason, NotAcquired, PreviousLease
+from lockstead.events import LeaseDropped, LockEvent, Lost, Released, ReleaseFailed
 from lockstead.protocol.commands import Command, Extend, Remove, TokenSource, Traits
 from lockstead.values import Space
 from tests.runtime.faulty import Faulty, SetClock, client_with, lose_answer, refuse, until
@@ -168,7 +168,7 @@ def test_a_lease_that_was_out_of_reach_is_taken_back_in_the_background(client: C
     until(lambda: client.lock("apt").inspect() is None)
     with client.lock("apt").hold(timeout=0) as successor:
         # its section was cut off, and the next one has to know
-        assert successor.predecessor == Predecessor(Ending.EXPIRED, "nightly", lease.holder)
+        assert successor.previous_lease == PreviousLease(LeaseOutcome.EXPIRED, "nightly", lease.holder)
 
 
 def test_a_lost_lease_never_releases_twice(client: Client, store: Faulty) -> None:
@@ -281,7 +281,7 @@ def test_a_dropped_lease_is_told_and_no_longer_renewed(client: Client, store: Fa
     holder = lease.holder
     del lease
     gc.collect()
-    until(lambda: [event for event in told if isinstance(event, Abandoned)])
+    until(lambda: [event for event in told if isinstance(event, LeaseDropped)])
     renewed = store.count(Extend)
     until(lambda: (seen := client.lock("apt").inspect()) is None or seen.is_expired)
     assert store.count(Extend) == renewed

@@ -121,10 +121,10 @@ def test_a_listing_shows_a_record_that_cannot_be_read_beside_the_others(client: 
         store.perform(Create(Name("b"), {"v": "1", "identity": "x/1", "ttl": "soon"}), 5)
         store.perform(Create(Name("d"), {"v": "2", "identity": "y/1", "owner": "y"}), 5)
         shown = {one.key: one for one in client.list()}
-    assert [shown[key].problem for key in "ac"] == [None, None]
-    assert shown["b"].problem == "the record of 'b' is damaged: ttl is 'soon'; break it with now=True (--now)"
-    assert shown["d"].problem is not None
-    assert "upgrade" in shown["d"].problem
+    assert [shown[key].decode_error for key in "ac"] == [None, None]
+    assert shown["b"].decode_error == "the record of 'b' is damaged: ttl is 'soon'; break it with now=True (--now)"
+    assert shown["d"].decode_error is not None
+    assert "upgrade" in shown["d"].decode_error
     assert (shown["b"].holder, shown["b"].ttl, shown["b"].is_expired) == ("x/1", None, False)
     assert shown["d"].owner == "y"
     for key in "bd":

@@ -7,12 +7,12 @@ import itertools
 import time
 from typing import Any
 
-from lockstead.runtime.line import NO_BELL, Lines, ThreadBell
+from lockstead.runtime.local_queue import NULL_WAKER, LocalQueue, ThreadWaker
 from lockstead.runtime.nest import Block, Nest
 
 
 def nested(number: int, nest: Nest | None = None) -> tuple[Nest, list[Block]]:
-    """Give so many blocks, each within the one before."""
+    """Return so many blocks, each within the one before."""
     nest = Nest() if nest is None else nest
     blocks = [Block() for _ in range(number)]
     for block in blocks:
@@ -110,22 +110,22 @@ def test_blocks_are_numbered_in_the_order_in_which_they_begin() -> None:
 # --- bells and lines -------------------------------------------------------------------------------------------------
 
 
-def rung(bell: ThreadBell) -> bool:
-    """Tell whether it was rung, and silence it."""
+def rung(bell: ThreadWaker) -> bool:
+    """Return whether it was rung, and silence it."""
     return bell.take()
 
 
-def in_line(number: int) -> tuple[Lines, list[ThreadBell]]:
-    lines, waiters = Lines(), [ThreadBell() for _ in range(number)]
+def in_line(number: int) -> tuple[LocalQueue, list[ThreadWaker]]:
+    lines, waiters = LocalQueue(), [ThreadWaker() for _ in range(number)]
     assert [lines.enter("apt", waiter) for waiter in waiters] == [place == 0 for place in range(number)]
     return lines, waiters
 
 
 def test_a_bell_that_was_rung_is_heard_at_once_and_twice_is_as_once() -> None:
-    bell = ThreadBell()
+    bell = ThreadWaker()
     assert not bell.take()
     began_at = time.monotonic()
-    assert not any(bell.wait(-1.0) for _ in range(5)), "no time is not for ever"
+    assert not any(bell.wait(-1.0) for _ in range(5)), "no time is not forever"
     assert time.monotonic() - began_at < 4
     assert not bell.wait(0.001)
     bell.ring()
@@ -138,9 +138,9 @@ def test_a_bell_that_was_rung_is_heard_at_once_and_twice_is_as_once() -> None:
 
 def test_who_stands_in_no_line_sleeps_and_is_rung_by_nobody() -> None:
     began_at = time.monotonic()
-    assert NO_BELL.wait(0.01) is False
+    assert NULL_WAKER.wait(0.01) is False
     assert time.monotonic() - began_at >= 0.01
-    assert NO_BELL.take() is False
+    assert NULL_WAKER.take() is False
 
 
 def test_the_first_in_line_asks_and_hands_on_to_the_next_who_still_waits() -> None:
@@ -157,7 +157,7 @@ def test_the_first_in_line_asks_and_hands_on_to_the_next_who_still_waits() -> No
 def test_who_leaves_from_within_the_line_wakes_nobody() -> None:
     lines, (first, second, third) = in_line(3)
     lines.leave("apt", second)
-    lines.leave("deb", ThreadBell())
+    lines.leave("deb", ThreadWaker())
     assert not any(map(rung, (first, second, third)))
     lines.leave("apt", first)
     assert rung(third)
@@ -169,7 +169,7 @@ def test_who_is_over_before_it_asks_is_passed_over() -> None:
     assert lines.is_first("apt", second)
     assert not lines.is_followed("apt")
     second.is_over = True
-    assert lines.enter("apt", late := ThreadBell())
+    assert lines.enter("apt", late := ThreadWaker())
     assert lines.is_first("apt", late)
 
 
@@ -198,9 +198,9 @@ def test_what_the_first_saw_is_kept_until_the_key_moves_or_the_line_ends() -> No
 
 def test_a_ring_wakes_the_first_alone_and_one_for_all_wakes_everybody() -> None:
     lines, (first, second) = in_line(2)
-    lines.enter("deb", other := ThreadBell())
+    lines.enter("deb", other := ThreadWaker())
     lines.ring("apt")
     lines.ring("rpm")
     assert (rung(first), rung(second), rung(other)) == (True, False, False)
-    lines.ring_all()
+    lines.wake_all()
     assert (rung(first), rung(second), rung(other)) == (True, True, True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lockstead import AsyncClient, Client, Ending, NotAcquired, OutcomeUnknown, Predecessor, StoreRefused
+from lockstead import AsyncClient, Client, LeaseOutcome, NotAcquired, OutcomeUnknown, PreviousLease, StoreRefused
 from lockstead.protocol.commands import Command, Create, Replace
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty, quiet, refuse, until
@@ -23,12 +23,12 @@ def store() -> Faulty:
 
 
 @pytest.fixture
-def cut_off(store: Faulty) -> Iterator[Predecessor]:
+def cut_off(store: Faulty) -> Iterator[PreviousLease]:
     """Somebody is cut off while he holds `a`; give what the next holder who works has to be told."""
     with Client(store.beside(), listener=quiet) as other:
         lease = other.lock("a", owner="cut off").acquire()
         other.lock("a").break_lease(reason="it hangs", now=True)
-        yield Predecessor(Ending.REVOKED, "cut off", lease.holder)
+        yield PreviousLease(LeaseOutcome.REVOKED, "cut off", lease.holder)
 
 
 def all_or_nothing(store: Faulty) -> None:
@@ -164,7 +164,7 @@ def given_back_unused_in_a_task(store: Faulty) -> None:
     ids=lambda step: step.__name__,
 )
 def test_h32_who_was_cut_off_is_told_to_the_next_who_works(
-    store: Faulty, cut_off: Predecessor, in_between: Callable[[Faulty], None]
+    store: Faulty, cut_off: PreviousLease, in_between: Callable[[Faulty], None]
 ) -> None:
     in_between(store)
     assert store.count(Replace) == 1, "it was taken over"
@@ -174,8 +174,8 @@ def test_h32_who_was_cut_off_is_told_to_the_next_who_works(
         until(lambda: client.lock("a").inspect() is None)
         for _ in range(2):
             with client.lock("a").hold(timeout=ENOUGH) as lease:
-                told, cut_off = cut_off, Predecessor(Ending.CLEAN)
-                assert lease.predecessor == told
+                told, cut_off = cut_off, PreviousLease(LeaseOutcome.CLEAN)
+                assert lease.previous_lease == told
 
 
 def test_who_gives_back_unused_after_a_clean_end_leaves_nothing(store: Faulty) -> None:

@@ -113,8 +113,8 @@ def test_h01_the_lock_of_a_killed_process_is_taken_over_after_its_ttl(sqlite_url
         holder = child.hear()
         child.process.kill()
         with lockstead.Lock(f"{sqlite_url}#apt").hold(timeout=60) as lease:
-            assert lease.predecessor == lockstead.Predecessor(
-                lockstead.Ending.EXPIRED, holder.rpartition("/")[0], holder
+            assert lease.previous_lease == lockstead.PreviousLease(
+                lockstead.LeaseOutcome.EXPIRED, holder.rpartition("/")[0], holder
             )
 
 

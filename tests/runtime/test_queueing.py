@@ -10,7 +10,7 @@ import pytest
 from lockstead import Client
 from lockstead.errors import NotAcquired, OutcomeUnknown
 from lockstead.protocol.commands import Command, Create, Read, Remove, Snapshot
-from lockstead.stores.port import Queues
+from lockstead.stores.port import SupportsFifoQueue
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty, until
 
@@ -26,20 +26,20 @@ class Queueing(Faulty):
     def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
         return self.inner.wait(name, seconds, is_over)
 
-    def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        if asker not in self.places:
-            self.places.append(asker)
+    def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        if waiter_id not in self.places:
+            self.places.append(waiter_id)
         is_over(min(seconds, 0.01))
         return self.on_turn()
 
-    def leave(self, name: Name, asker: str, limit: float) -> None:
-        if asker in self.places:
-            self.places.remove(asker)
+    def leave(self, name: Name, waiter_id: str, limit: float) -> None:
+        if waiter_id in self.places:
+            self.places.remove(waiter_id)
 
 
 def test_h28_who_finds_a_late_request_of_its_own_granted_leaves_the_line() -> None:
     store = Queueing()
-    assert isinstance(store, Queues)
+    assert isinstance(store, SupportsFifoQueue)
     other = store.beside()
     lost: list[Command[Any]] = []
 
@@ -61,7 +61,7 @@ def test_h28_who_finds_a_late_request_of_its_own_granted_leaves_the_line() -> No
     store.before, store.on_turn = hold_back_the_first_grant, it_arrives_after_all
     with Client(store) as client, client.lock("apt", ttl=60).hold(timeout=30) as lease:
         assert isinstance(lost[0], Create)
-        assert lost[0].asker == lease.holder
+        assert lost[0].waiter_id == lease.holder
         until(lambda: not store.places)
 
 

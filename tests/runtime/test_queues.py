@@ -21,7 +21,7 @@ QUICK: dict[str, Any] = {"ttl": 30, "request_timeout": 0.5, "backoff_min": 0.01,
 
 
 class Queueing(Faulty):
-    """A store that grants in the order of asking. left: every asker who gave up a place, as often as he did."""
+    """A store that grants in the order of asking. left: every waiter_id who gave up a place, as often as he did."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,40 +32,40 @@ class Queueing(Faulty):
         self._lock = threading.Lock()
 
     def perform(self, command: Command[Any], limit: float) -> Any:
-        if isinstance(command, Create | Replace) and command.asker:
+        if isinstance(command, Create | Replace) and command.waiter_id:
             with self._lock:
-                if self.line and self.line[0] != command.asker:
+                if self.line and self.line[0] != command.waiter_id:
                     self.seen.append(command)
                     return Conflict(is_queued=True)
                 answer = super().perform(command, limit)
                 if not isinstance(answer, Conflict) and self.line:
-                    self.line.remove(command.asker)
+                    self.line.remove(command.waiter_id)
                 return answer
         return super().perform(command, limit)
 
     def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
         return self.inner.wait(name, seconds, is_over)
 
-    def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+    def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
         self.entering()
         with self._lock:
-            if asker not in self.line:
-                self.line.append(asker)
+            if waiter_id not in self.line:
+                self.line.append(waiter_id)
         is_over(seconds)
-        return self.line[:1] == [asker] and name not in self.inner._memory.entries
+        return self.line[:1] == [waiter_id] and name not in self.inner._memory.entries
 
-    def leave(self, name: Name, asker: str, limit: float) -> None:
+    def leave(self, name: Name, waiter_id: str, limit: float) -> None:
         if self.refusals:
             raise self.refusals.pop(0)
         with self._lock:
-            self.left.append(asker)
-            if asker in self.line:
-                self.line.remove(asker)
+            self.left.append(waiter_id)
+            if waiter_id in self.line:
+                self.line.remove(waiter_id)
 
 
 @pytest.fixture
 def held() -> Any:
-    """Give a store on which somebody else holds `apt`."""
+    """Return a store on which somebody else holds `apt`."""
     store = Queueing()
     with Client(store, listener=quiet) as client:
         lease = client.lock("apt", **QUICK, owner="holder").acquire()

@@ -15,7 +15,7 @@ from lockstead.errors import LocksteadError, OutcomeUnknown, StoreRefused, Store
 from lockstead.protocol.commands import Absent, Create, OutOfTime, Pause, Paused, Read, Reply, Script, StoreClock, ask
 from lockstead.runtime import context
 from lockstead.runtime.run import OVERTIME, Limits, paused, run, run_many, unknown, watching
-from lockstead.stores.port import Queues
+from lockstead.stores.port import SupportsFifoQueue
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty, SetClock, Watching
 from tests.runtime.keeping import asked
@@ -179,27 +179,27 @@ def test_a_store_is_watched_only_by_who_heeds_it_and_one_that_cannot_is_waited_o
     bell = Bells()
     (seen,) = driven(store, Pause(APT, 3.0, 3.0), bell=bell)
     assert (seen.answer.changed, watched, bell.waits) == (True, [(APT, 3.0)], [])
-    (unheeded,) = driven(store, Pause(APT, 3.0, 3.0, heeds=False), bell=bell)
+    (unheeded,) = driven(store, Pause(APT, 3.0, 3.0, wake_on_change=False), bell=bell)
     assert (unheeded.answer.changed, len(watched), bell.waits) == (False, 1, [3.0])
     (failed,) = driven(store, Pause(APT, 5.0, 5.0), bell=bell)
     assert (failed.answer.changed, bell.waits) == (False, [3.0, 5.0])
     assert watching(Pause(APT, 3.0, 3.0), Faulty(), 3.0, bell) is None
-    assert store.traits.clock is StoreClock.SHARED
+    assert store.traits.clock is StoreClock.ONE_CLOCK
 
 
 def test_who_asks_for_a_lock_stands_in_its_queue_and_who_only_looks_or_has_none_does_not() -> None:
     class Queueing(Watching):
-        def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
             return False
 
-        def leave(self, name: Name, asker: str, limit: float) -> None:
+        def leave(self, name: Name, waiter_id: str, limit: float) -> None:
             pass
 
     queueing, bell = Queueing(), Bells()
-    assert isinstance(queueing, Queues)
+    assert isinstance(queueing, SupportsFifoQueue)
 
-    def call(store: Any, asker: str) -> Any:
-        return getattr(watching(Pause(APT, 3.0, 3.0, asker), store, 3.0, bell), "func", None)
+    def call(store: Any, waiter_id: str) -> Any:
+        return getattr(watching(Pause(APT, 3.0, 3.0, waiter_id), store, 3.0, bell), "func", None)
 
     assert (call(queueing, "a"), call(queueing, "")) == (queueing.queue, queueing.wait)
     plain = Watching()
@@ -268,7 +268,7 @@ def test_the_current_lease_is_the_innermost_that_was_entered_and_is_still_there(
 
 
 @pytest.mark.parametrize(
-    ("wakes", "queues", "asker", "changed", "is_turn"),
+    ("wakes", "queues", "waiter_id", "changed", "is_turn"),
     [
         (True, False, "a", True, True),
         (False, True, "a", True, True),
@@ -278,11 +278,11 @@ def test_the_current_lease_is_the_innermost_that_was_entered_and_is_still_there(
     ],
 )
 def test_a_change_is_the_turn_of_who_asks_where_the_store_wakes_one_at_a_time(
-    wakes: bool, queues: bool, asker: str, changed: bool, is_turn: bool
+    wakes: bool, queues: bool, waiter_id: str, changed: bool, is_turn: bool
 ) -> None:
     does = {"queue": int, "leave": int, "wait": int} if queues else {}
     store: Any = SimpleNamespace(traits=SimpleNamespace(wakes=wakes), **does)
-    assert paused(Pause(APT, 3.0, 3.0, asker), store, 3.0, changed, Bells()) == Paused(3.0, changed, is_turn)
+    assert paused(Pause(APT, 3.0, 3.0, waiter_id), store, 3.0, changed, Bells()) == Paused(3.0, changed, is_turn)
 
 
 @pytest.mark.parametrize("late", [0.0, 1.0])

@@ -158,13 +158,13 @@ def test_a_wait_for_chosen_members_ends_when_these_have_left_and_leaves_the_leas
     ticket = quick.acquire().detach()
     build = worker.lock("apt", owner="build").attach(ticket)
     sign = worker.lock("apt", owner="sign").attach(ticket)
-    assert quick.drain(ticket, whose=lambda owner: owner == "sign", timeout=0.1) is False
+    assert quick.wait_for_members(ticket, owner_filter=lambda owner: owner == "sign", timeout=0.1) is False
     sign.release()
-    assert quick.drain(ticket, whose=lambda owner: owner == "sign", timeout=60) is True
-    assert quick.drain(ticket, timeout=0.1) is False
+    assert quick.wait_for_members(ticket, owner_filter=lambda owner: owner == "sign", timeout=60) is True
+    assert quick.wait_for_members(ticket, timeout=0.1) is False
     leaving = threading.Timer(0.1, build.release)
     leaving.start()
-    assert quick.drain(ticket) is True
+    assert quick.wait_for_members(ticket) is True
     leaving.join()
     with worker.lock("apt").attach(ticket) as another:
         assert another.is_held
@@ -177,7 +177,7 @@ def test_a_dead_member_is_waited_for_until_its_registration_has_expired(client: 
     dead = Client(store.beside(), listener=quiet)
     dead.lock("apt", owner="dead").attach(ticket)
     dead.close()
-    assert client.lock("apt").drain(ticket, whose=lambda owner: owner == "dead", timeout=60) is True
+    assert client.lock("apt").wait_for_members(ticket, owner_filter=lambda owner: owner == "dead", timeout=60) is True
     assert lease.is_held
     assert lease.release() is True
 
@@ -190,10 +190,10 @@ def test_who_vouches_for_a_members_death_ends_the_wait_for_it(client: Client, wo
     alive = worker.lock("apt", owner="alive").attach(ticket)
     (found,) = (one for one in client.lock("apt").members(ticket) if one.owner == "dead")
     assert found.labels == {"process": "7"}
-    assert client.lock("apt").withdraw(ticket, found) is True
-    assert client.lock("apt").withdraw(ticket, found) is False
-    assert client.lock("apt").drain(ticket, whose=lambda owner: owner == "dead", timeout=0) is True
-    assert client.lock("apt").drain(ticket, timeout=0) is False
+    assert client.lock("apt").remove_member(ticket, found) is True
+    assert client.lock("apt").remove_member(ticket, found) is False
+    assert client.lock("apt").wait_for_members(ticket, owner_filter=lambda owner: owner == "dead", timeout=0) is True
+    assert client.lock("apt").wait_for_members(ticket, timeout=0) is False
     alive.check()
     alive.release()
     assert client.release(ticket, drain=0) is True
@@ -205,7 +205,7 @@ def test_a_member_whose_registration_is_withdrawn_though_it_lives_loses_its_leas
     ticket = client.lock("apt", ttl=1).acquire().detach()
     member = worker.lock("apt").attach(ticket)
     (found,) = client.lock("apt").members(ticket)
-    assert client.lock("apt").withdraw(ticket, found) is True
+    assert client.lock("apt").remove_member(ticket, found) is True
     until(lambda: not member.is_held)
     assert member.lost_reason is LossReason.GONE
 
@@ -216,7 +216,7 @@ def test_a_wait_for_members_ends_with_its_client(client: Client, worker: Client)
     closing = threading.Timer(0.1, client.close)
     closing.start()
     with pytest.raises(StoreError, match="closed"):
-        client.lock("apt", backoff_min=0.01, backoff_max=0.02).drain(ticket)
+        client.lock("apt", backoff_min=0.01, backoff_max=0.02).wait_for_members(ticket)
     closing.join()
     member.release()
 
@@ -229,8 +229,8 @@ def test_members_are_shown_and_waited_for_by_who_awaits(client: Client, worker: 
         async with AsyncClient(store.beside(), listener=quiet) as beside:
             lock = beside.lock("apt", backoff_min=0.01, backoff_max=0.05)
             assert [one.owner for one in await lock.members(ticket)] == ["build"]
-            assert await lock.drain(ticket, timeout=0.1) is False
-            waits = asyncio.create_task(lock.drain(ticket))
+            assert await lock.wait_for_members(ticket, timeout=0.1) is False
+            waits = asyncio.create_task(lock.wait_for_members(ticket))
             await asyncio.to_thread(member.release)
             assert await waits is True
 

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from lockstead import AsyncLock, AuditEntry, Ending, Lock, Predecessor, unclean
+from lockstead import AsyncLock, AuditEntry, LeaseOutcome, Lock, PreviousLease, unclean
 from lockstead.errors import StoreUnavailable
 
 
 @pytest.mark.parametrize("owner", ["somebody/else", "it's me", 'on "k" ended', ""])
 def test_who_it_was_is_read_from_what_a_refusal_wrote_down(owner: str) -> None:
-    first = unclean.Unclean("it's k", owner, Ending.EXPIRED)
-    refused = Predecessor(Ending.REVOKED, "refused", "refused/1")
+    first = unclean.Unclean("it's k", owner, LeaseOutcome.EXPIRED)
+    refused = PreviousLease(LeaseOutcome.REVOKED, "refused", "refused/1")
     last = unclean.last("it's k", refused)
     assert last is not None
 
@@ -51,7 +51,7 @@ def refused(url: str, owner: str) -> unclean.Unclean | None:
 
 def test_everybody_is_told_of_the_first(url: str) -> None:
     left_unclean(url)
-    first = unclean.Unclean(Lock(url).key, "somebody/else", Ending.REVOKED)
+    first = unclean.Unclean(Lock(url).key, "somebody/else", LeaseOutcome.REVOKED)
     assert [refused(url, owner) for owner in ("one", "two", "three")] == [first] * 3
 
 
@@ -85,4 +85,4 @@ def test_a_store_that_gives_no_answer_leaves_the_last_holder(url: str, monkeypat
 
     monkeypatch.setattr(Lock, "history", silent)
     with lock.acquire() as lease:
-        assert unclean.who(lock, lease) == unclean.Unclean(lock.key, "one", Ending.REVOKED)
+        assert unclean.who(lock, lease) == unclean.Unclean(lock.key, "one", LeaseOutcome.REVOKED)

@@ -33,17 +33,17 @@ class Waking(MemoryStore):
 class Queueing(MemoryStore):
     """The memory, as a store with a queue."""
 
-    def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+    def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
         return True
 
-    def leave(self, name: Name, asker: str, limit: float) -> None:
+    def leave(self, name: Name, waiter_id: str, limit: float) -> None:
         return None
 
 
 @pytest.mark.parametrize(("store", "is_turn"), [(Waking, True), (Queueing, True), (MemoryStore, False)])
 def test_it_is_the_turn_of_who_is_woken_where_the_store_wakes(store: type[Any], is_turn: bool) -> None:
     bell: Bell = Silent()
-    asked, member = (Pause(Name("apt"), 1.0, 1.0, asker) for asker in ("me", ""))
+    asked, member = (Pause(Name("apt"), 1.0, 1.0, waiter_id) for waiter_id in ("me", ""))
     assert paused(asked, store(), 1.0, True, bell) == Paused(1.0, True, is_turn)
     # nothing changed, or nobody asks for the lock here
     assert paused(asked, store(), 1.0, False, bell) == Paused(1.0)

@@ -23,7 +23,7 @@ def another() -> None:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """Give the threads that were to be started; none is."""
+    """Return the threads that were to be started; none is."""
     threads: list[threading.Thread] = []
 
     def start(thread: threading.Thread) -> None:
@@ -102,7 +102,7 @@ def test_a_thread_that_was_never_begun_takes_no_place(monkeypatch: pytest.Monkey
     assert len(workers._threads) == 1
 
 
-class Waits:
+class SupportsWatch:
     """What a free thread waits for: each time something happens, and it is told whether it was woken."""
 
     def __init__(self, workers: Workers, *happens: tuple[Callable[[], object], bool]) -> None:
@@ -124,7 +124,7 @@ def workers() -> Iterator[Workers]:
 
 
 def waiting(workers: Workers, *happens: tuple[Callable[[], object], bool]) -> tuple[object, list[tuple[float, int]]]:
-    waits = Waits(workers, *happens)
+    waits = SupportsWatch(workers, *happens)
     workers._changed = waits  # type: ignore[assignment] # what it asks of a condition
     return workers._next(), waits.seen
 

@@ -1,4 +1,4 @@
-"""Decides how a test works with a real Airflow: DAG files in, runs started, states awaited, tasks marked and killed.
+"""How a test works with a real Airflow: DAG files in, runs started, states awaited, tasks marked and killed.
 
 Must not know locks. Actions go through Airflow's own REST API, because marking and clearing mean what it makes of
 them; states are read from its tables, which is cheap and the same in all versions. Which processes there are, is in
@@ -161,7 +161,7 @@ class Airflow:
         return done.stdout
 
     def part(self, name: str) -> Part:
-        """Give one process: `scheduler`, `triggerer`, `dag-processor`, `api-server`; `webserver` in version 2."""
+        """Return one process: `scheduler`, `triggerer`, `dag-processor`, `api-server`; `webserver` in version 2."""
         return self.parts[name]
 
     def jobs(self) -> set[str]:
@@ -169,7 +169,7 @@ class Airflow:
         return {row[0] for row in self.asked("SELECT DISTINCT job_type FROM job WHERE state = 'running'")}
 
     def pids(self) -> list[int]:
-        """Give every living process of it, orphans included."""
+        """Return every living process of it, orphans included."""
         return pids_of(self._mark)
 
     def until(self, condition: Callable[[], Any], otherwise: str, seconds: float = PATIENCE) -> Any:
@@ -178,7 +178,7 @@ class Airflow:
         return until(condition, seconds, lambda: f"{otherwise}\n{self.said()}", pause_max=0.5)
 
     def said(self) -> str:
-        """Give the ends of what the parts said."""
+        """Return the ends of what the parts said."""
         return "\n".join(f"--- {part.name}\n{part.log()}" for part in self.parts.values() if part.process)
 
     # --- DAGs and runs ------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class Airflow:
         return state
 
     def tasks(self, run: Run) -> list[Attempt]:
-        """Give the tasks of a run as they stand now."""
+        """Return the tasks of a run as they stand now."""
         rows = self.asked(
             "SELECT task_id, map_index, state, try_number, pid FROM task_instance"
             " WHERE dag_id = %s AND run_id = %s ORDER BY task_id, map_index",
@@ -259,7 +259,7 @@ class Airflow:
         return reached
 
     def task_log(self, run: Run, task_id: str, *, attempt: int = 1, map_index: int = -1) -> str:
-        """Give what a task said in one attempt, as the file has it; empty while it said nothing."""
+        """Return what a task said in one attempt, as the file has it; empty while it said nothing."""
         folder = self.home / "logs" / f"dag_id={run.dag_id}" / f"run_id={run.run_id}" / f"task_id={task_id}"
         if map_index >= 0:
             folder /= f"map_index={map_index}"

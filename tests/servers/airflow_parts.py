@@ -1,4 +1,4 @@
-"""Decides how the processes of a real Airflow are started for a test: which there are, on which ports, told what.
+"""How the processes of a real Airflow are started for a test: which there are, on which ports, told what.
 
 Must not know DAGs, runs and tasks: those are `airflow`. Nothing is mocked, nothing is reached but loopback, telemetry
 is off, and whatever these processes start ends with the test, also if the test is killed.
@@ -35,12 +35,12 @@ class Version:
         return self.major >= 3
 
     def command(self, *words: str) -> list[str]:
-        """Give the command line of an `airflow` command."""
+        """Return the command line of an `airflow` command."""
         return [str(self.python), "-m", "airflow", *words]
 
 
 def settings(version: Version, home: Path, database: str, port: int, parallelism: int) -> dict[str, str]:
-    """Give what Airflow is told: all by environment variables, so that there is no airflow.cfg to differ from."""
+    """Return what Airflow is told: all by environment variables, so that there is no airflow.cfg to differ from."""
     told = {
         "core": {
             "executor": "LocalExecutor",
@@ -118,7 +118,7 @@ class Part(Server):
         return self._told
 
     def is_ready(self) -> bool:
-        """Tell whether it serves; who serves nobody is seen in the table of jobs, by `airflow`."""
+        """Return whether it serves; who serves nobody is seen in the table of jobs, by `airflow`."""
         if self.name not in ("api-server", "webserver"):
             return self.is_running
         version = "v2" if self._version.has_task_sdk else "v1"
@@ -129,7 +129,7 @@ class Part(Server):
 
 
 def parts(version: Version, directory: Path, told: Mapping[str, str], port: int) -> dict[str, Part]:
-    """Give the processes of one Airflow, none of them started."""
+    """Return the processes of one Airflow, none of them started."""
     names = ["scheduler", "triggerer"] + (["dag-processor", "api-server"] if version.has_task_sdk else ["webserver"])
     ports = {name: port if name in ("api-server", "webserver") else free_port() for name in names}
     return {name: Part(name, version, directory, told, ports[name]) for name in names}

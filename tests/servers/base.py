@@ -1,4 +1,4 @@
-"""Decides how a server is run for a test: started on a free loopback port, killed, paused, restarted, taken away.
+"""How a server is run for a test: started on a free loopback port, killed, paused, restarted, taken away.
 
 Must not know any server. What a machine has not is a skip with its reason, and a loud failure with CI=true.
 """
@@ -21,7 +21,7 @@ READY_WITHIN = 120.0
 
 
 def needed(program: str, *places: str) -> str:
-    """Give the path of a program; a skip where the machine has none, a failure with CI=true."""
+    """Return the path of a program; a skip where the machine has none, a failure with CI=true."""
     path = ":".join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", *places])
     found = shutil.which(program, path=path)
     return found or absent(f"there is no {program} on this machine")
@@ -38,7 +38,7 @@ def absent(why: str) -> NoReturn:
 
 
 def dies_with_us() -> list[str]:
-    """Give the words before a command that end it with this process, also after SIGKILL.
+    """Return the words before a command that end it with this process, also after SIGKILL.
 
     The signal comes when the *thread* ends that started it, so only what the main thread starts has them.
     """
@@ -53,7 +53,7 @@ _GIVEN: Final[set[int]] = set()
 
 
 def free_port() -> int:
-    """Give a loopback port that nobody listens on now, and that was not given before.
+    """Return a loopback port that nobody listens on now, and that was not given before.
 
     Not taken from the range that outgoing connections get.
     """
@@ -75,7 +75,7 @@ def free_port() -> int:
 
 
 def answers(port: int) -> bool:
-    """Tell whether somebody accepts connections on a loopback port."""
+    """Return whether somebody accepts connections on a loopback port."""
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -104,7 +104,7 @@ def until(
 
 
 def _stands_still(pid: int) -> bool:
-    """Tell whether no thread of a process and of its children runs any more."""
+    """Return whether no thread of a process and of its children runs any more."""
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
         states = [(one / "stat").read_text().rpartition(")")[2].split()[0] for one in threads]
@@ -127,15 +127,15 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> Sequence[str]:
-        """Give the command line."""
+        """Return the command line."""
         raise NotImplementedError
 
     def environment(self) -> Mapping[str, str]:
-        """Give what stands in the environment besides this process's own."""
+        """Return what stands in the environment besides this process's own."""
         return {}
 
     def is_ready(self) -> bool:
-        """Tell whether the server serves."""
+        """Return whether the server serves."""
         return answers(self.port)
 
     @property
@@ -176,7 +176,7 @@ class Server:
             time.sleep(0.02)
 
     def log(self) -> str:
-        """Give the end of what the server said."""
+        """Return the end of what the server said."""
         return (self.directory / "log").read_text("utf-8", errors="replace")[-3000:]
 
     def _signal(self, number: signal.Signals) -> None:

@@ -128,7 +128,7 @@ def renewed(lease: Lease) -> None:
 
 
 def held_by(client: Client, key: str) -> str | None:
-    """Give the holder that stands in the store."""
+    """Return the holder that stands in the store."""
     seen = client.lock(key).inspect()
     return None if seen is None else seen.holder
 
@@ -186,11 +186,11 @@ def at(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def bench(at: Place) -> Iterator[Bench]:
-    """Give the test a space of its own."""
+    """Return the test a space of its own."""
     with ExitStack() as stack:
         yield Bench(at, f"t{os.getpid() % 10_000:x}n{next(_NUMBERS)}", stack)
 
 
 def elapsed_since(began: float) -> float:
-    """Give seconds."""
+    """Return seconds."""
     return time.monotonic() - began

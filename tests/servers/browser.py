@@ -1,4 +1,4 @@
-"""Decides how a page is seen as a person sees it: headless Chromium, told what to do by the W3C's WebDriver protocol.
+"""How a page is seen as a person sees it: headless Chromium, told what to do by the W3C's WebDriver protocol.
 
 Must not know Airflow. The protocol is HTTP and JSON, and a handful of its commands is used here, so there is no client
 library. Nothing is reached but loopback; the profile is new, and lies in the directory that the driver is given.
@@ -128,7 +128,7 @@ class Browser(Server):
         self._until(still, "the page goes on moving")
 
     def picture(self) -> bytes:
-        """Give what the window shows, as PNG."""
+        """Return what the window shows, as PNG."""
         return base64.b64decode(self._told("GET", f"{self._session}/screenshot"))
 
     def _acts(self, xpath: str, verb: str, body: Mapping[str, Any]) -> None:

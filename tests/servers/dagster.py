@@ -1,4 +1,4 @@
-"""Decides how a test works with a real Dagster: a code server, a webserver and a daemon, driven by GraphQL.
+"""How a test works with a real Dagster: a code server, a webserver and a daemon, driven by GraphQL.
 
 Must not know locks. It runs in the environment of one Dagster (`make dagster`). Nothing is reached but loopback,
 telemetry is off, and everything lies in a folder of the test. Runs are started by the code server, on its own
@@ -121,7 +121,7 @@ class Dagster:
         self.stop()
 
     def pids(self) -> list[int]:
-        """Give every living process of it, orphans included."""
+        """Return every living process of it, orphans included."""
         return pids_of(self._mark)
 
     def until(self, condition: Callable[[], Any], otherwise: str | Callable[[], str], seconds: float = PATIENCE) -> Any:
@@ -133,7 +133,7 @@ class Dagster:
         return until(condition, seconds, failure)
 
     def said(self) -> str:
-        """Give the ends of what the parts said."""
+        """Return the ends of what the parts said."""
         return "\n".join(f"--- {part.directory.name}\n{part.log()}" for part in self.parts if part.process)
 
     def _is_loaded(self) -> bool:
@@ -209,13 +209,13 @@ class Dagster:
         return backfill
 
     def runs(self, **tags: str) -> dict[str, str]:
-        """Give the status of each run that has all these tags; `__` in a name is `/`."""
+        """Return the status of each run that has all these tags; `__` in a name is `/`."""
         named = {name.replace("__", "/"): value for name, value in tags.items()}
         found = self.ask(queries.RUNS, filter={"tags": _tags(named)})["runsOrError"]["results"]
         return {one["runId"]: one["status"] for one in found}
 
     def status(self, run: str) -> str:
-        """Give a run's status."""
+        """Return a run's status."""
         found: str = self.ask(queries.STATUS, run=run)["runOrError"]["status"]
         return found
 
@@ -229,7 +229,7 @@ class Dagster:
         return ended
 
     def events(self, run: str, kind: str | None = None, step: str | None = None) -> list[Event]:
-        """Give what a run has told until now, all or one type (`STEP_FAILURE`) or of one step."""
+        """Return what a run has told until now, all or one type (`STEP_FAILURE`) or of one step."""
         found: list[Event] = []
         cursor = None
         while True:
@@ -249,7 +249,7 @@ class Dagster:
         return event
 
     def story(self, run: str) -> str:
-        """Give what a run told, to be read when a test fails."""
+        """Return what a run told, to be read when a test fails."""
         return "\n".join(f"{one.kind} {one.step or ''} {one.message} {one.error}"[:600] for one in self.events(run))
 
     def run_worker(self, run: str) -> int:
@@ -274,7 +274,7 @@ class Dagster:
         self.until(lambda: len(self.ticks(sensor)) == len(self._ticks(sensor)), f"{sensor} does not end")
 
     def ticks(self, sensor: str) -> list[dict[str, Any]]:
-        """Give a sensor's evaluations that are over, the newest first: `status`, `skipReason`, `runIds`, `error`."""
+        """Return a sensor's evaluations that are over, the newest first: `status`, `skipReason`, `runIds`, `error`."""
         return [tick for tick in self._ticks(sensor) if tick["status"] != "STARTED"]
 
     def _ticks(self, sensor: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Decides how the processes of a real Dagster are started for a test, and what stands in its dagster.yaml.
+"""How the processes of a real Dagster are started for a test, and what stands in its dagster.yaml.
 
 Must not know jobs and runs: those are `dagster`.
 """

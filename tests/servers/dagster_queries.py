@@ -1,4 +1,4 @@
-"""Decides what is asked of Dagster's GraphQL: the queries and mutations of `tests.servers.dagster`."""
+"""What is asked of Dagster's GraphQL: the queries and mutations of `tests.servers.dagster`."""
 
 from __future__ import annotations
 

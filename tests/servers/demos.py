@@ -1,4 +1,4 @@
-"""Decides how a demo is played to its end or interrupted, and what it has to leave behind: no process, file, folder.
+"""How a demo is played to its end or interrupted, and what it has to leave behind: no process, file, folder.
 
 Must not know what the demo plays. Every wait has a limit; what is left after it is ended here, and fails the test.
 """
@@ -28,7 +28,7 @@ COMES_WITHIN: Final = 300.0
 
 
 def by_real_clients(packages: str = "") -> list[str]:
-    """Give what real clients say at the end, of so many packages; CI has them all, where they are missing nothing."""
+    """Return what real clients say at the end, of so many packages; CI has them all, where they are missing nothing."""
     told = {
         "apt": f"apt-get verified the index and installed {packages}",
         "yum": f"dnf verified index and packages and installed {packages}",

@@ -1,4 +1,4 @@
-"""Decides how an etcd is run for a test, and how a store on it is opened."""
+"""How an etcd is run for a test, and how a store on it is opened."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def key(text: str) -> str:
 
 
 def keys_below(port: int, prefix: str) -> dict[str, dict[str, Any]]:
-    """Give every key that begins with a prefix, as the server shows it, by its text."""
+    """Return every key that begins with a prefix, as the server shows it, by its text."""
     end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     shown = ask(port, "kv/range", {"key": key(prefix), "range_end": key(end)})
     return {b64decode(item["key"]).decode(): item for item in shown.get("kvs", ())}
 
 
 def leases(port: int) -> set[str]:
-    """Give the leases there are."""
+    """Return the leases there are."""
     return {one["ID"] for one in ask(port, "lease/leases").get("leases", ())}
 
 

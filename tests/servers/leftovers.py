@@ -1,4 +1,4 @@
-"""Decides what becomes of what other people's clients leave open: it is collected where they ran.
+"""What becomes of what other people's clients leave open: it is collected where they ran.
 
 A socket that nobody closed is told of whenever it is collected, and then a later test is blamed for it.
 """

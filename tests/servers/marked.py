@@ -1,4 +1,4 @@
-"""Decides how the processes of an orchestrator are found and ended, all of them: by a mark in their environment.
+"""How the processes of an orchestrator are found and ended, all of them: by a mark in their environment.
 
 Must not know any orchestrator. What it starts inherits the mark, also what leaves its process group and its parent.
 """
@@ -47,12 +47,12 @@ class Watcher:
 
 
 def pids_of(mark: str) -> list[int]:
-    """Give the living processes of one orchestrator: also those whose parents are gone."""
+    """Return the living processes of one orchestrator: also those whose parents are gone."""
     return carriers(f"{MARK}={mark}")
 
 
 def carriers(said: str) -> list[int]:
-    """Give the living processes that were started with this in their environment, as `NAME=value`."""
+    """Return the living processes that were started with this in their environment, as `NAME=value`."""
     wanted, found = said.encode(), []
     for entry in os.scandir("/proc"):
         try:
@@ -64,7 +64,7 @@ def carriers(said: str) -> list[int]:
 
 
 def parent_of(pid: int) -> int:
-    """Give the parent of a process; ProcessLookupError if it is gone."""
+    """Return the parent of a process; ProcessLookupError if it is gone."""
     try:
         said = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def parent_of(pid: int) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process runs; one that only waits to be reaped does not."""
+    """Return whether a process runs; one that only waits to be reaped does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

@@ -1,4 +1,4 @@
-"""Decides how the pictures of the docs are taken: each of one page, in one browser, small enough for everybody.
+"""How the pictures of the docs are taken: each of one page, in one browser, small enough for everybody.
 
 Must not know whose pages they are. A page has to say what its picture is there for before the picture is taken; only
 pages that name nobody's machine may be shown. Look at them all the same.
@@ -24,9 +24,9 @@ PICTURES: Final = Path(__file__).parents[2] / "docs" / "pictures"
 Show = Callable[[Browser], None]
 
 
-def destination(whose: str) -> Path:
+def destination(owner_filter: str) -> Path:
     """Read the command's words; give the directory that the pictures go to."""
-    words = argparse.ArgumentParser(description=f"take the pictures of the docs in a real {whose}")
+    words = argparse.ArgumentParser(description=f"take the pictures of the docs in a real {owner_filter}")
     words.add_argument("--into", type=Path, default=PICTURES, help="the directory they go to")
     into: Path = words.parse_args().into
     return into

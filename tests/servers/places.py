@@ -38,7 +38,7 @@ class Place(Protocol):
         ...
 
     def url(self, space: str, *, ports: Sequence[int] | None = None) -> str:
-        """Give the URL of an empty store, without key; through other loopback ports (proxies') if given."""
+        """Return the URL of an empty store, without key; through other loopback ports (proxies') if given."""
         ...
 
     def open(self, space: str, *, ports: Sequence[int] | None = None) -> Store:
@@ -46,10 +46,10 @@ class Place(Protocol):
         ...
 
     def is_write(self, sent: bytes) -> bool:
-        """Tell whether these bytes, as a client sent them, ask the server to change a record (a renewal does).
+        """Return whether these bytes, as a client sent them, ask the server to change a record (a renewal does).
 
         Bytes as one `recv` gives them: a whole request, or its beginning (the head of an HTTP request), or several.
-        What only looks, and what opens or keeps up a connection (hello, login, ping), is no write. For the proxy of
+        What only looks, and what opens or keeps up a connection (hello, login, ping), is not a write. For the proxy of
         `tests.servers.proxy`, which loses, delays and cuts what this recognises.
         """
         ...

@@ -1,4 +1,4 @@
-"""Decides how a PostgreSQL server is run for a test, a standby of it, and a PgBouncer in front.
+"""How a PostgreSQL server is run for a test, a standby of it, and a PgBouncer in front.
 
 PostgreSQL refuses to run as root: then it runs as the system's `postgres`, in a folder that that user can reach.
 """
@@ -28,14 +28,14 @@ PROGRAMS = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=T
 
 
 def unprivileged() -> list[str]:
-    """Give what stands before a command that must not run as root."""
+    """Return what stands before a command that must not run as root."""
     if os.geteuid() != 0:
         return []
     return [needed("setpriv"), "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]
 
 
 def reachable_folder() -> Path:
-    """Give a new folder that the server's user owns and reaches; pytest's own are root's alone."""
+    """Return a new folder that the server's user owns and reaches; pytest's own are root's alone."""
     folder = Path(tempfile.mkdtemp(prefix="lockstead-postgres-", dir="/tmp"))
     if os.geteuid() == 0:
         shutil.chown(folder, "postgres", "postgres")
@@ -100,7 +100,7 @@ class PostgresServer(Server):
 
     @contextmanager
     def asked(self, database: str = "postgres", *, user: str = USER) -> Iterator[psycopg.Connection[Any]]:
-        """Give a connection of psycopg's own, for what a test asks of the server directly."""
+        """Return a connection of psycopg's own, for what a test asks of the server directly."""
         with psycopg.connect(self.url(database, user=user), autocommit=True) as connection:
             yield connection
 
@@ -179,7 +179,7 @@ class BouncerServer(Server):
 
 
 def executed(sent: bytes) -> Iterator[bytes]:
-    """Give the text of each statement that a client has carried out, or the name of one that was prepared before."""
+    """Return the text of each statement that a client has carried out, or the name of one that was prepared before."""
     while len(sent) >= 5:
         kind, length = sent[:1], int.from_bytes(sent[1:5], "big")
         first, _, rest = sent[5 : 1 + length].partition(b"\0")

@@ -1,4 +1,4 @@
-"""Decides how a test works with a real Prefect: a server, process workers, and programs that run flows against it.
+"""How a test works with a real Prefect: a server, process workers, and programs that run flows against it.
 
 Must not know locks, and imports no Prefect: that of the environment that this runs in is started (`make prefect`), or
 that of another, whose Python is named. Nothing is reached but loopback, telemetry is off, and everything lies in a
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def told(home: Path, url: str | None) -> dict[str, str]:
-    """Give the settings of every process of these tests; url None: each program starts a server of its own."""
+    """Return the settings of every process of these tests; url None: each program starts a server of its own."""
     ours = {
         "PREFECT_HOME": str(home),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -113,7 +113,7 @@ class Worker(Server):
 
 
 def program(python: Path) -> str:
-    """Give the `prefect` command of an interpreter's environment."""
+    """Return the `prefect` command of an interpreter's environment."""
     return str(python.with_name("prefect"))
 
 

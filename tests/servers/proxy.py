@@ -1,4 +1,4 @@
-"""Decides what may befall the bytes between a client and its server: passed on, held back, swallowed, cut.
+"""What may befall the bytes between a client and its server: passed on, held back, swallowed, cut.
 
 Transparent until a fault is armed. A fault befalls a request that a predicate over its bytes recognises, on each port
 as often as is said; from there on it is the connection that has the fault, so that it does not matter how the rest of
@@ -59,7 +59,7 @@ class Armed:
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def struck(self, port: int, sent: bytes) -> bool:
-        """Tell whether it befalls this request of a port, and count that."""
+        """Return whether it befalls this request of a port, and count that."""
         with self.changed:
             if self.left[port] <= 0 or not self.sent(sent):
                 return False
@@ -189,7 +189,7 @@ class Proxy:
     # --- asked by the connections --------------------------------------------------------------------------------
 
     def struck(self, port: int, sent: bytes) -> Armed | None:
-        """Give the fault that befalls a request."""
+        """Return the fault that befalls a request."""
         with self._lock:
             for count in self._counts:
                 count.total += count.sent(sent)

@@ -24,16 +24,16 @@ class RedisServer(Server):
         self.program = needed("redis-server")
 
     def command(self) -> Sequence[str]:
-        """Give the command line."""
+        """Return the command line."""
         fixed = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(self.directory)]
         return [self.program, "--port", str(self.port), *fixed, *self.settings]
 
     def is_ready(self) -> bool:
-        """Tell whether it answers a PING."""
+        """Return whether it answers a PING."""
         return self.says("PING") == b"+PONG\r\n"
 
     def says(self, *words: str) -> bytes:
-        """Give the beginning of what it answers to a command, as it comes over the wire."""
+        """Return the beginning of what it answers to a command, as it comes over the wire."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), 5.0) as wire:
                 wire.sendall(f"*{len(words)}\r\n".encode() + b"".join(_word(word) for word in words))
@@ -42,7 +42,7 @@ class RedisServer(Server):
             return b""
 
     def client(self) -> Any:
-        """Give a client of redis-py that bytes come back from."""
+        """Return a client of redis-py that bytes come from."""
         import redis
 
         return redis.Redis(port=self.port, socket_timeout=20.0)
@@ -71,7 +71,7 @@ class RedisPlace:
         return (self.server.port,)
 
     def url(self, space: str, *, ports: Sequence[int] | None = None) -> str:
-        """Give the URL of an empty store."""
+        """Return the URL of an empty store."""
         return f"redis://127.0.0.1:{(ports or self.ports)[0]}/0?prefix={space}"
 
     def open(self, space: str, *, ports: Sequence[int] | None = None) -> Store:
@@ -79,7 +79,7 @@ class RedisPlace:
         return url.open_store(self.url(space, ports=ports))
 
     def is_write(self, sent: bytes) -> bool:
-        """Tell whether a script is called that changes a record."""
+        """Return whether a script is called that changes a record."""
         return is_write(sent)
 
     def left(self, space: str) -> list[str]:
@@ -109,7 +109,7 @@ class RedisPlace:
 
 
 def is_write(sent: bytes) -> bool:
-    """Tell whether bytes on the wire call a script that changes a record."""
+    """Return whether bytes on the wire call a script that changes a record."""
     if b"EVALSHA" in sent:
         return any(script.digest in sent for script in WRITING)
     return b"\r\nEVAL\r\n" in sent and not any(script.text in sent for script in (READ, ENROL, PASS_ON))
@@ -141,7 +141,7 @@ class SecureRedisPlace(RedisPlace):
         self.server = SecureRedisServer(directory, self.certificate, key).start()
 
     def url(self, space: str, *, ports: Sequence[int] | None = None) -> str:
-        """Give the URL of an empty store."""
+        """Return the URL of an empty store."""
         port = (ports or self.ports)[0]
         return f"rediss://127.0.0.1:{port}/0?prefix={space}&ssl_ca_certs={self.certificate}"
 
@@ -154,18 +154,18 @@ class SecureRedisServer(RedisServer):
         self.certificate, self.key = certificate, key
 
     def command(self) -> Sequence[str]:
-        """Give the command line."""
+        """Return the command line."""
         files = ["--tls-cert-file", str(self.certificate), "--tls-key-file", str(self.key)]
         trust = ["--tls-ca-cert-file", str(self.certificate), "--tls-auth-clients", "no"]
         plain = super().command()
         return [plain[0], "--port", "0", "--tls-port", str(self.port), *plain[3:], *files, *trust]
 
     def is_ready(self) -> bool:
-        """Tell whether its port is open."""
+        """Return whether its port is open."""
         return answers(self.port)
 
     def client(self) -> Any:
-        """Give a client of redis-py."""
+        """Return a client of redis-py."""
         import redis
 
         return redis.Redis(port=self.port, ssl=True, ssl_ca_certs=str(self.certificate), socket_timeout=20.0)
@@ -201,7 +201,7 @@ class SentinelServer(RedisServer):
         (directory / "sentinel.conf").write_text("\n".join(lines) + "\n")
 
     def command(self) -> Sequence[str]:
-        """Give the command line."""
+        """Return the command line."""
         return [self.program, str(self.directory / "sentinel.conf"), "--sentinel"]
 
 
@@ -233,7 +233,7 @@ class SentinelPlace:
         )
 
     def url(self, space: str) -> str:
-        """Give the URL of an empty store."""
+        """Return the URL of an empty store."""
         hosts = ",".join(sentinel.address for sentinel in self.sentinels)
         return f"redis+sentinel://{hosts}/locks/0?prefix={space}"
 
@@ -283,7 +283,7 @@ class ClusterPlace:
         return b"cluster_state:ok" in said and b"cluster_known_nodes:3" in said
 
     def url(self, space: str) -> str:
-        """Give the URL of an empty store."""
+        """Return the URL of an empty store."""
         return f"redis+cluster://{','.join(node.address for node in self.nodes)}?prefix={space}"
 
     def open(self, space: str) -> Store:

@@ -33,7 +33,7 @@ class RedlockPlace:
         return [server.port for server in self.servers]
 
     def url(self, space: str, *, ports: Sequence[int] | None = None, options: str = PATIENT) -> str:
-        """Give the URL of an empty store."""
+        """Return the URL of an empty store."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in ports or self.ports)
         return f"redlock://{hosts}/0?prefix={space}&{options}"
 
@@ -42,7 +42,7 @@ class RedlockPlace:
         return url.open_store(self.url(space, ports=ports, options=options))
 
     def is_write(self, sent: bytes) -> bool:
-        """Tell whether the script is told to change something."""
+        """Return whether the script is told to change something."""
         return b"EVAL" in sent and any(f"\r\n{word}\r\n".encode() in sent for word in WRITES)
 
     def left(self, space: str) -> list[str]:

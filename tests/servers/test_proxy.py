@@ -25,11 +25,11 @@ class Counting(socketserver.ThreadingTCPServer):
 
     def __init__(self) -> None:
         self.done: list[bytes] = []
-        super().__init__(("127.0.0.1", 0), Lines)
+        super().__init__(("127.0.0.1", 0), LocalQueue)
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
 
-class Lines(socketserver.StreamRequestHandler):
+class LocalQueue(socketserver.StreamRequestHandler):
     server: Counting
 
     def handle(self) -> None:

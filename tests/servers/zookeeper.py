@@ -1,4 +1,4 @@
-"""Decides how a ZooKeeper is run for a test: one server by itself, or an ensemble of three on loopback."""
+"""How a ZooKeeper is run for a test: one server by itself, or an ensemble of three on loopback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WRITES = frozenset({1, 2, 5, 14, 15})
 
 
 def four_letters(port: int, word: bytes) -> bytes:
-    """Give what a server answers to an administrator's word; nothing if it does not answer."""
+    """Return what a server answers to an administrator's word; nothing if it does not answer."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2.0) as connection:
             connection.sendall(word)
@@ -119,7 +119,7 @@ class Ensemble:
         return self
 
     def leader(self) -> EnsembleServer:
-        """Give the server that leads."""
+        """Return the server that leads."""
         return next(one for one in self.servers if b"Mode: leader" in four_letters(one.port, b"srvr"))
 
     def __enter__(self) -> Ensemble:
@@ -134,7 +134,7 @@ class Ensemble:
 
 @contextmanager
 def asked(hosts: str) -> Iterator[Any]:
-    """Give a client of the library's own, for what a test asks of the server directly."""
+    """Return a client of the library's own, for what a test asks of the server directly."""
     client = KazooClient(hosts=hosts, timeout=10.0)
     client.start(timeout=60)
     try:
@@ -193,7 +193,7 @@ class ZookeeperPlace:
 
 
 def operations(sent: bytes) -> Iterator[int]:
-    """Give the operation codes of the requests in what a client sent; the first request of a connection has none."""
+    """Return the operation codes of the requests in what a client sent; the first request of a connection has none."""
     while len(sent) >= 12:
         length, xid, code = struct.unpack_from("!iii", sent)
         if xid > 0:

@@ -112,7 +112,7 @@ def test_the_command_line_prints_one_line_for_a_seed_that_fails(capsys: pytest.C
 
 
 def test_a_store_of_other_traits_can_be_played() -> None:
-    coarse = replace(DATED, scheme="coarse", granularity=10.0, date_step=5.0)
+    coarse = replace(DATED, scheme="coarse", clock_skew_max=10.0, clock_resolution=5.0)
     for seed in range(100):
         run = play(seed, traits=coarse)
         assert run.violation is None, seed

@@ -13,7 +13,7 @@ from contextlib import suppress
 import pytest
 
 import lockstead
-from lockstead import Ending, LossReason, NotAcquired, Predecessor
+from lockstead import LeaseOutcome, LossReason, NotAcquired, PreviousLease
 from lockstead.errors import StoreError
 from lockstead.stores import url
 from tests.runtime.faulty import quiet, until
@@ -41,7 +41,7 @@ WITHOUT_SERVER = {"memory", "sqlite", "gs"}
 
 
 def stores(schemes: Iterable[str]) -> set[str]:
-    """Give the modules of the stores behind schemes: some stores have several."""
+    """Return the modules of the stores behind schemes: some stores have several."""
     return {url.OURS[scheme].partition(":")[0] for scheme in schemes}
 
 
@@ -262,18 +262,22 @@ def test_h12_the_next_holder_learns_of_a_lease_that_was_broken_under_a_member(be
     # what was broken at once was over before, and is not given back
     assert owner.release(ticket) is not now
     with watcher.lock("apt", **LONG_TTL).hold(timeout=ENOUGH) as following:
-        assert following.predecessor == Predecessor(Ending.REVOKED, following.predecessor.owner, ticket.holder)
+        assert following.previous_lease == PreviousLease(
+            LeaseOutcome.REVOKED, following.previous_lease.owner, ticket.holder
+        )
 
 
 def test_h32_the_next_holder_learns_of_it_though_somebody_took_the_lock_and_never_worked(bench: Bench) -> None:
-    first, other, asker = bench.client(), bench.client(), bench.client()
+    first, other, waiter_id = bench.client(), bench.client(), bench.client()
     cut_off = first.lock("apt", **LONG_TTL).acquire(ENOUGH)
     assert other.lock("apt").break_lease(reason="a test", now=True) is not None
     with other.lock("beside", **LONG_TTL).hold(timeout=ENOUGH):
         with pytest.raises(NotAcquired):
-            asker.acquire_all(["apt", "beside"], timeout=0, **LONG_TTL)
+            waiter_id.acquire_all(["apt", "beside"], timeout=0, **LONG_TTL)
     with other.lock("apt", **LONG_TTL).hold(timeout=ENOUGH) as following:
-        assert following.predecessor == Predecessor(Ending.REVOKED, following.predecessor.owner, cut_off.holder)
+        assert following.previous_lease == PreviousLease(
+            LeaseOutcome.REVOKED, following.previous_lease.owner, cut_off.holder
+        )
 
 
 # --- a network that is silent or refuses ------------------------------------------------------------------------------

@@ -155,4 +155,4 @@ def test_what_a_wrapper_asks_of_a_url_reads_no_file(tmp_path: Path) -> None:
 def test_the_traits_of_a_lock_are_those_of_the_store_that_is_meant(tmp_path: Path) -> None:
     lock = lockstead.Lock(f"{kept(tmp_path, 'redlock://a,b,c')}#apt")
     with pytest.raises(ValueError, match="redlock: cannot tell how a holder ended"):
-        lock.must_tell_unclean()
+        lock.require_unclean_detection()

@@ -47,11 +47,11 @@ class SetRedis(RedisServer):
         self.clock = clock
 
     def environment(self) -> Mapping[str, str]:
-        """Give what preloads the shim."""
+        """Return what preloads the shim."""
         return self.clock.environment
 
     def locks(self) -> str:
-        """Give the URL under which locks are kept."""
+        """Return the URL under which locks are kept."""
         return f"redis://{self.address}"
 
 
@@ -63,11 +63,11 @@ class SetPostgres(PostgresServer):
         self.clock = clock
 
     def environment(self) -> Mapping[str, str]:
-        """Give what preloads the shim."""
+        """Return what preloads the shim."""
         return self.clock.environment
 
     def locks(self) -> str:
-        """Give the URL under which locks are kept."""
+        """Return the URL under which locks are kept."""
         return self.url()
 
 

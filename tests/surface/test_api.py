@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import lockstead
-from lockstead import FenceGuard, LeaseLost, Lock, Sequencer, Settings, opening
+from lockstead import FenceGuard, LeaseLost, Lock, Sequencer, Settings, registry
 from lockstead.stores import url
 from lockstead.stores.memory import MemoryStore
 from tests.pages import blocks, program, wrapper_of
@@ -196,7 +196,7 @@ def test_the_surface_is_typed(tmp_path: Path) -> None:
         "float",
         "lockstead.lease.Lease | None",
         "int",
-        "lockstead.holding.Holding | None",
+        "lockstead.views.LockInfo | None",
         "int",
         "lockstead.aio_lease.AsyncLease",
     ]
@@ -232,7 +232,7 @@ def test_settings_may_stand_in_the_url_and_keywords_win() -> None:
 
 WRONG = [
     ({"ttl": 0.5}, ValueError, "ttl is 0.5 s; it must be at least 1 s"),
-    ({"ttl": "soon"}, ValueError, "ttl 'soon' is no duration"),
+    ({"ttl": "soon"}, ValueError, "ttl 'soon' is not a duration"),
     ({"ttl": -1}, ValueError, "ttl must be a finite duration"),
     ({"ttl": float("nan")}, ValueError, "ttl must be a finite duration"),
     ({"ttl": True}, TypeError, "ttl must be seconds"),
@@ -250,8 +250,8 @@ WRONG = [
     ({"backoff_min": 6}, ValueError, "backoff_min is 6 s and backoff_max 5 s"),
     ({"backoff_min": 0}, ValueError, "backoff_min is 0 s"),
     ({"lock_delay": 61}, ValueError, "lock_delay is 61 s; it may be at most 60 s"),
-    ({"assume_ttl": 0.1}, ValueError, "assume_ttl is 0.1 s"),
-    ({"drain": "x"}, ValueError, "drain 'x' is no duration"),
+    ({"foreign_ttl": 0.1}, ValueError, "foreign_ttl is 0.1 s"),
+    ({"drain": "x"}, ValueError, "drain 'x' is not a duration"),
     ({"owner": " "}, ValueError, "owner must be printable text"),
     ({"owner": "a\nb"}, ValueError, "owner must be printable text"),
     ({"owner": 7}, TypeError, "owner must be text"),
@@ -274,7 +274,7 @@ def test_each_wrong_setting_has_its_own_message(given: dict[str, object], kind: 
     ("url", "message"),
     [
         ("memory:?colour=red#apt", "unknown setting 'colour'"),
-        ("memory:?ttl=soon#apt", "ttl 'soon' is no duration"),
+        ("memory:?ttl=soon#apt", "ttl 'soon' is not a duration"),
         ("memory:", "names no key"),
         ("nonsense:x#apt", "nonsense"),
         ("apt", "no scheme"),
@@ -350,16 +350,16 @@ def test_a_lock_knows_without_its_store_whether_an_unclean_end_is_ever_told(sche
     lock = Lock("memory:#apt" if scheme == "memory" else f"{scheme}://host/db#apt")
     if scheme in ("etcd", "redlock"):
         with pytest.raises(ValueError, match=f"^{scheme}: cannot tell how a holder ended"):
-            lock.must_tell_unclean()
+            lock.require_unclean_detection()
     else:
-        lock.must_tell_unclean()
+        lock.require_unclean_detection()
     assert lock._opened is None
 
 
 def test_an_opened_lock_knows_it_too_and_unknown_is_not_unclean() -> None:
     with lockstead.Client(MemoryStore()) as client:
-        client.lock("apt").must_tell_unclean()
-    assert [one.name for one in lockstead.Ending if one.is_unclean] == ["EXPIRED", "REVOKED"]
+        client.lock("apt").require_unclean_detection()
+    assert [one.name for one in lockstead.LeaseOutcome if one.is_unclean] == ["EXPIRED", "REVOKED"]
 
 
 # --- the shared registry --------------------------------------------------------------------------------------------
@@ -406,14 +406,14 @@ def test_clients_are_not_shared() -> None:
 
 
 def test_a_store_that_opens_slowly_keeps_no_other_store_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    go, opens = threading.Event(), opening.urls.open_store
+    go, opens = threading.Event(), registry.urls.open_store
 
     def slow(url: object, client: object | None = None) -> object:
         if getattr(url, "text", "") == "memory:slow":
             go.wait(60)
         return opens(url, client)  # type: ignore[arg-type] # handed on
 
-    monkeypatch.setattr(opening.urls, "open_store", slow)
+    monkeypatch.setattr(registry.urls, "open_store", slow)
     thread = threading.Thread(target=lambda: Lock("memory:slow#a").inspect())
     thread.start()
     assert Lock("memory:quick#a").inspect() is None
@@ -466,12 +466,12 @@ def test_list_and_inspect_show_who_holds_what_and_why() -> None:
             assert shown[1].alert_at.timezone_name == "UTC"
 
 
-@pytest.mark.parametrize("kind", [lockstead.Holding, lockstead.Breaking, lockstead.AuditEntry])
+@pytest.mark.parametrize("kind", [lockstead.LockInfo, lockstead.BreakResult, lockstead.AuditEntry])
 def test_the_page_names_every_field_of_what_is_shown(kind: type) -> None:
     page = (ROOT / "docs/api.md").read_text("utf-8")
     row = next(line for line in page.splitlines() if line.startswith(f"| `{kind.__name__}` | "))
     shown = {name for name in dir(kind) if not name.startswith("_") and not name.endswith("_epoch")}
-    assert set(re.findall(r"`(\w+)`", row.split("|")[2])) - {"Holding"} == shown
+    assert set(re.findall(r"`(\w+)`", row.split("|")[2])) - {"LockInfo"} == shown
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("packages/*/src/**/*.py")), ids=lambda path: path.name)

@@ -39,7 +39,7 @@ def test_the_commands_of_the_page_run_as_printed_and_free_the_lock(
     until(lambda: not lease.is_held, "the holder is told", 60)
     assert shell(watch) == ""
     with lock.hold(timeout=60) as next_one:
-        assert next_one.predecessor.ending is lockstead.Ending.CLEAN
+        assert next_one.previous_lease.ending is lockstead.LeaseOutcome.CLEAN
 
 
 def shell(commands: str) -> str:

@@ -14,7 +14,7 @@ NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py::[\w:]+)`", PAGE)))
 
 
 def collected() -> set[str]:
-    """Give the tests of the files that the page names, as pytest itself finds them, without their parameters."""
+    """Return the tests of the files that the page names, as pytest itself finds them, without their parameters."""
     files = sorted({name.partition("::")[0] for name in NAMED})
     assert [file for file in files if not (ROOT / file).is_file()] == []
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *files]

@@ -30,7 +30,7 @@ SHOWN: Final = re.compile(r"`([^`]+)`")
 
 
 def said(tree: ast.AST) -> Iterator[str]:
-    """Give every text of a source, with `…` for what is filled in."""
+    """Return every text of a source, with `…` for what is filled in."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             pieces = [str(piece.value) if isinstance(piece, ast.Constant) else "…" for piece in node.values]
@@ -49,7 +49,7 @@ def texts() -> str:
 
 
 def lines(page: str, title: str = "What it says") -> list[str]:
-    """Give the lines that a page's section shows in its first column."""
+    """Return the lines that a page's section shows in its first column."""
     _, _, section = page.partition(f"## {title}\n")
     rows = [row for row in section.split("\n## ")[0].splitlines() if row.startswith("| `")]
     return [line for row in rows for line in SHOWN.findall(row.split(" | ")[0])]

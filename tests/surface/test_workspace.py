@@ -254,7 +254,7 @@ def test_the_index_of_the_docs_names_every_page() -> None:
 
 
 def named_by_an_index() -> set[Path]:
-    """Give the index of the docs, and whatever it, or the list of decisions, links to."""
+    """Return the index of the docs, and whatever it, or the list of decisions, links to."""
     indexes = [ROOT / "docs/README.md", ROOT / "docs/decisions/README.md"]
     links = [(index, link) for index in indexes for link in re.findall(r"\]\(([^)#\s]+)", index.read_text())]
     return {indexes[0]} | {(index.parent / link).resolve() for index, link in links}

@@ -26,16 +26,16 @@ from lockstead.errors import (
 )
 from lockstead.lock import Client, Lock, connect
 from lockstead.settings import Settings
-from lockstead.values import Ending, LeaseTicket, Predecessor, Sequencer
+from lockstead.values import LeaseOutcome, LeaseTicket, PreviousLease, Sequencer
 
 if TYPE_CHECKING:
     from lockstead.aio import AsyncClient, AsyncLock, connect_async
     from lockstead.aio_batch import AsyncBatch
     from lockstead.aio_lease import AsyncLease
     from lockstead.batch import Batch
-    from lockstead.fencing import FenceGuard, ObjectFloor, RowFloor
-    from lockstead.holding import AuditEntry, Breaking, Contender, Holding
+    from lockstead.fencing import FenceGuard, GcsFenceStore, SqlFenceStore
     from lockstead.lease import Lease
+    from lockstead.views import AuditEntry, BreakResult, Contender, LockInfo
 
 __version__ = "0.1.0"
 
@@ -46,25 +46,25 @@ __all__ = [
     "AsyncLock",
     "AuditEntry",
     "Batch",
-    "Breaking",
+    "BreakResult",
     "Client",
     "Contender",
-    "Ending",
     "FenceGuard",
-    "Holding",
+    "GcsFenceStore",
     "Lease",
     "LeaseLost",
+    "LeaseOutcome",
     "LeaseTicket",
     "Lock",
+    "LockInfo",
     "LocksteadError",
     "LossReason",
     "NotAcquired",
-    "ObjectFloor",
     "OutcomeUnknown",
-    "Predecessor",
-    "RowFloor",
+    "PreviousLease",
     "Sequencer",
     "Settings",
+    "SqlFenceStore",
     "StoreError",
     "StoreRefused",
     "StoreUnavailable",
@@ -80,15 +80,15 @@ _WHEN_NAMED = {
     "AsyncClient": "aio",
     "AsyncLease": "aio_lease",
     "AsyncLock": "aio",
-    "AuditEntry": "holding",
-    "Contender": "holding",
+    "AuditEntry": "views",
+    "Contender": "views",
     "Batch": "batch",
-    "Breaking": "holding",
+    "BreakResult": "views",
     "FenceGuard": "fencing",
-    "Holding": "holding",
+    "LockInfo": "views",
     "Lease": "lease",
-    "ObjectFloor": "fencing",
-    "RowFloor": "fencing",
+    "GcsFenceStore": "fencing",
+    "SqlFenceStore": "fencing",
     "connect_async": "aio",
 }
 """What naming a lock does not need, and where it stands: asyncio alone takes longer to import than all the rest."""

@@ -1,6 +1,6 @@
-"""Decides what the awaiting API looks like to who names a lock: AsyncClient and AsyncLock. The twin of `lock`.
+"""What the awaiting API looks like to who names a lock: AsyncClient and AsyncLock. The twin of `lock`.
 
-Both run the same `conversations`. The keeper is the same thread: a blocked event loop cannot starve it. What holding
+Both run the same `operations`. The keeper is the same thread: a blocked event loop cannot starve it. What holding
 is stands in `aio_lease`.
 """
 
@@ -12,7 +12,7 @@ from importlib import import_module
 from time import monotonic
 from typing import TYPE_CHECKING, Never, NoReturn, Self, TypeVar, Unpack
 
-from lockstead import opening
+from lockstead import registry
 from lockstead.aio_hold import AsyncHold
 from lockstead.runtime import fork
 from lockstead.runtime.aside import aside
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from lockstead.aio_batch import AsyncBatch
     from lockstead.aio_lease import AsyncLease
     from lockstead.events import Listener
-    from lockstead.holding import AuditEntry, Breaking, Contender, Holding
     from lockstead.protocol.commands import Script
     from lockstead.runtime.engine import Engine
     from lockstead.runtime.run import Limits
     from lockstead.stores.port import Store
+    from lockstead.views import AuditEntry, BreakResult, Contender, LockInfo
 
 T = TypeVar("T")
 
@@ -79,25 +79,25 @@ class AsyncClient:
         return await aio_batch.acquire_all(self._engine, Settings.make(**settings), keys, timeout)
 
     async def history(self, key: str | None = None) -> list[AuditEntry]:
-        """Show the leases that were broken, of one key or of all, the oldest first; kept as the store's page says."""
-        from lockstead import conversations
+        """Return the leases that were broken, of one key or of all, the oldest first; kept as the store's page says."""
+        from lockstead import operations
 
-        return await converse(self._engine, conversations.PLAIN, conversations.history(self._engine, key))
+        return await converse(self._engine, operations.PLAIN, operations.history(self._engine, key))
 
-    async def list(self) -> list[Holding]:
-        """Show every key that is held, by name; a record that cannot be read is shown with its `problem`."""
-        from lockstead import conversations
+    async def list(self) -> list[LockInfo]:
+        """Return every key that is held, by name; a record that cannot be read is shown with its `decode_error`."""
+        from lockstead import operations
 
-        return await converse(self._engine, conversations.PLAIN, conversations.listed(self._engine))
+        return await converse(self._engine, operations.PLAIN, operations.listed(self._engine))
 
     async def verify(self, sequencer: Sequencer | str) -> bool:
-        """Tell whether a sequencer names the lease that holds its key at this instant. Absent or expired is no."""
-        from lockstead import conversations
+        """Return whether a sequencer names the lease that holds its key at this instant. Absent or expired is no."""
+        from lockstead import operations
 
-        return await converse(self._engine, conversations.PLAIN, conversations.verified(self._engine, sequencer))
+        return await converse(self._engine, operations.PLAIN, operations.verified(self._engine, sequencer))
 
     async def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
-        """Give a lease back as its owner, from its ticket, without attaching; waits for live members."""
+        """Release a lease as its owner, from its ticket, without attaching; waits for live members."""
         said = LeaseTicket.parse(ticket)
         return await self.lock(said.key, ttl=said.ttl).release(said, drain=drain)
 
@@ -123,11 +123,11 @@ class AsyncClient:
 async def connect_async(url: str, *, client: object | None = None, listener: Listener | None = None) -> AsyncClient:
     """Open a store by URL without blocking the event loop; as `connect`."""
     return AsyncClient(
-        await aside(functools.partial(_loaded, functools.partial(opening.open_store, url, client))), listener=listener
+        await aside(functools.partial(_loaded, functools.partial(registry.open_store, url, client))), listener=listener
     )
 
 
-class AsyncLock(opening.NamedLock):
+class AsyncLock(registry.NamedLock):
     """A key one can ask for; holds nothing. The awaiting twin of `Lock`."""
 
     # here, so that what Python says of a wrong call names this class
@@ -140,7 +140,7 @@ class AsyncLock(opening.NamedLock):
             return await aside(functools.partial(_loaded, self._open_now))
         return self._opened
 
-    # --- asking --------------------------------------------------------------------------------------------------
+    # --- acquisition --------------------------------------------------------------------------------------------------
 
     async def acquire(
         self,
@@ -150,27 +150,27 @@ class AsyncLock(opening.NamedLock):
         **unknown: Never,
     ) -> AsyncLease:
         """Wait for the lock, as `Lock.acquire`. Cancelled at any await, it leaves nothing behind beyond one ttl."""
-        opening.refuse_unknown(unknown)
+        registry.refuse_unknown(unknown)
         limit, began = None if timeout is None else seconds(timeout, "timeout"), monotonic()
         engine = await self._ready()
-        from lockstead import conversations
+        from lockstead import operations
         from lockstead.aio_lease import ask
 
         spent = monotonic() - began
-        asking = conversations.Asking(engine, self._key, self._settings, limit, reclaim=reclaim, spent=spent)
-        lease = await ask(asking)
+        acquisition = operations.Acquisition(engine, self._key, self._settings, limit, reclaim=reclaim, spent=spent)
+        lease = await ask(acquisition)
         if lease is None:
-            raise asking.not_acquired()
+            raise acquisition.not_acquired()
         return lease
 
     async def try_acquire(self, *, reclaim: bool = False) -> AsyncLease | None:
         """Try once: the lease, or None if somebody else holds it. Waits for nobody; as `Lock.try_acquire`."""
         engine = await self._ready()
-        from lockstead import conversations
+        from lockstead import operations
         from lockstead.aio_lease import ask
 
-        asking = conversations.Asking(engine, self._key, self._settings, 0.0, reclaim=reclaim, is_patient=True)
-        return await ask(asking)
+        acquisition = operations.Acquisition(engine, self._key, self._settings, 0.0, reclaim=reclaim, is_patient=True)
+        return await ask(acquisition)
 
     def hold(
         self,
@@ -205,55 +205,55 @@ class AsyncLock(opening.NamedLock):
     async def attach(self, ticket: LeaseTicket | str) -> AsyncLease:
         """Carry on with a lease from its ticket, as a member. LeaseLost if it is not there any more."""
         engine = await self._ready()
-        from lockstead import conversations
+        from lockstead import operations
         from lockstead.aio_lease import AsyncLease
 
-        joining = conversations.attached(engine, self._key, self._settings, ticket)
+        joining = operations.attached(engine, self._key, self._settings, ticket)
         return AsyncLease(engine, await converse(engine, self._settings, joining), None)
 
     async def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
-        """Give a lease back as its owner, from its ticket, without attaching. True if we removed it."""
+        """Release a lease as its owner, from its ticket, without attaching. True if we removed it."""
         engine = await self._ready()
-        from lockstead import conversations
+        from lockstead import operations
 
-        releasing = conversations.released(engine, self._key, self._settings, ticket, drain)
+        releasing = operations.released(engine, self._key, self._settings, ticket, drain)
         return await converse(engine, self._settings, releasing)
 
     async def renew(self, ticket: LeaseTicket | str, *, progress: str | None = None) -> float:
         """Extend a lease from its ticket, as its owner; the seconds for which it may be believed from now on."""
         engine = await self._ready()
-        from lockstead import conversations
+        from lockstead import operations
 
-        renewing = conversations.renewed(engine, self._key, self._settings, ticket, progress)
+        renewing = operations.renewed(engine, self._key, self._settings, ticket, progress)
         return await converse(engine, self._settings, renewing)
 
-    async def members(self, ticket: LeaseTicket | str) -> list[Holding]:
-        """Show who is registered to work under a lease, from its ticket; as `Lock.members`."""
+    async def members(self, ticket: LeaseTicket | str) -> list[LockInfo]:
+        """Return who is registered to work under a lease, from its ticket; as `Lock.members`."""
         engine = await self._ready()
-        from lockstead import conversations
+        from lockstead import operations
 
-        return await converse(engine, self._settings, conversations.members(engine, self._key, self._settings, ticket))
+        return await converse(engine, self._settings, operations.members(engine, self._key, self._settings, ticket))
 
-    async def drain(
+    async def wait_for_members(
         self,
         ticket: LeaseTicket | str,
         *,
-        whose: Callable[[str], bool] | None = None,
+        owner_filter: Callable[[str], bool] | None = None,
         timeout: Duration | None = None,  # noqa: ASYNC109
     ) -> bool:
-        """Wait until nobody works under a lease any more; as `Lock.drain`."""
+        """Wait until nobody works under a lease any more; as `Lock.wait_for_members`."""
         engine, settings = await self._ready(), self._settings
-        from lockstead import conversations
+        from lockstead import operations
 
-        script, limits = conversations.drained(engine, self._key, settings, ticket, whose, timeout)
+        script, limits = operations.drained(engine, self._key, settings, ticket, owner_filter, timeout)
         return await converse(engine, settings, script, limits)
 
-    async def withdraw(self, ticket: LeaseTicket | str, member: Holding) -> bool:
-        """Take back the registration of a member for whose death the caller vouches; as `Lock.withdraw`."""
+    async def remove_member(self, ticket: LeaseTicket | str, member: LockInfo) -> bool:
+        """Take back the registration of a member for whose death the caller vouches; as `Lock.remove_member`."""
         engine = await self._ready()
-        from lockstead import conversations
+        from lockstead import operations
 
-        script = conversations.withdrawn(engine, self._key, self._settings, ticket, member)
+        script = operations.withdrawn(engine, self._key, self._settings, ticket, member)
         return await converse(engine, self._settings, script)
 
     # --- looking and breaking ------------------------------------------------------------------------------------
@@ -261,40 +261,40 @@ class AsyncLock(opening.NamedLock):
     async def wait_until_free(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109
         """Wait until nobody holds the lock, and never take it; as `Lock.wait_until_free`."""
         engine, settings = await self._ready(), self._settings
-        from lockstead import conversations
+        from lockstead import operations
 
-        script, limits = conversations.freed(engine, self._key, settings, timeout)
+        script, limits = operations.freed(engine, self._key, settings, timeout)
         return (await converse(engine, settings, script, limits)).is_free
 
-    async def inspect(self) -> Holding | None:
-        """Show who holds the lock, since when, why, until when, with which token; None if nobody does."""
+    async def inspect(self) -> LockInfo | None:
+        """Return who holds the lock, since when, why, until when, with which token; None if nobody does."""
         engine = await self._ready()
-        from lockstead import conversations
+        from lockstead import operations
 
-        return await converse(engine, self._settings, conversations.inspected(engine, self._key, self._settings))
+        return await converse(engine, self._settings, operations.inspected(engine, self._key, self._settings))
 
     async def contenders(self) -> list[Contender]:
-        """Show who waits for the lock, in the order of the queue; as `Lock.contenders`."""
+        """Return who waits for the lock, in the order of the queue; as `Lock.contenders`."""
         engine = await self._ready()
-        from lockstead import conversations
+        from lockstead import operations
 
-        return await aside(functools.partial(conversations.contenders, engine, self._key, self._settings))
+        return await aside(functools.partial(operations.contenders, engine, self._key, self._settings))
 
     async def history(self) -> list[AuditEntry]:
-        """Show the leases of this lock that were broken, the oldest first; kept as the store's page says."""
+        """Return the leases of this lock that were broken, the oldest first; kept as the store's page says."""
         engine = await self._ready()
-        from lockstead import conversations
+        from lockstead import operations
 
-        return await converse(engine, self._settings, conversations.history(engine, self._key))
+        return await converse(engine, self._settings, operations.history(engine, self._key))
 
     async def break_lease(
         self, *, reason: str, by: str | None = None, now: bool = False, incarnation: str | None = None
-    ) -> Breaking | None:
+    ) -> BreakResult | None:
         """Revoke the lease, as an operator; as `Lock.break_lease`."""
         engine = await self._ready()
-        from lockstead import conversations
+        from lockstead import operations
 
-        script = conversations.broken(
+        script = operations.broken(
             engine, self._key, self._settings, reason=reason, by=by, now=now, incarnation=incarnation
         )
         return await converse(engine, self._settings, script)

@@ -1,6 +1,6 @@
-"""Decides how several locks are taken as one wish, awaiting: the twin of `batch`.
+"""How several locks are taken as one wish, awaiting: the twin of `batch`.
 
-The rules of waiting stand in `gathering`.
+The rules of waiting stand in `batch_base`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from types import TracebackType
 from typing import Self
 
 from lockstead.aio_lease import AsyncLease, ask, leave
-from lockstead.conversations import Asking
+from lockstead.batch_base import AT_ONCE, Ask, HeldBatch, in_order
 from lockstead.errors import LeaseLost, OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.events import ReleaseFailed
-from lockstead.gathering import AT_ONCE, Ask, HeldBatch, in_order
-from lockstead.runtime.awaiting import LoopBell, arun
+from lockstead.operations import Acquisition
+from lockstead.runtime.awaiting import AsyncWaker, arun
 from lockstead.runtime.engine import Engine
 from lockstead.settings import Settings
 from lockstead.values import Duration, seconds
@@ -29,21 +29,21 @@ class AsyncBatch(HeldBatch[AsyncLease]):
         self._is_entered = False
         self._turns: list[AsyncGenerator[AsyncLease]] = []
 
-    async def try_more(self) -> list[AsyncLease]:
+    async def try_acquire_rest(self) -> list[AsyncLease]:
         """Ask once for every key that was not had yet, without waiting; give the new leases."""
         asks = self._asks()
         await _round(self._engine, asks)
         return self._settled(asks, AsyncLease)
 
-    async def more(self, timeout: Duration | None = None) -> list[AsyncLease]:  # noqa: ASYNC109
-        """Wait until at least one more lease is ours, with random pauses; as `Batch.more`."""
+    async def wait_for_more(self, timeout: Duration | None = None) -> list[AsyncLease]:  # noqa: ASYNC109
+        """Wait until at least one more lease is ours, with random pauses; as `Batch.wait_for_more`."""
         clock = self._engine.clock
         started_at = clock.now()
         gives_up_at = None if timeout is None else started_at + seconds(timeout, "timeout")
         silence: StoreError | None = None
         while self._wanted:
             try:
-                got = await self.try_more()
+                got = await self.try_acquire_rest()
             except (StoreUnavailable, OutcomeUnknown) as error:
                 silence, got = error, []
             else:
@@ -57,18 +57,18 @@ class AsyncBatch(HeldBatch[AsyncLease]):
             await asyncio.sleep(pause)
         return []
 
-    def each(self, timeout: Duration | None = None) -> AsyncIterator[AsyncLease]:
+    def iter_as_acquired(self, timeout: Duration | None = None) -> AsyncIterator[AsyncLease]:
         """Go through all keys, in the order in which they become free; give back each lease before the next.
 
-        As `Batch.each`. A loop that is left early gives its lease back when the batch's own `async with` block ends;
-        without one, when the event loop comes to end the generator.
+        As `Batch.iter_as_acquired`. A loop that is left early gives its lease back when the batch's own `async with`
+        block ends; without one, when the event loop comes to end the generator.
         """
-        turns = self._each(timeout)
+        turns = self._iter_as_acquired(timeout)
         if self._is_entered:
             self._turns.append(turns)
         return turns
 
-    async def _each(self, timeout: Duration | None) -> AsyncGenerator[AsyncLease]:  # noqa: ASYNC109
+    async def _iter_as_acquired(self, timeout: Duration | None) -> AsyncGenerator[AsyncLease]:  # noqa: ASYNC109
         while True:
             for lease in list(self):
                 if self._wants_again(lease):
@@ -83,10 +83,10 @@ class AsyncBatch(HeldBatch[AsyncLease]):
             if not self._wanted:
                 return
             if not self.leases:
-                await self.more(timeout)
+                await self.wait_for_more(timeout)
 
     async def release(self, drain: Duration | None = None) -> int:
-        """Give back every lease that is still held; how many we removed. The first failure is raised at the end."""
+        """Release every lease that is still held; how many we removed. The first failure is raised at the end."""
         removed, failure = 0, None
         for lease in reversed(list(self)):
             try:
@@ -98,7 +98,7 @@ class AsyncBatch(HeldBatch[AsyncLease]):
         return removed
 
     async def _give_up(self) -> None:
-        """Give everything back, unused, after a failure, which is the one that counts."""
+        """Release everything, unused, after a failure, which is the one that counts."""
         for lease in reversed(list(self)):
             await self._give_back(lease, unused=True)
 
@@ -132,7 +132,7 @@ async def try_many(engine: Engine, settings: Settings, keys: Iterable[str]) -> A
     """Take as many of the keys as are free now, without waiting."""
     batch = AsyncBatch(engine, settings, keys)
     try:
-        await batch.try_more()
+        await batch.try_acquire_rest()
     except BaseException:
         await batch._give_up()
         raise
@@ -149,12 +149,12 @@ async def acquire_all(
     batch = AsyncBatch(engine, settings, keys)
     gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
     try:
-        for key in in_order(batch.waiting):
+        for key in in_order(batch.pending_keys):
             left = None if gives_up_at is None else max(0.0, gives_up_at - engine.clock.now())
-            asking = Asking(engine, key, settings, left, reclaim=False)
-            lease = await ask(asking)
+            acquisition = Acquisition(engine, key, settings, left, reclaim=False)
+            lease = await ask(acquisition)
             if lease is None:
-                raise asking.not_acquired()
+                raise acquisition.not_acquired()
             batch._add(lease)
     except BaseException:
         await batch._give_up()
@@ -169,7 +169,9 @@ async def _round(engine: Engine, asks: list[Ask]) -> None:
     async def look(one: Ask) -> None:
         async with turns:
             try:
-                one.outcome = await arun(one.script, engine, one.asking.limits, LoopBell(one.asking.came_late))
+                one.outcome = await arun(
+                    one.script, engine, one.acquisition.limits, AsyncWaker(one.acquisition.came_late)
+                )
             except Exception as error:  # noqa: BLE001 - it belongs to this key, and is raised when all have answered
                 one.error = error
 
@@ -179,5 +181,5 @@ async def _round(engine: Engine, asks: list[Ask]) -> None:
                 looks.create_task(look(one))
     except BaseException as error:
         for one in asks:
-            one.asking.failed(error)
+            one.acquisition.failed(error)
         raise

@@ -1,6 +1,6 @@
 """AsyncLease and its AsyncGuard: a held lease in asyncio.
 
-The twin of `lease`: runs the same `conversations` and hands what they decide to the engine.
+The twin of `lease`: runs the same `operations` and hands what they decide to the engine.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import functools
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
-from lockstead import conversations
+from lockstead import operations
 from lockstead.errors import StoreError
 from lockstead.events import ReleaseFailed
 from lockstead.protocol.commands import Script
 from lockstead.runtime import context
 from lockstead.runtime.aside import in_thread
-from lockstead.runtime.awaiting import LoopBell, arun, wait_in_line
+from lockstead.runtime.awaiting import AsyncWaker, arun, wait_in_line
 from lockstead.runtime.cancel import TaskInterrupter
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.held import HeldLease
@@ -30,61 +30,61 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-async def ask(asking: conversations.Asking) -> AsyncLease | None:
+async def ask(acquisition: operations.Acquisition) -> AsyncLease | None:
     """Carry an acquisition out, awaiting; None if others hold the lock."""
-    engine, bell = asking.engine, LoopBell(asking.came_late)
+    engine, bell = acquisition.engine, AsyncWaker(acquisition.came_late)
     try:
-        first = asking.enter(bell)
-        in_time = first or await wait_in_line(engine, asking.key, bell, asking.gives_up_at)
-        script = asking.script(was_first=first, in_time=in_time)
-        outcome = await arun(script, engine, asking.limits, bell)
-        return asking.ended(outcome, AsyncLease)
+        first = acquisition.enter(bell)
+        in_time = first or await wait_in_line(engine, acquisition.key, bell, acquisition.gives_up_at)
+        script = acquisition.script(was_first=first, in_time=in_time)
+        outcome = await arun(script, engine, acquisition.limits, bell)
+        return acquisition.ended(outcome, AsyncLease)
     except BaseException as error:
-        asking.failed(error)
+        acquisition.failed(error)
         raise
     finally:
         bell.is_over = True  # before any call, which an interrupt could end at its first line
-        asking.leave(bell)
+        acquisition.leave(bell)
 
 
 async def converse(engine: Engine, settings: Settings, script: Script[T], limits: Limits | None = None) -> T:
     """Carry any other conversation out, awaiting; one that waits brings its limits."""
-    return await arun(script, engine, limits or Limits(settings.request_timeout), LoopBell())
+    return await arun(script, engine, limits or Limits(settings.request_timeout), AsyncWaker())
 
 
 class AsyncLease(HeldLease):
     """A time-bounded right to a key, awaiting. An async context manager that releases."""
 
     async def sequencer(self) -> Sequencer:
-        """Give key, mode and fencing token, for the resource to check; draws the token when first asked."""
-        return await self._converse(conversations.sequencer(self))
+        """Return key, mode and fencing token, for the resource to check; draws the token when first asked."""
+        return await self._converse(operations.sequencer(self))
 
     async def renew(self) -> float:
         """Renew the lease at once, before what may block the event loop; the seconds left then; as `Lease.renew`."""
-        return await self._converse(conversations.renew_now(self))
+        return await self._converse(operations.renew_now(self))
 
     async def detach(self) -> LeaseTicket:
         """Stop keeping the lease without giving it back, and give the ticket to carry on with."""
         self._leave_to_others()
         await self._settle()
-        return await self._converse(conversations.detach(self))
+        return await self._converse(operations.detach(self))
 
     async def share(self) -> LeaseTicket:
-        """Give a ticket and go on working: registers as a member first, so that a release waits for it."""
-        return await self._converse(conversations.share(self))
+        """Return a ticket and go on working: registers as a member first, so that a release waits for it."""
+        return await self._converse(operations.share(self))
 
     async def release(self, drain: Duration | None = None, *, unused: bool = False) -> bool:
-        """Give the lease back: True if we removed it; as `Lease.release`."""
+        """Release the lease: True if we removed it; as `Lease.release`."""
         engine = self._engine
         now = engine.clock.now()
-        bound_at = now + conversations.drain_bound(self._kept.terms, drain)
+        bound_at = now + operations.drain_bound(self._kept.terms, drain)
         if is_inside():
-            return self._hand_over(conversations.give_back(self, bound_at), unused=unused)
+            return self._hand_over(operations.give_back(self, bound_at), unused=unused)
         if not self._may_leave(now, unused=unused):
             return False
         try:
             await self._settle()
-            return await self._converse(conversations.give_back(self, bound_at))
+            return await self._converse(operations.give_back(self, bound_at))
         except BaseException:
             self._release_failed()
             raise
@@ -158,7 +158,7 @@ class AsyncGuard:
 
 
 async def leave(lease: AsyncLease, error: BaseException | None, drain: Duration | None) -> None:
-    """Give a lease back at the end of its block, and raise LeaseLost if the block returned without holding it."""
+    """Release a lease at the end of its block, and raise LeaseLost if the block returned without holding it."""
     lost = lease._loss_at_exit()
     try:
         await lease.release(drain)

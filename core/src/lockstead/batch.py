@@ -1,6 +1,6 @@
-"""Decides how several locks are taken as one wish, blocking: what is free now, the rest later, or all or nothing.
+"""How several locks are taken as one wish, blocking: what is free now, the rest later, or all or nothing.
 
-The rules of waiting stand in `gathering`; the awaiting twin is `aio_batch`.
+The rules of waiting stand in `batch_base`; the awaiting twin is `aio_batch`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from itertools import filterfalse
 from types import TracebackType
 from typing import Final, Self
 
-from lockstead.conversations import Asking
+from lockstead.batch_base import AT_ONCE, Ask, HeldBatch, in_order
 from lockstead.errors import LeaseLost, OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.events import ReleaseFailed
-from lockstead.gathering import AT_ONCE, Ask, HeldBatch, in_order
 from lockstead.lease import Lease, ask, leave
+from lockstead.operations import Acquisition
 from lockstead.runtime.engine import Engine
-from lockstead.runtime.line import NO_BELL
+from lockstead.runtime.local_queue import NULL_WAKER
 from lockstead.runtime.run import run
 from lockstead.settings import Settings
 from lockstead.values import Duration, seconds
@@ -35,17 +35,17 @@ class Batch(HeldBatch[Lease]):
     and the block returned.
     """
 
-    def try_more(self) -> list[Lease]:
+    def try_acquire_rest(self) -> list[Lease]:
         """Ask once for every key that was not had yet, without waiting; give the new leases."""
         asks = self._asks()
         _Round(self._engine, asks).run()
         return self._settled(asks, Lease)
 
-    def more(self, timeout: Duration | None = None) -> list[Lease]:
+    def wait_for_more(self, timeout: Duration | None = None) -> list[Lease]:
         """Wait until at least one more lease is ours, with random pauses; [] when no key is left to ask for.
 
         A pause is `backoff_min` to `backoff_max` long. Nobody waits while holding: ValueError if a lease of this
-        batch is still held and nothing else is free now. NotAcquired after `timeout` seconds, for ever by default;
+        batch is still held and nothing else is free now. NotAcquired after `timeout` seconds, forever by default;
         StoreUnavailable or OutcomeUnknown if the store is silent at the end.
         """
         clock = self._engine.clock
@@ -54,7 +54,7 @@ class Batch(HeldBatch[Lease]):
         silence: StoreError | None = None
         while self._wanted:
             try:
-                got = self.try_more()
+                got = self.try_acquire_rest()
             except (StoreUnavailable, OutcomeUnknown) as error:
                 silence, got = error, []
             else:
@@ -68,11 +68,12 @@ class Batch(HeldBatch[Lease]):
             time.sleep(pause)
         return []
 
-    def each(self, timeout: Duration | None = None) -> Iterator[Lease]:
+    def iter_as_acquired(self, timeout: Duration | None = None) -> Iterator[Lease]:
         """Go through all keys, in the order in which they become free; give back each lease before the next.
 
         First what is held, then the rest. A lease that was lost before its turn came is asked for anew; one that is
-        lost in the body raises LeaseLost at the body's end. Raises what `more` raises; timeout: seconds for one wait.
+        lost in the body raises LeaseLost at the body's end. Raises what `wait_for_more` raises; timeout: seconds for
+        one wait.
         """
         while True:
             for lease in list(self):
@@ -88,10 +89,10 @@ class Batch(HeldBatch[Lease]):
             if not self._wanted:
                 return
             if not self.leases:
-                self.more(timeout)
+                self.wait_for_more(timeout)
 
     def release(self, drain: Duration | None = None) -> int:
-        """Give back every lease that is still held; how many we removed. The first failure is raised at the end."""
+        """Release every lease that is still held; how many we removed. The first failure is raised at the end."""
         removed, failure = 0, None
         for lease in reversed(list(self)):
             try:
@@ -103,7 +104,7 @@ class Batch(HeldBatch[Lease]):
         return removed
 
     def _give_up(self) -> None:
-        """Give everything back, unused, after a failure, which is the one that counts."""
+        """Release everything, unused, after a failure, which is the one that counts."""
         for lease in reversed(list(self)):
             self._give_back(lease, unused=True)
 
@@ -133,7 +134,7 @@ def try_many(engine: Engine, settings: Settings, keys: Iterable[str]) -> Batch:
     """Take as many of the keys as are free now, without waiting."""
     batch = Batch(engine, settings, keys)
     try:
-        batch.try_more()
+        batch.try_acquire_rest()
     except BaseException:
         batch._give_up()
         raise
@@ -145,12 +146,12 @@ def acquire_all(engine: Engine, settings: Settings, keys: Iterable[str], timeout
     batch = Batch(engine, settings, keys)
     gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
     try:
-        for key in in_order(batch.waiting):
+        for key in in_order(batch.pending_keys):
             left = None if gives_up_at is None else max(0.0, gives_up_at - engine.clock.now())
-            asking = Asking(engine, key, settings, left, reclaim=False)
-            lease = ask(asking)
+            acquisition = Acquisition(engine, key, settings, left, reclaim=False)
+            lease = ask(acquisition)
             if lease is None:
-                raise asking.not_acquired()
+                raise acquisition.not_acquired()
             batch._add(lease)
     except BaseException:
         batch._give_up()
@@ -188,13 +189,13 @@ class _Round:
                 self._left.clear()
                 ours = [*filterfalse(self._in_helpers.__contains__, self._asks)]
             for one in ours:
-                one.asking.failed(error)
+                one.acquisition.failed(error)
             raise
 
     def _ask(self, one: Ask) -> None:
         engine = self._engine
         try:
-            one.outcome = run(one.script, engine.store, engine.clock, one.asking.limits, NO_BELL)
+            one.outcome = run(one.script, engine.store, engine.clock, one.acquisition.limits, NULL_WAKER)
         except Exception as error:  # noqa: BLE001 - it belongs to this key, and is raised when all have answered
             one.error = error
 
@@ -215,7 +216,7 @@ class _Round:
                     is_given_up = self._is_given_up
                 if is_given_up:
                     # nobody takes this answer: who waited for it was interrupted
-                    one.asking.failed(KeyboardInterrupt())
+                    one.acquisition.failed(KeyboardInterrupt())
         finally:
             self._helped()
 

@@ -1,4 +1,4 @@
-"""Decides what the current lease is called by users: the innermost one of this thread or task, blocking or awaiting."""
+"""What the current lease is called by users: the innermost one of this thread or task, blocking or awaiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides how failures are told apart: one class for each thing the caller can do differently.
+"""How failures are told apart: one class for each thing the caller can do differently.
 
 Knows nothing of stores, clocks or threads. Contention is not here: it is an answer (`Contended`), and becomes
 `NotAcquired` only where a wait has ended.

@@ -1,4 +1,4 @@
-"""Decides what the engine tells of itself: typed events. Adapters log, count and trace them; nothing is told twice.
+"""What the engine tells of itself: typed events. Adapters log, count and trace them; nothing is told twice.
 
 Must not know who listens. The default listener writes to `logging.getLogger("lockstead")`.
 """
@@ -103,7 +103,7 @@ class Detached:
 
 
 @dataclass(frozen=True, slots=True)
-class Abandoned:
+class LeaseDropped:
     """A lease was dropped without `release()` or `detach()`: nobody renews it, the ttl frees the key."""
 
     key: str
@@ -120,7 +120,7 @@ class CallbackFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Warned:
+class EngineWarning:
     """Something that works but deserves a look."""
 
     key: str
@@ -137,9 +137,9 @@ LockEvent: TypeAlias = (
     | Released
     | ReleaseFailed
     | Detached
-    | Abandoned
+    | LeaseDropped
     | CallbackFailed
-    | Warned
+    | EngineWarning
 )
 Listener: TypeAlias = Callable[[LockEvent], None]
 
@@ -170,9 +170,9 @@ def log(event: LockEvent) -> None:
             _log.warning("%r: not given back, the ttl will free it: %s", event.key, event.error)
         case Detached():
             _log.info("%r: works no more under the lease of %r", event.key, event.holder)
-        case Abandoned():
+        case LeaseDropped():
             _log.warning("%r: the lease of %r was dropped unreleased, the ttl will free it", event.key, event.holder)
         case CallbackFailed():
             _log.error("%r: a callback of on_lost failed: %r", event.key, event.error)
-        case Warned():
+        case EngineWarning():
             _log.warning("%r: %s", event.key, event.message)

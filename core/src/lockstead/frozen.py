@@ -1,4 +1,4 @@
-"""Decides how what is passed inside the engine is frozen: by the type checker, and not once more at run time.
+"""How what is passed inside the engine is frozen: by the type checker, and not once more at run time.
 
 A dataclass that is frozen at run time takes 130 ns a field to make, because it has to go around its own lock; that was
 a quarter of an uncontended acquire and release in memory. What users are given stays frozen at run time too.

@@ -1,6 +1,6 @@
-"""Decides what holding looks like, blocking: Lease, its Guard, and the Hold of a block or a function.
+"""What holding looks like, blocking: Lease, its Guard, and the Hold of a block or a function.
 
-Runs `conversations` and hands what they decide to the engine. Imported when a lock is first asked for, not when it is
+Runs `operations` and hands what they decide to the engine. Imported when a lock is first asked for, not when it is
 named: see `lock`.
 """
 
@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
-from lockstead import conversations
+from lockstead import operations
 from lockstead.errors import StoreError
 from lockstead.events import ReleaseFailed
 from lockstead.protocol.commands import Script
@@ -22,7 +22,7 @@ from lockstead.runtime.engine import Engine, wait_in_line
 from lockstead.runtime.held import HeldLease
 from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import Interrupter, never_in
-from lockstead.runtime.line import NO_BELL, ThreadBell
+from lockstead.runtime.local_queue import NULL_WAKER, ThreadWaker
 from lockstead.runtime.run import Limits, run
 from lockstead.settings import Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer
@@ -32,37 +32,37 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-def ask(asking: conversations.Asking) -> Lease | None:
+def ask(acquisition: operations.Acquisition) -> Lease | None:
     """Carry an acquisition out, blocking; None if others hold the lock."""
-    engine, bell = asking.engine, ThreadBell()
+    engine, bell = acquisition.engine, ThreadWaker()
     try:
-        first = asking.enter(bell)
-        in_time = first or wait_in_line(engine, asking.key, bell, asking.gives_up_at)
-        script = asking.script(was_first=first, in_time=in_time)
-        outcome = run(script, engine.store, engine.clock, asking.limits, bell)
-        return asking.ended(outcome, Lease)
+        first = acquisition.enter(bell)
+        in_time = first or wait_in_line(engine, acquisition.key, bell, acquisition.gives_up_at)
+        script = acquisition.script(was_first=first, in_time=in_time)
+        outcome = run(script, engine.store, engine.clock, acquisition.limits, bell)
+        return acquisition.ended(outcome, Lease)
     except BaseException as error:
-        asking.failed(error)
+        acquisition.failed(error)
         raise
     finally:
         bell.is_over = True  # before any call, which an interrupt could end at its first line
-        asking.leave(bell)
+        acquisition.leave(bell)
 
 
 def converse(engine: Engine, settings: Settings, script: Script[T], limits: Limits | None = None) -> T:
     """Carry any other conversation out, blocking; one that waits brings its limits."""
-    return run(script, engine.store, engine.clock, limits or Limits(settings.request_timeout), NO_BELL)
+    return run(script, engine.store, engine.clock, limits or Limits(settings.request_timeout), NULL_WAKER)
 
 
 class Lease(HeldLease):
     """A time-bounded right to a key. A context manager that releases; its block is not entered if it is lost."""
 
     def sequencer(self) -> Sequencer:
-        """Give key, mode and fencing token, for the resource to check; draws the token when first asked.
+        """Return key, mode and fencing token, for the resource to check; draws the token when first asked.
 
         LeaseLost if the lease is not ours any more, StoreRefused if the store has no tokens.
         """
-        return self._converse(conversations.sequencer(self))
+        return self._converse(operations.sequencer(self))
 
     def renew(self) -> float:
         """Renew the lease at once, before what may block the whole interpreter; the seconds that are left then.
@@ -71,7 +71,7 @@ class Lease(HeldLease):
         not ours any more; StoreUnavailable or OutcomeUnknown if the store stays silent: the lease is then held as long
         as it was.
         """
-        return self._converse(conversations.renew_now(self))
+        return self._converse(operations.renew_now(self))
 
     def detach(self) -> LeaseTicket:
         """Stop keeping the lease without giving it back, and give the ticket to carry on with.
@@ -80,17 +80,17 @@ class Lease(HeldLease):
         """
         self._leave_to_others()
         self._settle()
-        return self._converse(conversations.detach(self))
+        return self._converse(operations.detach(self))
 
     def share(self) -> LeaseTicket:
-        """Give a ticket and go on working: registers this process as a member first, so that a release waits for it.
+        """Return a ticket and go on working: registers this process as a member first, so that a release waits for it.
 
         LeaseLost if the lease is not ours any more.
         """
-        return self._converse(conversations.share(self))
+        return self._converse(operations.share(self))
 
     def release(self, drain: Duration | None = None, *, unused: bool = False) -> bool:
-        """Give the lease back: True if we removed it. A member only withdraws its registration.
+        """Release the lease: True if we removed it. A member only withdraws its registration.
 
         If a ticket was ever made, waits (at most `drain` seconds) until no member is live, and leaves the lease to
         expire if one still is. Never touches another holder's lease. Raises StoreUnavailable or OutcomeUnknown if
@@ -98,8 +98,8 @@ class Lease(HeldLease):
         the same predecessor. From a finalizer or a signal handler that comes while this thread is inside the client,
         the lease is given back a moment later, by a thread of the client's: False.
         """
-        bound_at = self._now() + conversations.drain_bound(self._kept.terms, drain)
-        giving_back = conversations.give_back(self, bound_at)
+        bound_at = self._now() + operations.drain_bound(self._kept.terms, drain)
+        giving_back = operations.give_back(self, bound_at)
         return (
             self._hand_over(giving_back, unused=unused) if is_inside() else self._give_back(giving_back, unused=unused)
         )
@@ -243,7 +243,7 @@ class Hold:
 
 
 def leave(lease: Lease, error: BaseException | None, drain: Duration | None) -> None:
-    """Give a lease back at the end of its block, and raise LeaseLost if the block returned without holding it."""
+    """Release a lease at the end of its block, and raise LeaseLost if the block returned without holding it."""
     context.leave(lease)
     lost = lease._loss_at_exit()
     try:

@@ -1,4 +1,4 @@
-"""Decides what the blocking API looks like to who names a lock: Client and Lock. What holding is stands in `lease`.
+"""What the blocking API looks like to who names a lock: Client and Lock. What holding is stands in `lease`.
 
 A DAG file names many locks and holds none, so everything beyond a name is imported when it is first asked for. The
 awaiting twin is `aio`.
@@ -10,7 +10,7 @@ from functools import cache, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Never, NoReturn, Self, Unpack
 
-from lockstead import opening
+from lockstead import registry
 from lockstead.settings import Given, Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from lockstead.batch import Batch
-    from lockstead.conversations import Asking
     from lockstead.events import Listener
-    from lockstead.holding import AuditEntry, Breaking, Contender, Holding
     from lockstead.lease import Hold, Lease
+    from lockstead.operations import Acquisition
     from lockstead.stores.port import Store
+    from lockstead.views import AuditEntry, BreakResult, Contender, LockInfo
 
 
 @cache
-def _asking() -> tuple[type[Asking], Callable[[Asking], Lease | None]]:
+def _acquisition() -> tuple[type[Acquisition], Callable[[Acquisition], Lease | None]]:
     """Import what asks for a lock, with the first that is asked for: an import takes its time even when repeated."""
-    from lockstead.conversations import Asking
     from lockstead.lease import ask
+    from lockstead.operations import Acquisition
 
-    return Asking, ask
+    return Acquisition, ask
 
 
 class Client:
@@ -52,9 +52,9 @@ class Client:
     def try_many(self, keys: Iterable[str], **settings: Unpack[Given]) -> Batch:
         """Take as many locks as are free now, without waiting: a Batch, which knows what it has and what it waits for.
 
-        Come back for the rest with `batch.try_more()`, or go through all with `batch.each()`. Settings as in
-        `Settings.make`, the same for all. Raises StoreRefused for a key that was refused, and StoreUnavailable or
-        OutcomeUnknown if the store was silent about all; nothing is held then.
+        Come back for the rest with `batch.try_acquire_rest()`, or go through all with `batch.iter_as_acquired()`.
+        Settings as in `Settings.make`, the same for all. Raises StoreRefused for a key that was refused, and
+        StoreUnavailable or OutcomeUnknown if the store was silent about all; nothing is held then.
         """
         from lockstead import batch
 
@@ -64,7 +64,7 @@ class Client:
         """Take all locks or none: one after the other, in the order of their names' UTF-8 bytes.
 
         Whoever takes several locks takes them like this, and no two wait for each other. It waits while it holds, so
-        it must not be called by who holds other locks. NotAcquired after `timeout` seconds in all, for ever by
+        it must not be called by who holds other locks. NotAcquired after `timeout` seconds in all, forever by
         default; nothing is held then.
         """
         from lockstead import batch
@@ -72,28 +72,28 @@ class Client:
         return batch.acquire_all(self._engine, Settings.make(**settings), keys, timeout)
 
     def history(self, key: str | None = None) -> list[AuditEntry]:
-        """Show the leases that were broken, of one key or of all, the oldest first; kept as the store's page says."""
-        from lockstead import conversations
+        """Return the leases that were broken, of one key or of all, the oldest first; kept as the store's page says."""
+        from lockstead import operations
         from lockstead.lease import converse
 
-        return converse(self._engine, conversations.PLAIN, conversations.history(self._engine, key))
+        return converse(self._engine, operations.PLAIN, operations.history(self._engine, key))
 
-    def list(self) -> list[Holding]:
-        """Show every key that is held, by name; a record that cannot be read is shown with its `problem`."""
-        from lockstead import conversations
+    def list(self) -> list[LockInfo]:
+        """Return every key that is held, by name; a record that cannot be read is shown with its `decode_error`."""
+        from lockstead import operations
         from lockstead.lease import converse
 
-        return converse(self._engine, conversations.PLAIN, conversations.listed(self._engine))
+        return converse(self._engine, operations.PLAIN, operations.listed(self._engine))
 
     def verify(self, sequencer: Sequencer | str) -> bool:
-        """Tell whether a sequencer names the lease that holds its key at this instant. Absent or expired is no."""
-        from lockstead import conversations
+        """Return whether a sequencer names the lease that holds its key at this instant. Absent or expired is no."""
+        from lockstead import operations
         from lockstead.lease import converse
 
-        return converse(self._engine, conversations.PLAIN, conversations.verified(self._engine, sequencer))
+        return converse(self._engine, operations.PLAIN, operations.verified(self._engine, sequencer))
 
     def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
-        """Give a lease back as its owner, from its ticket, without attaching; waits for live members."""
+        """Release a lease as its owner, from its ticket, without attaching; waits for live members."""
         said = LeaseTicket.parse(ticket)
         return self.lock(said.key, ttl=said.ttl).release(said, drain=drain)
 
@@ -121,10 +121,10 @@ def connect(url: str, *, client: object | None = None, listener: Listener | None
 
     ValueError for a URL that cannot be, StoreRefused when the client library or the store is missing.
     """
-    return Client(opening.open_store(url, client), listener=listener)
+    return Client(registry.open_store(url, client), listener=listener)
 
 
-class Lock(opening.NamedLock):
+class Lock(registry.NamedLock):
     """A key one can ask for; holds nothing, and naming one asks nothing and imports no client library.
 
     Not reentrant: each acquisition is a holder of its own. Safe to share between threads.
@@ -134,7 +134,7 @@ class Lock(opening.NamedLock):
     def __init__(self, url: str, *, client: object | None = None, **settings: Unpack[Given]) -> None:
         super().__init__(url, client=client, **settings)
 
-    # --- asking --------------------------------------------------------------------------------------------------
+    # --- acquisition --------------------------------------------------------------------------------------------------
 
     def acquire(
         self,
@@ -143,20 +143,20 @@ class Lock(opening.NamedLock):
         reclaim: bool = False,
         **unknown: Never,
     ) -> Lease:
-        """Wait for the lock, for ever by default; 0 is one try. NotAcquired after `timeout` seconds.
+        """Wait for the lock, forever by default; 0 is one try. NotAcquired after `timeout` seconds.
 
         Ends within timeout + 1 s even if the store hangs. The time that the first call takes to import the client
         library counts; if that alone takes longer, one try of 0.3 s follows. reclaim: take the lock from an earlier
         process of the same explicit owner, whose death the caller vouches for. Raises StoreUnavailable or
         OutcomeUnknown if the store is still silent at the end.
         """
-        opening.refuse_unknown(unknown)
+        registry.refuse_unknown(unknown)
         return self._acquire(None if timeout is None else seconds(timeout, "timeout"), reclaim=reclaim)
 
     def _acquire(self, limit: float | None, *, reclaim: bool = False, began: float | None = None) -> Lease:
-        asking, lease = self._ask(limit, reclaim=reclaim, began=began)
+        acquisition, lease = self._ask(limit, reclaim=reclaim, began=began)
         if lease is None:
-            raise asking.not_acquired()
+            raise acquisition.not_acquired()
         return lease
 
     def try_acquire(self, *, reclaim: bool = False) -> Lease | None:
@@ -168,15 +168,15 @@ class Lock(opening.NamedLock):
 
     def _ask(
         self, limit: float | None, *, reclaim: bool, is_patient: bool = False, began: float | None = None
-    ) -> tuple[Asking, Lease | None]:
+    ) -> tuple[Acquisition, Lease | None]:
         """Ask as `limit` says. began: when the caller began to open the store (`time.monotonic`); now, by default."""
         began = monotonic() if began is None else began
-        asking_of, ask = _asking()
+        asking_of, ask = _acquisition()
         engine = self._open_now()
-        asking = asking_of(
+        acquisition = asking_of(
             engine, self._key, self._settings, limit, reclaim=reclaim, is_patient=is_patient, spent=monotonic() - began
         )
-        return asking, ask(asking)
+        return acquisition, ask(acquisition)
 
     def hold(
         self,
@@ -208,25 +208,25 @@ class Lock(opening.NamedLock):
     def attach(self, ticket: LeaseTicket | str) -> Lease:
         """Carry on with a lease from its ticket, as a member. LeaseLost if it is not there any more.
 
-        The ttl is the lease's own. ValueError for what is no ticket, or a ticket of another lock.
+        The ttl is the lease's own. ValueError for what is not a ticket, or a ticket of another lock.
         """
-        from lockstead import conversations
+        from lockstead import operations
         from lockstead.lease import Lease, converse
 
         engine = self._open_now()
-        joining = conversations.attached(engine, self._key, self._settings, ticket)
+        joining = operations.attached(engine, self._key, self._settings, ticket)
         return Lease(engine, converse(engine, self._settings, joining), None)
 
     def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
-        """Give a lease back as its owner, from its ticket, without attaching. True if we removed it.
+        """Release a lease as its owner, from its ticket, without attaching. True if we removed it.
 
         Waits, at most `drain` seconds, until no member is live; if one still is, the lease is left to expire.
         """
-        from lockstead import conversations
+        from lockstead import operations
         from lockstead.lease import converse
 
         engine = self._open_now()
-        releasing = conversations.released(engine, self._key, self._settings, ticket, drain)
+        releasing = operations.released(engine, self._key, self._settings, ticket, drain)
         return converse(engine, self._settings, releasing)
 
     def renew(self, ticket: LeaseTicket | str, *, progress: str | None = None) -> float:
@@ -235,26 +235,26 @@ class Lock(opening.NamedLock):
         For a lease that nobody keeps, between the steps of a job. progress: a word on how far the work is. LeaseLost
         if the lease was taken, removed, revoked or is being released; one that is overdue but untaken is extended.
         """
-        from lockstead import conversations
+        from lockstead import operations
         from lockstead.lease import converse
 
         engine = self._open_now()
-        renewing = conversations.renewed(engine, self._key, self._settings, ticket, progress)
+        renewing = operations.renewed(engine, self._key, self._settings, ticket, progress)
         return converse(engine, self._settings, renewing)
 
-    def members(self, ticket: LeaseTicket | str) -> list[Holding]:
-        """Show who is registered to work under a lease, from its ticket, the oldest first; also who has died since."""
-        from lockstead import conversations
+    def members(self, ticket: LeaseTicket | str) -> list[LockInfo]:
+        """Return who is registered to work under a ticket's lease, the oldest first; also who has died since."""
+        from lockstead import operations
         from lockstead.lease import converse
 
         engine = self._open_now()
-        return converse(engine, self._settings, conversations.members(engine, self._key, self._settings, ticket))
+        return converse(engine, self._settings, operations.members(engine, self._key, self._settings, ticket))
 
-    def drain(
+    def wait_for_members(
         self,
         ticket: LeaseTicket | str,
         *,
-        whose: Callable[[str], bool] | None = None,
+        owner_filter: Callable[[str], bool] | None = None,
         timeout: Duration | None = None,
     ) -> bool:
         """Wait until nobody works under a lease any more, from its ticket; False if one still does after `timeout`.
@@ -262,23 +262,23 @@ class Lock(opening.NamedLock):
         whose: wait for those alone whose owner it chooses. Who is dead is waited for until its registration has
         expired. Gives nothing back, and while the lease lives another member may join.
         """
-        from lockstead import conversations
+        from lockstead import operations
         from lockstead.lease import converse
 
         engine, settings = self._open_now(), self._settings
-        script, limits = conversations.drained(engine, self._key, settings, ticket, whose, timeout)
+        script, limits = operations.drained(engine, self._key, settings, ticket, owner_filter, timeout)
         return converse(engine, settings, script, limits)
 
-    def withdraw(self, ticket: LeaseTicket | str, member: Holding) -> bool:
+    def remove_member(self, ticket: LeaseTicket | str, member: LockInfo) -> bool:
         """Take back the registration of a member (of `members`) for whose death the caller vouches; True if we did.
 
         Nobody waits for it any longer. If it lives, it works until its next renewal while others think it gone.
         """
-        from lockstead import conversations
+        from lockstead import operations
         from lockstead.lease import converse
 
         engine = self._open_now()
-        script = conversations.withdrawn(engine, self._key, self._settings, ticket, member)
+        script = operations.withdrawn(engine, self._key, self._settings, ticket, member)
         return converse(engine, self._settings, script)
 
     # --- looking and breaking ------------------------------------------------------------------------------------
@@ -289,52 +289,52 @@ class Lock(opening.NamedLock):
         A hint, as every look is: who needs the lock must ask for it, and may find it taken again. 0 is one look. A
         store that is silent is waited out; StoreUnavailable or OutcomeUnknown if it still is at the end.
         """
-        from lockstead import conversations
+        from lockstead import operations
         from lockstead.lease import converse
 
         engine, settings = self._open_now(), self._settings
-        script, limits = conversations.freed(engine, self._key, settings, timeout)
+        script, limits = operations.freed(engine, self._key, settings, timeout)
         return converse(engine, settings, script, limits).is_free
 
-    def inspect(self) -> Holding | None:
-        """Show who holds the lock, since when, why, until when, with which token; None if nobody does."""
-        from lockstead import conversations
+    def inspect(self) -> LockInfo | None:
+        """Return who holds the lock, since when, why, until when, with which token; None if nobody does."""
+        from lockstead import operations
         from lockstead.lease import converse
 
         engine = self._open_now()
-        return converse(engine, self._settings, conversations.inspected(engine, self._key, self._settings))
+        return converse(engine, self._settings, operations.inspected(engine, self._key, self._settings))
 
     def contenders(self) -> list[Contender]:
-        """Show who waits for the lock, in the order of the queue: the first 100, and what else stands in it.
+        """Return who waits for the lock, in the order of the queue: the first 100, and what else stands in it.
 
         StoreRefused on stores that keep no queue: all but etcd and ZooKeeper. Of the threads and tasks of one client
         that wait, one alone stands in the queue.
         """
-        from lockstead import conversations
+        from lockstead import operations
 
-        return conversations.contenders(self._open_now(), self._key, self._settings)
+        return operations.contenders(self._open_now(), self._key, self._settings)
 
     def history(self) -> list[AuditEntry]:
-        """Show the leases of this lock that were broken, the oldest first; kept as the store's page says."""
-        from lockstead import conversations
+        """Return the leases of this lock that were broken, the oldest first; kept as the store's page says."""
+        from lockstead import operations
         from lockstead.lease import converse
 
         engine = self._open_now()
-        return converse(engine, self._settings, conversations.history(engine, self._key))
+        return converse(engine, self._settings, operations.history(engine, self._key))
 
     def break_lease(
         self, *, reason: str, by: str | None = None, now: bool = False, incarnation: str | None = None
-    ) -> Breaking | None:
+    ) -> BreakResult | None:
         """Revoke the lease, as an operator; None if there is none. The holder finds out at its next renewal.
 
         A lease whose time is up is ended at once. now: end any at once; the answer says for how long the old holder may
         still believe. incarnation (of an inspection): break exactly that lease and no later one. Leaves an audit entry.
         """
-        from lockstead import conversations
+        from lockstead import operations
         from lockstead.lease import converse
 
         engine = self._open_now()
-        script = conversations.broken(
+        script = operations.broken(
             engine, self._key, self._settings, reason=reason, by=by, now=now, incarnation=incarnation
         )
         return converse(engine, self._settings, script)

@@ -1,4 +1,4 @@
-"""Decides what is taken from text that somebody else wrote: bounded, parsed and never evaluated, and without raising.
+"""What is taken from text that somebody else wrote: bounded, parsed and never evaluated, and without raising.
 
 Whoever may write to a store writes this text. Every reader here returns a value, or None for what is none. Must not
 know what a record means, nor which store holds it.
@@ -33,7 +33,7 @@ invisible characters, lone surrogates. A fixed list, so that two versions of Pyt
 
 
 def clean(text: str) -> str:
-    """Give a text in one line, without anything that a terminal, a log or a page would obey."""
+    """Return a text in one line, without anything that a terminal, a log or a page would obey."""
     if _OBEYED.search(text) is None:
         return text
     return _OBEYED.sub("\ufffd", _BLANKS.sub(" ", text))
@@ -64,7 +64,7 @@ def instant(text: str) -> float | None:
 
 
 def on_calendar(epoch: float | None) -> float | None:
-    """Give an instant back if a calendar has it."""
+    """Return an instant if a calendar has it."""
     return epoch if epoch is not None and 0 <= epoch <= EPOCH_MAX else None
 
 

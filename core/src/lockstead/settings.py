@@ -1,4 +1,4 @@
-"""Decides which settings a lock has and how they must relate, each relation with its own message.
+"""Which settings a lock has and how they must relate, each relation with its own message.
 
 Knows no store and no clock; reads no environment.
 """
@@ -38,7 +38,7 @@ class Given(TypedDict, total=False):
     auto_unlock_after: Duration | None
     labels: Mapping[str, str] | str | None
     backtrace: bool | str
-    assume_ttl: Duration | None
+    foreign_ttl: Duration | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Settings:
     auto_unlock_after: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     backtrace: bool = False
-    assume_ttl: float | None = None
+    foreign_ttl: float | None = None
 
     @classmethod
     def make(
@@ -91,7 +91,7 @@ class Settings:
         auto_unlock_after: Duration | None = None,
         labels: Mapping[str, str] | str | None = None,
         backtrace: bool | str = False,
-        assume_ttl: Duration | None = None,
+        foreign_ttl: Duration | None = None,
     ) -> Self:
         """Fill in what follows from the ttl and check every relation; ValueError or TypeError with one clear line."""
         lives = seconds(ttl, "ttl")
@@ -115,7 +115,7 @@ class Settings:
             auto_unlock_after=_optional(auto_unlock_after, "auto_unlock_after"),
             labels=_labels(labels),
             backtrace=_truth(backtrace, "backtrace"),
-            assume_ttl=_optional(assume_ttl, "assume_ttl"),
+            foreign_ttl=_optional(foreign_ttl, "foreign_ttl"),
         )
         made.check()
         return made
@@ -151,8 +151,8 @@ class Settings:
             )
         if self.lock_delay > LOCK_DELAY_MAX:
             raise ValueError(f"lock_delay is {self.lock_delay:g} s; it may be at most {LOCK_DELAY_MAX:g} s")
-        if self.assume_ttl is not None and self.assume_ttl < TTL_MIN:
-            raise ValueError(f"assume_ttl is {self.assume_ttl:g} s; it must be at least {TTL_MIN:g} s")
+        if self.foreign_ttl is not None and self.foreign_ttl < TTL_MIN:
+            raise ValueError(f"foreign_ttl is {self.foreign_ttl:g} s; it must be at least {TTL_MIN:g} s")
 
     @property
     def renews_late(self) -> bool:
@@ -160,7 +160,7 @@ class Settings:
         return self.renew_every > self.ttl / RENEWALS_PER_TTL * (1 + 1e-9)
 
     def for_ttl(self, ttl: float) -> Self:
-        """Give the same settings for a lease that was granted with another ttl (by attach), scaled with it."""
+        """Return the same settings for a lease that was granted with another ttl (by attach), scaled with it."""
         if ttl == self.ttl:
             return self
         scale = ttl / self.ttl
@@ -172,11 +172,11 @@ class Settings:
             abort_margin=self.abort_margin * scale,
         )
 
-    def drain_bound(self, granularity: float, *, observing: bool = False) -> float:
-        """Give the bound of the wait for members at release: a dead registration must be able to expire within it."""
+    def drain_bound(self, clock_skew_max: float, *, observing: bool = False) -> float:
+        """Return the bound of the wait for members at release: a dead registration must be able to expire within it."""
         if self.drain is not None:
             return self.drain
-        bound = self.ttl * (1 + self.drift) + granularity + 2 * self.request_timeout
+        bound = self.ttl * (1 + self.drift) + clock_skew_max + 2 * self.request_timeout
         return 2 * bound if observing else bound
 
 

@@ -1,4 +1,4 @@
-"""Decides what a template of a lock's name means: `{name}`, as in `str.format`, the same in every wrapper.
+"""What a template of a lock's name means: `{name}`, as in `str.format`, the same in every wrapper.
 
 A value is text, a number, a date, a time, a path or a UUID; an enumeration's member counts as its value. Anything else
 (None, a list, an object) is refused, because its text may differ from one process to the next, and so would the lock.
@@ -41,7 +41,7 @@ def arguments_of(signature: Signature, args: Sequence[Any], kwargs: Mapping[str,
 
 
 def is_template(text: str) -> bool:
-    """Tell whether a text has braces, which a parameter or a doubled brace is written with."""
+    """Return whether a text has braces, which a parameter or a doubled brace is written with."""
     return "{" in text or "}" in text
 
 
@@ -120,7 +120,7 @@ def _pieces(what: str, template: str) -> Iterator[tuple[str, str, str, str, str 
     try:
         pieces = list(_FORMATTER.parse(template))
     except ValueError as error:
-        raise ValueError(f"{what}={template!r} is no template that can be read: {error}") from None
+        raise ValueError(f"{what}={template!r} is not a template that can be read: {error}") from None
     for literal, field, spec, conversion in pieces:
         if field is None:
             yield literal, "", "", "", None

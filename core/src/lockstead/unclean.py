@@ -1,4 +1,4 @@
-"""Decides who left a lock unclean, and how that is said: also to those who come after one who was refused for it.
+"""Who left a lock unclean, and how that is said: also to those who come after one who was refused for it.
 
 Who is refused gives the lock back as unclean, so the record names the one who was refused as its last holder. The audit
 entry that this leaves says, in the words of here, who it was that did not end cleanly.
@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import StoreError
-from lockstead.values import Ending
+from lockstead.values import LeaseOutcome
 
 if TYPE_CHECKING:
     from lockstead.aio import AsyncLock
     from lockstead.aio_lease import AsyncLease
-    from lockstead.holding import AuditEntry
     from lockstead.lease import Lease
     from lockstead.lock import Lock
-    from lockstead.values import Predecessor
+    from lockstead.values import PreviousLease
+    from lockstead.views import AuditEntry
 
 UNKNOWN: Final = "an unknown owner"
 
@@ -32,40 +32,40 @@ class Unclean:
 
     key: str
     owner: str
-    ending: Ending
+    ending: LeaseOutcome
 
     def __str__(self) -> str:
         return f"the lease of {self.owner or UNKNOWN!r} on {self.key!r} ended {self.ending.value}"
 
 
 def who(lock: Lock, lease: Lease, *, own: str | None = None) -> Unclean | None:
-    """Give who left a lock unclean before this lease; None if nobody did, or it was `own`, an owner of ours.
+    """Return who left a lock unclean before this lease; None if nobody did, or it was `own`, an owner of ours.
 
     Asks the store for what was broken, if it has to; without an answer it is the last holder.
     """
-    found = last(lease.key, lease.predecessor, own)
+    found = last(lease.key, lease.previous_lease, own)
     if found is not None:
         with suppress(StoreError):
-            return origin(found, lease.predecessor, lock.history())
+            return origin(found, lease.previous_lease, lock.history())
     return found
 
 
 async def awho(lock: AsyncLock, lease: AsyncLease, *, own: str | None = None) -> Unclean | None:
     """Do as `who` does, awaiting."""
-    found = last(lease.key, lease.predecessor, own)
+    found = last(lease.key, lease.previous_lease, own)
     if found is not None:
         with suppress(StoreError):
-            return origin(found, lease.predecessor, await lock.history())
+            return origin(found, lease.previous_lease, await lock.history())
     return found
 
 
-def last(key: str, before: Predecessor, own: str | None = None) -> Unclean | None:
-    """Give who held a lock before, if that one did not end cleanly, and was not `own`."""
+def last(key: str, before: PreviousLease, own: str | None = None) -> Unclean | None:
+    """Return who held a lock before, if that one did not end cleanly, and was not `own`."""
     return Unclean(key, before.owner, before.ending) if before.ending.is_unclean and before.owner != own else None
 
 
-def origin(last: Unclean, before: Predecessor, broken: Iterable[AuditEntry]) -> Unclean:
-    """Give who it was at first: if the last holder was refused for the sake of another one, that one.
+def origin(last: Unclean, before: PreviousLease, broken: Iterable[AuditEntry]) -> Unclean:
+    """Return who it was at first: if the last holder was refused for the sake of another one, that one.
 
     broken: the leases of this lock that were broken. Who is refused breaks its own lease, and says for whom.
     """
@@ -78,8 +78,8 @@ def origin(last: Unclean, before: Predecessor, broken: Iterable[AuditEntry]) -> 
 def _said(key: str, reason: str) -> Unclean | None:
     """Read what `str` wrote; None if it is anything else. Nothing is evaluated: it is what it is if written again."""
     found = re.fullmatch(f"the lease of (['\"])(.+)\\1 on {re.escape(repr(key))} ended ([A-Z]+)", reason)
-    if found is None or found[3] not in Ending.__members__:
+    if found is None or found[3] not in LeaseOutcome.__members__:
         return None
     owner = found[2].replace("\\'", "'").replace("\\\\", "\\")
-    said = Unclean(key, "" if owner == UNKNOWN else owner, Ending[found[3]])
+    said = Unclean(key, "" if owner == UNKNOWN else owner, LeaseOutcome[found[3]])
     return said if str(said) == reason else None

@@ -1,4 +1,4 @@
-"""Decides how a lock's URL is put together from what settings, forms and connections of others say of it.
+"""How a lock's URL is put together from what settings, forms and connections of others say of it.
 
 What a URL means is read elsewhere (`stores.url`). Opens nothing, and imports no client library.
 """
@@ -28,12 +28,12 @@ __all__ = [
 
 
 def lock_url(store: str, key: str) -> str:
-    """Give the URL of a lock in a store, whose URL names no key."""
+    """Return the URL of a lock in a store, whose URL names no key."""
     return f"{store}#{quote(key, safe='/:@!$&*+,;=')}"
 
 
 def check_store(url: str) -> None:
-    """Raise ValueError, with one line, for what is no URL of a store or names a lock."""
+    """Raise ValueError, with one line, for what is not a URL of a store or names a lock."""
     from lockstead.lock import Lock
 
     if "#" in url:
@@ -45,12 +45,12 @@ def check_store(url: str) -> None:
 
 
 def is_elsewhere(url: str) -> bool:
-    """Tell whether a URL only names the file or the variable in which the store's URL is kept."""
+    """Return whether a URL only names the file or the variable in which the store's URL is kept."""
     return url.partition(":")[0].lower() in ELSEWHERE
 
 
 def of_ticket(url: str, ticket: LeaseTicket) -> str:
-    """Give a lock's URL with the key of a ticket, and with its path on the same server; settings and user stay.
+    """Return a lock's URL with the key of a ticket, and with its path on the same server; settings and user stay.
 
     For a URL that was put together anew since the ticket was made. A ticket may come from anybody: server, credentials
     and options are those of the URL, and a ticket of another server does not fit the lock that is named.
@@ -70,7 +70,7 @@ def of_ticket(url: str, ticket: LeaseTicket) -> str:
 
 
 def handed_on(url: StoreUrl) -> str:
-    """Give the URL of a store for a process that is started: with the user, and without any password."""
+    """Return the URL of a store for a process that is started: with the user, and without any password."""
     if url.scheme in ELSEWHERE:
         return url.text
     shown = printable(url)
@@ -81,12 +81,12 @@ def handed_on(url: StoreUrl) -> str:
 
 
 def options(scheme: str) -> frozenset[str]:
-    """Give the options of a store behind `?`, without the settings of locks. ValueError if no store has the scheme."""
+    """Return options of a store behind `?`, without the settings of locks. ValueError if no store has the scheme."""
     return opener(scheme).options
 
 
 def parts(url: str) -> tuple[str, str, str]:
-    """Give scheme, user with password, and the rest of a URL."""
+    """Return scheme, user with password, and the rest of a URL."""
     scheme, _, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     who, _, host = host.rpartition("@")
@@ -94,7 +94,7 @@ def parts(url: str) -> tuple[str, str, str]:
 
 
 def with_user(url: str, username: str, password: str) -> str:
-    """Give a URL with user and password in it. ValueError, with one line, for a store that has none."""
+    """Return a URL with user and password in it. ValueError, with one line, for a store that has none."""
     if not (username or password):
         return url
     scheme, who, rest = parts(url)

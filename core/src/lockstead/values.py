@@ -1,4 +1,4 @@
-"""Decides what is passed around: names, holders, sequencers, tickets, durations. All frozen, all without I/O.
+"""What is passed around: names, holders, sequencers, tickets, durations. All frozen, all without I/O.
 
 Must not know how a store writes any of them down. Imported by who only names a lock, so what tickets need is imported
 with the first ticket.
@@ -86,7 +86,7 @@ _TICKET: Final = re.compile(r"lockstead(\d{1,9})\.")
 class LeaseTicket:
     """What another process needs to carry on with a lease. `str` gives text that fits an environment variable.
 
-    store is the store's URL without credentials; ttl is seconds. A ticket names a lease, it is no secret and no
+    store is the store's URL without credentials; ttl is seconds. A ticket names a lease, it is not a secret and no
     proof that the lease still lives.
     """
 
@@ -106,9 +106,9 @@ class LeaseTicket:
 
     @classmethod
     def parse(cls, text: str | LeaseTicket) -> LeaseTicket:
-        """Read what `str` wrote; ValueError if it is no ticket, damaged or of another major version.
+        """Read what `str` wrote; ValueError if it is not a ticket, damaged or of another major version.
 
-        TypeError if it is no text. What a later version of this major adds behind the fields is passed over.
+        TypeError if it is not text. What a later version of this major adds behind the fields is passed over.
         """
         if isinstance(text, LeaseTicket):
             return text
@@ -169,7 +169,7 @@ def _check_version(ticket: str) -> None:
     raise ValueError(f"the lease ticket has version {version}, this lockstead reads {TICKET_VERSION}: {way_out}")
 
 
-class Ending(Enum):
+class LeaseOutcome(Enum):
     """How the lease before ours ended."""
 
     CLEAN = "CLEAN"
@@ -180,21 +180,21 @@ class Ending(Enum):
     @property
     def is_unclean(self) -> bool:
         """Whether somebody may have stopped in the middle: an UNKNOWN one says nothing of it."""
-        return self in (Ending.EXPIRED, Ending.REVOKED)
+        return self in (LeaseOutcome.EXPIRED, LeaseOutcome.REVOKED)
 
 
 @dataclass(frozen=True, slots=True)
-class Predecessor:
+class PreviousLease:
     """How the lease before this one ended, and whose it was. After anything but CLEAN, repair what it left.
 
     CLEAN: released by who held it, or never held; also if it was broken and its section returned before it noticed.
     REVOKED: broken by an operator, whether its holder noticed and stopped, was cut off at once, or never came back.
     EXPIRED: its holder died, or lost it without an operator's word. UNKNOWN: this is a member, or the server itself
-    drops the record of a holder that died (`StoreClock.ENFORCED`; Redis after a week), so that a free key says nothing.
-    A lease under which nobody worked is passed over, if it was given back or swept.
+    drops the record of a holder that died (`StoreClock.SERVER_EXPIRES`; Redis after a week), so that a free key says
+    nothing. A lease under which nobody worked is passed over, if it was given back or swept.
     """
 
-    ending: Ending
+    ending: LeaseOutcome
     owner: str = ""
     holder: str = ""
 
@@ -204,7 +204,7 @@ _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def seconds(value: Duration, what: str) -> float:
-    """Give a duration in seconds; ValueError or TypeError with a line that names `what`, if it is none.
+    """Return a duration in seconds; ValueError or TypeError with a line that names `what`, if it is none.
 
     Durations are finite, not negative, and at most 100 years: threads and sockets cannot wait for longer.
     """
@@ -217,7 +217,7 @@ def seconds(value: Duration, what: str) -> float:
     else:
         raise TypeError(f"{what} must be seconds, a timedelta or text like '5m', not {type(value).__name__}")
     if not math.isfinite(number) or number < 0:
-        for_ever = "; leave it out to wait for ever" if what == "timeout" else ""
+        for_ever = "; leave it out to wait forever" if what == "timeout" else ""
         raise ValueError(f"{what} must be a finite duration of at least 0, not {value!r}{for_ever}")
     if number > DURATION_MAX:
         raise ValueError(f"{what} must be at most 100 years, not {value!r}")
@@ -241,11 +241,11 @@ def _seconds_of_text(text: str, what: str) -> float:
             parsed = None
         if isinstance(parsed, timedelta):
             return parsed.total_seconds()
-    raise ValueError(f"{what} {text!r} is no duration; write seconds, '5m', '1h30m' or ISO 8601 ('PT5M')")
+    raise ValueError(f"{what} {text!r} is not a duration; write seconds, '5m', '1h30m' or ISO 8601 ('PT5M')")
 
 
 def checked_key(key: str) -> str:
-    """Give the key back, or ValueError: empty, too long, or with control characters."""
+    """Return the key, or ValueError: empty, too long, or with control characters."""
     if not isinstance(key, str):
         raise TypeError(f"a key is text, not {type(key).__name__}")
     if not key:

@@ -42,7 +42,7 @@ class Moment:
         return f"{self.repository}/{self.phase}"
 
     def is_reached(self, event: Event) -> bool:
-        """Tell whether a run that says this is there."""
+        """Return whether a run that says this is there."""
         return event.what is What.PHASE and (event.repository, event.phase) == (self.repository, self.phase)
 
     def __str__(self) -> str:

@@ -59,7 +59,7 @@ class Board(Protocol):
         ...
 
     def event(self, event: Event) -> None:
-        """Show what a run did."""
+        """Return what a run did."""
         ...
 
 
@@ -209,7 +209,7 @@ class LiveBoard:
         self._notes = [*self._notes, Text(text, style=style)]
 
     def event(self, event: Event) -> None:
-        """Show what a run did."""
+        """Return what a run did."""
         self._rows.take(event)
 
     def _draw(self) -> Group:

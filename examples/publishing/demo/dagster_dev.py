@@ -148,7 +148,7 @@ class DagsterDev:
         return str(answer["run"]["runId"])
 
     def runs(self) -> dict[str, DagsterRun]:
-        """Give all runs by their ids."""
+        """Return all runs by their ids."""
         rows = self._asked(RUNS)["runsOrError"]["results"]
         return {
             row["runId"]: DagsterRun(row["runId"], row["jobName"], row["status"], row["parentRunId"] or "")
@@ -156,7 +156,7 @@ class DagsterDev:
         }
 
     def news(self, run: str) -> Iterator[Told]:
-        """Give what a run's event log says since the last time."""
+        """Return what a run's event log says since the last time."""
         while True:
             page = self._asked(EVENTS, run=run, after=self._read.get(run))["logsForRun"]
             self._read[run] = page["cursor"]
@@ -167,7 +167,7 @@ class DagsterDev:
                 return
 
     def metadata(self, asset: str) -> list[tuple[str, dict[str, str]]]:
-        """Give the run and the metadata of every materialization of an asset, the newest first."""
+        """Return the run and the metadata of every materialization of an asset, the newest first."""
         rows = self._asked(MATERIALIZED, key={"path": [asset]})["assetOrError"]["assetMaterializations"]
         return [
             (
@@ -230,7 +230,7 @@ class DagsterDev:
         return said["data"]
 
     def _ours(self) -> list[int]:
-        """Give the processes that have our home in their environment."""
+        """Return the processes that have our home in their environment."""
         mark = f"DAGSTER_HOME={self.home}".encode()
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
@@ -241,7 +241,7 @@ class DagsterDev:
 
 
 def dies_with_us() -> list[str]:
-    """Give the words before a command that end it with this process, also after SIGKILL; none where they are missing.
+    """Return the words before a command that end it with this process, also after SIGKILL; none where they are missing.
 
     The signal comes when the *thread* ends that started it, so only what the main thread starts has them.
     """
@@ -250,7 +250,7 @@ def dies_with_us() -> list[str]:
 
 
 def free_port() -> int:
-    """Give a loopback port that nobody listens on now."""
+    """Return a loopback port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

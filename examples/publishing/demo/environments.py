@@ -30,12 +30,12 @@ class Environment:
         return found
 
     def installed(self, distribution: str) -> str:
-        """Give the version of what is installed there; Absent if it is not."""
+        """Return the version of what is installed there; Absent if it is not."""
         return installed(self.python, distribution)
 
 
 def installed(python: Path, distribution: str) -> str:
-    """Give the version of a distribution in the environment of an interpreter; Absent if it is not there."""
+    """Return the version of a distribution in the environment of an interpreter; Absent if it is not there."""
     found = sorted(python.parents[1].glob(f"lib/python3*/site-packages/{distribution}-[0-9]*.dist-info"))
     if not found:
         raise Absent(f"{distribution} is not installed for {python}")

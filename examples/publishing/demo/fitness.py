@@ -1,4 +1,4 @@
-"""Decides whether a lock store fits publishers in several processes and environments; asked before anything starts.
+"""Whether a lock store fits publishers in several processes and environments; asked before anything starts.
 
 The store's own traits say whether it fences; a lock that is held here, and looked for from there, says the rest:
 whether the client library is installed there, and whether both mean the same store.
@@ -87,7 +87,7 @@ def _unseen(url: str, python: Path) -> str:
 
 
 def _shown(lock_url: str) -> str:
-    """Give the URL without what may be a secret, as far as it can be told."""
+    """Return the URL without what may be a secret, as far as it can be told."""
     try:
         return printable(lock_url)
     except (ValueError, lockstead.LocksteadError):

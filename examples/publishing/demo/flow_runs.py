@@ -41,7 +41,7 @@ class WorkerLog:
         self._tail = Tail(path)
 
     def news(self) -> Iterator[Said]:
-        """Give what was said since the last time."""
+        """Return what was said since the last time."""
         for line in self._tail.news():
             found = LINE.search(line)
             if found is None:
@@ -110,7 +110,7 @@ class Api:
         return FlowRun.of(row)
 
     def runs(self) -> dict[str, FlowRun]:
-        """Give all flow runs by name."""
+        """Return all flow runs by name."""
         rows = self._asked("POST", "/flow_runs/filter", {"sort": "START_TIME_ASC"})
         return {one.name: one for one in map(FlowRun.of, rows)}
 

@@ -181,7 +181,7 @@ class Lead:
             self._do(What.RESUMED, paused, process)
 
     def _is_overtaken(self, event: Event) -> bool:
-        """Tell whether another holds what the paused one held, and the repository has seen its higher token."""
+        """Return whether another holds what the paused one held, and the repository has seen its higher token."""
         at, held = self.accidents.paused_at.repository, self.course.of(What.HOLDS, self.accidents.paused_at.repository)
         is_fenced = event.what is What.PHASE and event.phase != "fence" and event.repository == at
         token = max((one.number or 0 for one in held if one.run == event.run), default=0)

@@ -97,7 +97,7 @@ class Both:
         self._second.note(text, style)
 
     def event(self, event: Event) -> None:
-        """Show what a run did."""
+        """Return what a run did."""
         self._first.event(event)
         self._second.event(event)
 

@@ -138,7 +138,7 @@ class Play:
         self.runs[name] = self.airflow.trigger(self.dags[name], name, conf)
 
     def are_over(self) -> bool:
-        """Tell whether the runs have ended."""
+        """Return whether the runs have ended."""
         return all(self.airflow.run_state(run) in ENDED for run in self.runs.values())
 
     def look(self) -> None:
@@ -152,7 +152,7 @@ class Play:
         return f"process {self.airflow.kill_body(self.runs[name], task)}, the body of {task}"
 
     def states(self) -> object:
-        """Give the tasks of the runs."""
+        """Return the tasks of the runs."""
         return {name: self.airflow.tasks(run) for name, run in self.runs.items()}
 
     def _take(self, said: Said) -> None:
@@ -210,7 +210,7 @@ class AirflowParty(Orchestrated[Play]):
             self._airflow.stop()
 
     def is_over(self) -> bool:
-        """Tell whether the run has ended; one that was paused and failed is going to be cleared."""
+        """Return whether the run has ended; one that was paused and failed is going to be cleared."""
         state = self._started.run_state(self._run)
         is_to_be_cleared = self._scene.part is Part.PAUSED and not self._failed
         return state == "success" or (state == "failed" and not is_to_be_cleared)

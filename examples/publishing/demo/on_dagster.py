@@ -127,7 +127,7 @@ class Play:
         self.names[self.dagster.launch(self.launched[name], config)] = name
 
     def are_over(self) -> bool:
-        """Tell whether all have ended, and those that others are to follow have been followed."""
+        """Return whether all have ended, and those that others are to follow have been followed."""
         runs = self.dagster.runs()
         repeated = {one.parent for one in runs.values()}
         return all(one.has_ended for one in runs.values()) and all(
@@ -151,7 +151,7 @@ class Play:
         return f"process {self.workers[name]}, the run worker of {name}"
 
     def states(self) -> object:
-        """Give the state of each run."""
+        """Return the state of each run."""
         return {self.names.get(one.id, one.id): one.status for one in self.runs.values()}
 
     def _take(self, run: DagsterRun, told: Told) -> None:
@@ -252,7 +252,7 @@ def _repaired(seen: Play) -> Finding:
 
 
 def _holders(course: Course, kind: str) -> int:
-    """Give how often a lock had to be held: what the killed one held and did not end, its repetition held again."""
+    """Return how often a lock had to be held: what the killed one held and did not end, its repetition held again."""
     return len(RUNS) + all(one.run != DOOMED for one in course.of(What.PUBLISHED, kind))
 
 

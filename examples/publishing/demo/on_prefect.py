@@ -178,7 +178,7 @@ class Play:
         self.stage.api.start(f"{self.flows[name].replace('_', '-')}/{DEPLOYMENT}", name, parameters)
 
     def are_over(self) -> bool:
-        """Tell whether all have ended, and one that crashed has been followed by another that has."""
+        """Return whether all have ended, and one that crashed has been followed by another that has."""
         self.runs = self.stage.api.runs()
         other = self.another()
         ours = [self.runs[name] for name in self.flows if name in self.runs]
@@ -204,18 +204,18 @@ class Play:
         return f"process {pid}, the flow run {name}"
 
     def process(self, name: str) -> int:
-        """Give the process of a run; LookupError if Prefect does not know it."""
+        """Return the process of a run; LookupError if Prefect does not know it."""
         pid = self.runs[name].pid
         if pid is None:
             raise LookupError(f"Prefect does not know the process of the run {name}")
         return pid
 
     def states(self) -> object:
-        """Give the runs."""
+        """Return the runs."""
         return list(self.runs.values())
 
     def another(self) -> FlowRun | None:
-        """Give the run that the automation started for the killed one."""
+        """Return the run that the automation started for the killed one."""
         others = (one for name, one in self.runs.items() if one.deployment and name not in self.flows)
         return next(others, None)
 
@@ -331,7 +331,7 @@ def _pool(server: PrefectServer) -> None:
 
 
 def _is_up(one: PrefectServer | Worker) -> bool:
-    """Tell whether it is ready; RuntimeError if it has ended instead."""
+    """Return whether it is ready; RuntimeError if it has ended instead."""
     if not one.is_running:
         raise RuntimeError(f"Prefect did not come up\n{one.log()}")
     return one.is_ready()

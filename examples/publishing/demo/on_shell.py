@@ -107,7 +107,7 @@ class ShellParty:
             )
 
     def is_over(self) -> bool:
-        """Tell whether the script has ended."""
+        """Return whether the script has ended."""
         return self._process is not None and self._process.poll() is not None
 
     def kill(self, repository: str) -> str:
@@ -126,7 +126,7 @@ class ShellParty:
         return ""
 
     def state(self) -> object:
-        """Give its exit status, None while it runs, and the end of what it said."""
+        """Return its exit status, None while it runs, and the end of what it said."""
         log = self._scene.home / "log"
         said = log.read_text(errors="replace")[-1000:] if log.exists() else ""
         return (None if self._process is None else self._process.poll(), said)

@@ -70,12 +70,12 @@ class Course:
         return held[-1].run if held and self._has_last((held[-1].run, repository), at_work) else ""
 
     def of(self, what: What, repository: str) -> list[Event]:
-        """Give the events of a kind on one repository, in their order."""
+        """Return the events of a kind on one repository, in their order."""
         found = [one for one in self.events if (one.what, one.repository) == (what, repository)]
         return sorted(found, key=lambda one: one.at)
 
     def is_writing(self, run: str) -> bool:
-        """Tell whether a run has a version half written, on the repository where it lingers."""
+        """Return whether a run has a version half written, on the repository where it lingers."""
         return any((one.run, one.repository, one.phase) == (run, "apt", "metadata") for one in self.events)
 
     def _last(self, run: str, repository: str) -> Event | None:
@@ -100,7 +100,7 @@ class Play(Protocol):
         ...
 
     def are_over(self) -> bool:
-        """Tell whether those that were started have ended, and whatever follows from them."""
+        """Return whether those that were started have ended, and whatever follows from them."""
         ...
 
     def look(self) -> None:
@@ -160,7 +160,7 @@ def enter(theatre: Theatre, ledger: Ledger, course: Course, job: Job, event: Eve
 
 @contextmanager
 def a_home(theatre: Theatre, name: str, findings: Sequence[Finding]) -> Iterator[Path]:
-    """Give a folder below build/ that goes with the block.
+    """Return a folder below build/ that goes with the block.
 
     It stays, for its logs, if the block fails or made a finding that is not good.
     """
@@ -181,12 +181,12 @@ def a_home(theatre: Theatre, name: str, findings: Sequence[Finding]) -> Iterator
 
 
 def repositories(theatre: Theatre) -> str:
-    """Give where the theatre's repositories are, as a URL."""
+    """Return where the theatre's repositories are, as a URL."""
     return f"gs://{theatre.place.bucket}/{theatre.place.prefix}".rstrip("/")
 
 
 def settings(theatre: Theatre, tmp: Path) -> dict[str, str]:
-    """Give the settings of the pipeline for processes of their own; what those leave behind goes to tmp."""
+    """Return the settings of the pipeline for processes of their own; what those leave behind goes to tmp."""
     tmp.mkdir()
     return {
         "TMPDIR": str(tmp),
@@ -198,13 +198,13 @@ def settings(theatre: Theatre, tmp: Path) -> dict[str, str]:
 
 
 def paced(job: Job, lingering: Mapping[str, float]) -> dict[str, float]:
-    """Give how slowly a run goes: at its job's pace, and lingering for seconds before some phases (`yum/commit`)."""
+    """Return how slowly a run goes: at its job's pace, and lingering for seconds before some phases (`yum/commit`)."""
     pace = {f"{kind}/{phase}": job.pace.every for kind in FORMATS for phase in PHASES} if job.pace.every else {}
     return pace | {key: seconds + job.pace.every for key, seconds in lingering.items()}
 
 
 def doomed(name: str, linger: float) -> dict[str, float]:
-    """Give where a run lingers: the doomed one with a version half written."""
+    """Return where a run lingers: the doomed one with a version half written."""
     return {"apt/metadata": linger} if name == DOOMED else {}
 
 
@@ -237,7 +237,7 @@ def apart(course: Course, kind: str, holders: int) -> Finding:
 
 
 def _ends(event: Event, kind: str) -> bool:
-    """Tell whether a run cannot be at work on a repository after an event."""
+    """Return whether a run cannot be at work on a repository after an event."""
     # one process may work on both
     return event.what is What.KILLED or (event.repository == kind and event.what in {What.PUBLISHED, What.PAUSED})
 

@@ -91,7 +91,7 @@ class Party(Protocol):
         ...
 
     def is_over(self) -> bool:
-        """Tell whether its run has ended, and whatever follows from that."""
+        """Return whether its run has ended, and whatever follows from that."""
         ...
 
     def kill(self, repository: str) -> str:
@@ -152,7 +152,7 @@ class Orchestrated(Generic[P]):
         self._play.look()
 
     def is_over(self) -> bool:
-        """Tell whether the run has ended, and whatever follows from that."""
+        """Return whether the run has ended, and whatever follows from that."""
         return self._play.are_over()
 
     def kill(self, repository: str) -> str:
@@ -188,12 +188,12 @@ def note_wait(awaited: dict[str, str], name: str, said: str) -> None:
 
 
 def tokens(course: Course, name: str, repository: str) -> list[int | None]:
-    """Give the tokens with which somebody held a lock, one after the other."""
+    """Return the tokens with which somebody held a lock, one after the other."""
     return [one.number for one in course.of(What.HOLDS, repository) if one.run == name]
 
 
 def until(condition: Callable[[], object], otherwise: str, seconds: float) -> Iterator[None]:
-    """Give the word back until a condition holds; TimeoutError, saying otherwise, after so many seconds."""
+    """Return the word until a condition holds; TimeoutError, saying otherwise, after so many seconds."""
     ends_at = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > ends_at:

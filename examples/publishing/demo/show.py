@@ -56,7 +56,7 @@ class Written:
     diagram: Path | None = None
 
     def check(self) -> None:
-        """Raise Unfit if one of them has no folder to be in, or is no drawing."""
+        """Raise Unfit if one of them has no folder to be in, or is not a drawing."""
         for path in filter(None, (self.record, self.diagram)):
             if not path.parent.is_dir():
                 raise Unfit(f"{path}: there is no folder {path.parent}")
@@ -149,7 +149,7 @@ def show_on_dagster(place: Place | None, *, ttl: float, pace: float, console: Co
 
 @contextmanager
 def _recording(path: Path | None) -> Iterator[Console | None]:
-    """Give what writes plain lines of 100 columns to a file, and leaves them whole; None without a path."""
+    """Return what writes plain lines of 100 columns to a file, and leaves them whole; None without a path."""
     if path is None:
         yield None
         return

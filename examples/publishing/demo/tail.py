@@ -13,7 +13,7 @@ class Tail:
         self._read = 0
 
     def news(self) -> list[str]:
-        """Give the lines that were written since the last time."""
+        """Return the lines that were written since the last time."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._read)

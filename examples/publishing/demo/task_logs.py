@@ -38,7 +38,7 @@ class TaskLogs:
         self._tails: dict[Path, Tail] = {}
 
     def news(self) -> list[Said]:
-        """Give what was said since the last time, events in the order in which they happened."""
+        """Return what was said since the last time, events in the order in which they happened."""
         said = [
             one for path in self._folder.glob("dag_id=*/run_id=*/task_id=*/attempt=*.log*") for one in self._of(path)
         ]
@@ -60,6 +60,6 @@ class TaskLogs:
 
 
 def _text(line: Any) -> str:
-    """Give what a line of a log says: for the failure of a task the message of what it failed with."""
+    """Return what a line of a log says: for the failure of a task the message of what it failed with."""
     failures = line.get("error_detail") or ()
     return str(failures[0]["exc_value"] if failures else line["event"])

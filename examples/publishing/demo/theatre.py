@@ -92,7 +92,7 @@ class Theatre:
 
 
 def entries_of(job: Job, kind: str) -> list[Entry]:
-    """Give what a job publishes to a repository, as the oracle's ledger has it."""
+    """Return what a job publishes to a repository, as the oracle's ledger has it."""
     found = [FORMATS[kind].inspect(path) for path in job.files if path.suffix == FORMATS[kind].suffix]
     return [Entry(package.name, package.version, package.arch, package.sha256) for package in found]
 

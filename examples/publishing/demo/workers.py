@@ -90,7 +90,7 @@ class Worker:
         return "".join(self._complaints)
 
     def go(self) -> None:
-        """Give the word to start."""
+        """Return the word to start."""
         self._say("go")
 
     def kill(self) -> None:
@@ -155,7 +155,7 @@ class Crew:
         return worker
 
     def events(self, timeout: float) -> Iterator[tuple[Worker, Event]]:
-        """Give events until all workers have ended; TimeoutError if there is none for timeout seconds."""
+        """Return events until all workers have ended; TimeoutError if there is none for timeout seconds."""
         while self._running:
             try:
                 worker, event = self._events.get(timeout=timeout)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def wrappers(task):
-    """Give the names of a task's classes until the first that is not ours to make."""
+    """Return the names of a task's classes until the first that is not ours to make."""
     from airflow_lockstead.compat import MappedOperator
     from airflow_lockstead.wrap import sections_of
 
@@ -36,7 +36,7 @@ def wrappers(task):
 
 
 def told(dag, serialized):
-    """Give what a DAG is, as what it is stored, and what Airflow's pages read back from that."""
+    """Return what a DAG is, as what it is stored, and what Airflow's pages read from that."""
     data = serialized.to_dict(dag)
     read_back = serialized.from_dict(serialized.to_dict(dag))
     if "dag" in data:

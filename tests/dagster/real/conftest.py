@@ -1,4 +1,4 @@
-"""Decides what the tests on a live Dagster share: one instance for each process of pytest, and a folder for notes."""
+"""What the tests on a live Dagster share: one instance for each process of pytest, and a folder for notes."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Live:
         return self.dagster.launch(f"{op}_leased_{where}_job", tags={NAME: name})
 
     def lock(self, key: str, **settings: Any) -> Lock:
-        """Give a lock of the store."""
+        """Return a lock of the store."""
         return Lock(f"{self.store}#{key}", **settings)
 
     def noted(self, name: str, what: str = "", run: str = "") -> list[dict[str, Any]]:
-        """Give what bodies noted under a name: all of it, or of one kind or one run."""
+        """Return what bodies noted under a name: all of it, or of one kind or one run."""
         path = self.notes / name
         text = path.read_text("utf-8") if path.exists() else ""
         lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
@@ -62,11 +62,11 @@ class Live:
         return entered[times - 1]
 
     def processes(self, name: str) -> list[int]:
-        """Give the living processes that bodies started under a name."""
+        """Return the living processes that bodies started under a name."""
         return carriers(f"{BODY}={name}")
 
     def spans(self, run: str, *kinds: str) -> list[int]:
-        """Give how often a run told each of these."""
+        """Return how often a run told each of these."""
         told = [event.kind for event in self.dagster.events(run)]
         return [told.count(kind) for kind in kinds]
 
@@ -79,7 +79,7 @@ class Guarded(RedisServer):
     """A Redis that wants a password."""
 
     def is_ready(self) -> bool:
-        """Tell whether it refuses who names none."""
+        """Return whether it refuses who names none."""
         return self.says("PING").startswith(b"-NOAUTH")
 
 
@@ -105,7 +105,7 @@ def see_all_freed(live: Live, runs: Mapping[str, str]) -> None:
 
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """Give a running Dagster with the definitions of `locked_jobs`."""
+    """Return a running Dagster with the definitions of `locked_jobs`."""
     directory = tmp_path_factory.mktemp("dagster")
     notes = directory / "notes"
     notes.mkdir()
@@ -125,5 +125,5 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 @pytest.fixture
 def name() -> str:
-    """Give a name that no other test has: of a lock, and of a file of notes."""
+    """Return a name that no other test has: of a lock, and of a file of notes."""
     return f"lock-{os.getpid()}-{uuid.uuid4().hex[:8]}"

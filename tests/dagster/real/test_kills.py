@@ -14,12 +14,12 @@ from tests.servers.marked import is_alive
 
 
 def ends_of(live: Live, name: str, run: str = "") -> float:
-    """Give the instant at which something under this name, or of a run, worked last."""
+    """Return the instant at which something under this name, or of a run, worked last."""
     return float(max(one["at"] for one in live.noted(name, "ticks", run)))
 
 
 def told(live: Live, run: str, word: str) -> list[Any]:
-    """Give the engine events of a run that begin with a word."""
+    """Return the engine events of a run that begin with a word."""
     return [event for event in live.dagster.events(run, "ENGINE_EVENT") if event.message.startswith(word)]
 
 

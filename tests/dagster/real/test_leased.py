@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lockstead import Ending
+from lockstead import LeaseOutcome
 from tests.dagster.real.conftest import Live, soon
 from tests.servers.marked import is_alive
 
@@ -16,7 +16,7 @@ WHERE = pytest.mark.parametrize("where", ["here", "apart"])
 
 
 def last_tick(live: Live, name: str) -> float:
-    """Give the instant at which anything under a name worked last."""
+    """Return the instant at which anything under a name worked last."""
     return float(max(one["at"] for one in live.noted(name, "ticks")))
 
 
@@ -47,7 +47,7 @@ def test_a_run_that_is_terminated_frees_its_lock_once_its_steps_are_gone(live: L
     assert live.processes(name) == []
     assert where == "here" or not is_alive(step)
     with lock.hold(timeout=0) as lease:
-        assert lease.predecessor.ending is Ending.CLEAN
+        assert lease.previous_lease.ending is LeaseOutcome.CLEAN
     assert live.dagster.finished(run) == "CANCELED", live.dagster.story(run)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstead import Holding
+from lockstead import LockInfo
 from tests.dagster.real.conftest import Live, see_all_freed, soon
 
 BODIES = ["sync_body", "shell_body", "async_body", "pipes_body", "swallowing_body"]
@@ -19,7 +19,7 @@ def test_bodies_whose_lease_is_revoked_fail_once_and_their_processes_are_gone_be
     # side by side: most of the time each of them waits for the next renewal
     named = {f"{name}-{op}": op for op in ops}
     runs = {own: live.launch(f"{op}_retries", own, in_process=in_process) for own, op in named.items()}
-    was: dict[str, Holding] = {}
+    was: dict[str, LockInfo] = {}
     for own, run in runs.items():
         live.enters(own, run)
         if named[own] in ("shell_body", "pipes_body"):

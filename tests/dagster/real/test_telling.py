@@ -42,7 +42,7 @@ def test_who_does_not_wait_tells_so_by_one_event(live: Live, name: str):
 
 
 def checked(live: Live, run: str) -> tuple[bool, str]:
-    """Give what the asset check of a run found."""
+    """Return what the asset check of a run found."""
     (check,) = live.dagster.events(run, "ASSET_CHECK_EVALUATION")
     assert check.said["checkName"] == "materialized_under_newest_token"
     return check.said["success"], check.said["description"]

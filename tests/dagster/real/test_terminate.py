@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lockstead import Ending, Lock
+from lockstead import LeaseOutcome, Lock
 from tests.dagster.real.conftest import Live, see_all_freed, soon
 from tests.servers.marked import is_alive
 
@@ -17,7 +17,7 @@ def assert_given_back(lock: Lock) -> None:
     """See that a lock is free because its holder gave it back, and not by the end of its lease."""
     lease = lock.try_acquire()
     assert lease is not None
-    assert lease.predecessor.ending is Ending.CLEAN
+    assert lease.previous_lease.ending is LeaseOutcome.CLEAN
     lease.release()
 
 

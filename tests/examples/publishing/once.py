@@ -1,4 +1,4 @@
-"""Decides what a pipeline that runs once, in one process, has to do: publish under its token, and leave no lock behind.
+"""What a pipeline that runs once, in one process, has to do: publish under its token, and leave no lock behind.
 
 Must not know any orchestrator.
 """

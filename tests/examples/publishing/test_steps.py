@@ -23,7 +23,7 @@ BOTH = pytest.mark.parametrize("kind", ["apt", "yum"])
 
 
 def handed_on(line: Any) -> Any:
-    """Give what an orchestrator's database gives back."""
+    """Return what an orchestrator's database gives."""
     return json.loads(json.dumps(line))
 
 

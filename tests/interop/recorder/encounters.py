@@ -86,7 +86,7 @@ def we_wait_for_gdlock(meeting: Meeting) -> None:
     for ahead in (80.0, 95.0):
         meeting.server.faults.date_offset = ahead
         lease = lock.try_acquire()
-        meeting.seen[f"Date {ahead:g} s on"] = None if lease is None else lease.predecessor.ending.value
+        meeting.seen[f"Date {ahead:g} s on"] = None if lease is None else lease.previous_lease.ending.value
         if lease is not None:
             lease.release()
     meeting.server.faults.date_offset = 0.0
@@ -111,7 +111,7 @@ def we_break_gdlock(meeting: Meeting) -> None:
         shown = meeting.ours().inspect()
         assert shown is not None
         meeting.seen["shown"] = {"revoked_by": shown.revoked_by, "owner": shown.owner}
-        meeting.seen["believed for"] = broken.believed_for
+        meeting.seen["believed for"] = broken.max_overlap
         meeting.seen["their release"] = theirs.say("release")
         meeting.seen["left"] = meeting.look()["metadata"]["identity"]
 
@@ -138,7 +138,7 @@ def gcslock_waits_for_ours(meeting: Meeting) -> None:
 
 
 def we_wait_for_gcslock(meeting: Meeting) -> None:
-    """We want what gcslock holds: never, or after assume_ttl; and its release removes whatever stands there."""
+    """We want what gcslock holds: never, or after foreign_ttl; and its release removes whatever stands there."""
     with meeting.programs.gcslock("apt") as theirs:
         theirs.hear()
         shown = meeting.ours(prefix="").inspect()
@@ -147,8 +147,8 @@ def we_wait_for_gcslock(meeting: Meeting) -> None:
         meeting.server.faults.date_offset = 3600 * 24 * 365.0
         meeting.seen["a year later"] = meeting.ours(prefix="").try_acquire()
         meeting.server.faults.date_offset = 0.0
-        lease = meeting.ours(prefix="", assume_ttl=3, ttl=20, renew_every=2.0, request_timeout=1).acquire(timeout=30)
-        meeting.seen["with assume_ttl"] = lease.predecessor.ending.value
+        lease = meeting.ours(prefix="", foreign_ttl=3, ttl=20, renew_every=2.0, request_timeout=1).acquire(timeout=30)
+        meeting.seen["with foreign_ttl"] = lease.previous_lease.ending.value
         meeting.seen["their release"] = theirs.say("release")
         meeting.seen["our lease"] = reason(lease)
 
@@ -177,7 +177,7 @@ def py_gcslock_overtakes_us(meeting: Meeting) -> None:
 
 
 def we_wait_for_py_gcslock(meeting: Meeting) -> None:
-    """We want what the Python gcslock held and cannot give back once its time is past: never, without assume_ttl."""
+    """We want what the Python gcslock held and cannot give back once its time is past: never, without foreign_ttl."""
     with meeting.programs.py_gcslock("apt", ttl=1, owner="theirs") as theirs:
         theirs.hear()
         shown = meeting.ours(prefix="").inspect()

@@ -40,7 +40,7 @@ class Foreign:
         )
 
     def hear(self) -> dict[str, Any]:
-        """Give the next thing it says."""
+        """Return the next thing it says."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         assert line, "the program ended without a word"

@@ -33,7 +33,7 @@ class Recorder:
         self.server, self.tap, self.programs, self.into = server, tap, programs, into
 
     def look(self, path: str = PATH) -> dict[str, Any]:
-        """Give the object resource that stands there."""
+        """Return the object resource that stands there."""
         found = httpx.get(f"{self.server.url}/storage/v1/b/{BUCKET}/o/{path.replace('/', '%2F')}")
         resource: dict[str, Any] = found.json()
         return {key: value for key, value in resource.items() if key not in ("selfLink", "mediaLink")}

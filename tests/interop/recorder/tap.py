@@ -55,7 +55,7 @@ class Tap:
         self._server.server_close()
 
     def taken(self) -> list[dict[str, Any]]:
-        """Give what was noted since the last call."""
+        """Return what was noted since the last call."""
         with self._lock:
             taken, self._exchanges = self._exchanges, []
             return taken

@@ -1,4 +1,4 @@
-"""Decides what the tests on a real Prefect share: one server for each process of pytest.
+"""What the tests on a real Prefect share: one server for each process of pytest.
 
 Prefect reads its settings when it is imported, so they are told here, before any test module is.
 """
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[PrefectServer]:
-    """Give a running server; the flows of this process run against it."""
+    """Return a running server; the flows of this process run against it."""
     try:
         yield SERVER.start()
     finally:

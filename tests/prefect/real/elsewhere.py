@@ -1,4 +1,4 @@
-"""Decides what the tasks do that are sent to other processes: they write to a file who they are, and when.
+"""What the tasks do that are sent to other processes: they write to a file who they are, and when.
 
 The flows stand here too: a flow is sent along with its tasks, with all that it was closed over.
 """
@@ -48,7 +48,7 @@ async def work_awaiting(ticket: str, part: int, diary: str, seconds: float) -> N
 
 @task
 def where() -> int:
-    """Give the process: a task that brings no ticket."""
+    """Return the process: a task that brings no ticket."""
     return os.getpid()
 
 

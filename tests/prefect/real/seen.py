@@ -1,4 +1,4 @@
-"""Decides how a test looks at a Prefect server, deploys to it, and holds a lock as somebody else."""
+"""How a test looks at a Prefect server, deploys to it, and holds a lock as somebody else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def until(look: Callable[[], T], otherwise: str, seconds: float = 240.0) -> T:
-    """Give what is seen as soon as it is something; AssertionError with what was seen last."""
+    """Return what is seen as soon as it is something; AssertionError with what was seen last."""
     ends_at = time.monotonic() + seconds
     while not (seen := look()):
         assert time.monotonic() < ends_at, f"{otherwise}; seen last: {seen!r}"
@@ -39,26 +39,26 @@ def asked(server: PrefectServer, method: str, path: str, **words: Any) -> Any:
 
 
 def run_of(server: PrefectServer, run_id: object, what: str = "flow") -> dict[str, Any]:
-    """Give a flow run, or a task run."""
+    """Return a flow run, or a task run."""
     found: dict[str, Any] = asked(server, "GET", f"/{what}_runs/{run_id}")
     return found
 
 
 def runs(server: PrefectServer, flow_name: str) -> list[dict[str, Any]]:
-    """Give the runs of a flow, the oldest first."""
+    """Return the runs of a flow, the oldest first."""
     words = {"flows": {"name": {"any_": [flow_name]}}, "sort": "START_TIME_ASC"}
     found: list[dict[str, Any]] = asked(server, "POST", "/flow_runs/filter", json=words)
     return found
 
 
 def states(server: PrefectServer, run_id: object, what: str = "flow") -> list[str]:
-    """Give the names of the states that a run went through, the first first."""
+    """Return the names of the states that a run went through, the first first."""
     found = asked(server, "GET", f"/{what}_run_states/", params={f"{what}_run_id": str(run_id)})
     return [one["name"] for one in sorted(found, key=lambda one: str(one["timestamp"]))]
 
 
 def events(server: PrefectServer, run_id: object) -> list[dict[str, Any]]:
-    """Give our events that are linked to a run."""
+    """Return our events that are linked to a run."""
     related = {"id": [f"prefect.flow-run.{run_id}"]}
     words = {"filter": {"event": {"prefix": ["lockstead."]}, "related": related}, "limit": 50}
     found: list[dict[str, Any]] = asked(server, "POST", "/events/filter", json=words)["events"]

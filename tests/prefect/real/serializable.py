@@ -14,7 +14,7 @@ from prefect_lockstead.manager import LocksteadLockManager
 
 
 def store_of(url: str, folder: Path, manager: object | None = None) -> ResultStore:
-    """Give a result store whose records lie in a folder and are locked by ours, or by another manager."""
+    """Return a result store whose records lie in a folder and are locked by ours, or by another manager."""
     return ResultStore(
         result_storage=LocalFileSystem(basepath=str(folder)),
         lock_manager=manager or LocksteadLockManager(url, ttl="2s"),

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from prefect import Flow, Task, flow, get_client, task
 
-from lockstead import AsyncLease, FenceGuard, Lease, LeaseLost, Lock, RowFloor, current_lease
+from lockstead import AsyncLease, FenceGuard, Lease, LeaseLost, Lock, SqlFenceStore, current_lease
 from prefect_lockstead import locked
 from tests.servers.prefect import PrefectServer
 
@@ -202,7 +202,7 @@ def test_a_thread_in_one_long_c_call_ends_after_it_and_its_late_write_is_refused
     data = tmp_path / "totals.db"
     refused: list[str] = []
     with closing(sqlite3.connect(data)) as rows, rows:
-        RowFloor(rows).create_table()
+        SqlFenceStore(rows).create_table()
 
     gate, opened = threading.Lock(), list[bool]()
 
@@ -231,9 +231,9 @@ def test_a_thread_in_one_long_c_call_ends_after_it_and_its_late_write_is_refused
             opener.join()
             # a body that does not look, and writes
             with closing(sqlite3.connect(data)) as rows, rows:
-                FenceGuard(RowFloor(rows)).admit(thief._lease.result().sequencer())
+                FenceGuard(SqlFenceStore(rows)).admit(thief._lease.result().sequencer())
                 try:
-                    FenceGuard(RowFloor(rows)).admit(sequencer)
+                    FenceGuard(SqlFenceStore(rows)).admit(sequencer)
                 except LeaseLost as late:
                     refused.append(str(late))
 

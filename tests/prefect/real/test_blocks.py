@@ -76,7 +76,7 @@ class Tokens(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def account() -> Iterator[dict[str, str]]:
-    """Give an account of Google's that a server here gives tokens for."""
+    """Return an account of Google's that a server here gives tokens for."""
     with HTTPServer(("127.0.0.1", 0), Tokens) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -86,7 +86,7 @@ def account() -> Iterator[dict[str, str]]:
 
 
 def service_account(tokens: str) -> dict[str, str]:
-    """Give an account whose key was just made."""
+    """Return an account whose key was just made."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -105,7 +105,7 @@ def service_account(tokens: str) -> dict[str, str]:
 
 
 def one_line(call: Callable[[], Any], kind: type[Exception] = ValueError) -> str:
-    """Give the line that a call is refused with."""
+    """Return the line that a call is refused with."""
     with pytest.raises(kind) as refused:
         call()
     lines = str(refused.value).splitlines()
@@ -273,7 +273,7 @@ def open_files(folder: Path) -> list[str]:
     names: list[str] = []
     for found in Path("/proc/self/fd").iterdir():
         try:
-            names.append(os.readlink(found))  # noqa: PTH115 - some are no paths
+            names.append(os.readlink(found))  # noqa: PTH115 - some are not paths
         except OSError:
             continue
     return [name for name in names if name.startswith(str(folder))]
@@ -357,9 +357,9 @@ def test_it_takes_the_credentials_of_a_nested_block(account: dict[str, str]) -> 
         (LocksteadLock, {"url": "postgresql://host/db?password=hunter2#apt"}, "there is a password in the URL"),
         (LocksteadStore, {"url": "postgresql://host/db?password=hunter2"}, "there is a password in the URL"),
         (LocksteadLock, {"url": "sqlite:///x#apt", "ttl": "0.5s"}, "ttl is 0.5 s; it must be at least 1 s"),
-        (LocksteadLock, {"url": "sqlite:///x#apt", "ttl": "soon"}, "ttl 'soon' is no duration"),
+        (LocksteadLock, {"url": "sqlite:///x#apt", "ttl": "soon"}, "ttl 'soon' is not a duration"),
         (LocksteadLock, {"url": "sqlite:///x#apt?ttl=0.5s"}, "ttl is 0.5 s; it must be at least 1 s"),
-        (LocksteadLock, {"url": "sqlite:///x#apt", "timeout": "soon"}, "timeout 'soon' is no duration"),
+        (LocksteadLock, {"url": "sqlite:///x#apt", "timeout": "soon"}, "timeout 'soon' is not a duration"),
         (LocksteadLock, {"url": "sqlite:///x#apt", "purpose": "a\nb"}, "purpose must be printable text"),
         (LocksteadLock, {"url": "sqlite:///x#apt", "password": "hunter2"}, "sqlite: takes neither user nor password"),
         (LocksteadStore, {"url": "redis://host/0#apt"}, "the URL names a lock, and a store is wanted"),

@@ -67,7 +67,7 @@ def diary(tmp_path: Path) -> Diary:
 
 
 def work_of(diary: Diary, seconds: float = 20.0):
-    """Give a task that writes until it is stopped."""
+    """Return a task that writes until it is stopped."""
 
     @task(retries=2, retry_delay_seconds=60)
     def work(part: int) -> None:

@@ -25,7 +25,7 @@ PATIENCE = 150.0
 
 
 def runner_of(kind: str) -> Any:
-    """Give a runner with two processes."""
+    """Return a runner with two processes."""
     if kind == "dask":
         if find_spec("prefect_dask") is None:
             pytest.skip("prefect-dask is in the newest environment only")

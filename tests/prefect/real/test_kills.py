@@ -47,16 +47,16 @@ def run_id(server: PrefectServer, worker: Worker, url: str, tmp_path: Path) -> s
 
 
 def noted(tmp_path: Path) -> list[list[str]]:
-    """Give what the bodies wrote: word, time, process, token."""
+    """Return what the bodies wrote: word, time, process, token."""
     notes = tmp_path / "notes"
     return [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
 
 
-def inherits(url: str) -> tuple[float, int, lockstead.Ending]:
+def inherits(url: str) -> tuple[float, int, lockstead.LeaseOutcome]:
     """Wait for the lock; give when it was had, its token, and how the lease before ended."""
     with lockstead.Lock(url, owner="next").acquire(120) as lease:
         had_at = time.monotonic()
-        return had_at, lease.sequencer().token, lease.predecessor.ending
+        return had_at, lease.sequencer().token, lease.previous_lease.ending
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "redis"])
@@ -76,7 +76,7 @@ def test_who_waits_for_one_that_is_killed_comes_in_as_the_lease_ends_with_a_larg
         killed_at = time.monotonic()
         had_at, larger, ending = waiting.result()
     assert larger > int(token)
-    assert ending is lockstead.Ending.EXPIRED
+    assert ending is lockstead.LeaseOutcome.EXPIRED
     # one lease from the last renewal, and not a pause of the waiter more; the rest is for a busy machine
     assert had_at - killed_at < TTL * 1.01 + 2.0
     until(lambda: run_of(server, run_id)["state_name"] == "Crashed", "the run did not crash")

@@ -47,7 +47,7 @@ def ours(url: str) -> Iterator[LocksteadLockManager]:
 
 @pytest.fixture(params=["ours", "memory", "files"])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Give ours and Prefect's own, one after the other."""
+    """Return ours and Prefect's own, one after the other."""
     match request.param:
         case "ours":
             return request.getfixturevalue("ours")

@@ -31,7 +31,7 @@ def url(tmp_path: Path) -> str:
 
 
 def bodies() -> dict[str, Callable[..., Any]]:
-    """Give a body of each kind, which says under which lock it runs."""
+    """Return a body of each kind, which says under which lock it runs."""
 
     def plain(dist: str, parts: int = 2) -> list[str]:
         return [current_lease().key] * parts
@@ -189,7 +189,7 @@ def bare(dist: str, parts: int = 2) -> str:
 
 
 def deployable(loaded: Flow) -> str:
-    """Give the file that Prefect would deploy a flow from, or why it does not."""
+    """Return the file that Prefect would deploy a flow from, or why it does not."""
     try:
         entrypoint = loaded.to_deployment(name="nightly").entrypoint
     except ValueError as error:

@@ -29,7 +29,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[PrefectServer]:
-    """Give a server that this test may kill."""
+    """Return a server that this test may kill."""
     own = PrefectServer(tmp_path / "mortal")
     try:
         yield own.start()

@@ -36,7 +36,7 @@ def url(tmp_path: Path) -> str:
 
 
 def working(kind: str, url: str, seen: list[Any], name: str) -> Callable[[], Any]:
-    """Give what runs a flow that notes the id of the run that holds the lock."""
+    """Return what runs a flow that notes the id of the run that holds the lock."""
 
     def note() -> None:
         of_flow, of_task = FlowRunContext.get(), TaskRunContext.get()
@@ -133,14 +133,14 @@ class Silent:
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
 
     def asked(self) -> socket.socket:
-        """Give the connection that asks how a flow run is: others bring log lines and events."""
+        """Return the connection that asks how a flow run is: others bring log lines and events."""
         self._socket.settimeout(60.0)
         while True:
-            asker, _ = self._socket.accept()
-            self._askers.append(asker)
-            asker.settimeout(60.0)
-            if asker.recv(100, socket.MSG_PEEK).startswith(b"GET /api/flow_run_states/"):
-                return asker
+            waiter_id, _ = self._socket.accept()
+            self._askers.append(waiter_id)
+            waiter_id.settimeout(60.0)
+            if waiter_id.recv(100, socket.MSG_PEEK).startswith(b"GET /api/flow_run_states/"):
+                return waiter_id
 
     def close(self) -> None:
         """Refuse whoever asks, and leave those who wait."""
@@ -148,11 +148,11 @@ class Silent:
             one.close()
 
 
-def is_asking(asker: socket.socket) -> bool:
-    """Tell whether who asked still waits for the answer."""
-    asker.setblocking(False)
+def is_asking(waiter_id: socket.socket) -> bool:
+    """Return whether who asked still waits for the answer."""
+    waiter_id.setblocking(False)
     try:
-        while asker.recv(65536):
+        while waiter_id.recv(65536):
             pass
     except BlockingIOError:
         return True
@@ -185,9 +185,9 @@ def test_nobody_comes_later_into_the_line_for_showing_that_he_waits(
 
             def let_go() -> None:
                 try:
-                    asker = prefect.asked()
+                    waiter_id = prefect.asked()
                     until(lambda: list(looking.scan_iter("*waiters")), "nobody waits")
-                    in_line.append(is_asking(asker))
+                    in_line.append(is_asking(waiter_id))
                 finally:
                     prefect.close()
                     lease.release()
@@ -291,7 +291,7 @@ def test_a_run_that_waits_while_it_holds_another_lock_is_warned_and_gives_up(
 
 
 class EndsAtTheGrant(lockstead.Lock):
-    """A lock whose asker is interrupted just after the core gave the lease away, and before anybody has it."""
+    """A lock whose waiter_id is interrupted just after the core gave the lease away, and before anybody has it."""
 
     def acquire(self, timeout: Any = None, *, reclaim: bool = False) -> lockstead.Lease:
         super().acquire(timeout, reclaim=reclaim)
@@ -318,7 +318,7 @@ def test_a_lease_of_another_thread_is_not_taken_for_a_grant_that_nobody_took(url
 
 
 def program_of(flow_name: str, name: str) -> list[str]:
-    """Give the words of a program that runs a flow of `deployed` under another name."""
+    """Return the words of a program that runs a flow of `deployed` under another name."""
     call = f"{flow_name}.with_options(name={name!r})()"
     run = f"asyncio.run({call})" if "awaiting" in flow_name else call
     return ["-c", f"import asyncio; from tests.prefect.real.deployed import {flow_name}; {run}"]
@@ -345,7 +345,7 @@ def test_sigterm_while_waiting_leaves_no_grant(server: PrefectServer, url: str, 
 
 
 def noted(place: Path) -> str:
-    """Give what a body has noted so far."""
+    """Return what a body has noted so far."""
     notes = place / "notes"
     return notes.read_text() if notes.exists() else ""
 

@@ -1,4 +1,4 @@
-"""Decides how the shims that are preloaded into child processes are built, and what happens where they cannot be."""
+"""How the shims that are preloaded into child processes are built, and what happens where they cannot be."""
 
 from __future__ import annotations
 

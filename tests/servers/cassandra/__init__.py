@@ -1,4 +1,4 @@
-"""Decides how a Cassandra node is run for a test: one small child process on loopback, quick to start.
+"""How a Cassandra node is run for a test: one small child process on loopback, quick to start.
 
 Its jars come by Maven (`scripts/cassandra-jars`); the list of what Java has to open to it is Cassandra's own
 (`conf/jvm17-server.options` of its source).
@@ -95,7 +95,7 @@ LOGBACK: Final = """\
 
 @cache
 def jars() -> Path:
-    """Give the folder of the server's jars, fetched if need be; a skip or a failure where they cannot be had."""
+    """Return the folder of the server's jars, fetched if need be; a skip or a failure where they cannot be had."""
     if shutil.which("java") is None:
         absent("there is no java on this machine")
     done = subprocess.run([str(ROOT / "scripts/cassandra-jars")], capture_output=True, text=True, check=False)
@@ -164,7 +164,7 @@ class CassandraServer(Server):
         ]
 
     def is_ready(self) -> bool:
-        """Tell whether it answers the question that every driver begins with (OPTIONS of the native protocol)."""
+        """Return whether it answers the question that every driver begins with (OPTIONS of the native protocol)."""
         try:
             with socket.create_connection((self.host, self.port), timeout=5.0) as asking:
                 asking.sendall(bytes((4, 0, 0, 0, 5, 0, 0, 0, 0)))

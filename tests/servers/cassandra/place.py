@@ -1,4 +1,4 @@
-"""Decides how the tests that run on all stores meet Cassandra: one node, and a keyspace for each space."""
+"""How the tests that run on all stores meet Cassandra: one node, and a keyspace for each space."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class CassandraPlace:
         return (self.server.port,)
 
     def url(self, space: str, *, ports: Sequence[int] | None = None) -> str:
-        """Give the URL of an empty store."""
+        """Return the URL of an empty store."""
         return f"cassandra://127.0.0.1:{(ports or self.ports)[0]}/{space}"
 
     def open(self, space: str, *, ports: Sequence[int] | None = None) -> Store:
@@ -48,7 +48,7 @@ class CassandraPlace:
         return url.open_store(self.url(space, ports=ports))
 
     def is_write(self, sent: bytes) -> bool:
-        """Tell whether one of the frames runs a prepared statement with the consistency of a write."""
+        """Return whether one of the frames runs a prepared statement with the consistency of a write."""
         return any(is_conditional_write(opcode, body) for opcode, body in frames(sent))
 
     def left(self, space: str) -> list[str]:
@@ -87,7 +87,7 @@ class CassandraPlace:
 
 
 def frames(sent: bytes) -> Iterator[tuple[int, bytes]]:
-    """Give opcode and body of each frame of protocol 4 that bytes hold; the last body may be cut off."""
+    """Return opcode and body of each frame of protocol 4 that bytes hold; the last body may be cut off."""
     while len(sent) >= HEADER:
         length = int.from_bytes(sent[5:HEADER], "big")
         yield sent[4], sent[HEADER : HEADER + length]
@@ -95,7 +95,7 @@ def frames(sent: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def is_conditional_write(opcode: int, body: bytes) -> bool:
-    """Tell whether a frame runs a prepared statement otherwise than as a serial read or as the listing of everything.
+    """Return whether a frame runs a prepared statement otherwise than as a serial read or as the listing of everything.
 
     An EXECUTE is the statement's id ([short bytes]), then consistency ([short]) and flags ([byte]); ours carry values
     (0x01), but for the listing of everything.

@@ -16,7 +16,7 @@ from tests.simulation.mutants.table import FOUND, SEEDS, found, write_table
 
 
 def search(name: str) -> tuple[str, int, str]:
-    """Give how many of the seeds catch a mutant, and the first of them with what it says."""
+    """Return how many of the seeds catch a mutant, and the first of them with what it says."""
     first, caught = "", 0
     with broken(name):
         for seed in range(SEEDS):

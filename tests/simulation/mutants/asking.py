@@ -17,7 +17,7 @@ from lockstead.runtime.engine import Engine
 from lockstead.runtime.keeper import Keeper
 from lockstead.testing.simulation.process import Process
 from lockstead.testing.simulation.store import SHARED
-from lockstead.values import Ending, Predecessor
+from lockstead.values import LeaseOutcome, PreviousLease
 from tests.protocol import test_hazards, test_lifecycle, test_pace, test_record, test_rules
 from tests.runtime import test_breaking, test_leaving
 from tests.runtime.faulty import Faulty
@@ -39,7 +39,7 @@ def no_read_after_an_unknown_outcome() -> list[Patch]:
                 continue
             if not isinstance(reply.answer, Snapshot):
                 return None
-            return acquire._granted(want, reply, reply.answer, Predecessor(Ending.CLEAN), terms)
+            return acquire._granted(want, reply, reply.answer, PreviousLease(LeaseOutcome.CLEAN), terms)
 
     def adopt(want: Any, seen: Any, record: Any, terms: Any) -> Any:
         yield from ()
@@ -173,7 +173,7 @@ def adopts_what_is_ending() -> list[Patch]:
         reply = yield from ask(Extend(want.name, {}, seen.incarnation, lives=terms.settings.ttl))
         if not isinstance(reply.answer, Snapshot) or terms.decode(want.name, reply.answer).holder != want.holder:
             return None
-        return acquire._granted(want, reply, reply.answer, Predecessor(Ending.UNKNOWN), terms)
+        return acquire._granted(want, reply, reply.answer, PreviousLease(LeaseOutcome.UNKNOWN), terms)
 
     return [(acquire, "_adopt", adopt)]
 
@@ -248,7 +248,7 @@ def renewal_without_the_incarnation() -> list[Patch]:
 
 @mutant(
     "the renewal outlives the release",
-    "Redisson: a lock that was given back is kept alive for ever",
+    "Redisson: a lock that was given back is kept alive forever",
     test_lifecycle.test_only_a_held_lease_is_believed_or_owed_anything,
     state=State.LEFT,
 )
@@ -418,7 +418,7 @@ def nothing_is_swept() -> list[Patch]:
 def asks_in_a_volley() -> list[Patch]:
     def again(self: Any, name: Any, turn: int) -> Any:
         del turn
-        return Pause(name, self.settings.backoff_min, self.settings.backoff_min * 2, heeds=False)
+        return Pause(name, self.settings.backoff_min, self.settings.backoff_min * 2, wake_on_change=False)
 
     return [(terms.Terms, "again", again)]
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from lockstead.errors import LossReason
-from lockstead.protocol import acquire, book, expiry, lifecycle, renew, rota, terms
+from lockstead.protocol import acquire, expiry, lifecycle, observations, renew, schedule, terms
 from lockstead.protocol.commands import Absent, Create, Read, Reply, StoreClock, ask
 from lockstead.protocol.lifecycle import Event, State, Tenure
 from lockstead.protocol.record import number
-from lockstead.values import Ending, Predecessor
+from lockstead.values import LeaseOutcome, PreviousLease
 from tests.protocol import test_expiry, test_hazards, test_lifecycle, test_rota, test_rules, test_set_clock
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
@@ -75,7 +75,7 @@ def adopted_record_counts_from_the_create() -> list[Patch]:
         if isinstance(reply.answer, Absent) or reply.answer.incarnation != seen.incarnation:
             return None
         counted = Reply(reply.answer, sent.get(want.holder, reply.sent_at), reply.received_at)
-        return acquire._granted(want, counted, reply.answer, Predecessor(Ending.UNKNOWN), terms)
+        return acquire._granted(want, counted, reply.answer, PreviousLease(LeaseOutcome.UNKNOWN), terms)
 
     true = acquire._create
     return [(acquire, "_create", create), (acquire, "_adopt", adopt)]
@@ -222,12 +222,12 @@ def observation_from_the_send() -> list[Patch]:
     test_rules.test_rule_09_a_renewal_starts_the_observation_anew,
 )
 def observation_ignores_the_revision() -> list[Patch]:
-    true = book.Book.see
+    true = observations.ObservationCache.see
 
     def see(self: Any, name: Any, seen: Any, reply: Any) -> Any:
         return true(self, name, replace(seen, revision=""), reply)
 
-    return [(book.Book, "see", see)]
+    return [(observations.ObservationCache, "see", see)]
 
 
 @mutant(
@@ -239,7 +239,7 @@ def date_trusted_uncalibrated() -> list[Patch]:
     true = terms.is_over
 
     def is_over(name: Any, record: Any, reply: Any, seen: Any, salt: str, held: Any) -> Any:
-        trusting = replace(held, traits=replace(held.traits, clock=StoreClock.SHARED))
+        trusting = replace(held, traits=replace(held.traits, clock=StoreClock.ONE_CLOCK))
         return (yield from true(name, record, reply, seen, salt, trusting))
 
     return everywhere(true, is_over)
@@ -270,7 +270,7 @@ def foreign_lock_without_allowance() -> list[Patch]:
     seconds=3600.0,
 )
 def contenders_trust_a_clock_that_was_set() -> list[Patch]:
-    return [(book.Book, "read_clock", lambda *_: None)]
+    return [(observations.ObservationCache, "read_clock", lambda *_: None)]
 
 
 @mutant(
@@ -279,7 +279,7 @@ def contenders_trust_a_clock_that_was_set() -> list[Patch]:
     test_rota.test_leases_of_several_keys_are_planned_each_by_itself,
 )
 def keeper_renews_one_key_alone() -> list[Patch]:
-    true = rota.Rota.plan
+    true = schedule.RenewalSchedule.plan
 
     def plan(self: Any, tenure: Any) -> float:
         for _at, _number, other in list(self._heap):
@@ -287,7 +287,7 @@ def keeper_renews_one_key_alone() -> list[Patch]:
                 self.drop(other)
         return float(true(self, tenure))
 
-    return [(rota.Rota, "plan", plan)]
+    return [(schedule.RenewalSchedule, "plan", plan)]
 
 
 @mutant(

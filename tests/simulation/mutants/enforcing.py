@@ -30,7 +30,7 @@ def enforced_judged_by_observation() -> list[Patch]:
     true = terms.seems_over
 
     def seems_over(name: Any, record: Any, reply: Any, seen: Any, held: Any) -> Any:
-        if held.traits.clock is StoreClock.ENFORCED:
+        if held.traits.clock is StoreClock.SERVER_EXPIRES:
             held = replace(held, traits=replace(held.traits, clock=StoreClock.NONE))
         return true(name, record, reply, seen, held)
 
@@ -58,7 +58,7 @@ def members_count_from_changes_that_renew_nothing() -> list[Patch]:
     true = members._join
 
     def join(lease: Any, held: Any) -> Any:
-        if held.traits.clock is StoreClock.ENFORCED:
+        if held.traits.clock is StoreClock.SERVER_EXPIRES:
             held = replace(held, traits=replace(held.traits, clock=StoreClock.NONE))
         return (yield from true(lease, held))
 

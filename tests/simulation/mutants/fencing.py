@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lockstead import conversations
+from lockstead import operations
 from lockstead.protocol import fence
-from lockstead.protocol.book import Book
 from lockstead.protocol.commands import Absent, Extend, Read, Snapshot, TokenSource, ask
+from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.terms import draw, loss
 from lockstead.testing.simulation.store import SHARED
 from lockstead.values import Sequencer
@@ -104,7 +104,7 @@ def tokens_checked_without_a_note() -> list[Patch]:
     true = fence.verify
 
     def verify(sequencer: Any, terms: Any) -> Any:
-        return (yield from true(sequencer, replace(terms, book=Book())))
+        return (yield from true(sequencer, replace(terms, observations=ObservationCache())))
 
     return everywhere(true, verify)
 
@@ -115,7 +115,7 @@ def tokens_checked_without_a_note() -> list[Patch]:
     test_leaving.test_h06_h17_a_token_that_was_drawn_past_the_deadline_is_given_to_nobody,
 )
 def token_drawn_past_the_deadline() -> list[Patch]:
-    true = conversations.sequencer
+    true = operations.sequencer
 
     def sequencer(lease: Any) -> Any:
         lease.check()

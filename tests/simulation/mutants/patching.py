@@ -1,4 +1,4 @@
-"""Decides what a mutant is: a fault with the accident it stands for, the patches that put it in, who must catch it.
+"""What a mutant is: a fault with the accident it stands for, the patches that put it in, who must catch it.
 
 Knows no fault. Patches are made and taken back around a test; the code on the disk stays whole.
 """

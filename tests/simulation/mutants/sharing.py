@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreUnavailable
-from lockstead.protocol import acquire, book, expiry, members, release, renew, terms
+from lockstead.protocol import acquire, expiry, members, observations, release, renew, terms
 from lockstead.protocol.commands import Extend, Read, Remove, Snapshot, ask
 from lockstead.protocol.lifecycle import Tenure
 from lockstead.values import Name, Space
@@ -199,7 +199,7 @@ def members_trust_a_clock_that_was_set() -> list[Patch]:
     test_set_clock.test_h31_of_looks_that_overlap_nobody_says_which_came_first,
 )
 def looks_count_from_their_receipt() -> list[Patch]:
-    true = book.Book.see
+    true = observations.ObservationCache.see
 
     def see(self: Any, name: Any, seen: Any, reply: Any) -> Any:
         known = self.looks.get(name)
@@ -208,7 +208,7 @@ def looks_count_from_their_receipt() -> list[Patch]:
             look = self.looks[name] = look._replace(changed_after=known.received_at)
         return look
 
-    return [(book.Book, "see", see)]
+    return [(observations.ObservationCache, "see", see)]
 
 
 @mutant(
@@ -248,7 +248,7 @@ def member_without_registration_goes_on() -> list[Patch]:
     test_set_clock.test_h31_of_looks_that_overlap_nobody_says_which_came_first,
 )
 def looks_that_overlap_count() -> list[Patch]:
-    true = book.Book.see
+    true = observations.ObservationCache.see
 
     def see(self: Any, name: Any, seen: Any, reply: Any) -> Any:
         known = self.looks.get(name)
@@ -256,7 +256,7 @@ def looks_that_overlap_count() -> list[Patch]:
             self.looks[name] = known._replace(received_at=min(known.received_at, reply.sent_at))
         return true(self, name, seen, reply)
 
-    return [(book.Book, "see", see)]
+    return [(observations.ObservationCache, "see", see)]
 
 
 @mutant(

@@ -69,7 +69,7 @@ def revision_supplied_by_the_client() -> list[Patch]:
     counted: dict[tuple[int, str], int] = {}
 
     def renewing(lease: Any, fields: Any, terms: Any) -> Any:
-        key = (id(terms.book), lease.incarnation)
+        key = (id(terms.observations), lease.incarnation)
         mine = counted.get(key, 1) + 1
         outcome = yield from true_renew(lease, {**fields, "revision": str(mine)}, terms)
         counted[key] = mine

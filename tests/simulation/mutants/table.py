@@ -1,4 +1,4 @@
-"""Decides how the table of faults in the documentation reads, from the mutants themselves and from what was found."""
+"""How the table of faults in the documentation reads, from the mutants themselves and from what was found."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _END: Final = "<!-- end of the table -->\n"
 
 
 def found() -> dict[str, int]:
-    """Give how many of the seeds catch each mutant."""
+    """Return how many of the seeds catch each mutant."""
     return tomllib.loads(FOUND.read_text())
 
 
 def within(caught: int) -> int | None:
-    """Give within how many seeds a mutant must be found that so many of them catch; None where that is luck.
+    """Return within how many seeds a mutant must be found that so many of them catch; None where that is luck.
 
     Five times what it takes on the average: what a seed stands for changes with the engine and the simulator.
     """
@@ -44,7 +44,7 @@ def _said(caught: int) -> str:
 
 
 def table() -> str:
-    """Give the table."""
+    """Return the table."""
     known = found()
     rows = ["| fault | the accident | caught by | random search |", "|---|---|---|---|"]
     for mutant in MUTANTS.values():
@@ -64,7 +64,7 @@ def _stores() -> Iterator[str]:
 
 
 def shown() -> str:
-    """Give the table as it stands in the documentation."""
+    """Return the table as it stands in the documentation."""
     return PAGE.read_text().split(_BEGIN)[1].split(_END)[0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lockstead.protocol import acquire, predecessor, release
+from lockstead.protocol import acquire, previous_lease, release
 from lockstead.protocol.commands import Remove
 from lockstead.testing.simulation.store import SHARED
 from tests.protocol import test_predecessor
@@ -21,7 +21,7 @@ def sweep_forgets_the_one_before() -> list[Patch]:
     def unused(name: Any, incarnation: str, before: Any, terms: Any) -> Remove:
         return Remove(name, incarnation)
 
-    return everywhere(predecessor.unused, unused)
+    return everywhere(previous_lease.unused, unused)
 
 
 @mutant(

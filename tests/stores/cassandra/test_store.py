@@ -25,7 +25,7 @@ from lockstead.stores import url
 from lockstead.stores.cassandra import link as cassandra_link
 from lockstead.stores.cassandra.url import where_of
 from lockstead.stores.examination import Severity
-from lockstead.stores.port import Examines, Store
+from lockstead.stores.port import Store, SupportsDiagnostics
 from lockstead.values import Name, Space
 from tests.access.test_roles import recipe
 from tests.servers.cassandra import CassandraServer
@@ -241,7 +241,7 @@ def test_h24_a_row_that_nobody_can_read_is_shown_beside_the_others_and_removed_b
             assert not isinstance(store.perform(Remove(APT, f"1-{uuid4()}"), LIMIT), Removed)
             if kind == "it is not said whether it is held":
                 assert not isinstance(store.perform(Remove(APT, made.incarnation), LIMIT), Removed)
-            shown = {one.key: one.problem for one in client.list()}
+            shown = {one.key: one.decode_error for one in client.list()}
             assert set(shown) == {"apt", "yum"}
             assert shown["yum"] is None
             assert shown["apt"] is not None
@@ -344,7 +344,7 @@ def test_many_processes_that_find_no_table_make_one(cassandra_place: CassandraPl
 def test_the_doctor_tells_of_one_copy_and_of_rows_that_vanish(cassandra_place: CassandraPlace, space: str) -> None:
     with opened(cassandra_place.url(space)) as store, session(cassandra_place.server.port) as asking:
         store.perform(Read(APT), LIMIT)
-        assert isinstance(store, Examines)
+        assert isinstance(store, SupportsDiagnostics)
         asking.execute(f"ALTER TABLE {space}.lockstead_record WITH default_time_to_live = 60 AND gc_grace_seconds = 60")
         found = {finding.check: finding for finding in store.examine(Name, LIMIT)}
         assert found["keyspace.copies"].figures["copies"] == 1.0

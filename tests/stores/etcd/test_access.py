@@ -29,7 +29,7 @@ from lockstead.stores import url as urls
 from lockstead.stores.etcd.errors import LeaseGone, answered
 from lockstead.stores.etcd.wire import Request, Response
 from lockstead.stores.examination import Severity
-from lockstead.stores.port import Awaits, Examines, Queues, Store
+from lockstead.stores.port import AsyncStore, Store, SupportsDiagnostics, SupportsFifoQueue
 from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import Name, Space
 from tests.servers.base import free_port
@@ -50,7 +50,7 @@ def refusal(store: Store) -> str:
     try:
         with pytest.raises(StoreRefused) as failure:
             store.perform(Create(APT, {"v": "1"}, 60.0, "", 60.0), LIMIT)
-        awaits = is_a(Awaits, store)  # type: ignore[type-abstract]
+        awaits = is_a(AsyncStore, store)  # type: ignore[type-abstract]
         with pytest.raises(StoreRefused):
             asyncio.run(awaits.aperform(Read(APT), LIMIT))
     finally:
@@ -123,10 +123,10 @@ def url(server: Etcd, ours: Papers | None = None, *, cert: bool = True) -> str:
 def test_tls_with_a_client_certificate_blocking_awaiting_and_waiting(secure: Etcd, ours: Papers) -> None:
     store = urls.open_store(url(secure, ours))
     cycle(store)
-    awaits = is_a(Awaits, store)  # type: ignore[type-abstract]
+    awaits = is_a(AsyncStore, store)  # type: ignore[type-abstract]
     asyncio.run(awaits.aperform(Read(APT), LIMIT))
     held = shows(store.perform(Create(APT, {"v": "1"}, 60.0, "me", 60.0), LIMIT))
-    queues = is_a(Queues, store)  # type: ignore[type-abstract]
+    queues = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
     turns: list[bool] = []
     looked = threading.Semaphore(0)
 
@@ -271,7 +271,7 @@ def test_a_sign_in_that_etcd_has_forgotten_is_renewed(guarded: Etcd) -> None:
         with contextlib.suppress(StoreError):
             store.perform(Read(APT), LIMIT)  # the connection died
         cycle(store)
-        awaits = is_a(Awaits, store)  # type: ignore[type-abstract]
+        awaits = is_a(AsyncStore, store)  # type: ignore[type-abstract]
         asyncio.run(awaits.aperform(Read(APT), LIMIT))
     store.close()
 
@@ -425,7 +425,7 @@ def test_without_space_leases_are_renewed_nothing_is_granted_and_it_works_again(
         with pytest.raises(StoreUnavailable, match="out of space"):
             store.perform(Create(Name("yum"), {"v": "1"}, 60.0, "", 60.0), LIMIT)
         shows(store.perform(Extend(APT, {}, made.incarnation, lives=60.0), LIMIT))
-        found = list(is_a(Examines, store).examine(lambda part: Name(part, Space.AUDIT), LIMIT))  # type: ignore[type-abstract]
+        found = list(is_a(SupportsDiagnostics, store).examine(lambda part: Name(part, Space.AUDIT), LIMIT))  # type: ignore[type-abstract]
         assert [one.severity for one in found if one.check == "alarms"] == [Severity.FAILURE]
         assert [one.severity for one in found if one.check == "space"] == [Severity.WARNING]
         is_a(Removed, store.perform(Remove(APT, made.incarnation), LIMIT))
@@ -454,7 +454,7 @@ def _fill(server: Etcd) -> None:
 
 def test_the_doctor_looks_at_every_member(etcd: EtcdPlace, space: str) -> None:
     store = urls.open_store(f"etcd://{etcd.server.address},127.0.0.1:{free_port()}/{space}")
-    found = list(is_a(Examines, store).examine(Name, LIMIT))  # type: ignore[type-abstract]
+    found = list(is_a(SupportsDiagnostics, store).examine(Name, LIMIT))  # type: ignore[type-abstract]
     store.close()
     shown = [(one.check, one.severity) for one in found]
     assert ("version", Severity.OK) in shown

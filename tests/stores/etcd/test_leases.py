@@ -23,7 +23,7 @@ from lockstead.stores.etcd.extend import Extension
 from lockstead.stores.etcd.leases import PATIENCE, Hold, Lease, Leases
 from lockstead.stores.etcd.steps import Beat, lives
 from lockstead.stores.etcd.wire import Request, Response, Root, value_of
-from lockstead.stores.port import Batches, Store
+from lockstead.stores.port import Store, SupportsBatching
 from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import RENEWALS_PER_TTL, Name
 from tests.servers.etcd import EtcdPlace, ask, keys_below, leases
@@ -281,7 +281,7 @@ def test_rule_15_a_record_that_nobody_renews_ends_though_a_batch_renews_others(s
     made = {name: shows(store.perform(taking(name, 3.0), LIMIT)) for name in (YUM, PIP)}
 
     def renew() -> bool:
-        answers = is_a(Batches, store).perform_many([renewing(name, one) for name, one in made.items()], LIMIT)
+        answers = is_a(SupportsBatching, store).perform_many([renewing(name, one) for name, one in made.items()], LIMIT)
         assert all(isinstance(answer, Snapshot) for answer in answers), answers
         return is_gone(store, APT)
 
@@ -446,13 +446,13 @@ def test_a_thousand_leases_are_renewed_by_one_keep_alive_and_one_range(
         name = Name(f"key-{number}")
         made[name] = shows(far.perform(taking(name), LIMIT))
     counts = {path: proxy.count(_asks(path)) for path in (b"lease/keepalive", b"kv/range", b"")}
-    answers = is_a(Batches, far).perform_many([renewing(name, one) for name, one in made.items()], LIMIT)
+    answers = is_a(SupportsBatching, far).perform_many([renewing(name, one) for name, one in made.items()], LIMIT)
     assert [shows(answer).incarnation for answer in answers] == [one.incarnation for one in made.values()]
     assert {path: count.total for path, count in counts.items()} == {b"lease/keepalive": 1, b"kv/range": 1, b"": 2}
     proxy.calm()
     gone = far.perform(Remove(Name("key-7"), made[Name("key-7")].incarnation), LIMIT)
     is_a(Removed, gone)
-    answers = is_a(Batches, far).perform_many([renewing(name, one) for name, one in made.items()], LIMIT)
+    answers = is_a(SupportsBatching, far).perform_many([renewing(name, one) for name, one in made.items()], LIMIT)
     assert [number for number, answer in enumerate(answers) if isinstance(answer, Absent)] == [7]
 
 
@@ -463,7 +463,7 @@ def test_a_thousand_leases_move_together_when_one_beside_them_is_given_up(
     for number in range(1000):
         name = Name(f"key-{number}")
         made[name] = shows(far.perform(taking(name, 30.0), LIMIT))
-    many = is_a(Batches, far)  # type: ignore[type-abstract]
+    many = is_a(SupportsBatching, far)  # type: ignore[type-abstract]
     far.perform(taking(APT, 30.0), LIMIT)  # and nobody renews it
     before = lease_of(etcd, space, APT)
     count = proxy.count(lambda sent: sent.startswith(b"POST"))

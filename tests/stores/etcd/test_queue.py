@@ -12,7 +12,7 @@ import pytest
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Conflict, Create, Read, Remove, Removed, Snapshot
 from lockstead.stores.etcd.watch import Broken, Watch
-from lockstead.stores.port import Queues, Store
+from lockstead.stores.port import Store, SupportsFifoQueue
 from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import Name
 from tests.servers.etcd import EtcdPlace, ask, keys_below
@@ -22,8 +22,8 @@ APT = Name("apt")
 LIMIT = 20.0
 
 
-def taking(asker: str) -> Create:
-    return Create(APT, {"v": "1", "identity": asker}, 60.0, asker, 60.0)
+def taking(waiter_id: str) -> Create:
+    return Create(APT, {"v": "1", "identity": waiter_id}, 60.0, waiter_id, 60.0)
 
 
 def until(condition: Callable[[], object], otherwise: str, seconds: float = 60.0) -> None:
@@ -43,9 +43,9 @@ def places(etcd: EtcdPlace, space: str) -> list[str]:
 class Waiter:
     """Queues in a thread, one call after the other, as the engine does, until told that the turn has come."""
 
-    def __init__(self, store: Store, asker: str, pause: float = 5.0) -> None:
-        self._queues: Queues = is_a(Queues, store)  # type: ignore[type-abstract]
-        self._asker, self._pause = asker, pause
+    def __init__(self, store: Store, waiter_id: str, pause: float = 5.0) -> None:
+        self._queues: SupportsFifoQueue = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
+        self._asker, self._pause = waiter_id, pause
         self.stop = threading.Event()
         self.has_turn = threading.Event()
         self.rounds = 0
@@ -227,7 +227,7 @@ def test_h28_a_place_that_is_taken_late_does_not_stand_after_its_asker_has_left(
     other = Waiter(far, "other")
     until(lambda: places(etcd, space) == ["other"], "no place was taken")
     late = proxy.arm(Fault.REQUEST_LATE, lambda sent: b"POST /v3/kv/txn" in sent, seconds=3.0)
-    queues = is_a(Queues, far)  # type: ignore[type-abstract]
+    queues = is_a(SupportsFifoQueue, far)  # type: ignore[type-abstract]
     stop = threading.Event()
     thread = threading.Thread(target=lambda: _queues(queues, "late", stop))
     thread.start()
@@ -243,9 +243,9 @@ def test_h28_a_place_that_is_taken_late_does_not_stand_after_its_asker_has_left(
     shows(store.perform(taking("newcomer"), LIMIT))
 
 
-def _queues(queues: Queues, asker: str, stop: threading.Event) -> None:
+def _queues(queues: SupportsFifoQueue, waiter_id: str, stop: threading.Event) -> None:
     try:
-        queues.queue(APT, asker, LIMIT, stop.wait)
+        queues.queue(APT, waiter_id, LIMIT, stop.wait)
     except OutcomeUnknown:
         pass
 
@@ -283,9 +283,7 @@ def test_a_place_of_a_process_that_died_is_gone_with_its_lease(etcd: EtcdPlace, 
     answer = store.perform(taking("newcomer"), LIMIT)
     assert isinstance(answer, Conflict)
     assert answer.is_queued
-    until(
-        lambda: isinstance(store.perform(taking("newcomer"), LIMIT), Snapshot), "a dead process stands there for ever"
-    )
+    until(lambda: isinstance(store.perform(taking("newcomer"), LIMIT), Snapshot), "a dead process stands there forever")
     dead.close()
 
 

@@ -1,4 +1,4 @@
-"""What somebody else put beside records and places of etcd keeps nobody waiting for ever."""
+"""What somebody else put beside records and places of etcd keeps nobody waiting forever."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ RECORD = {"v": "1", "identity": "evil/1", "owner": "evil", "ttl": "1"}
 VALUES = {
     "a life beyond any lease": json.dumps({"fields": RECORD, "stands": 1e10, "lease": "alone"}),
     "a negative life": json.dumps({"fields": RECORD, "stands": -1, "lease": "alone"}),
-    "a life that is no number": '{"fields":{},"stands":' + "9" * 5000 + "}",
+    "a life that is not a number": '{"fields":{},"stands":' + "9" * 5000 + "}",
     "a deep one": '{"fields":' + "[" * 200_000,
     "a giant": json.dumps({"fields": {**RECORD, "x": "y" * 1_000_000}}),
 }

@@ -20,13 +20,13 @@ HEALTHY: dict[str, Any] = {
 
 
 def found(root: str = "locks/", **settings: object) -> dict[str, Finding]:
-    """Give what is not ok, by check."""
+    """Return what is not ok, by check."""
     findings = settings_of({**HEALTHY, **settings}, "b", root)
     return {finding.check: finding for finding in findings if finding.severity is not Severity.OK}
 
 
 def ruled(root: str = "locks/", action: str = "Delete", **condition: object) -> Severity | None:
-    """Give how much one lifecycle rule matters."""
+    """Return how much one lifecycle rule matters."""
     rule = {"action": {"type": action}, "condition": condition}
     finding = found(root, lifecycle={"rule": [rule]}).get("bucket.lifecycle")
     return None if finding is None else finding.severity

@@ -18,7 +18,7 @@ class Vouched:
 
 
 def findings(access: Access) -> dict[str, Finding]:
-    """Give what is found before the first request."""
+    """Return what is found before the first request."""
 
     def send(_request: object) -> None:
         raise EOFError

@@ -11,7 +11,7 @@ import pytest
 from lockstead.protocol.commands import Read
 from lockstead.stores import url
 from lockstead.stores.examination import Finding, Severity
-from lockstead.stores.port import Examines
+from lockstead.stores.port import SupportsDiagnostics
 from lockstead.values import Name, Space
 from tests.servers.postgres import BouncerServer, PostgresServer, StandbyServer
 
@@ -30,7 +30,7 @@ def server() -> Iterator[PostgresServer]:
 
 def examined(there: str) -> dict[str, Finding]:
     with closing(url.open_store(there)) as store:
-        assert isinstance(store, Examines)
+        assert isinstance(store, SupportsDiagnostics)
         found = store.examine(lambda part: Name("scratch", Space.AUDIT, part), LIMIT)
         return {finding.check: finding for finding in found}
 

@@ -18,7 +18,7 @@ import lockstead
 from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
 from lockstead.stores import url
-from lockstead.stores.port import Batches, Store
+from lockstead.stores.port import Store, SupportsBatching
 from lockstead.stores.postgres.statements import statements as statements_of
 from lockstead.stores.postgres.store import PostgresStore
 from lockstead.values import Name, Space
@@ -145,8 +145,8 @@ def test_rows_that_somebody_keeps_locked_hold_up_no_other_of_a_batch(
     assert isinstance(batches(store).perform_many(extends, LIMIT)[0], Snapshot)
 
 
-def batches(store: Store) -> Batches:
-    assert isinstance(store, Batches)
+def batches(store: Store) -> SupportsBatching:
+    assert isinstance(store, SupportsBatching)
     return store
 
 
@@ -626,7 +626,7 @@ def test_fields_of_another_program_are_neither_free_nor_anybodys(
     first = made(store)
     server.tell(f"UPDATE {schema}.record SET fields = '{{\"identity\": 7}}'")
     odd = seen(store)
-    assert dict(odd.fields) == {"v": "1", "damage": "its fields are no map of text"}
+    assert dict(odd.fields) == {"v": "1", "damage": "its fields are not map of text"}
     assert isinstance(store.perform(Create(APT, {}), LIMIT), Conflict)
     assert isinstance(store.perform(Remove(APT, first.incarnation), LIMIT), Removed)
 

@@ -14,7 +14,7 @@ import pytest
 
 from lockstead.protocol.commands import Create, Extend, Read, Remove, Snapshot
 from lockstead.stores import url
-from lockstead.stores.port import Store, Waits
+from lockstead.stores.port import Store, SupportsWatch
 from lockstead.stores.postgres import listen as postgres_listen
 from lockstead.stores.postgres.statements import bucket, lock_class
 from lockstead.values import Name
@@ -61,7 +61,7 @@ class Waiting:
     """A wait in a thread of its own, until told to stop. asks: asks for the lock when woken; is_looker: waits again."""
 
     def __init__(self, store: Store, name: Name = APT, *, asks: bool = False, is_looker: bool = False) -> None:
-        assert isinstance(store, Waits)
+        assert isinstance(store, SupportsWatch)
         self._store = store
         self._name = name
         self._asks = asks
@@ -72,7 +72,7 @@ class Waiting:
         self._thread.start()
 
     def _run(self) -> None:
-        assert isinstance(self._store, Waits)
+        assert isinstance(self._store, SupportsWatch)
         is_woken = self._store.wait(self._name, LIMIT, self._stop.wait)
         self._seen.append(is_woken)
         while is_woken and (self._is_looker or (self._asks and not self._has_it())):
@@ -95,7 +95,7 @@ class Waiting:
 
 
 def listening(server: PostgresServer, schema: str, number: int = 1) -> bool:
-    """Tell whether so many connections hold the lock that says that somebody waits for the key."""
+    """Return whether so many connections hold the lock that says that somebody waits for the key."""
     class_id = lock_class(schema) % (1 << 32)
     held = (
         "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted "
@@ -121,7 +121,7 @@ def test_a_release_is_notified_where_somebody_waits_and_nowhere_else(
         second = made(store)
         waiting = Waiting(store)
         server.until(lambda: listening(server, schema), "nobody says that it waits")
-        store.perform(Extend(APT, {}, second.incarnation), LIMIT)  # a renewal is no news
+        store.perform(Extend(APT, {}, second.incarnation), LIMIT)  # a renewal is not news
         assert list(other.notifies(timeout=0.2)) == []
         store.perform(Remove(APT, second.incarnation), LIMIT)
         (notice,) = other.notifies(timeout=LIMIT, stop_after=1)
@@ -239,7 +239,7 @@ def stores(server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch)
 def test_who_begins_to_wait_for_what_is_gone_already_asks_for_it_at_once(store: Store) -> None:
     held = made(store)
     store.perform(Remove(APT, held.incarnation), LIMIT)
-    assert isinstance(store, Waits)
+    assert isinstance(store, SupportsWatch)
     slept = list[float]()
 
     def is_over(seconds: float) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from lockstead.stores import url
 from lockstead.stores.examination import Finding, Severity
-from lockstead.stores.port import Examines
+from lockstead.stores.port import SupportsDiagnostics
 from lockstead.stores.redis.doctor import examination
 from lockstead.values import Name
 from tests.servers.redis import RedisServer
@@ -25,7 +25,7 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
 
 def found(server: RedisServer, who: str = "") -> dict[str, Finding]:
     store = url.open_store(f"redis://{who}{server.address}")
-    assert isinstance(store, Examines)
+    assert isinstance(store, SupportsDiagnostics)
     findings = {finding.check: finding for finding in store.examine(Name, 20.0)}
     store.close()
     return findings

@@ -28,7 +28,7 @@ def text(said: bytes) -> bytes:
 
 @contextmanager
 def answering(*answers: list[bytes]) -> Iterator[Link]:
-    """Give a link to a server that answers each request with the next of `answers`, piece by piece, and then ends."""
+    """Return a link to a server that answers each request with the next of `answers`, piece by piece, and then ends."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:

@@ -376,11 +376,11 @@ def test_h32_the_next_holder_is_told_that_a_record_vanished_which_nobody_removed
     with lockstead.connect(address) as client:
         lock = client.lock("apt", ttl=30)
         first = lock.acquire(timeout=0)
-        assert first.predecessor.ending is lockstead.Ending.UNKNOWN
+        assert first.previous_lease.ending is lockstead.LeaseOutcome.UNKNOWN
         first.release(unused=True)
-        for ending in (lockstead.Ending.UNKNOWN, lockstead.Ending.CLEAN, lockstead.Ending.CLEAN):
+        for ending in (lockstead.LeaseOutcome.UNKNOWN, lockstead.LeaseOutcome.CLEAN, lockstead.LeaseOutcome.CLEAN):
             with lock.hold(timeout=0) as lease:
-                assert lease.predecessor.ending is ending
+                assert lease.previous_lease.ending is ending
 
 
 def test_the_counter_says_for_a_year_that_a_record_was_not_removed(store: RedisStore, admin: Any, space: str) -> None:

@@ -444,7 +444,7 @@ def test_a_silent_master_is_waited_for_once_and_not_with_every_request(
 
 
 def overlap(three: RedlockPlace, space: str, holder: RedlockStore, contender: RedlockStore, ttl: float) -> float:
-    """Give how long before the first holder's deadline a second one was granted; negative if it was after it."""
+    """Return how long before the first holder's deadline a second one was granted; negative if it was after it."""
 
     def voted() -> bool:
         try:
@@ -609,11 +609,11 @@ HOSTILE: dict[str, tuple[object, ...]] = {
     "another type": ("SET", "{rec}", "x"),
     "no head": ("HSET", "{rec}", ".v", "1", ".identity", "x", ".ttl", "60"),
     "half a head": ("HSET", "{rec}", "i", "ab", "n", "1"),
-    "a count that is no number": ("HSET", "{rec}", *HEAD, "n", "nan"),
+    "a count that is not a number": ("HSET", "{rec}", *HEAD, "n", "nan"),
     "a count of thousands of digits": ("HSET", "{rec}", *HEAD, "n", "9" * 5000),
-    "an incarnation that is no text": ("HSET", "{rec}", *HEAD, "i", b"\xff"),
-    "a life that is no number": ("HSET", "{rec}", *HEAD, "s", ""),
-    "a field that is no text": ("HSET", "{rec}", *HEAD, ".v", "1", ".owner", b"\xff"),
+    "an incarnation that is not text": ("HSET", "{rec}", *HEAD, "i", b"\xff"),
+    "a life that is not a number": ("HSET", "{rec}", *HEAD, "s", ""),
+    "a field that is not text": ("HSET", "{rec}", *HEAD, ".v", "1", ".owner", b"\xff"),
     "a giant": ("HSET", "{rec}", *HEAD, ".v", "1", ".identity", "x", ".ttl", "60", ".purpose", "y" * 3_000_000),
 }
 
@@ -638,8 +638,8 @@ def test_h24_a_row_that_is_no_record_is_shown_beside_the_others_and_removed_by_a
             assert len(str(refused.value)) < 300
         shown = {one.key: one for one in client.list()}
         assert set(shown) == {"apt", "yum"}
-        assert shown["yum"].problem is None
-        assert shown["apt"].problem is not None
+        assert shown["yum"].decode_error is None
+        assert shown["apt"].decode_error is not None
         done = apt.break_lease(reason="it is damaged", now=True)
         assert done is not None
         assert done.removed

@@ -44,7 +44,7 @@ def test_a_port_behind_the_last_host_is_that_of_all_that_name_none(
         ("redlock://a,b,c:99999", "a host of the URL is none"),
         ("redlock://a,b,c/prod", "is the number of a database"),
         ("redlock://a,b,c?master_limit=10m", "master_limit is between 1 ms and 5 s"),
-        ("redlock://a,b,c?restart_delay=soon", "restart_delay 'soon' is no duration"),
+        ("redlock://a,b,c?restart_delay=soon", "restart_delay 'soon' is not a duration"),
         ("redlock://a,b,c?tls=perhaps", "tls is true or false"),
         ("redlock://a,b,c?prefix=", "prefix"),
     ],

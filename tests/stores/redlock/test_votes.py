@@ -34,7 +34,7 @@ REFUSED = Seen(False)
 
 
 def tally(*seen: Seen | StoreError | None, young: tuple[int, ...] = ()) -> Tally:
-    """Give a tally of masters in order: what one showed, None for silence, an error for what was certainly not done."""
+    """Return a tally of masters in order: what it showed, None for silence, an error for what was surely not done."""
     made = Tally(len(seen), young=set(young))
     for place, one in enumerate(seen):
         match one:

@@ -71,13 +71,13 @@ def made(answer: object) -> Snapshot:
 
 def test_who_reads_makes_no_file_and_who_writes_does(opened: Callable[..., SqliteStore], path: Path) -> None:
     store = opened()
-    assert store.unmade == f"there is no file {path} yet"
+    assert store.missing == f"there is no file {path} yet"
     assert isinstance(ask(store, Read(APT)), Absent)
     assert ask(store, List(Space.LOCK)).entries == ()
     assert not path.exists()
     made(ask(store, Create(APT, {"v": "1"})))
     assert path.exists()
-    assert store.unmade is None
+    assert store.missing is None
     # nor does who has it open still: it was taken away under its hands
     path.unlink()
     assert isinstance(ask(store, Read(APT)), Absent)

@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperServer
 
 @pytest.fixture
 def space(server: ZookeeperServer) -> str:
-    """Give the URL of an empty store."""
+    """Return the URL of an empty store."""
     return f"zk://{server.address}/test{next(_SPACES)}"
 
 
@@ -56,7 +56,7 @@ def taken(store: ZookeeperStore, holder: str = "holder", name: Name = APT) -> Sn
 
 
 def packets(server: ZookeeperServer) -> int:
-    """Give how many packets the server has received on sessions, pings included."""
+    """Return how many packets the server has received on sessions, pings included."""
     found = re.search(rb"Received: (\d+)", four_letters(server.port, b"srvr"))
     assert found is not None
     return int(found[1])

@@ -9,7 +9,7 @@ import pytest
 from kazoo.security import make_digest_acl
 
 from lockstead.stores.examination import Finding, Severity
-from lockstead.stores.port import Examines
+from lockstead.stores.port import SupportsDiagnostics
 from lockstead.stores.zookeeper.doctor import examination
 from lockstead.stores.zookeeper.url import where_of
 from lockstead.values import Name
@@ -22,7 +22,7 @@ __all__ = ["server", "space"]
 
 def found(url: str) -> dict[str, Finding]:
     store = opened(url)
-    assert isinstance(store, Examines)
+    assert isinstance(store, SupportsDiagnostics)
     try:
         return {finding.check: finding for finding in store.examine(Name, LIMIT)}
     finally:

@@ -33,7 +33,7 @@ __all__ = ["server", "space"]
 
 
 def said(url: str, limit: float = 1.0) -> StoreError:
-    """Give the error of a store's first read."""
+    """Return the error of a store's first read."""
     store = opened(url)
     try:
         with pytest.raises(StoreError) as caught:
@@ -180,7 +180,7 @@ def test_what_nobody_knows_is_an_unknown_outcome_if_it_writes() -> None:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ZookeeperServer, int, Path]]:
-    """Give a server with a plain and a TLS port, the latter, and the file of its authority."""
+    """Return a server with a plain and a TLS port, the latter, and the file of its authority."""
     folder = tmp_path_factory.mktemp("secured")
     made, key = certificate(folder)
     both = folder / "both.pem"
@@ -305,7 +305,7 @@ def test_without_kazoo_the_line_says_what_to_type() -> None:
 def test_a_file_of_acl_that_is_none_is_refused_at_once_and_shows_no_hash(tmp_path: Path, written: str) -> None:
     file = tmp_path / "acl"
     file.write_bytes(written.encode("latin-1"))
-    with pytest.raises(StoreRefused, match=rf"{file}.*(is not SCHEME:ID:RIGHTS|is no text)") as refused:
+    with pytest.raises(StoreRefused, match=rf"{file}.*(is not SCHEME:ID:RIGHTS|is not text)") as refused:
         opened(f"zk://h1/locks?acl={file}")
     assert "h4sh" not in str(refused.value)
 

@@ -28,8 +28,8 @@ CREATE = 1
 class Standing:
     """Somebody who stands in line in a thread, again and again, until it is worth asking or told to stop."""
 
-    def __init__(self, store: ZookeeperStore, asker: str) -> None:
-        self.store, self.asker = store, asker
+    def __init__(self, store: ZookeeperStore, waiter_id: str) -> None:
+        self.store, self.waiter_id = store, waiter_id
         self.has_turn = threading.Event()
         self.stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -38,7 +38,7 @@ class Standing:
     def _run(self) -> None:
         while not self.stop.is_set():
             try:
-                if self.store.queue(APT, self.asker, 1.0, lambda seconds: self.stop.wait(min(seconds, 0.05))):
+                if self.store.queue(APT, self.waiter_id, 1.0, lambda seconds: self.stop.wait(min(seconds, 0.05))):
                     self.has_turn.set()
                     return
             except Exception:
@@ -61,8 +61,8 @@ def in_line(server: ZookeeperServer, *askers: tuple[ZookeeperStore, str]) -> Ite
     """Have some stand in line in this order."""
     standing: list[Standing] = []
     try:
-        for store, asker in askers:
-            standing.append(Standing(store, asker))
+        for store, waiter_id in askers:
+            standing.append(Standing(store, waiter_id))
             until(lambda: len(places(server, store.url)) == len(standing))  # noqa: B023
         yield standing
     finally:
@@ -70,8 +70,8 @@ def in_line(server: ZookeeperServer, *askers: tuple[ZookeeperStore, str]) -> Ite
             one.end()
 
 
-def asks(store: ZookeeperStore, asker: str) -> Snapshot | Conflict:
-    return store.perform(Create(APT, {"v": "1", "identity": asker}, 30.0, asker, 33.0), LIMIT)
+def asks(store: ZookeeperStore, waiter_id: str) -> Snapshot | Conflict:
+    return store.perform(Create(APT, {"v": "1", "identity": waiter_id}, 30.0, waiter_id, 33.0), LIMIT)
 
 
 def test_everybody_watches_another_node_so_that_a_release_wakes_one(

@@ -1,4 +1,4 @@
-"""What somebody else put into a queue of ZooKeeper is no place there, and keeps nobody waiting."""
+"""What somebody else put into a queue of ZooKeeper is not a place there, and keeps nobody waiting."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_who_waits_and_what_is_stray_is_shown(server: ZookeeperServer, store: Zo
 
 def test_a_stray_node_with_more_below_it_is_named_in_one_line(server: ZookeeperServer, store: ZookeeperStore) -> None:
     put(server, store, ["evil/below"])
-    with pytest.raises(StoreRefused, match="queue/apt/evil in ZooKeeper is no place") as refused:
+    with pytest.raises(StoreRefused, match="queue/apt/evil in ZooKeeper is not a place") as refused:
         asks(store, "anna/1")
     assert "\n" not in str(refused.value)
 

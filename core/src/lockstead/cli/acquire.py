@@ -1,4 +1,4 @@
-"""Decides what `lockstead acquire` does: take a lock, stop keeping it, hand out its ticket, or leave nothing.
+"""What `lockstead acquire` does: take a lock, stop keeping it, hand out its ticket, or leave nothing.
 
 Whoever gets the exit code 0 has the ticket of a lock that is held; on every other way out it is given back.
 """
@@ -46,9 +46,9 @@ Exit codes: 0 the lock is held and its ticket was printed, or
 @click.command(epilog=EPILOG)
 @click.argument("url")
 @click.option("--ttl", metavar="TIME", help=f"How long the lease lives without 'renew'. Default: {TTL}.")
-@click.option("--timeout", metavar="TIME", help="Wait at most so long for the lock (0: one try). Default: for ever.")
+@click.option("--timeout", metavar="TIME", help="Wait at most so long for the lock (0: one try). Default: forever.")
 @shown_to_waiters
-@click.option("-v", "--verbose", is_flag=True, help="Tell of waiting where standard error is no terminal, too.")
+@click.option("-v", "--verbose", is_flag=True, help="Tell of waiting where standard error is not a terminal, too.")
 @as_json()
 def acquire(
     url: str,
@@ -75,7 +75,7 @@ def acquire(
         with Client(urls.open_store(named.store), listener=teller) as client:
             lease = client.lock(named.key, **wanted)._acquire(limit, began=began)
             _hand_out(client, lease, signals, json=json)
-            tell_unclean(lease.key, lease.predecessor)
+            tell_unclean(lease.key, lease.previous_lease)
             tell_place(client)
     return Exit.OK
 
@@ -123,7 +123,7 @@ def _unless_ended(signals: Signals) -> None:
 
 
 def _give_back(lease: Lease) -> None:
-    """Give back what nobody has worked under, so that the next holder is told what this one was."""
+    """Release what nobody has worked under, so that the next holder is told what this one was."""
     try:
         lease.release(unused=True)
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""Decides what `lockstead break` does: show who holds a lock, ask, and break exactly that lease and no later one."""
+"""What `lockstead break` does: show who holds a lock, ask, and break exactly that lease and no later one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from lockstead import opening
+from lockstead import registry
 from lockstead.cli.exits import Exit, Failed, plain, say
 from lockstead.cli.inspect import in_full
 from lockstead.cli.options import as_json, lock_at, opened, tell_place
@@ -16,8 +16,8 @@ from lockstead.cli.output import instant, out, out_json, wants_colours
 from lockstead.errors import StoreRefused
 
 if TYPE_CHECKING:
-    from lockstead.holding import Breaking, Holding
     from lockstead.lock import Client, Lock
+    from lockstead.views import BreakResult, LockInfo
 
 EPILOG: Final = """\b
 Examples:
@@ -37,7 +37,7 @@ Exit codes: 0 broken, or free already, or
 @click.option("--reason", metavar="TEXT", required=True, help="Why; the holder and the history are told.")
 @click.option("--by", metavar="TEXT", help="Who breaks it. Default: user@host.")
 @click.option("--now", is_flag=True, help="Remove it at once, though its holder may go on believing for a while.")
-@click.option("--yes", is_flag=True, help="Do not ask. Needed where standard input is no terminal.")
+@click.option("--yes", is_flag=True, help="Do not ask. Needed where standard input is not a terminal.")
 @as_json()
 def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, json: bool) -> int:
     """Revoke whoever holds the lock at URL, or remove it at once; leaves an audit entry.
@@ -49,7 +49,7 @@ def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, jso
     if not reason.strip():
         raise click.UsageError("breaking a lease needs a reason; the holder and the history are told it")
     if not yes and not sys.stdin.isatty():
-        raise click.UsageError("standard input is no terminal, so nobody can be asked: add --yes")
+        raise click.UsageError("standard input is not a terminal, so nobody can be asked: add --yes")
     with opened(named.store) as client:
         lock = client.lock(named.key, **named.settings)
         held = _looked_at(client, lock, now=now)
@@ -58,14 +58,14 @@ def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, jso
             click.echo(in_full(lock.key, held, time.time(), colours=wants_colours(sys.stderr)), err=True)
         if held is not None and not yes:
             _ask(now=now)
-        by = by or opening.person()
+        by = by or registry.person()
         broken = None
         if held is not None:
             broken = lock.break_lease(reason=reason, by=by, now=now, incarnation=held.incarnation)
             if broken is None:
                 _refuse_other(lock)
     if held is not None and broken is not None and not broken.removed and broken.was.revoked_by is not None:
-        reason, by = broken.was.revoked_because or "", broken.was.revoked_by
+        reason, by = broken.was.revoke_reason or "", broken.was.revoked_by
         if not json:
             out(_revoked_before(lock.key, held, by, reason))
             return Exit.OK
@@ -73,7 +73,7 @@ def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, jso
     return Exit.OK
 
 
-def _looked_at(client: Client, lock: Lock, *, now: bool) -> Holding | None:
+def _looked_at(client: Client, lock: Lock, *, now: bool) -> LockInfo | None:
     """Look who holds it. A damaged record shows nobody, but can be removed."""
     try:
         return lock.inspect()
@@ -99,7 +99,7 @@ def _refuse_other(lock: Lock) -> None:
         raise Failed(Exit.NOT_ACQUIRED, f"{lock.key!r} has passed to {held.owner!r} meanwhile; nothing was broken")
 
 
-def _tell(key: str, broken: Breaking | None, reason: str, by: str, *, json: bool) -> None:
+def _tell(key: str, broken: BreakResult | None, reason: str, by: str, *, json: bool) -> None:
     if json:
         from lockstead.cli.showing import facts
 
@@ -109,8 +109,8 @@ def _tell(key: str, broken: Breaking | None, reason: str, by: str, *, json: bool
             "removed": broken is not None and broken.removed,
             "by": by,
             "reason": reason,
-            "believed_for": None if broken is None else broken.believed_for,
-            "believed_until": None if broken is None else instant(broken.believed_until_epoch),
+            "max_overlap": None if broken is None else broken.max_overlap,
+            "believed_until": None if broken is None else instant(broken.overlap_until_epoch),
             "was": None if broken is None else facts(key, broken.was, time.time()),
         }
         out_json(told)
@@ -120,7 +120,7 @@ def _tell(key: str, broken: Breaking | None, reason: str, by: str, *, json: bool
         out(_in_words(key, broken))
 
 
-def _revoked_before(key: str, held: Holding, by: str, reason: str) -> str:
+def _revoked_before(key: str, held: LockInfo, by: str, reason: str) -> str:
     from lockstead.cli.showing import expires_epoch, second
 
     until = second(expires_epoch(held, time.time()) if held.revoked_by is not None else None)
@@ -131,10 +131,10 @@ def _revoked_before(key: str, held: Holding, by: str, reason: str) -> str:
     )
 
 
-def _in_words(key: str, broken: Breaking) -> str:
-    if broken.believed_for == 0:
+def _in_words(key: str, broken: BreakResult) -> str:
+    if broken.max_overlap == 0:
         return f"{key} is removed: its lease had expired, and the lock is free"
-    until = instant(broken.believed_until_epoch)
+    until = instant(broken.overlap_until_epoch)
     believes = "for an unknown time (its record names no ttl)" if until is None else f"until {until} at the latest"
     if broken.removed:
         return (

@@ -1,4 +1,4 @@
-"""Decides what `lockstead completion` prints: click's own script for a shell."""
+"""What `lockstead completion` prints: click's own script for a shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides how the command ends: which exit code stands for what, and the one line that says why.
+"""How the command ends: which exit code stands for what, and the one line that says why.
 
 The numbers are those of sysexits.h, so that a script can tell a busy lock (75, try again) from a lost one (76).
 """
@@ -40,13 +40,13 @@ class Failed(Exception):  # noqa: N818
 
 
 def of_status(status: int) -> int:
-    """Give the exit code for what waitpid said of the command: its own, or 128 + n for signal n."""
+    """Return the exit code for what waitpid said of the command: its own, or 128 + n for signal n."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else Exit.SIGNALLED - code
 
 
 def judged(error: BaseException) -> tuple[int, str]:
-    """Give the exit code and the line for whatever was raised. The text of an unknown failure may hold a secret."""
+    """Return the exit code and the line for whatever was raised. The text of an unknown failure may hold a secret."""
     match error:
         case Failed():
             return error.code, str(error)
@@ -88,5 +88,5 @@ def say(line: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Give a text without what a terminal would obey, and in one line."""
+    """Return a text without what a terminal would obey, and in one line."""
     return "".join(character if character.isprintable() else " " for character in text)

@@ -1,4 +1,4 @@
-"""Decides what `lockstead history` shows: who broke which lease, the newest last."""
+"""What `lockstead history` shows: who broke which lease, the newest last."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Exit codes: 0 shown, or
 @click.argument("url")
 @as_json("a JSON array of objects")
 def history(url: str, json: bool) -> int:
-    """Show who broke which lease, when and why.
+    """Return who broke which lease, when and why.
 
     URL is a store's; with '#key' behind it, only what befell that lock is shown.
     """

@@ -1,4 +1,4 @@
-"""Decides what `lockstead inspect` shows of one lock."""
+"""What `lockstead inspect` shows of one lock."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lockstead.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lockstead.holding import Contender, Holding
     from lockstead.lock import Lock
+    from lockstead.views import Contender, LockInfo
 
 EPILOG: Final = """\b
 Examples:
@@ -37,7 +37,7 @@ Exit codes: 0 shown, whether it is held or free, or
 @click.option("--exit-code", is_flag=True, help="Exit with 75 if somebody holds it.")
 @as_json()
 def inspect(url: str, exit_code: bool, json: bool) -> int:
-    """Show who holds the lock at URL, since when, why, until when; and who waits, where the store keeps a queue."""
+    """Return who holds the lock at URL, since when, why, until when; and who waits, where the store keeps a queue."""
     from lockstead.stores.port import ShowsQueue
 
     named = lock_at(url)
@@ -64,8 +64,8 @@ def _waiting(lock: Lock) -> list[Contender] | None:
         return None
 
 
-def in_full(key: str, held: Holding | None, now: float, waiting: Sequence[Contender] = (), *, colours: bool) -> str:
-    """Give all that is known of a lock, in lines for people."""
+def in_full(key: str, held: LockInfo | None, now: float, waiting: Sequence[Contender] = (), *, colours: bool) -> str:
+    """Return all that is known of a lock, in lines for people."""
     from lockstead.cli.showing import URGENT, details, headline, queue, state_of
 
     first = headline(key, held, now)

@@ -1,4 +1,4 @@
-"""Decides what `lockstead list` shows of a store: what somebody should look at first, then by name."""
+"""What `lockstead list` shows of a store: what somebody should look at first, then by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Exit codes: 0 shown, or
 @click.argument("url")
 @as_json("a JSON array of objects")
 def list_locks(url: str, json: bool) -> int:
-    """Show every lock of the store at URL, overdue ones first.
+    """Return every lock of the store at URL, overdue ones first.
 
     URL is a store's; with '#key' behind it, only that lock is shown. A record that cannot be read (damaged, not ours,
     of a newer version) is shown as such.

@@ -1,4 +1,4 @@
-"""Decides what the command `lockstead` is made of, and turns whatever happens into one line and an exit code.
+"""What the command `lockstead` is made of, and turns whatever happens into one line and an exit code.
 
 A subcommand is a `click.Command` in a file of its own, which returns its exit code or raises. It is imported when it is
 called: what `lockstead --help` says of it stands here.

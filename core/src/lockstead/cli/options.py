@@ -1,4 +1,4 @@
-"""Decides what the subcommands' words mean alike: URLs, tickets, labels, `--json`.
+"""What the subcommands' words mean alike: URLs, tickets, labels, `--json`.
 
 Must not know what a subcommand does with them. Imports no store and no engine.
 """
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from lockstead import opening
+from lockstead import registry
 from lockstead.cli.exits import say
-from lockstead.opening import Target, target
+from lockstead.registry import Target, target
 from lockstead.settings import Settings
 from lockstead.stores import url as urls
 from lockstead.values import TICKET_CHARACTERS_MAX, LeaseTicket
@@ -77,8 +77,8 @@ def store_at(url: str) -> Place:
 
 
 def settings_in(parsed: StoreUrl) -> dict[str, Any]:
-    """Give the settings that a URL asks for; ValueError if they are none, or do not go together."""
-    options: dict[str, Any] = opening.known_settings(parsed)
+    """Return the settings that a URL asks for; ValueError if they are none, or do not go together."""
+    options: dict[str, Any] = registry.known_settings(parsed)
     Settings.make(**options)
     return options
 
@@ -100,17 +100,17 @@ def opened(store: StoreUrl | str, *, verbose: bool = False) -> Client:
 
 def tell_place(client: Client) -> None:
     """Warn on standard error if the store does not exist yet, or if a variable sends it elsewhere than its URL."""
-    from lockstead.stores.port import Diverts, MadeByUse
+    from lockstead.stores.port import CreatesOnFirstUse, Diverts
 
     store = client._engine.store
-    if isinstance(store, MadeByUse) and (unmade := store.unmade) is not None:
-        say(unmade)
+    if isinstance(store, CreatesOnFirstUse) and (missing := store.missing) is not None:
+        say(missing)
     if isinstance(store, Diverts) and (diverted := store.diverted) is not None:
         say(diverted)
 
 
 def settings_of(named: Target, given: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
-    """Give the settings of a lock: those of its URL, outdone by those that were given by option."""
+    """Return the settings of a lock: those of its URL, outdone by those that were given by option."""
     wanted = {**given, "labels": labelled(labels)}
     return {**named.settings, **{name: value for name, value in wanted.items() if value}}
 

@@ -1,4 +1,4 @@
-"""Decides how something reaches standard output: whole or with an exit code that says so, and in colour only for eyes.
+"""How something reaches standard output: whole or with an exit code that says so, and in colour only for eyes.
 
 Must not know what is written. `exits.say` is the way to standard error.
 """
@@ -61,7 +61,7 @@ def wants_colours(stream: TextIO | None) -> bool:
 
 
 def instant(epoch: float | None) -> str | None:
-    """Give seconds since the epoch as ISO 8601 in UTC, to the millisecond; None for none, or one beyond a calendar.
+    """Return seconds since the epoch as ISO 8601 in UTC, to the millisecond; None for none, or one beyond a calendar.
 
     Not by pendulum, whose import takes longer than all the rest of `lockstead inspect`.
     """

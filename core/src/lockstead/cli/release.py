@@ -1,4 +1,4 @@
-"""Decides what `lockstead release` does: give back exactly the lease that a ticket names, and say so if it was lost."""
+"""What `lockstead release` does: give back exactly the lease that a ticket names, and say so if it was lost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Exit codes: 0 given back by this very call, or
 @click.option("--drain", metavar="TIME", help="Wait so long for who works under the lease. Default: about its ttl.")
 @as_json()
 def release(ticket: str | None, store: str | None, drain: str | None, json: bool) -> int:
-    """Give back the lease that a ticket names.
+    """Release the lease that a ticket names.
 
     TICKET is what 'lockstead acquire' printed; '-' reads it from standard input; without one, LOCKSTEAD_TICKET counts.
     Waits for processes that have attached to the lease.
@@ -58,7 +58,7 @@ def release(ticket: str | None, store: str | None, drain: str | None, json: bool
 
 def _say_why_not(client: Client, said: LeaseTicket) -> None:
     """Raise what is the case: somebody works under the lease still, or it was over before."""
-    from lockstead import conversations
+    from lockstead import operations
     from lockstead.lease import converse
 
     held = client.lock(said.key).inspect()
@@ -67,5 +67,5 @@ def _say_why_not(client: Client, said: LeaseTicket) -> None:
             Exit.NOT_ACQUIRED,
             f"{said.key!r} is still held: somebody works under the lease; it ends with its ttl of {said.ttl:g} s",
         )
-    plain = conversations.PLAIN
-    raise converse(client._engine, plain, conversations.why_over(client._engine, said.key, plain, said))
+    plain = operations.PLAIN
+    raise converse(client._engine, plain, operations.why_over(client._engine, said.key, plain, said))

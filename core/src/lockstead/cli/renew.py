@@ -1,4 +1,4 @@
-"""Decides what `lockstead renew` does: extend exactly the lease that a ticket names, once."""
+"""What `lockstead renew` does: extend exactly the lease that a ticket names, once."""
 
 from __future__ import annotations
 

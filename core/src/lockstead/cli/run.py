@@ -1,4 +1,4 @@
-"""Decides what `lockstead run` does: hold a lock while a command runs, and give it back when the command is gone.
+"""What `lockstead run` does: hold a lock while a command runs, and give it back when the command is gone.
 
 Takes its options apart, finds the command, asks for the lock, says how it ended. The section itself is `section`.
 """
@@ -81,7 +81,7 @@ class Run(click.Command):
 @click.command(cls=Run, epilog=EPILOG)
 @click.argument("url")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARGS]...")
-@click.option("--timeout", metavar="TIME", help="Wait at most so long for the lock (0: one try). Default: for ever.")
+@click.option("--timeout", metavar="TIME", help="Wait at most so long for the lock (0: one try). Default: forever.")
 @click.option("--ttl", metavar="TIME", help="How long the lease lives without renewal. Default: 5m.")
 @click.option("--purpose", metavar="TEXT", help="Why, for everyone who waits. Default: the command's name.")
 @click.option("--owner", metavar="TEXT", help="Who, for everyone who waits. Default: host/pid.")
@@ -101,7 +101,7 @@ class Run(click.Command):
     help="Exit with this if the lock was not acquired.",
 )
 @click.option("--no-ticket", is_flag=True, help="Export no LOCKSTEAD_TICKET; saves the store some requests.")
-@click.option("-v", "--verbose", is_flag=True, help="Tell of progress where standard error is no terminal, too.")
+@click.option("-v", "--verbose", is_flag=True, help="Tell of progress where standard error is not a terminal, too.")
 def run(
     url: str,
     command: Sequence[str],
@@ -139,7 +139,7 @@ def run(
             with Client(urls.open_store(target.store), listener=teller) as client:
                 client._engine.warn_once(target.key, settings)
                 lease = _acquired(client.lock(target.key, **wanted), limit, conflict, began)
-                tell_unclean(lease.key, lease.predecessor)
+                tell_unclean(lease.key, lease.previous_lease)
                 tell_place(client)
                 return _hold(lease, urls.parse_lock(url), section, limits, ticket=not no_ticket)
         finally:
@@ -209,7 +209,7 @@ def _give_back(lease: Lease, *, unused: bool) -> None:
 
 
 def _exports(lease: Lease, store: StoreUrl, *, ticket: bool) -> dict[str, str]:
-    """Give what the command finds in its environment; empty is unset, so that an outer lock's never shine through."""
+    """Return what the command finds in its environment; empty is unset, so that an outer lock's never shine through."""
     exports = dict.fromkeys(EXPORTED, "")
     exports["LOCKSTEAD_KEY"] = lease.key
     exports["LOCKSTEAD_STORE"] = handed_on(store)
@@ -223,7 +223,7 @@ def _exports(lease: Lease, store: StoreUrl, *, ticket: bool) -> dict[str, str]:
 
 
 def found(command: str) -> str:
-    """Give the path of a command. Failed, before anybody asks for the lock, if there is none or it cannot be run."""
+    """Return the path of a command. Failed, before anybody asks for the lock, if there is none or it cannot be run."""
     path = command if os.sep in command else shutil.which(command)
     if path is None and any(_is_file(Path(part or ".") / command) for part in os.get_exec_path()):
         raise Failed(Exit.NOT_EXECUTABLE, f"{command}: not executable")
@@ -241,7 +241,7 @@ def _is_file(path: Path) -> bool:
 
 
 def stop_limits(settings: Settings, grace: str | None) -> Limits:
-    """Give how a stop goes, so that it fits between the news of the loss and the deadline; ValueError if it cannot."""
+    """Return how a stop goes, to fit between the news of the loss and the deadline; ValueError if it cannot."""
     longest = settings.abort_margin * GRACE_SHARE
     reserve = min(settings.abort_margin * RESERVE_SHARE, RESERVE_MAX)
     wanted = min(GRACE, longest) if grace is None else seconds(grace, "grace")

@@ -152,7 +152,7 @@ class Section:
         return self.ended
 
     def _last_resort_at(self) -> float:
-        """Give the instant from which on we do not trust the watchdog any more: in the middle of the reserve."""
+        """Return the instant from which on we do not trust the watchdog any more: in the middle of the reserve."""
         return self.deadline - self.limits.reserve / 2
 
     def _await_ready(self) -> None:

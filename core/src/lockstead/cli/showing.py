@@ -1,4 +1,4 @@
-"""Decides how a lock and an audit entry are shown: the keys of the JSON, and the words for people.
+"""How a lock and an audit entry are shown: the keys of the JSON, and the words for people.
 
 The keys are promised in docs/command-line.md. Every word of a record is somebody else's, and is written so that no
 terminal obeys it. Instants are of the writers' wall clocks, compared with this machine's for people only.
@@ -15,7 +15,7 @@ from lockstead.runtime.engine import in_words
 from lockstead.values import Sequencer
 
 if TYPE_CHECKING:
-    from lockstead.holding import AuditEntry, Contender, Holding
+    from lockstead.views import AuditEntry, Contender, LockInfo
 
 TAKEABLE: Final = ("free", "expired")
 """States in which who asks next gets the lock."""
@@ -29,15 +29,15 @@ FACTS: Final = (
     *("key", "state", "foreign", "owner", "holder", "purpose", "progress", "labels"),
     *("acquired_at", "held_for", "expires_at", "time_left", "ttl", "age"),
     *("expected", "alert_at", "overdue_for", "token", "sequencer", "incarnation"),
-    *("host", "pid", "where", "backtrace", "revoked_by", "revoked_because", "problem"),
+    *("host", "pid", "where", "backtrace", "revoked_by", "revoke_reason", "decode_error"),
 )
 
 
-def state_of(held: Holding | None, now: float) -> str:
-    """Give the one word for a lock. now is seconds since the epoch."""
+def state_of(held: LockInfo | None, now: float) -> str:
+    """Return the one word for a lock. now is seconds since the epoch."""
     if held is None:
         return "free"
-    if held.problem is not None:
+    if held.decode_error is not None:
         return "unreadable"
     if held.is_expired:
         return "expired"
@@ -48,33 +48,33 @@ def state_of(held: Holding | None, now: float) -> str:
     return "overdue" if overdue_for(held, now) is not None else "held"
 
 
-def held_for(held: Holding, now: float) -> float | None:
-    """Give the seconds since it was acquired."""
+def held_for(held: LockInfo, now: float) -> float | None:
+    """Return the seconds since it was acquired."""
     return None if held.acquired_epoch is None else max(0.0, now - held.acquired_epoch)
 
 
-def time_left(held: Holding, now: float) -> float | None:
-    """Give the seconds until its time is up if nobody renews it: by the store's clock where that tells."""
+def time_left(held: LockInfo, now: float) -> float | None:
+    """Return the seconds until its time is up if nobody renews it: by the store's clock where that tells."""
     if held.ttl is not None and held.age is not None:
         return max(0.0, held.ttl - held.age)
     expires = expires_epoch(held, now)
     return None if expires is None else max(0.0, expires - now)
 
 
-def expires_epoch(held: Holding, now: float) -> float | None:
+def expires_epoch(held: LockInfo, now: float) -> float | None:
     """Return when the lease expires unless it is renewed, in epoch seconds. A break starts a new ttl."""
     if held.revoked_by is None:
         return held.expires_epoch
     return None if held.ttl is None or held.age is None else now + held.ttl - held.age
 
 
-def overdue_for(held: Holding, now: float) -> float | None:
-    """Give for how many seconds the work has been overdue; None if it is not, or its holder did not say."""
+def overdue_for(held: LockInfo, now: float) -> float | None:
+    """Return for how many seconds the work has been overdue; None if it is not, or its holder did not say."""
     return None if held.alert_epoch is None or now < held.alert_epoch else now - held.alert_epoch
 
 
-def facts(key: str, held: Holding | None, now: float) -> dict[str, Any]:
-    """Give a lock for JSON: always the same keys, null for what is not known or does not apply. Durations: seconds."""
+def facts(key: str, held: LockInfo | None, now: float) -> dict[str, Any]:
+    """Return a lock for JSON: always the same keys, null for what is unknown or does not apply. Durations: seconds."""
     said: dict[str, Any] = {**dict.fromkeys(FACTS), "key": key, "state": state_of(held, now)}
     if held is None:
         return said
@@ -102,8 +102,8 @@ def facts(key: str, held: Holding | None, now: float) -> dict[str, Any]:
         "where": held.where,
         "backtrace": held.backtrace,
         "revoked_by": held.revoked_by,
-        "revoked_because": held.revoked_because,
-        "problem": held.problem,
+        "revoke_reason": held.revoke_reason,
+        "decode_error": held.decode_error,
     }
 
 
@@ -132,7 +132,7 @@ def _rounded(duration: float | None) -> float | None:
 
 
 def entry_facts(entry: AuditEntry) -> dict[str, Any]:
-    """Give an audit entry for JSON."""
+    """Return an audit entry for JSON."""
     return {
         "key": entry.key,
         "at": instant(entry.at_epoch),
@@ -149,7 +149,7 @@ def entry_facts(entry: AuditEntry) -> dict[str, Any]:
 # --- for people -----------------------------------------------------------------------------------------------------
 
 
-def headline(key: str, held: Holding | None, now: float) -> str:
+def headline(key: str, held: LockInfo | None, now: float) -> str:
     """Say in one line how it stands."""
     owner = "" if held is None else plain(held.owner or held.holder) or "somebody unknown"
     match state_of(held, now):
@@ -169,14 +169,14 @@ def headline(key: str, held: Holding | None, now: float) -> str:
             return f"{plain(key)} is held by {owner}"
 
 
-def details(held: Holding, now: float) -> Iterator[tuple[str, str]]:
+def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
     """Yield what else is to be said, as names and values of one line each."""
     overdue, left = overdue_for(held, now), time_left(held, now)
-    revoked = None if held.revoked_by is None else f"by {held.revoked_by}: {held.revoked_because}"
+    revoked = None if held.revoked_by is None else f"by {held.revoked_by}: {held.revoke_reason}"
     unless = "" if held.revoked_by is not None else " unless it is renewed"
     until = _with(expires_epoch(held, now), f"{_short(left)} left{unless}" if left else None)
     said = {
-        "problem": held.problem,
+        "decode_error": held.decode_error,
         "program": f"{FOREIGN}; the labels are what it says" if held.is_foreign else None,
         "purpose": held.purpose,
         "progress": held.progress,
@@ -213,7 +213,7 @@ def _for(duration: float | None) -> str | None:
     return None if duration is None else f"for {in_words(duration)}"
 
 
-def _with_renewal(held: Holding) -> str | None:
+def _with_renewal(held: LockInfo) -> str | None:
     """Say how long a lease lives and when it was renewed: by a holder that lives after an eighth of that."""
     if held.ttl is None:
         return None
@@ -233,7 +233,7 @@ def _with(epoch: float | None, words: str | None) -> str | None:
 
 
 def second(epoch: float | None) -> str | None:
-    """Give an instant to the second, for people."""
+    """Return an instant to the second, for people."""
     exact = instant(epoch)
     return None if exact is None else f"{exact[:10]} {exact[11:19]} UTC"
 
@@ -242,8 +242,8 @@ def _short(duration: float) -> str:
     return in_words(round(duration) if duration >= 1 else duration)
 
 
-def lock_row(held: Holding, now: float) -> list[str]:
-    """Give a lock as a row of the list."""
+def lock_row(held: LockInfo, now: float) -> list[str]:
+    """Return a lock as a row of the list."""
     age, left = held_for(held, now), time_left(held, now)
     what = " ".join(text for text in (held.purpose, f"[{held.progress}]" if held.progress else None) if text)
     return [
@@ -253,7 +253,7 @@ def lock_row(held: Holding, now: float) -> list[str]:
         "" if age is None else in_words(round(age)),
         _short(left) if left else "",
         "" if held.token is None else str(held.token),
-        plain(held.problem or (FOREIGN if held.is_foreign else what)),
+        plain(held.decode_error or (FOREIGN if held.is_foreign else what)),
     ]
 
 
@@ -263,7 +263,7 @@ LOCK_WORDS: Final = ("OWNER", "PURPOSE")
 
 
 def entry_row(entry: AuditEntry) -> list[str]:
-    """Give an audit entry as a row of the history."""
+    """Return an audit entry as a row of the history."""
     said = [second(entry.at_epoch) or "", entry.key, entry.what, entry.by, entry.reason, entry.owner]
     return [*(plain(text) for text in said), "" if entry.token is None else str(entry.token)]
 

@@ -1,4 +1,4 @@
-"""Decides what becomes of a signal that reaches `lockstead`: an end of the wait, or a message to the command it runs.
+"""What becomes of a signal that reaches `lockstead`: an end of the wait, or a message to the command it runs.
 
 While the lock is waited for, a signal that would end the process ends the wait, in good order. From the grant on no
 signal ends anything here: each is noted, and passed on once the command runs. A signal that was ignored when we were
@@ -50,7 +50,7 @@ class Signals:
         self._catch(PASSED_ON)
 
     def taken(self) -> Iterator[int]:
-        """Give what came in since, in order."""
+        """Return what came in since, in order."""
         try:
             while os.read(self.awake, 4096):
                 pass

@@ -1,4 +1,4 @@
-"""Decides how rows are laid out: as aligned columns that nothing is cut from, with colours on a terminal.
+"""How rows are laid out: as aligned columns that nothing is cut from, with colours on a terminal.
 
 Where a terminal is too narrow, the columns that hold somebody's words stand below each row instead. Must not know what
 the rows are about. rich is imported for a terminal only: it takes longer than a lock to look at.
@@ -37,7 +37,7 @@ def out_table(heads: Sequence[str], rows: Sequence[Sequence[str]], words: Sequen
 
 
 def aligned(rows: Sequence[Sequence[str]], width_of: Callable[[str], int] = len) -> list[str]:
-    """Give rows as lines whose columns stand below each other."""
+    """Return rows as lines whose columns stand below each other."""
     widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell + " " * (width - width_of(cell)) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -62,12 +62,12 @@ def _for_eyes(heads: Sequence[str], rows: Sequence[Sequence[str]], words: Sequen
 
 
 def _words(heads: Sequence[str], row: Sequence[str], words: Sequence[str]) -> str:
-    """Give the cells of these heads, each on a line of its own; none for an empty one."""
+    """Return the cells of these heads, each on a line of its own; none for an empty one."""
     named = dict(zip(heads, row, strict=True))
     return "".join(f"\n    {head.lower()}: {named[head]}" for head in words if named[head])
 
 
 def _styled(line: str, row: Sequence[str]) -> str:
-    """Show the word of a row that has a style in it; it is the first such word of its line."""
+    """Return the word of a row that has a style in it; it is the first such word of its line."""
     word = next((cell for cell in row if cell in STYLES), None)
     return line if word is None else line.replace(word, click.style(word, **STYLES[word]), 1)

@@ -1,4 +1,4 @@
-"""Decides which of the engine's events a person at the command line is told, each in one line."""
+"""Which of the engine's events a person at the command line is told, each in one line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import assert_never
 from lockstead import unclean
 from lockstead.cli.exits import say
 from lockstead.events import (
-    Abandoned,
     Acquired,
     Attached,
     CallbackFailed,
     Detached,
+    EngineWarning,
+    LeaseDropped,
     LockEvent,
     Lost,
     Released,
@@ -21,13 +22,12 @@ from lockstead.events import (
     RenewalFailed,
     Renewed,
     Waiting,
-    Warned,
 )
 from lockstead.runtime.engine import in_words
-from lockstead.values import Predecessor
+from lockstead.values import PreviousLease
 
 
-def tell_unclean(key: str, before: Predecessor) -> None:
+def tell_unclean(key: str, before: PreviousLease) -> None:
     """Say that the last holder did not end cleanly. The holder after this one is not told."""
     found = unclean.last(key, before)
     if found is not None:
@@ -72,14 +72,14 @@ class Teller:
                 if self._verbose or not self._failing:
                     say(f"a renewal of {event.key!r} failed, {event.left:.3g} s left: {event.error}")
                 self._failing = True
-            case Warned():
+            case EngineWarning():
                 say(f"{event.key!r}: {event.message}")
             case Released():
                 if self._verbose:
                     say(f"released {event.key!r}" if event.removed else f"{event.key!r}: {event.detail}")
             case ReleaseFailed() | CallbackFailed():
                 say(f"{event.key!r} was not given back, the ttl frees it: {event.error}")
-            case Lost() | Attached() | Detached() | Abandoned():
+            case Lost() | Attached() | Detached() | LeaseDropped():
                 pass  # a loss is told by whoever stops the command for it
             case _:
                 assert_never(event)

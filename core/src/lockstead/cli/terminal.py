@@ -1,6 +1,6 @@
-"""Decides who has the terminal: the command, while it runs in the foreground; ^C then reaches it without us.
+"""Who has the terminal: the command, while it runs in the foreground; ^C then reaches it without us.
 
-Must not know locks. Everything here does nothing where standard input is no terminal.
+Must not know locks. Everything here does nothing where standard input is not a terminal.
 """
 
 from __future__ import annotations

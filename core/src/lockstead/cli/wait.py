@@ -1,4 +1,4 @@
-"""Decides what `lockstead wait` does: look until a lock is free, writing nothing."""
+"""What `lockstead wait` does: look until a lock is free, writing nothing."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ Exit codes: 0 it is free, or was a moment ago, or
 
 @click.command(epilog=EPILOG)
 @click.argument("url")
-@click.option("--timeout", metavar="TIME", help="Wait at most so long (0: one look). Default: for ever.")
-@click.option("-v", "--verbose", is_flag=True, help="Tell of waiting where standard error is no terminal, too.")
+@click.option("--timeout", metavar="TIME", help="Wait at most so long (0: one look). Default: forever.")
+@click.option("-v", "--verbose", is_flag=True, help="Tell of waiting where standard error is not a terminal, too.")
 @as_json()
 def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:
     """Wait until the lock at URL is free; never takes it.
@@ -62,16 +62,16 @@ def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:
 
 
 def _until_free(engine: Engine, key: str, settings: Settings, limit: float | None) -> Found:
-    from lockstead import conversations
+    from lockstead import operations
     from lockstead.lease import converse
 
-    script, limits = conversations.freed(engine, key, settings, limit)
+    script, limits = operations.freed(engine, key, settings, limit)
     return converse(engine, settings, script, limits)
 
 
 def _seen(engine: Engine, key: str, settings: Settings, found: Found) -> dict[str, object]:
     from lockstead.cli.showing import facts
-    from lockstead.holding import holding
+    from lockstead.views import holding
 
     held = None if found.sight is None else holding(key, found.sight, engine.terms(settings))
     said = facts(key, held, time.time())

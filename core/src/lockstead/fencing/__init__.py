@@ -2,15 +2,15 @@
 
 | floor | remembers in | one step with |
 |---|---|---|
-| `MemoryFloor` | this process | nothing else |
-| `RowFloor` | a row of a SQL table | the transaction that writes the data |
-| `ObjectFloor` | the metadata of a Cloud Storage object | the conditional write of that object |
+| `MemoryFenceStore` | this process | nothing else |
+| `SqlFenceStore` | a row of a SQL table | the transaction that writes the data |
+| `GcsFenceStore` | the metadata of a Cloud Storage object | the conditional write of that object |
 
 Must not know any lock store.
 """
 
-from lockstead.fencing.guard import FenceGuard, Floor, MemoryFloor
-from lockstead.fencing.object import ObjectFloor
-from lockstead.fencing.row import RowFloor
+from lockstead.fencing.guard import FenceGuard, FenceStore, MemoryFenceStore
+from lockstead.fencing.object import GcsFenceStore
+from lockstead.fencing.row import SqlFenceStore
 
-__all__ = ["FenceGuard", "Floor", "MemoryFloor", "ObjectFloor", "RowFloor"]
+__all__ = ["FenceGuard", "FenceStore", "GcsFenceStore", "MemoryFenceStore", "SqlFenceStore"]

@@ -1,4 +1,4 @@
-"""Decides how a Cloud Storage object carries the highest token in its metadata, and is rewritten under it.
+"""How a Cloud Storage object carries the highest token in its metadata, and is rewritten under it.
 
 Admission and write are two requests. What makes them one step is the object's own metageneration: an admission moves
 it, and a write expects the one that its admission left. Must not know any lock store; the caller's own
@@ -22,7 +22,7 @@ TIMEOUT: Final = 60.0
 _CARRIED: Final = ("cache_control", "content_disposition", "content_encoding", "content_language")
 
 
-class ObjectFloor:
+class GcsFenceStore:
     """The highest token of one lock, in the metadata of the object that the lock protects.
 
     Admit first, before you read what you will overwrite; then `rewrite`. A rewrite after a later holder was admitted
@@ -42,7 +42,7 @@ class ObjectFloor:
         """What a write of the object must expect, as arguments for the blob's own methods; empty before admission."""
         return dict(self._conditions)
 
-    def raise_to(self, key: str, token: int) -> int:
+    def advance(self, key: str, token: int) -> int:
         """Set the floor to `token` unless it is higher; give the floor that now stands.
 
         StoreRefused without permission, StoreUnavailable or OutcomeUnknown if the service is silent.
@@ -87,7 +87,7 @@ class ObjectFloor:
         return self._blob.bucket.blob(self._blob.name)
 
     def _seen(self) -> Blob | None:
-        """Give the object as it stands, created if there is none; None if it changed hands meanwhile."""
+        """Return the object as it stands, created if there is none; None if it changed hands meanwhile."""
         fresh = self._fresh()
         if _asked(lambda: fresh.reload(**_ONCE), "") is not _ABSENT:
             return fresh
@@ -161,7 +161,7 @@ def _asked(request: Any, doubt: str, *, is_doubt_fine: bool = False) -> _Answer:
 
 
 def _fence(metadata: dict[str, str]) -> tuple[str, int]:
-    """Give (key, token) of an object's metadata; ("", 0) without any. StoreRefused for what is neither."""
+    """Return (key, token) of an object's metadata; ("", 0) without any. StoreRefused for what is neither."""
     text = metadata.get(FENCE)
     if text is None:
         return "", 0

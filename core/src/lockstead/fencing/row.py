@@ -1,4 +1,4 @@
-"""Decides how the highest token of a key is kept in a row of a SQL table, within the transaction of the data itself.
+"""How the highest token of a key is kept in a row of a SQL table, within the transaction of the data itself.
 
 Must not know any driver: it speaks through a DB-API connection of the caller's, and neither begins nor commits.
 """
@@ -25,7 +25,7 @@ class Cursor(Protocol):
         ...
 
     def fetchone(self) -> Sequence[Any] | None:
-        """Give the next row."""
+        """Return the next row."""
         ...
 
     def close(self) -> object:
@@ -41,7 +41,7 @@ class Connection(Protocol):
         ...
 
 
-class RowFloor:
+class SqlFenceStore:
     """The highest token of each key, as rows of a table beside the data. SQLite (3.35 and later) and PostgreSQL.
 
     Admit first in a transaction, before you read what you will overwrite; then write and commit. The row stays locked
@@ -65,7 +65,7 @@ class RowFloor:
             f"CREATE TABLE IF NOT EXISTS {self._table} (lock_key TEXT PRIMARY KEY, token BIGINT NOT NULL)", (), False
         )
 
-    def raise_to(self, key: str, token: int) -> int:
+    def advance(self, key: str, token: int) -> int:
         """Set the floor of a key to `token` unless it is higher, in one statement; give the floor that now stands."""
         bare = self._table.rpartition(".")[2]
         first, second = self._places
@@ -89,7 +89,9 @@ class RowFloor:
             cursor.execute(statement, parameters)
             return cursor.fetchone() if answers else None
         except Exception as error:
-            error.add_note(f"the table {self._table} has to exist: RowFloor(connection).create_table() creates it once")
+            error.add_note(
+                f"the table {self._table} has to exist: SqlFenceStore(connection).create_table() creates it once"
+            )
             raise
         finally:
             cursor.close()
@@ -100,14 +102,14 @@ def _paramstyle(connection: Connection, given: str | None) -> str:
     found = given or getattr(module, "paramstyle", None)
     if found not in PLACES:
         raise TypeError(
-            f"{type(connection).__module__}.{type(connection).__qualname__} is no DB-API connection that names its "
+            f"{type(connection).__module__}.{type(connection).__qualname__} is not a DB-API connection that names its "
             f"paramstyle; give the driver's own connection, or paramstyle= one of {', '.join(PLACES)}"
         )
     return found
 
 
 def _is_in_no_transaction(connection: Connection) -> bool:
-    """Tell whether the driver says that no transaction is open; False where it does not say."""
+    """Return whether the driver says that no transaction is open; False where it does not say."""
     in_transaction = getattr(connection, "in_transaction", None)
     if isinstance(in_transaction, bool):
         return not in_transaction

@@ -1,4 +1,4 @@
-"""Decides whether this worker has a process beside it, and tells it which bodies run.
+"""Whether this worker has a process beside it, and tells it which bodies run.
 
 One for each process, started with the first body; it hears of bodies by a pipe. Where there is no /proc nothing is
 started, since nothing would be found.
@@ -104,7 +104,7 @@ class Beside:
 
 
 def _names(descriptor: int) -> tuple[int, int]:
-    """Give what names an open file for good."""
+    """Return what names an open file for good."""
     file = os.fstat(descriptor)
     return file.st_dev, file.st_ino
 

@@ -1,4 +1,4 @@
-"""Decides when a worker was killed, and ends what its bodies had started: a process of its own, beside the worker.
+"""When a worker was killed, and ends what its bodies had started: a process of its own, beside the worker.
 
 It reads from a pipe which bodies run, and waits for the worker's end: bodies that were said to run and not to have
 ended were left in the middle then, and what carries their mark is ended. Where none runs there is nothing to do. It

@@ -1,4 +1,4 @@
-"""Decides which processes a body started, by the mark that they carry, and ends them.
+"""Which processes a body started, by the mark that they carry, and ends them.
 
 Whatever a body executes inherits an environment variable that names the bodies around it; whatever it forks and does
 not execute inherits an open file of no content that is named alike. Both outlive the parent. Who clears its
@@ -36,7 +36,7 @@ Found = dict[tuple[int, int], Process]
 
 
 def new_mark() -> str:
-    """Give an id that no other body has."""
+    """Return an id that no other body has."""
     return os.urandom(16).hex()
 
 
@@ -51,12 +51,12 @@ def file_of(body: str) -> int:
 
 
 def named(one: Process) -> tuple[int, int]:
-    """Give what names a process for good."""
+    """Return what names a process for good."""
     return one.pid, one.start
 
 
 def marked(bodies: frozenset[str]) -> tuple[Found, bool]:
-    """Give the living processes that carry a mark, this one left out, and whether all others are known not to.
+    """Return the living processes that carry a mark, this one left out, and whether all others are known not to.
 
     Left out are also those that end by themselves with the last that uses them: see `is_spared`.
     """
@@ -78,7 +78,7 @@ def marked(bodies: frozenset[str]) -> tuple[Found, bool]:
 
 
 def carried(pid: int) -> list[str] | None:
-    """Give the bodies that a process's environment names; None if it cannot be seen at this instant."""
+    """Return the bodies that a process's environment names; None if it cannot be seen at this instant."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
             environ = file.read()
@@ -92,7 +92,7 @@ def carried(pid: int) -> list[str] | None:
 
 
 def has_no_environment(pid: int) -> bool:
-    """Tell whether a process that shows no environment has none: it has no memory any more, or was given an empty one.
+    """Whether a process that shows no environment has none: it has no memory any more, or was given an empty one.
 
     Amid an exec it has memory, in which the kernel puts the environment and after that says where its program begins.
     """
@@ -104,7 +104,7 @@ def has_no_environment(pid: int) -> bool:
 
 
 def _files(pid: int) -> list[str]:
-    """Give the bodies that a process's open files name, if it may be one that was forked of a worker.
+    """Return the bodies that a process's open files name, if it may be one that was forked of a worker.
 
     Who was not executed runs the worker's program, which is this one's too.
     """
@@ -132,7 +132,7 @@ def _program(pid: int) -> str:
 
 
 def is_spared(pid: int) -> bool:
-    """Tell whether a process only serves others and ends with the last of them: it has to clean up after them.
+    """Return whether a process only serves others and ends with the last of them: it has to clean up after them.
 
     These are the process beside a worker, and multiprocessing's, which removes the semaphores of those that died.
     """

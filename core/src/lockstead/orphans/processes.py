@@ -1,4 +1,4 @@
-"""Decides which processes are below another one, and signals them all.
+"""Which processes are below another one, and signals them all.
 
 Imports nothing of lockstead: a watchdog and the process beside a worker read this file in a bare interpreter.
 """
@@ -32,7 +32,7 @@ def adopt_orphans(*, adopts: bool = True) -> bool:
 
 
 def adopts_orphans() -> bool:
-    """Tell whether every orphan below this process becomes its child."""
+    """Return whether every orphan below this process becomes its child."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -46,7 +46,7 @@ def adopts_orphans() -> bool:
 
 
 def children() -> list[int]:
-    """Give the children of this very process (of one thread), zombies too; much cheaper than a look at everybody."""
+    """Return the children of this very process (of one thread), zombies too; much cheaper than a look at everybody."""
     own = os.getpid()
     try:
         with open(f"/proc/{own}/task/{own}/children", "rb") as file:  # noqa: PTH123
@@ -56,7 +56,7 @@ def children() -> list[int]:
 
 
 def born_below(root: int) -> set[tuple[int, int]]:
-    """Give those below root by number and start: by their parents' own lists, at a tenth of what a look costs.
+    """Return those below root by number and start: by their parents' own lists, at a tenth of what a look costs.
 
     Where the kernel keeps no such lists: by a look. One that ends meanwhile may hide another one.
     """
@@ -75,7 +75,7 @@ def born_below(root: int) -> set[tuple[int, int]]:
 
 
 def _children_of(pid: int) -> list[int]:
-    """Give the children of all threads of a process."""
+    """Return the children of all threads of a process."""
     heirs: list[int] = []
     with suppress(OSError, ValueError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
@@ -85,7 +85,7 @@ def _children_of(pid: int) -> list[int]:
 
 
 def ticks() -> int:
-    """Give the time since the boot in the ticks of `Process.start`; 0 where nobody counts them."""
+    """Return the time since the boot in the ticks of `Process.start`; 0 where nobody counts them."""
     if not sys.platform.startswith("linux"):
         return 0
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") // 1_000_000_000
@@ -105,13 +105,13 @@ class Process:
 
 
 def stat_of(pid: int) -> list[bytes]:
-    """Give what the kernel says of a process from its state on; OSError if it is gone or there is no /proc."""
+    """Return what the kernel says of a process from its state on; OSError if it is gone or there is no /proc."""
     with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib costs as much as the interpreter
         return file.read().rpartition(b")")[2].split()
 
 
 def look() -> list[Process]:
-    """Give every process of the machine, zombies too; nothing where there is no /proc.
+    """Return every process of the machine, zombies too; nothing where there is no /proc.
 
     One look: what is born meanwhile is not in it.
     """
@@ -123,7 +123,7 @@ def look() -> list[Process]:
 
 
 def below(root: int, seen: list[Process], apart: Collection[tuple[int, int]] = ()) -> list[Process]:
-    """Give those of a look that are below root, children and theirs.
+    """Return those of a look that are below root, children and theirs.
 
     apart: those, by number and start, that are left out with all that is below them.
     """
@@ -140,7 +140,7 @@ def below(root: int, seen: list[Process], apart: Collection[tuple[int, int]] = (
 
 
 def descendants(root: int, beside: int = 0) -> list[Process]:
-    """Give every living process below root, but for `beside`; as of one look."""
+    """Return every living process below root, but for `beside`; as of one look."""
     return [one for one in below(root, look()) if one.is_alive and one.pid != beside]
 
 
@@ -193,7 +193,7 @@ def send(by: Callable[[int, int], None], target: int, number: int) -> None:
 
 
 def waits_for_a_stopped_child(pid: int) -> bool:
-    """Tell whether ^Z hit a process within vfork: it waits for a child that was stopped before it could exec.
+    """Return whether ^Z hit a process within vfork: it waits for a child that was stopped before it could exec.
 
     It cannot be stopped then, so nobody is told of it, and both stand still. False where there is no /proc.
     """
@@ -207,7 +207,7 @@ def waits_for_a_stopped_child(pid: int) -> bool:
 
 
 def group_lives(group: int) -> bool:
-    """Tell whether a process group has a member."""
+    """Return whether a process group has a member."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Decides how a lock is asked for: try, adopt what an earlier attempt left, take over what is dead, wait for the rest.
+"""How a lock is asked for: try, adopt what an earlier attempt left, take over what is dead, wait for the rest.
 
 Must not know which driver runs it. Waiting reads and never writes; only a free or dead key is written to.
 """
@@ -29,10 +29,10 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.members import drain
-from lockstead.protocol.predecessor import FORGOTTEN, first_told, left_by, told_by, unused, written
+from lockstead.protocol.previous_lease import FORGOTTEN, first_told, left_by, told_by, unused, written
 from lockstead.protocol.record import Record
 from lockstead.protocol.terms import LeaseId, Terms, is_over, over_in
-from lockstead.values import Name, Predecessor
+from lockstead.values import Name, PreviousLease
 
 TURNS_MAX: Final = 16
 """Turns of one attempt. Each but the first is caused by a change that somebody else made."""
@@ -42,7 +42,7 @@ DOUBTS_MAX: Final = 4
 
 
 @dataclass(slots=True, weakref_slot=True)
-class Acquisition:
+class AcquireRequest:
     """One wish for one lock: the same holder through all its attempts.
 
     fields is the record to write. unsettled: some write of ours has an unknown outcome and may still land, so
@@ -77,7 +77,7 @@ class Grant:
     deadline: float
     revision: str
     token: int | None
-    predecessor: Predecessor
+    previous_lease: PreviousLease
 
 
 @frozen
@@ -94,9 +94,9 @@ class Contended:
 
 
 def acquire(
-    want: Acquisition, terms: Terms, *, gives_up_at: float | None, tries_once: bool, look_first: bool = False
+    want: AcquireRequest, terms: Terms, *, gives_up_at: float | None, tries_once: bool, look_first: bool = False
 ) -> Script[Grant | Contended]:
-    """Ask until granted or out of time. gives_up_at is an instant on the caller's boot clock, None for ever.
+    """Ask until granted or out of time. gives_up_at is an instant on the caller's boot clock, None forever.
     look_first: read before the first write, as who has waited in the process's own line must.
 
     A store that is down while waiting is waited out like contention; it is raised only if it is still down at the
@@ -128,7 +128,7 @@ def acquire(
         want.has_waited = True
         left = inf if contended is None else contended.over_in
         pause: Reply[Paused] = yield terms.waiting(
-            want.name, want.holder, longest, heeds=contended is not None, over_in=left
+            want.name, want.holder, longest, wake_on_change=contended is not None, over_in=left
         )
         if gives_up_at is not None and pause.received_at >= gives_up_at:
             is_last = True
@@ -137,15 +137,15 @@ def acquire(
         look_first = not pause.answer.is_turn
 
 
-def _as_known(want: Acquisition, error: StoreError) -> StoreError:
-    """Give the error that says what is known of the whole acquisition, not of its last request alone."""
+def _as_known(want: AcquireRequest, error: StoreError) -> StoreError:
+    """Return the error that says what is known of the whole acquisition, not of its last request alone."""
     if not want.unsettled or isinstance(error, OutcomeUnknown):
         return error
     return OutcomeUnknown(f"{want.name.key!r} was asked for and no answer came in time; it may yet be granted: {error}")
 
 
 def attempt(
-    want: Acquisition, terms: Terms, *, look_first: bool, gives_up_at: float | None = None
+    want: AcquireRequest, terms: Terms, *, look_first: bool, gives_up_at: float | None = None
 ) -> Script[Grant | Contended]:
     """Try once, without waiting for anybody but, to reclaim, for members. look_first: read before writing."""
     write_first, doubts, paced_for = not look_first, want.doubts, want.doubts
@@ -158,7 +158,7 @@ def attempt(
         reply: Reply[Snapshot | Absent] = yield Read(want.name)
         seen = reply.answer
         if isinstance(seen, Absent):
-            terms.book.forget(want.name)
+            terms.observations.forget(want.name)
             write_first = want.doubts == paced_for
             if not write_first:
                 paced_for = yield from _keep_pace(want, doubts, terms)
@@ -182,7 +182,7 @@ def attempt(
     return Contended(None)
 
 
-def _keep_pace(want: Acquisition, doubts: int, terms: Terms) -> Script[int]:
+def _keep_pace(want: AcquireRequest, doubts: int, terms: Terms) -> Script[int]:
     """Pause before a write is asked again whose like had an unknown outcome; give how many such writes that was for.
 
     doubts: how many there were when the attempt began. After a few more it ends with the last one's: nobody was seen
@@ -195,7 +195,7 @@ def _keep_pace(want: Acquisition, doubts: int, terms: Terms) -> Script[int]:
     return want.doubts
 
 
-def _create(want: Acquisition, terms: Terms) -> Script[Grant | Contended | None]:
+def _create(want: AcquireRequest, terms: Terms) -> Script[Grant | Contended | None]:
     was_unsettled = want.unsettled
     want.unsettled = True
     ttl, every = terms.settings.ttl, terms.settings.renew_every
@@ -215,7 +215,7 @@ def _create(want: Acquisition, terms: Terms) -> Script[Grant | Contended | None]
     return grant if _is_ample(grant, reply, terms) else (yield from _renewed(want, grant, terms))
 
 
-def _adopt(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> Script[Grant | None]:
+def _adopt(want: AcquireRequest, seen: Snapshot, record: Record, terms: Terms) -> Script[Grant | None]:
     """Take up what an earlier attempt of ours left: its age is unknown, so only an Extend of it counts."""
     if record.is_ending:
         yield unused(want.name, seen.incarnation, told_by(record, terms), terms)
@@ -230,15 +230,15 @@ def _adopt(want: Acquisition, seen: Snapshot, record: Record, terms: Terms) -> S
 
 
 def _take_over(
-    want: Acquisition, seen: Snapshot, record: Record, terms: Terms, *, queues: bool = True
+    want: AcquireRequest, seen: Snapshot, record: Record, terms: Terms, *, queues: bool = True
 ) -> Script[Grant | Contended | None]:
     was_unsettled = want.unsettled
     want.unsettled = True
     ttl, every = terms.settings.ttl, terms.settings.renew_every
     stands = terms.stands(ttl, terms.settings.lock_delay)
-    asker, before = want.holder if queues else "", left_by(record, want.holder, terms)
+    waiter_id, before = want.holder if queues else "", left_by(record, want.holder, terms)
     fields = written(want.fields, before)
-    command = Replace(want.name, fields, seen.incarnation, seen.revision, ttl, asker, stands, every)
+    command = Replace(want.name, fields, seen.incarnation, seen.revision, ttl, waiter_id, stands, every)
     try:
         reply = yield from ask(command)
     except StoreUnavailable:
@@ -257,13 +257,13 @@ def _take_over(
 
 
 def _is_ample(grant: Grant, reply: Reply[Any], terms: Terms) -> bool:
-    """Tell whether one may begin to work: a lease of the server may have been renewed too long ago."""
+    """Return whether one may begin to work: a lease of the server may have been renewed too long ago."""
     if reply.answer.renewed_at is None:
         return True  # if it was slow, the keeper sees to it
     return grant.deadline - reply.received_at > terms.settings.abort_margin + terms.settings.renew_every
 
 
-def _renewed(want: Acquisition, grant: Grant, terms: Terms) -> Script[Grant | None]:
+def _renewed(want: AcquireRequest, grant: Grant, terms: Terms) -> Script[Grant | None]:
     """Renew at once what hangs on a lease of the server that was renewed too long ago to begin work under."""
     # from here on our record stands: if it cannot be renewed, it must be swept
     was_unsettled, want.unsettled = want.unsettled, True
@@ -274,11 +274,11 @@ def _renewed(want: Acquisition, grant: Grant, terms: Terms) -> Script[Grant | No
     if answer.holder != want.holder or answer.is_ending:
         return None
     want.unsettled = was_unsettled
-    again = _granted(want, renewed, renewed.answer, grant.predecessor, terms)
+    again = _granted(want, renewed, renewed.answer, grant.previous_lease, terms)
     return again if grant.token is None else _with_token(again, grant.token)
 
 
-def _may_reclaim(want: Acquisition, record: Record) -> bool:
+def _may_reclaim(want: AcquireRequest, record: Record) -> bool:
     # a tombstone bears its victim's name, and stands for what that one may still have under way
     if not want.reclaim or record.is_foreign or record.tombstone:
         return False
@@ -286,7 +286,7 @@ def _may_reclaim(want: Acquisition, record: Record) -> bool:
 
 
 def _reclaim(
-    want: Acquisition, reply: Reply[Any], record: Record, terms: Terms, gives_up_at: float | None
+    want: AcquireRequest, reply: Reply[Any], record: Record, terms: Terms, gives_up_at: float | None
 ) -> Script[Grant | Contended | None]:
     """Take the lock from our own dead predecessor, after its members have left; Contended if they do not in time.
 
@@ -313,7 +313,7 @@ def _reclaim(
     return taken if isinstance(taken, Contended) else (yield from _fenced(want, taken, terms))
 
 
-def _fenced(want: Acquisition, grant: Grant | None, terms: Terms) -> Script[Grant | None]:
+def _fenced(want: AcquireRequest, grant: Grant | None, terms: Terms) -> Script[Grant | None]:
     """Draw the token at once for who reclaims: the earlier process may live after all, and must be fenced first."""
     if grant is None or not want.reclaim or terms.traits.tokens is not TokenSource.DRAWN:
         return grant
@@ -327,12 +327,14 @@ def _fenced(want: Acquisition, grant: Grant | None, terms: Terms) -> Script[Gran
 
 
 def _with_token(grant: Grant, token: int) -> Grant:
-    return Grant(grant.lease, grant.sent_at, grant.deadline, grant.revision, token, grant.predecessor)
+    return Grant(grant.lease, grant.sent_at, grant.deadline, grant.revision, token, grant.previous_lease)
 
 
-def _granted(want: Acquisition, reply: Reply[Any], seen: Snapshot, predecessor: Predecessor, terms: Terms) -> Grant:
+def _granted(
+    want: AcquireRequest, reply: Reply[Any], seen: Snapshot, previous_lease: PreviousLease, terms: Terms
+) -> Grant:
     terms.wrote(want.name, reply, seen)
-    terms.book.forget(want.name)
+    terms.observations.forget(want.name)
     ttl = terms.settings.ttl
     return Grant(
         lease=LeaseId(want.name, want.holder, seen.incarnation, ttl),
@@ -340,8 +342,8 @@ def _granted(want: Acquisition, reply: Reply[Any], seen: Snapshot, predecessor: 
         deadline=terms.deadline_by(reply, ttl, terms.settings.lock_delay),
         revision=seen.revision,
         token=seen.token if terms.traits.tokens is TokenSource.NATIVE else None,
-        predecessor=predecessor,
+        previous_lease=previous_lease,
     )
 
 
-__all__ = ["Acquisition", "Contended", "Grant", "OutOfTime", "acquire", "attempt"]
+__all__ = ["AcquireRequest", "Contended", "Grant", "OutOfTime", "acquire", "attempt"]

@@ -1,4 +1,4 @@
-"""Decides what a script may ask of a store, and what a store may answer. One command is one request.
+"""What a script may ask of a store, and what a store may answer. One command is one request.
 
 Must not know how a store does it, nor what the fields of a record mean.
 
@@ -51,7 +51,7 @@ class Snapshot:
 class Conflict:
     """The expectation did not hold; nothing was changed.
 
-    is_queued: the key may well be free, but others asked first (`stores.port.Queues`): wait for your turn.
+    is_queued: the key may well be free, but others asked first (`stores.port.SupportsFifoQueue`): wait for your turn.
     """
 
     is_queued: bool = False
@@ -82,8 +82,8 @@ class Listing:
 class Paused:
     """The pause is over. seconds is how long it was meant to be; changed: the store saw the key change.
 
-    is_turn: a store that keeps a queue says that the asker's turn has come, or one that wakes that the lock is free, so
-    that asking is worth a write.
+    is_turn: a store that keeps a queue says that the waiter_id's turn has come, or one that wakes that the lock is
+    free, so that asking is worth a write.
     """
 
     seconds: float
@@ -106,10 +106,10 @@ class Command(Generic[A]):
 class Create(Command["Snapshot | Conflict"]):
     """Write the record if there is none. lives: seconds; the driver adds what people read (`expires_at`).
 
-    asker: who wants the lock, the same text through all attempts of one acquisition; a store that keeps a queue lets
-    nobody overtake, and what is granted leaves the queue in the same step. Empty for what is no lock.
+    waiter_id: who wants the lock, the same text through all attempts of one acquisition; a store that keeps a queue
+    lets nobody overtake, and what is granted leaves the queue in the same step. Empty for what is not a lock.
     stands: seconds after its last write for which a server that drops records must leave this one alone; each `Extend`
-    renews that; 0 for ever.
+    renews that; 0 forever.
     renew_every: seconds between two renewals while the store answers; 0 if it is not known.
     forgotten: fields to add where the store knows that it has dropped a record of this name which was never removed; a
     store that drops none leaves them out, and so does one that drops all by its clock.
@@ -118,7 +118,7 @@ class Create(Command["Snapshot | Conflict"]):
     name: Name
     fields: Mapping[str, str]
     lives: float = 0.0
-    asker: str = ""
+    waiter_id: str = ""
     stands: float = 0.0
     renew_every: float = 0.0
     forgotten: Mapping[str, str] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Create(Command["Snapshot | Conflict"]):
 
 @frozen
 class Read(Command["Snapshot | Absent"]):
-    """Give the record as it stands."""
+    """Return the record as it stands."""
 
     name: Name
 
@@ -135,7 +135,7 @@ class Read(Command["Snapshot | Absent"]):
 class Replace(Command["Snapshot | Conflict | Absent"]):
     """Write a new record, of a new incarnation, if the one there has exactly this incarnation and revision.
 
-    asker, stands, renew_every: as for `Create`.
+    waiter_id, stands, renew_every: as for `Create`.
     """
 
     name: Name
@@ -143,7 +143,7 @@ class Replace(Command["Snapshot | Conflict | Absent"]):
     incarnation: str
     revision: str
     lives: float = 0.0
-    asker: str = ""
+    waiter_id: str = ""
     stands: float = 0.0
     renew_every: float = 0.0
 
@@ -174,7 +174,7 @@ class Remove(Command["Removed | Conflict | Absent"]):
 
 @frozen
 class List(Command[Listing]):
-    """Give every record of a space; of one key and below one part, where these are given."""
+    """Return every record of a space; of one key and below one part, where these are given."""
 
     space: Space
     key: str | None = None
@@ -185,22 +185,22 @@ class List(Command[Listing]):
 class Pause(Command[Paused]):
     """Come back after a time that the driver draws between the two bounds (seconds), or when the key changes.
 
-    Never performed by a store itself: see `stores.port.Waits`. asker: who waits for the lock, and so wants a place in
-    the queue of a store that keeps one; empty for who only looks. heeds: whether a change ends it early; not after an
-    unknown outcome, where it may be our own request that changes the key, again and again. over_in: whatever is drawn,
-    come back then, plus up to `spread` at random: what was seen last can be over by that time (seconds).
+    Never performed by a store itself: see `stores.port.SupportsWatch`. waiter_id: who waits for the lock, and so wants
+    a place in the queue of a store that keeps one; empty for who only looks. heeds: whether a change ends it early; not
+    after an unknown outcome, where it may be our own request that changes the key, again and again. over_in: whatever
+    is drawn, come back then, plus up to `spread` at random: what was seen last can be over by that time (seconds).
     """
 
     name: Name
     at_least: float
     at_most: float
-    asker: str = ""
-    heeds: bool = True
+    waiter_id: str = ""
+    wake_on_change: bool = True
     over_in: float = inf
     spread: float = 0.0
 
     def draw(self, dice: Callable[[], float]) -> float:
-        """Give how long to pause. dice gives a number from 0 to 1, anew each time."""
+        """Return how long to pause. dice gives a number from 0 to 1, anew each time."""
         drawn = self.at_least + (self.at_most - self.at_least) * dice()
         return drawn if drawn <= self.over_in else self.over_in + self.spread * dice()
 
@@ -238,10 +238,10 @@ class OutOfTime(StoreUnavailable):
 class StoreClock(Enum):
     """What a store's answers tell about its own time."""
 
-    SHARED = "updated_at and store_now are readings of one clock"
-    DATED = "store_now comes from another clock than updated_at and is coarse: calibrate, or ask one clock twice"
+    ONE_CLOCK = "updated_at and store_now are readings of one clock"
+    TWO_CLOCKS = "store_now comes from another clock than updated_at and is coarse: calibrate, or ask one clock twice"
     NONE = "answers carry no time: observe"
-    ENFORCED = "the server drops a record that is not renewed: what stands there is alive, and nobody else judges"
+    SERVER_EXPIRES = "the server drops a record that is not renewed: what stands there is alive, and nobody else judges"
 
 
 class TokenSource(Enum):
@@ -256,8 +256,8 @@ class TokenSource(Enum):
 class Traits:
     """What the protocol must know of a store. Durations are seconds.
 
-    granularity: the greatest error of store_now against updated_at that is tolerated. date_step: the resolution of
-    store_now. ttl_recommended: a shorter ttl draws a warning. foreign: records of other implementations are
+    granularity: the greatest error of store_now against updated_at that is tolerated. clock_resolution: the resolution
+    of store_now. ttl_recommended: a shorter ttl draws a warning. foreign: records of other implementations are
     respected as locks; elsewhere a record without our version is refused. pace: how far two changes of one record
     have to be apart, or the second may be turned away with an unknown outcome. wakes: a wait that tells of a change
     tells, as a rule, that the record has gone.
@@ -267,8 +267,8 @@ class Traits:
     guarantee: str
     clock: StoreClock
     tokens: TokenSource
-    granularity: float = 0.0
-    date_step: float = 0.0
+    clock_skew_max: float = 0.0
+    clock_resolution: float = 0.0
     ttl_recommended: float = 1.0
     foreign: bool = False
     pace: float = 0.0

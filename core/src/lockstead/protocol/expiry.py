@@ -16,7 +16,7 @@ CLOCK_SLACK: Final = 0.01
 
 
 def holder_deadline(sent_at: float, ttl: float, drift: float) -> float:
-    """Give the instant from which the holder must treat the lease as lost.
+    """Return the instant from which the holder must treat the lease as lost.
 
     sent_at and the result are seconds on the holder's boot clock; sent_at is of the last request that renewed this
     record's life. Source: Gray and Cheriton, SOSP 1989; docs/decisions on time.
@@ -25,12 +25,12 @@ def holder_deadline(sent_at: float, ttl: float, drift: float) -> float:
 
 
 def record_life(ttl: float, lock_delay: float, drift: float) -> float:
-    """Give how long, by a contender's clock, a record must be left alone after its last change (seconds)."""
+    """Return how long, by a contender's clock, a record must be left alone after its last change (seconds)."""
     return ttl * (1 + drift) + lock_delay
 
 
 def ttl_of_life(lives: float, lock_delay: float, drift: float) -> float:
-    """Give the ttl that a server grants which lets a record live for so long: the other way round of `record_life`.
+    """Return the ttl that a server grants which lets a record live for so long: the other way round of `record_life`.
 
     Its clock may run fast by a drift, and the holder's slow: each side has its own margin here as everywhere.
     """
@@ -38,16 +38,16 @@ def ttl_of_life(lives: float, lock_delay: float, drift: float) -> float:
 
 
 def expired_by_store_clock(
-    store_now: float, updated_at: float, ttl: float, lock_delay: float, drift: float, granularity: float
+    store_now: float, updated_at: float, ttl: float, lock_delay: float, drift: float, clock_skew_max: float
 ) -> bool:
-    """Tell whether a record is over, from two readings of the store's clock(s) that err by at most `granularity`."""
-    return store_now - updated_at > record_life(ttl, lock_delay, drift) + granularity
+    """Whether a record is over, from two readings of the store's clock(s) that err by at most `clock_skew_max`."""
+    return store_now - updated_at > record_life(ttl, lock_delay, drift) + clock_skew_max
 
 
 def expired_by_observation(
     first_received_at: float, last_sent_at: float, ttl: float, lock_delay: float, drift: float
 ) -> bool:
-    """Tell whether a record is over, because one client saw the same state for longer than it can live.
+    """Return whether a record is over, because one client saw the same state for longer than it can live.
 
     Counted from the *receipt* of the first sight to the *send* of the last: the time in which it certainly stood
     still. Both are instants of the observer's boot clock.
@@ -56,43 +56,43 @@ def expired_by_observation(
 
 
 def left_by_store_clock(
-    store_now: float, updated_at: float, ttl: float, lock_delay: float, drift: float, granularity: float
+    store_now: float, updated_at: float, ttl: float, lock_delay: float, drift: float, clock_skew_max: float
 ) -> float:
-    """Give in how many seconds `expired_by_store_clock` will hold, if nobody writes to the record meanwhile."""
-    return record_life(ttl, lock_delay, drift) + granularity - (store_now - updated_at)
+    """Return in how many seconds `expired_by_store_clock` will hold, if nobody writes to the record meanwhile."""
+    return record_life(ttl, lock_delay, drift) + clock_skew_max - (store_now - updated_at)
 
 
 def left_by_observation(
     first_received_at: float, received_at: float, ttl: float, lock_delay: float, drift: float
 ) -> float:
-    """Give how many seconds after received_at `expired_by_observation` will hold, if the record still stands then."""
+    """Return how many seconds after received_at `expired_by_observation` will hold, if the record still stands then."""
     return record_life(ttl, lock_delay, drift) - (received_at - first_received_at)
 
 
 def foreign_left(store_now: float, expires_at: float) -> float:
-    """Give in how many seconds `foreign_expired` will hold."""
+    """Return in how many seconds `foreign_expired` will hold."""
     return expires_at + FOREIGN_ALLOWANCE - store_now
 
 
 def foreign_expired(store_now: float, expires_at: float) -> bool:
-    """Tell whether the lock of another implementation is over: by its writer's clock, with an allowance."""
+    """Return whether the lock of another implementation is over: by its writer's clock, with an allowance."""
     return store_now > expires_at + FOREIGN_ALLOWANCE
 
 
 def calibrated(
-    updated_at: float, date: float, sent_at: float, received_at: float, granularity: float, date_step: float
+    updated_at: float, date: float, sent_at: float, received_at: float, clock_skew_max: float, clock_resolution: float
 ) -> bool:
-    """Tell whether a write of our own proves that the store's `Date` and its `updated` agree within `granularity`.
+    """Return whether a write of our own proves that the store's `Date` and its `updated` agree within `clock_skew_max`.
 
     The first relation bounds how far `Date` may be behind, the second how far ahead.
     """
     behind = updated_at - date + (received_at - sent_at)
-    ahead = date + date_step - updated_at
-    return behind <= granularity and ahead <= granularity
+    ahead = date + clock_resolution - updated_at
+    return behind <= clock_skew_max and ahead <= clock_skew_max
 
 
 def ran_steadily(store_elapsed: float, at_least: float, at_most: float, drift: float) -> bool:
-    """Tell whether a store's clock can have run by store_elapsed without being set, between two of its readings.
+    """Return whether a store's clock can have run by store_elapsed without being set, between two of its readings.
 
     at_least and at_most bound, on our boot clock, the time between the two: from the receipt of the first to the send
     of the second, and from the send of the first to the receipt of the second. Negative where the two overlap.
@@ -108,18 +108,18 @@ def deadline_by_read(
     updated_at: float,
     ttl: float,
     drift: float,
-    granularity: float,
-    date_step: float,
+    clock_skew_max: float,
+    clock_resolution: float,
 ) -> float | None:
-    """Give a member's deadline from a read that shows when somebody last renewed the record.
+    """Return a member's deadline from a read that shows when somebody last renewed the record.
 
     The record's age by the store's clock is taken as large as it can be, and counted backwards from the send. None if
     even so it is negative: that clock was set, or is not the one that stamped the record.
     """
-    age = store_now + date_step + granularity - updated_at
+    age = store_now + clock_resolution + clock_skew_max - updated_at
     return None if age < 0 else read_sent_at - age * (1 + drift) + ttl * (1 - drift)
 
 
-def believed_until(store_now: float, ttl: float, drift: float, granularity: float) -> float:
+def believed_until(store_now: float, ttl: float, drift: float, clock_skew_max: float) -> float:
     """Give, on the store's clock, until when a holder whose record was just removed may still believe."""
-    return store_now + granularity + ttl * (1 + drift)
+    return store_now + clock_skew_max + ttl * (1 + drift)

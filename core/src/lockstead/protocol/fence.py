@@ -1,4 +1,4 @@
-"""Decides how a fencing token is obtained and checked.
+"""How a fencing token is obtained and checked.
 
 A token counts only when it stands in the record of the incarnation that asks: published under a precondition that
 was read before the draw. "Still before my deadline" would prove nothing against a break, a reclaim or a deletion.
@@ -18,7 +18,7 @@ TURNS_MAX: Final = 16
 
 
 def draw_token(lease: LeaseId, terms: Terms, *, salt: str) -> Script[int | None]:
-    """Give the token that all who work under this lease share; None if the lease is no longer ours.
+    """Return the token that all who work under this lease share; None if the lease is no longer ours.
 
     Reads the record, draws a number, publishes it expecting the state read. A sibling's token that got there first
     is the token.
@@ -53,7 +53,7 @@ def draw_token(lease: LeaseId, terms: Terms, *, salt: str) -> Script[int | None]
 
 
 def verify(sequencer: Sequencer, terms: Terms) -> Script[bool]:
-    """Tell whether a sequencer names the lease that holds its key now. Absent, expired or newer is no.
+    """Return whether a sequencer names the lease that holds its key now. Absent, expired or newer is no.
 
     The answer is true of the instant of the read and says nothing about the next.
     """

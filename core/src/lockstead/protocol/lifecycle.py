@@ -1,4 +1,4 @@
-"""Decides what becomes of a lease in the process that holds it: a table of states, and the arithmetic of its rounds.
+"""What becomes of a lease in the process that holds it: a table of states, and the arithmetic of its rounds.
 
 Several actors push a lease (the keeper, a renewal's answer, the body, an operator's word), so its life is a table.
 LOST absorbs everything: a renewal that succeeds late never revives a lease. Must not know threads or clocks: every
@@ -14,7 +14,7 @@ from typing import Final
 from lockstead.errors import LossReason, StoreError
 from lockstead.protocol.terms import LeaseId
 from lockstead.settings import Settings
-from lockstead.values import Predecessor
+from lockstead.values import PreviousLease
 
 RETRIES_PER_TTL: Final = 24
 JITTER: Final = 0.1
@@ -69,7 +69,7 @@ class Duty(Enum):
 
     NOTHING = "nothing is due"
     RENEW = "send a renewal"
-    TELL = "tell the loss"
+    NOTIFY_LOSS = "tell the loss"
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Tenure:
     unsettled: bool = False
     unused: bool = False
     token: int | None = None
-    predecessor: Predecessor | None = None
+    previous_lease: PreviousLease | None = None
     registration: LeaseId | None = None
     record_deadline: float = 0.0
     registration_deadline: float = 0.0
@@ -111,7 +111,7 @@ class Tenure:
         self._plan(self.renewed_at)
 
     def believes(self, now: float) -> bool:
-        """Tell whether the lease is held: not lost, and before its deadline. Never "the keeper is alive"."""
+        """Return whether the lease is held: not lost, and before its deadline. Never "the keeper is alive"."""
         return self.state is State.HELD and now < self.deadline
 
     @property
@@ -120,7 +120,7 @@ class Tenure:
         return self.deadline - self.settings.abort_margin
 
     def wake_at(self) -> float:
-        """Give the instant at which something is due next; infinity once the keeper owes nothing more."""
+        """Return the instant at which something is due next; infinity once the keeper owes nothing more."""
         if self.state is not State.HELD:
             return float("inf")
         due = self.tell_at
@@ -138,19 +138,19 @@ class Tenure:
         if self.state is not State.HELD:
             return Duty.NOTHING
         if now >= self.tell_at:
-            return Duty.TELL if self.lose(LossReason.EXPIRED) else Duty.NOTHING
+            return Duty.NOTIFY_LOSS if self.lose(LossReason.EXPIRED) else Duty.NOTHING
         if self.round_started_at is not None and now >= self.round_started_at + self.settings.renew_every:
             self.failures += 1
             # a renewal that waits to be sent is nobody's fault but ours: the next round begins when it is sent
             self.round_started_at = now if self.in_flight and not self.is_queued else None
             if self.failures >= self.settings.max_failures:
-                return Duty.TELL if self.lose(LossReason.UNREACHABLE) else Duty.NOTHING
+                return Duty.NOTIFY_LOSS if self.lose(LossReason.UNREACHABLE) else Duty.NOTHING
         if self.in_flight or now < self.due_at:
             return Duty.NOTHING
         return Duty.RENEW
 
     def may_join(self, now: float) -> bool:
-        """Tell whether a renewal may go out early, in a batch with one that is due: half of the wait is over."""
+        """Return whether a renewal may go out early, in a batch with one that is due: half of the wait is over."""
         return self.state is State.HELD and not self.in_flight and self.due_at - now <= self.settings.renew_every / 2
 
     def queue(self) -> None:

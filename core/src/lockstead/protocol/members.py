@@ -1,4 +1,4 @@
-"""Decides how several processes work under one lease: register, read, renew, withdraw, and be waited for.
+"""How several processes work under one lease: register, read, renew, withdraw, and be waited for.
 
 A member's registration is a small lease of its own under a reserved name that contains the incarnation. The order
 is strict: the record is read only after the answer that proves the registration.
@@ -73,7 +73,7 @@ class MemberRenewed:
 
 
 def member_name(lease: LeaseId, nonce: str) -> Name:
-    """Give the reserved name of a member's registration."""
+    """Return the reserved name of a member's registration."""
     return Name(lease.name.key, Space.MEMBER, f"{lease.incarnation}/{nonce}")
 
 
@@ -89,11 +89,11 @@ def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], terms: Terms) 
     except StoreRefused:
         # of a record that nobody can read nobody is a member, and whoever drains must not wait for one
         with suppress(StoreUnavailable, OutcomeUnknown):
-            yield from withdraw(registration, terms)
+            yield from remove_member(registration, terms)
         raise
     if isinstance(joined, Over):
         with suppress(StoreUnavailable, OutcomeUnknown):  # else it expires, and whoever drains waits for that
-            yield from withdraw(registration, terms)
+            yield from remove_member(registration, terms)
         return joined
     return Attached(
         lease=lease,
@@ -116,7 +116,7 @@ def _register(
                 terms.wrote(name, reply, reply.answer)
                 return LeaseId(name, nonce, reply.answer.incarnation, ttl), reply
         except OutcomeUnknown:
-            # a store that reads and does not write would otherwise be asked for ever, without a pause
+            # a store that reads and does not write would otherwise be asked forever, without a pause
             if turn == REGISTRATIONS_MAX - 1:
                 raise
         # an earlier attempt of ours landed: its age is unknown, so only an Extend of it counts
@@ -201,7 +201,7 @@ def renew_member(
     return MemberRenewed(own.deadline, extended.deadline, own.sent_at, closing=extended.deadline is None)
 
 
-def withdraw(registration: LeaseId, terms: Terms, *, ours_until: float = inf) -> Script[bool]:
+def remove_member(registration: LeaseId, terms: Terms, *, ours_until: float = inf) -> Script[bool]:
     """Take a registration back; True if we removed it. The member's belief must have ended before this is sent.
 
     Raises StoreUnavailable or OutcomeUnknown if the store stays silent: it expires, and whoever drains waits for that.
@@ -248,7 +248,7 @@ def check_count(name: Name, members: Listing) -> None:
 
 
 def drain(
-    lease: LeaseId, terms: Terms, *, bound_at: float, salt: str, whose: Callable[[str], bool] | None = None
+    lease: LeaseId, terms: Terms, *, bound_at: float, salt: str, owner_filter: Callable[[str], bool] | None = None
 ) -> Script[bool]:
     """Wait until no member of a lease is live; False if one still is at `bound_at` (boot clock).
 
@@ -263,7 +263,7 @@ def drain(
         at_least = settings.backoff_min
         try:
             listed = yield from registered(lease)
-            verdict = yield from _sift(listed, terms, salt, whose)
+            verdict = yield from _sift(listed, terms, salt, owner_filter)
         except OutOfTime:
             return False  # who waits for a lock has less time than the bound: without this the loop would spin
         except (StoreUnavailable, OutcomeUnknown):
@@ -285,7 +285,9 @@ def drain(
         longest = min(settings.backoff_max, max(settings.backoff_min, pause.answer.seconds * 2))
 
 
-def _sift(listed: Reply[Listing], terms: Terms, salt: str, whose: Callable[[str], bool] | None) -> Script[_Drain]:
+def _sift(
+    listed: Reply[Listing], terms: Terms, salt: str, owner_filter: Callable[[str], bool] | None
+) -> Script[_Drain]:
     somebody = was_removed = False
     for name, seen in listed.answer.entries:
         try:
@@ -293,12 +295,12 @@ def _sift(listed: Reply[Listing], terms: Terms, salt: str, whose: Callable[[str]
         except StoreRefused:
             somebody = True  # cannot be judged, so it counts as live until the bound
             continue
-        if whose is not None and not whose(record.owner or record.holder):
+        if owner_filter is not None and not owner_filter(record.owner or record.holder):
             continue
         somebody = True
         if (yield from is_over(name, record, listed, seen, salt, terms)):
             yield from ask(Remove(name, seen.incarnation, seen.revision))
-            terms.book.forget(name)
+            terms.observations.forget(name)
             was_removed = True
     if was_removed:
         return _Drain.CHANGED
@@ -312,7 +314,7 @@ __all__ = [
     "drain",
     "member_name",
     "registered",
+    "remove_member",
     "renew_member",
     "take_back",
-    "withdraw",
 ]

@@ -1,4 +1,4 @@
-"""Decides how often a conversation is held again that a caller waits for, while the store is silent for a moment.
+"""How often a conversation is held again that a caller waits for, while the store is silent for a moment.
 
 The keeper renews again and again by itself. A token, a registration or a renewal by ticket is asked for once, by
 somebody whose step fails with it: one answer that says "too many requests" must not be the end of that.
@@ -35,7 +35,7 @@ def patiently(hold: Callable[[], Script[T]], name: Name, terms: Terms, *, until:
         except (StoreUnavailable, OutcomeUnknown):
             if attempt == ATTEMPTS_MAX:
                 raise
-            pause = yield from ask(Pause(name, settings.backoff_min, longest, heeds=False))
+            pause = yield from ask(Pause(name, settings.backoff_min, longest, wake_on_change=False))
             if pause.received_at >= until:
                 raise
             attempt, longest = attempt + 1, min(settings.backoff_max, longest * 2)

@@ -1,4 +1,4 @@
-"""Decides what a lock's record says and how it is written as a flat map of text, the same in every store.
+"""What a lock's record says and how it is written as a flat map of text, the same in every store.
 
 Must not know which store holds the map. Unknown fields are kept; a newer major version is refused; a damaged record
 is never treated as free.
@@ -35,7 +35,7 @@ from lockstead.reading import (
     whole,
 )
 from lockstead.settings import LOCK_DELAY_MAX
-from lockstead.values import DURATION_MAX, Ending, Name, Predecessor
+from lockstead.values import DURATION_MAX, LeaseOutcome, Name, PreviousLease
 
 VERSION: Final = 1
 PID_MAX: Final = 2**31 - 1
@@ -99,7 +99,7 @@ class Record:
     tombstone: bool = False
     ended: bool = False
     unused: bool = False
-    before: Predecessor | None = None
+    before: PreviousLease | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -240,7 +240,7 @@ def _foreign_revocation(name: Name, text: str | None) -> Revocation | None:
 
 
 def is_ours(fields: Mapping[str, str]) -> bool:
-    """Tell whether lockstead wrote a record, in a version that this one reads, however damaged it is."""
+    """Return whether lockstead wrote a record, in a version that this one reads, however damaged it is."""
     major = _major(fields.get("v", ""))
     return major is not None and major <= VERSION
 
@@ -273,7 +273,7 @@ def progress_text(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Give a clean text in at most so many bytes; one that is cut ends with a mark, if there is room for more."""
+    """Return a clean text in at most so many bytes; one that is cut ends with a mark, if there is room for more."""
     raw = text.encode()
     if len(raw) <= most:
         return text
@@ -281,7 +281,7 @@ def shortened(text: str, most: int) -> str:
     return kept and kept + _CUT
 
 
-def predecessor_text(before: Predecessor) -> str:
+def predecessor_text(before: PreviousLease) -> str:
     """Write how the lease before ended, and whose it was, as one field of a bounded size."""
     owner, holder = clean(before.owner[:NAMED_MAX]), clean(before.holder[:NAMED_MAX])
     said = {"ending": before.ending.value, "owner": owner, "holder": holder}
@@ -294,7 +294,7 @@ def number(value: float) -> str:
     return text if text[-1] != "0" else text.rstrip("0").rstrip(".")
 
 
-def stamped(command: Command[Any], wall_now: float, clock: StoreClock = StoreClock.SHARED) -> Command[Any]:
+def stamped(command: Command[Any], wall_now: float, clock: StoreClock = StoreClock.ONE_CLOCK) -> Command[Any]:
     """Add what people read to a command that writes a lock's life: `acquired_at`, `expires_at`.
 
     No `expires_at` where a server drops what is not renewed: a renewal there writes nothing, and an old one would lie.
@@ -307,13 +307,15 @@ def stamped(command: Command[Any], wall_now: float, clock: StoreClock = StoreClo
             return command
         case Create() if command.lives:
             fields = _granted(command.fields, command.lives, wall_now, clock)
-            lives, asker, stands = command.lives, command.asker, command.stands
-            return Create(command.name, fields, lives, asker, stands, command.renew_every, command.forgotten)
+            lives, waiter_id, stands = command.lives, command.waiter_id, command.stands
+            return Create(command.name, fields, lives, waiter_id, stands, command.renew_every, command.forgotten)
         case Replace() if command.lives:
             fields = _granted(command.fields, command.lives, wall_now, clock)
             expected, lives = (command.incarnation, command.revision), command.lives
-            return Replace(command.name, fields, *expected, lives, command.asker, command.stands, command.renew_every)
-        case Extend() if command.lives and clock is not StoreClock.ENFORCED:
+            return Replace(
+                command.name, fields, *expected, lives, command.waiter_id, command.stands, command.renew_every
+            )
+        case Extend() if command.lives and clock is not StoreClock.SERVER_EXPIRES:
             fields = {**command.fields, "expires_at": number(wall_now + command.lives)}
             return Extend(command.name, fields, command.incarnation, command.revision, command.lives)
         case _:
@@ -322,7 +324,7 @@ def stamped(command: Command[Any], wall_now: float, clock: StoreClock = StoreClo
 
 def _granted(fields: Mapping[str, str], lives: float, wall_now: float, clock: StoreClock) -> dict[str, str]:
     granted = {**fields, "acquired_at": number(wall_now)}
-    if clock is not StoreClock.ENFORCED:
+    if clock is not StoreClock.SERVER_EXPIRES:
         granted["expires_at"] = number(wall_now + lives)
     for field_name in ("alert_at", "auto_unlock_at"):
         after = fields.get(field_name)
@@ -395,7 +397,7 @@ def _lifetime(name: Name, what: str, text: str) -> float | None:
 
 
 def _life(name: Name, what: str, text: str) -> float:
-    """Read how long others must leave a record alone: longer than we write it is damage, for it blocks for ever."""
+    """Read how long others must leave a record alone: longer than we write it is damage, for it blocks forever."""
     value = _number(name, what, text)
     if not 0 <= value <= (DURATION_MAX if what == "ttl" else LOCK_DELAY_MAX):
         raise _damaged(name, what, text)
@@ -422,14 +424,14 @@ def _revocation(name: Name, what: str, text: str) -> Revocation:
         raise _damaged(name, what, text) from None
 
 
-def _predecessor(_: Name, __: str, text: str) -> Predecessor:
+def _predecessor(_: Name, __: str, text: str) -> PreviousLease:
     """Read `predecessor_text`. What nobody can read says that the end is unknown: it keeps nobody from the lock."""
     try:
         said = json.loads(text)
         names = {what: clean(said[what][:NAMED_MAX]) for what in ("owner", "holder") if isinstance(said.get(what), str)}
-        return Predecessor(Ending(said["ending"]), **names)
+        return PreviousLease(LeaseOutcome(said["ending"]), **names)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return Predecessor(Ending.UNKNOWN)
+        return PreviousLease(LeaseOutcome.UNKNOWN)
 
 
 def _labels(name: Name, what: str, text: str) -> Mapping[str, str]:

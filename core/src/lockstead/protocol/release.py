@@ -1,4 +1,4 @@
-"""Decides how a lease is given back, broken, swept up and looked at.
+"""How a lease is given back, broken, swept up and looked at.
 
 Nothing here removes by anything but the incarnation (and, where a revision is known to matter, the revision): a late
 delete must never hit the next holder.
@@ -30,7 +30,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.lifecycle import Tenure
 from lockstead.protocol.members import REMOVALS_MAX, drain, take_back
-from lockstead.protocol.predecessor import ENDED, ENDED_LIVES, UNUSED, is_written, told_by, unused
+from lockstead.protocol.previous_lease import ENDED, ENDED_LIVES, UNUSED, is_written, told_by, unused
 from lockstead.protocol.record import (
     BY_BYTES_MAX,
     Record,
@@ -74,7 +74,7 @@ def release(
     leaves: Mapping[str, str] | None = None,
     deadline: float = inf,
 ) -> Script[Outcome]:
-    """Give a lease back as its owner. bound_at (boot clock) bounds the wait for members.
+    """Release a lease as its owner. bound_at (boot clock) bounds the wait for members.
 
     shared: a ticket was ever made, so others may work under it: close first, and wait until none is live. by_ticket:
     the lease is only known from a ticket, so the record is read before anything is written. leaves: what the record
@@ -124,7 +124,7 @@ def _remove_closed(lease: LeaseId, closed: Reply[Any], terms: Terms) -> Script[O
 
 
 def give_back(tenure: Tenure, terms: Terms, *, bound_at: float) -> Script[Outcome]:
-    """Give back what this process has of a lease: a member its registration alone, an owner the lease.
+    """Release what this process has of a lease: a member its registration alone, an owner the lease.
 
     The belief must have ended before. After a loss an owner frees only what nobody can hold any more: a lease that
     was revoked or out of reach, without a lock-delay to cut short, and only before its own deadline.
@@ -146,10 +146,10 @@ def give_back(tenure: Tenure, terms: Terms, *, bound_at: float) -> Script[Outcom
 
 
 def _leaves(tenure: Tenure, terms: Terms) -> Mapping[str, str] | None:
-    """Give what the record of a lease says when it is given back; None if it has nothing to say, and is removed."""
+    """Return what the record of a lease says when it is given; None if it has nothing to say, and is removed."""
     if tenure.unused:
         # nobody worked under it: what was told of the one before is told to the next holder
-        return UNUSED if tenure.predecessor is not None and is_written(tenure.predecessor, terms) else None
+        return UNUSED if tenure.previous_lease is not None and is_written(tenure.previous_lease, terms) else None
     return None if tenure.reason is None else ENDED
 
 
@@ -167,7 +167,7 @@ def _withdrawn(
 
 
 def may_remove_after_loss(tenure: Tenure, now: float) -> bool:
-    """Tell whether a lease that was lost may still be removed by its loser, now that the body is over."""
+    """Return whether a lease that was lost may still be removed by its loser, now that the body is over."""
     if not tenure.is_owner:
         return tenure.reason is not LossReason.FORKED
     return (
@@ -187,7 +187,7 @@ def _look_first(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome
         try:
             reply = yield from ask(Read(lease.name))
         except (StoreUnavailable, OutcomeUnknown):
-            pause = yield from ask(Pause(lease.name, terms.settings.backoff_min, longest, heeds=False))
+            pause = yield from ask(Pause(lease.name, terms.settings.backoff_min, longest, wake_on_change=False))
             if pause.received_at >= bound_at:
                 return Outcome.LEFT
             longest = min(terms.settings.backoff_max, longest * 2)
@@ -215,7 +215,7 @@ def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | Re
         except (StoreUnavailable, OutcomeUnknown):
             pass
         at_least = terms.again(lease.name, turn).at_least
-        pause = yield from ask(Pause(lease.name, at_least, max(at_least, longest), heeds=False))
+        pause = yield from ask(Pause(lease.name, at_least, max(at_least, longest), wake_on_change=False))
         turn += 1
         if pause.received_at >= bound_at:
             return Outcome.LEFT
@@ -286,7 +286,7 @@ class Sight:
 
 
 def look(name: Name, terms: Terms) -> Script[Sight | None]:
-    """Show what stands under a key; None if nothing does. Writes nothing, so its word on expiry is a hint."""
+    """Return what stands under a key; None if nothing does. Writes nothing, so its word on expiry is a hint."""
     reply = yield from ask(Read(name))
     if isinstance(reply.answer, Absent):
         return None
@@ -308,11 +308,11 @@ def _looks_expired(record: Record, updated_at: float, store_now: float, terms: T
     if ttl is None:
         if record.expires_at is not None:
             return expiry.foreign_expired(store_now, record.expires_at)
-        ttl = terms.settings.assume_ttl
+        ttl = terms.settings.foreign_ttl
         if ttl is None:
             return False
     return expiry.expired_by_store_clock(
-        store_now, updated_at, ttl, record.lock_delay, terms.settings.drift, terms.traits.granularity
+        store_now, updated_at, ttl, record.lock_delay, terms.settings.drift, terms.traits.clock_skew_max
     )
 
 
@@ -320,7 +320,7 @@ def _looks_expired(record: Record, updated_at: float, store_now: float, terms: T
 class Broken:
     """What breaking did; neither revoked nor removed: it was revoked before, and nothing was written.
 
-    believed_for: seconds, from the answer on, for which the old holder may still believe; 0 if its time was up before,
+    max_overlap: seconds, from the answer on, for which the old holder may still believe; 0 if its time was up before,
     None where it is not known. record is what was broken.
     """
 
@@ -328,7 +328,7 @@ class Broken:
     seen: Snapshot
     revoked: bool
     removed: bool
-    believed_for: float | None
+    max_overlap: float | None
 
 
 def break_lease(
@@ -407,7 +407,7 @@ def _entomb(
 def _believed_for(record: Record, terms: Terms) -> float | None:
     if record.ttl is None:
         return None
-    return expiry.believed_until(0.0, record.ttl, terms.settings.drift, terms.traits.granularity)
+    return expiry.believed_until(0.0, record.ttl, terms.settings.drift, terms.traits.clock_skew_max)
 
 
 def audit(name: Name, part: str, entry: dict[str, str]) -> Script[bool]:
@@ -417,7 +417,7 @@ def audit(name: Name, part: str, entry: dict[str, str]) -> Script[bool]:
 
 
 def audit_entry(broken: Broken, revoked: Revocation, wall_now: float, nonce: str) -> tuple[str, dict[str, str]]:
-    """Give the name and the fields of the audit entry of a break: who, when, why, whose lock, which token."""
+    """Return the name and the fields of the audit entry of a break: who, when, why, whose lock, which token."""
     entry = {
         "at": number(wall_now),
         "by": shortened(revoked.by, BY_BYTES_MAX),

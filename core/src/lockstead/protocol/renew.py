@@ -1,4 +1,4 @@
-"""Decides what a renewal's answer means: a new deadline, no change, or the loss.
+"""What a renewal's answer means: a new deadline, no change, or the loss.
 
 One Extend that expects the incarnation alone: idempotent, so lost answers and siblings do no harm.
 """
@@ -70,7 +70,7 @@ def extensible(lease: LeaseId, terms: Terms) -> Script[Record | Over]:
 
 
 def believable_ttl(lease: LeaseId, record: Record) -> float:
-    """Give the ttl a belief may count with (seconds): contenders judge by the record's, so it must not outlast that."""
+    """Return ttl a belief may count with (seconds): contenders judge by the record's, so it must not outlast that."""
     return min(lease.ttl, record.ttl or lease.ttl)
 
 

@@ -1,4 +1,4 @@
-"""Decides what every conversation is held under: which lease is meant, what its store is like, what was seen so far."""
+"""What every conversation is held under: which lease is meant, what its store is like, what was seen so far."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from lockstead.errors import LossReason
 from lockstead.frozen import frozen
 from lockstead.protocol import expiry
-from lockstead.protocol.book import Book, Look
 from lockstead.protocol.commands import Absent, Pause, Reply, Script, Snapshot, StoreClock, TokenSource, Traits, ask
 from lockstead.protocol.commands import Create as _Create
 from lockstead.protocol.commands import Extend as _Extend
+from lockstead.protocol.observations import Look, ObservationCache
 from lockstead.protocol.record import Record, decode
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
@@ -37,14 +37,14 @@ class Terms:
 
     traits: Traits
     settings: Settings
-    book: Book = field(default_factory=Book)
+    observations: ObservationCache = field(default_factory=ObservationCache)
 
     def deadline(self, sent_at: float, ttl: float) -> float:
-        """Give the holder's deadline from the send of a request that renewed this record's life."""
+        """Return the holder's deadline from the send of a request that renewed this record's life."""
         return expiry.holder_deadline(sent_at, ttl, self.settings.drift)
 
     def renewed_at(self, reply: Reply[Any]) -> float:
-        """Give the instant of the send that renewed the life of the record in an answer to a write of ours.
+        """Return the instant of the send that renewed the life of the record in an answer to a write of ours.
 
         Taking a lock that hangs on a lease of the server does not renew that lease.
         """
@@ -52,7 +52,7 @@ class Terms:
         return reply.sent_at if earlier is None else min(earlier, reply.sent_at)
 
     def deadline_by(self, reply: Reply[Any], ttl: float, lock_delay: float = 0.0) -> float:
-        """Give the holder's deadline from the answer to a write of ours that shows the record.
+        """Return the holder's deadline from the answer to a write of ours that shows the record.
 
         What the server grants less than was asked is taken from the belief, never from the lock-delay.
         """
@@ -62,68 +62,70 @@ class Terms:
         return self.deadline(self.renewed_at(reply), ttl)
 
     def stands(self, ttl: float, lock_delay: float = 0.0) -> float:
-        """Give how long a record must be left alone after its last change (seconds)."""
+        """Return how long a record must be left alone after its last change (seconds)."""
         return expiry.record_life(ttl, lock_delay, self.settings.drift)
 
     def drain_bound(self) -> float:
-        """Give for how long a release waits for members (seconds): a dead registration must expire within it."""
+        """Return for how long a release waits for members (seconds): a dead registration must expire within it."""
         clock = self.traits.clock
-        observing = clock is StoreClock.NONE or (clock is StoreClock.DATED and not self.book.is_calibrated)
-        return self.settings.drain_bound(self.traits.granularity, observing=observing)
+        observing = clock is StoreClock.NONE or (clock is StoreClock.TWO_CLOCKS and not self.observations.is_calibrated)
+        return self.settings.drain_bound(self.traits.clock_skew_max, observing=observing)
 
     def again(self, name: Name, turn: int) -> Pause:
-        """Give the pause before a change is asked for again whose outcome is unknown; turn counts from 0.
+        """Return the pause before a change is asked for again whose outcome is unknown; turn counts from 0.
 
         The third one is as long as the store's pace: asked for in quick succession, all of them would be turned away.
         """
         at_least = max(self.settings.backoff_min, self.traits.pace * min(turn, 2) / 2)
-        return Pause(name, at_least, at_least * 2, heeds=False)
+        return Pause(name, at_least, at_least * 2, wake_on_change=False)
 
-    def waiting(self, name: Name, asker: str, at_most: float, *, heeds: bool, over_in: float = inf) -> Pause:
-        """Give the pause of who waits until a record is gone or over; over_in as `over_in` gives it.
+    def waiting(
+        self, name: Name, waiter_id: str, at_most: float, *, wake_on_change: bool, over_in: float = inf
+    ) -> Pause:
+        """Return the pause of who waits until a record is gone or over; over_in as `over_in` gives it.
 
         Those who saw the same record do not come back in the same instant, and not faster than the store takes writes.
         """
         at_least = self.settings.backoff_min
         spread = max(at_least, self.traits.pace)
-        if not heeds:
+        if not wake_on_change:
             # after a doubt: what judges a dead record may be a write, and each that is turned away keeps others out
             at_least = spread
-        return Pause(name, at_least, max(at_least, at_most), asker, heeds, max(at_least, over_in), spread)
+        return Pause(name, at_least, max(at_least, at_most), waiter_id, wake_on_change, max(at_least, over_in), spread)
 
     def decode(self, name: Name, seen: Snapshot) -> Record:
         """Read a record; StoreRefused if it is damaged, not ours, or newer.
 
         One that says what the last one said is that one: a waiter's polls cost no decoding.
         """
-        book, fields = self.book, seen.fields
+        observations, fields = self.observations, seen.fields
         foreign = self.traits.foreign and name.space is Space.LOCK
-        last = book.last_read
+        last = observations.last_read
         # by what it says, never by its revision: fields that somebody repaired by hand must be seen
         if last is not None and last[0] == fields and last[1] is foreign:
             return last[2]
         record = decode(name, fields, foreign=foreign)
-        book.last_read = (fields, foreign, record)
+        observations.last_read = (fields, foreign, record)
         return record
 
     def look(self, name: Name, reply: Reply[Any], seen: Snapshot) -> Look:
         """Note what an answer shows of a record and of the store's clock; give what is known of its state."""
         self._read_clock(name, reply, seen)
-        return self.book.see(name, seen, reply)
+        return self.observations.see(name, seen, reply)
 
     def wrote(self, name: Name, reply: Reply[Any], seen: Snapshot) -> None:
         """Note what the answer to a write of ours shows of a record and of the store's clocks."""
         self._read_clock(name, reply, seen)
-        self.book.wrote(self.traits, reply)
-        self.book.changed(name, seen, reply)
+        self.observations.wrote(self.traits, reply)
+        self.observations.changed(name, seen, reply)
 
     def _read_clock(self, name: Name, reply: Reply[Any], seen: Snapshot) -> None:
         if seen.store_now is not None:
-            error = self.traits.granularity + self.traits.date_step
-            self.book.read_clock(name.key, seen.store_now, reply, self.settings.drift, error)
+            error = self.traits.clock_skew_max + self.traits.clock_resolution
+            self.observations.read_clock(name.key, seen.store_now, reply, self.settings.drift, error)
 
     def shows_age(self, name: Name, seen: Snapshot) -> bool:
-        """Tell whether what an answer says of a record's age by the store's clock means anything.
+        """Return whether what an answer says of a record's age by the store's clock means anything.
 
         It does not if the record is younger than nothing, nor if it was stamped before that clock was set, as far as
         this client saw. Of a `Date` the latter is not asked: it is a hint, and a write of our own has to prove it.
@@ -131,32 +133,34 @@ class Terms:
         traits = self.traits
         if seen.updated_at is None or seen.store_now is None or traits.clock is StoreClock.NONE:
             return False
-        if traits.clock is StoreClock.SHARED and self.is_from_before_the_clock_was_set(name, seen):
+        if traits.clock is StoreClock.ONE_CLOCK and self.is_from_before_the_clock_was_set(name, seen):
             return False
-        return seen.updated_at <= seen.store_now + traits.granularity + traits.date_step
+        return seen.updated_at <= seen.store_now + traits.clock_skew_max + traits.clock_resolution
 
     def is_from_before_the_clock_was_set(self, name: Name, seen: Snapshot) -> bool:
-        """Tell whether a record was stamped before the store's clock was set, as far as this client saw."""
-        reading = self.book.readings.get(name.key)
+        """Return whether a record was stamped before the store's clock was set, as far as this client saw."""
+        reading = self.observations.readings.get(name.key)
         return reading is not None and seen.updated_at is not None and seen.updated_at < reading.set_at
 
     def deadline_by_look(self, look: Look, reply: Reply[Any], seen: Snapshot, ttl: float) -> float | None:
-        """Give a deadline from what reads show of somebody's renewal; None where they cannot tell.
+        """Return a deadline from what reads show of somebody's renewal; None where they cannot tell.
 
         Whatever moved the revision came after the look before was sent, and renewed the record's life; but where that
         hangs on something else, that may have been renewed before. The store's clock is asked only where a write of our
         own has proved it: others can be set at any time.
         """
         traits = self.traits
-        if traits.clock is StoreClock.ENFORCED:
+        if traits.clock is StoreClock.SERVER_EXPIRES:
             return None
         by_look = None if look.changed_after is None else self.deadline(look.changed_after, ttl)
-        if traits.clock is not StoreClock.DATED or not self.book.is_calibrated:
+        if traits.clock is not StoreClock.TWO_CLOCKS or not self.observations.is_calibrated:
             return by_look
         if seen.updated_at is None or seen.store_now is None:
             return by_look
         times = (reply.sent_at, seen.store_now, seen.updated_at)
-        by_clock = expiry.deadline_by_read(*times, ttl, self.settings.drift, traits.granularity, traits.date_step)
+        by_clock = expiry.deadline_by_read(
+            *times, ttl, self.settings.drift, traits.clock_skew_max, traits.clock_resolution
+        )
         return max((known for known in (by_look, by_clock) if known is not None), default=None)
 
 
@@ -185,9 +189,9 @@ def draw(key: str, salt: str, terms: Terms) -> Script[Snapshot]:
             created = yield from ask(_Create(name, fields))
             if not isinstance(created.answer, Snapshot):
                 continue  # somebody else created it meanwhile
-            terms.book.wrote(terms.traits, created)
+            terms.observations.wrote(terms.traits, created)
             return created.answer
-        terms.book.wrote(terms.traits, reply)
+        terms.observations.wrote(terms.traits, reply)
         return reply.answer
 
 
@@ -209,14 +213,14 @@ def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, te
     """Judge by a read alone whether a record's time is up; None if it seems so and only a write could prove it."""
     if seen.dead or record.ended:
         return True
-    if terms.traits.clock is StoreClock.ENFORCED:
+    if terms.traits.clock is StoreClock.SERVER_EXPIRES:
         return False  # a renewal there need not change the record, so standing still proves nothing
     first_received_at = terms.look(name, reply, seen).first_received_at
     ttl = record.ttl
     if ttl is None:
         if record.expires_at is not None:
             return seen.store_now is not None and expiry.foreign_expired(seen.store_now, record.expires_at)
-        ttl = terms.settings.assume_ttl
+        ttl = terms.settings.foreign_ttl
         if ttl is None:
             return False
     if expiry.expired_by_observation(first_received_at, reply.sent_at, ttl, record.lock_delay, terms.settings.drift):
@@ -225,18 +229,18 @@ def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, te
         return False
     if not _is_over_by(seen.store_now, record, seen, terms):
         return False
-    return True if terms.traits.clock is StoreClock.SHARED else None
+    return True if terms.traits.clock is StoreClock.ONE_CLOCK else None
 
 
 def over_in(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, terms: Terms) -> float:
-    """Give in how many seconds a record that is not over can be, by what a read shows; inf where nothing tells.
+    """Return in how many seconds a record that is not over can be, by what a read shows; inf where nothing tells.
 
     A hint when to look again, and no verdict: it may be renewed until then.
     """
     traits, drift = terms.traits, terms.settings.drift
-    if traits.clock is StoreClock.ENFORCED:
+    if traits.clock is StoreClock.SERVER_EXPIRES:
         return inf  # the server drops it in its own time, which no read shows
-    ttl = terms.settings.assume_ttl if record.ttl is None else record.ttl
+    ttl = terms.settings.foreign_ttl if record.ttl is None else record.ttl
     if record.ttl is None and record.expires_at is not None:
         return inf if seen.store_now is None else expiry.foreign_left(seen.store_now, record.expires_at)
     if ttl is None:
@@ -246,22 +250,22 @@ def over_in(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, terms
     if seen.store_now is None or seen.updated_at is None or not terms.shows_age(name, seen):
         return by_sight
     by_clock = expiry.left_by_store_clock(
-        seen.store_now, seen.updated_at, ttl, record.lock_delay, drift, traits.granularity
+        seen.store_now, seen.updated_at, ttl, record.lock_delay, drift, traits.clock_skew_max
     )
     return min(by_sight, by_clock)
 
 
 def _is_over_by(store_now: float, record: Record, seen: Snapshot, terms: Terms) -> bool:
-    ttl = terms.settings.assume_ttl if record.ttl is None else record.ttl
+    ttl = terms.settings.foreign_ttl if record.ttl is None else record.ttl
     if seen.updated_at is None or ttl is None:
         return False
     return expiry.expired_by_store_clock(
-        store_now, seen.updated_at, ttl, record.lock_delay, terms.settings.drift, terms.traits.granularity
+        store_now, seen.updated_at, ttl, record.lock_delay, terms.settings.drift, terms.traits.clock_skew_max
     )
 
 
 def token_of(record: Record, seen: Snapshot, terms: Terms) -> int | None:
-    """Give the fencing token that an answer shows: the store's own, or the one published into the record."""
+    """Return the fencing token that an answer shows: the store's own, or the one published into the record."""
     match terms.traits.tokens:
         case TokenSource.NATIVE:
             return seen.token

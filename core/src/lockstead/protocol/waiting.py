@@ -1,4 +1,4 @@
-"""Decides how one waits until a key is free without asking for it: reads and pauses, and never a write.
+"""How one waits until a key is free without asking for it: reads and pauses, and never a write.
 
 What it finds is a hint, as every look is: whoever acts on it must ask for the lock, and may find it taken again.
 """
@@ -36,7 +36,7 @@ def until_free(
     tries_once: bool,
     on_wait: Callable[[Sight], None],
 ) -> Script[Found]:
-    """Look until the key is free, or the time of its record is up. gives_up_at is on the boot clock, None for ever.
+    """Look until the key is free, or the time of its record is up. gives_up_at is on the boot clock, None forever.
 
     on_wait is told once, before the first pause. A store that is down is waited out like a holder; its error is raised
     only if it is still down at the end. StoreRefused, for a record that cannot be read, ends the wait at once.
@@ -61,7 +61,7 @@ def until_free(
             told = True
             on_wait(latest.sight)
         left = inf if latest is None else latest.over_in
-        pause = yield from ask(terms.waiting(name, "", longest, heeds=latest is not None, over_in=left))
+        pause = yield from ask(terms.waiting(name, "", longest, wake_on_change=latest is not None, over_in=left))
         if gives_up_at is not None and pause.received_at >= gives_up_at:
             is_last = True
         # decorrelated jitter, as who waits to acquire
@@ -70,7 +70,7 @@ def until_free(
 
 def _found(name: Name, reply: Reply[Snapshot | Absent], terms: Terms) -> Found:
     if isinstance(reply.answer, Absent):
-        terms.book.forget(name)
+        terms.observations.forget(name)
         return Found(None, is_free=True)
     seen = sight(name, reply.answer, terms)
     if seen.record.ended:

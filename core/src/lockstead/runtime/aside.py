@@ -1,4 +1,4 @@
-"""Decides how an event loop awaits what blocks: in a thread of the engine's own.
+"""How an event loop awaits what blocks: in a thread of the engine's own.
 
 Imports next to nothing, for what the engine needs is itself imported in such a thread.
 """

@@ -1,4 +1,4 @@
-"""Decides how a script is driven from an event loop: the awaiting twin of `run`, its bell, and its threads.
+"""How a script is driven from an event loop: the awaiting twin of `run`, its bell, and its threads.
 
 A store without an awaiting side performs in threads of the engine's own. The loop's executor would not do: its few
 threads are joined at exit, so a store that hangs would hang the interpreter, and they are the user's.
@@ -19,9 +19,9 @@ from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
 from lockstead.protocol.record import stamped
 from lockstead.runtime.aside import in_thread
 from lockstead.runtime.engine import Engine
-from lockstead.runtime.line import LOOK_AGAIN
+from lockstead.runtime.local_queue import LOOK_AGAIN
 from lockstead.runtime.run import STALLED, Limits, paused, unknown, watching
-from lockstead.stores.port import Awaits, Store
+from lockstead.stores.port import AsyncStore, Store
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ LATE: Final = 0.05
 """Seconds that a thread may take longer than its request's limit."""
 
 
-class LoopBell:
+class AsyncWaker:
     """An awaiting waiter's bell; belongs to the event loop it was made in, which may end before the waiter does.
 
     came_late is called in a thread of the engine's when a request of the waiter's has ended there that it awaits no
@@ -75,7 +75,7 @@ class LoopBell:
             return False
 
     def take(self) -> bool:
-        """Tell whether it was rung, and silence it."""
+        """Return whether it was rung, and silence it."""
         was = self._thread.is_set()
         self._thread.clear()
         self._async.clear()
@@ -87,7 +87,7 @@ class LoopBell:
         self._thread.set()
 
 
-async def arun(script: Script[T], engine: Engine, limits: Limits, bell: LoopBell) -> T:
+async def arun(script: Script[T], engine: Engine, limits: Limits, bell: AsyncWaker) -> T:
     """Drive a script to its end, awaiting. Cancelled at any await, it leaves the outcome of that command unknown.
 
     A call that blocks the event loop may outlast the wait. The loop's own timers then drop the answers that came
@@ -126,10 +126,10 @@ async def arun(script: Script[T], engine: Engine, limits: Limits, bell: LoopBell
         script.close()
 
 
-async def _perform(command: Command[Any], engine: Engine, limit: float, bell: LoopBell) -> Any:
+async def _perform(command: Command[Any], engine: Engine, limit: float, bell: AsyncWaker) -> Any:
     store: Store = engine.store
     try:
-        if isinstance(store, Awaits):
+        if isinstance(store, AsyncStore):
             async with asyncio.timeout(limit):
                 return await store.aperform(command, limit)
         async with asyncio.timeout(limit + LATE):
@@ -139,7 +139,7 @@ async def _perform(command: Command[Any], engine: Engine, limit: float, bell: Lo
         raise OutcomeUnknown(f"no answer within {limit:.3g} s") from error
 
 
-async def _pause(command: Pause, engine: Engine, limits: Limits, sent_at: float, bell: LoopBell) -> Paused:
+async def _pause(command: Pause, engine: Engine, limits: Limits, sent_at: float, bell: AsyncWaker) -> Paused:
     seconds = limits.pause(command, sent_at)
     watch = watching(command, engine.store, seconds, bell)
     if watch is not None:
@@ -149,8 +149,8 @@ async def _pause(command: Pause, engine: Engine, limits: Limits, sent_at: float,
                 return watch()
             finally:
                 # cancelled while this thread was about to queue: the place was given up before it was taken
-                if bell.is_deserted and command.asker:
-                    engine.leave_queue(command.name, command.asker, limits.request_timeout)
+                if bell.is_deserted and command.waiter_id:
+                    engine.leave_queue(command.name, command.waiter_id, limits.request_timeout)
 
         try:
             changed = await in_thread(engine.watches, watched, queue=False)
@@ -168,7 +168,7 @@ async def _pause(command: Pause, engine: Engine, limits: Limits, sent_at: float,
     return Paused(seconds, bell.take())
 
 
-async def wait_in_line(engine: Engine, key: str, bell: LoopBell, gives_up_at: float | None) -> bool:
+async def wait_in_line(engine: Engine, key: str, bell: AsyncWaker, gives_up_at: float | None) -> bool:
     """Await this waiter's turn to ask the store; False if the time ran out before."""
     while not engine.is_closed:
         left = LOOK_AGAIN if gives_up_at is None else gives_up_at - engine.clock.now()

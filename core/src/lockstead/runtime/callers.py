@@ -1,4 +1,4 @@
-"""Decides which line of code a record names as the one that asked for the lock.
+"""Which line of code a record names as the one that asked for the lock.
 
 It is whoever's code calls lockstead or one of its wrappers, and it is nobody's where a command line or an orchestrator
 is next: their plumbing tells a reader nothing.
@@ -23,7 +23,7 @@ _HOSTS: Final = frozenset({"airflow", "anyio", "click", "dagster", "prefect"})
 
 
 def caller() -> FrameType | None:
-    """Give the innermost frame outside of lockstead, its wrappers and Python itself; None if there is none."""
+    """Return the innermost frame outside of lockstead, its wrappers and Python itself; None if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _package(frame) in _PASSED_OVER:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Decides how a task is interrupted when its lease is lost: by a cancellation told apart from everybody else's.
+"""How a task is interrupted when its lease is lost: by a cancellation told apart from everybody else's.
 
 Which block is interrupted, and when, is decided by `runtime.nest`: there is never more than one cancellation of ours.
 """

@@ -1,4 +1,4 @@
-"""Decides what time it is in this process. The only reader of clocks in the engine."""
+"""What time it is in this process. The only reader of clocks in the engine."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Clock(Protocol):
     """Two clocks: one that decides, one that people read. Both in seconds."""
 
     def now(self) -> float:
-        """Give the boot clock: grows with real time, in suspend too where the system can; comparable in one boot."""
+        """Return the boot clock: grows with real time, in suspend too where the system can; comparable in one boot."""
         ...
 
     def wall(self) -> float:
-        """Give seconds since the epoch; may jump; decides nothing."""
+        """Return seconds since the epoch; may jump; decides nothing."""
         ...
 
 
@@ -28,11 +28,11 @@ class SystemClock:
     __slots__ = ()
 
     def now(self) -> float:
-        """Give seconds on the boot clock."""
+        """Return seconds on the boot clock."""
         return time.clock_gettime(_BOOT)
 
     def wall(self) -> float:
-        """Give seconds since the epoch."""
+        """Return seconds since the epoch."""
         return time.time()
 
 

@@ -1,4 +1,4 @@
-"""Decides which lease is the current one: the innermost of this context (thread or task)."""
+"""Which lease is the current one: the innermost of this context (thread or task)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def leave(lease: Any) -> None:
 
 
 def current() -> Any | None:
-    """Give the innermost lease of this context, or None."""
+    """Return the innermost lease of this context, or None."""
     entered = _living()
     return None if entered is None else entered.lease()
 

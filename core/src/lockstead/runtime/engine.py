@@ -1,4 +1,4 @@
-"""Decides what a client shares between its blocking and its awaiting side: store, keeper, book, lines, bookkeeping.
+"""What a client shares between its blocking and its awaiting side: store, keeper, book, lines, bookkeeping.
 
 Runs no script itself but what the keeper's crew does afterwards (sweeps). One engine per opened store and process.
 """
@@ -19,24 +19,24 @@ from operator import is_not
 from typing import Any, Final
 
 from lockstead.errors import LocksteadError, NotAcquired, StoreRefused, StoreUnavailable
-from lockstead.events import Acquired, Listener, LockEvent, Waiting, Warned, log
-from lockstead.protocol.acquire import Acquisition, Contended, Grant
-from lockstead.protocol.book import Book
+from lockstead.events import Acquired, EngineWarning, Listener, LockEvent, Waiting, log
+from lockstead.protocol.acquire import AcquireRequest, Contended, Grant
 from lockstead.protocol.commands import Traits
 from lockstead.protocol.lifecycle import State, Tenure
 from lockstead.protocol.members import Attached
+from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.record import Record, drafted, encode, fitted
 from lockstead.protocol.release import Had, sweep
 from lockstead.protocol.terms import Terms
 from lockstead.runtime import callers, fork
 from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
 from lockstead.runtime.inside import holds_no_lock, is_inside
-from lockstead.runtime.keeper import Keeper, Kept
-from lockstead.runtime.line import LOOK_AGAIN, NO_BELL, Lines, ThreadBell
+from lockstead.runtime.keeper import Keeper, KeptLease
+from lockstead.runtime.local_queue import LOOK_AGAIN, NULL_WAKER, LocalQueue, ThreadWaker
 from lockstead.runtime.run import Limits, run
 from lockstead.runtime.workers import Workers
 from lockstead.settings import Settings
-from lockstead.stores.port import Queues, Store
+from lockstead.stores.port import Store, SupportsFifoQueue
 from lockstead.values import Name
 
 CALLS_MAX: Final = 32
@@ -58,7 +58,7 @@ LESS: Final = "less than a second"
 
 
 def fresh_nonce() -> str:
-    """Give 16 hexadecimal digits that nobody else has."""
+    """Return 16 hexadecimal digits that nobody else has."""
     return os.urandom(8).hex()
 
 
@@ -67,25 +67,25 @@ HOST: Final = os.uname().nodename
 
 
 def default_owner() -> str:
-    """Give `host/pid`."""
+    """Return `host/pid`."""
     return f"{HOST}/{os.getpid()}"
 
 
 @dataclass(slots=True, eq=False)
-class Taker:
+class OwnerNote:
     """Which thread or task took a lease on a key."""
 
     key: str
     by: weakref.ref[Any]
-    kept: weakref.ref[Kept]
+    kept: weakref.ref[KeptLease]
     tenure: Tenure
 
     def holds(self, caller: object, now: float) -> bool:
-        """Tell whether the caller is who took it and holds it still; a lost or dropped lease may be asked for anew."""
+        """Whether the caller is who took it and holds it still; a lost or dropped lease may be asked for anew."""
         return self.by() is caller and self.tenure.believes(now) and self.kept() is not None
 
 
-def _living(takers: dict[str, list[Taker]]) -> dict[str, list[Taker]]:
+def _living(takers: dict[str, list[OwnerNote]]) -> dict[str, list[OwnerNote]]:
     # no loop of its own stands in a `with` statement: there a Ctrl-C at a jump back would skip the exit
     living = {key: [one for one in ours if one.kept() is not None] for key, ours in takers.items()}
     return {key: left for key, left in living.items() if left}
@@ -98,7 +98,7 @@ class Engine:
         self.store = store
         self.traits: Traits = store.traits
         self.clock = clock
-        self.book = Book()
+        self.observations = ObservationCache()
         self._listener = emit or log
         self._warned: set[str] = set()
         self._renew_state()
@@ -107,13 +107,13 @@ class Engine:
 
     def _renew_state(self) -> None:
         self.keeper = Keeper(self.store, self.clock, self._listener)
-        self.lines = Lines()
+        self.lines = LocalQueue()
         # holders that were asked for and are not in the keeper's care yet; a wish that was interrupted goes by itself
-        self.wishes: weakref.WeakValueDictionary[str, Acquisition] = weakref.WeakValueDictionary()
+        self.pending_holders: weakref.WeakValueDictionary[str, AcquireRequest] = weakref.WeakValueDictionary()
         self.calls = Workers("lockstead-call", CALLS_MAX)
         self.watches = Workers("lockstead-watch", WATCHES_MAX)
         self._lock = threading.Lock()
-        self._takers: dict[str, list[Taker]] = {}
+        self._takers: dict[str, list[OwnerNote]] = {}
         self._takers_max = TAKERS_MIN
         # whose settings were written last, and what they say in every record: a lock is asked for again and again
         self._owner = default_owner()
@@ -125,10 +125,10 @@ class Engine:
     # --- conversations -------------------------------------------------------------------------------------------
 
     def terms(self, settings: Settings) -> Terms:
-        """Give what a conversation about a lock with these settings is held under."""
-        return Terms(self.traits, settings, self.book)
+        """Return what a conversation about a lock with these settings is held under."""
+        return Terms(self.traits, settings, self.observations)
 
-    def want(self, name: Name, settings: Settings, *, reclaim: bool) -> Acquisition:
+    def want(self, name: Name, settings: Settings, *, reclaim: bool) -> AcquireRequest:
         """Make one wish for one lock, with a holder of its own."""
         if reclaim and settings.owner is None:
             raise ValueError("reclaim needs an explicit owner: the name of the earlier process whose lock is taken")
@@ -142,10 +142,10 @@ class Engine:
         backtrace = callers.backtrace(caller) if settings.backtrace else None
         if backtrace is not None:
             fields["backtrace"] = backtrace
-        return Acquisition(name, holder, owner, fitted(fields), reclaim=reclaim, keeps=self.keeps)
+        return AcquireRequest(name, holder, owner, fitted(fields), reclaim=reclaim, keeps=self.keeps)
 
     def _draft(self, settings: Settings, owner: str) -> dict[str, str]:
-        """Give what the record of every acquisition with these settings says."""
+        """Return what the record of every acquisition with these settings says."""
         last = self._drafted
         if last is not None and last[0] is settings and last[1] == owner:
             return last[2]
@@ -168,7 +168,7 @@ class Engine:
         return fields
 
     def registration_fields(self, nonce: str, ttl: float, settings: Settings) -> Mapping[str, str]:
-        """Give the record of a member's registration."""
+        """Return the record of a member's registration."""
         owner = settings.owner or default_owner()
         where = callers.where(callers.caller())
         return encode(Record(nonce, ttl, owner=owner, host=HOST, pid=os.getpid(), where=where, labels=settings.labels))
@@ -184,7 +184,7 @@ class Engine:
     def _warn(self, key: str, message: str) -> None:
         if message not in self._warned:
             self._warned.add(message)
-            self.emit(Warned(key, message))
+            self.emit(EngineWarning(key, message))
 
     def emit(self, event: LockEvent) -> None:
         """Tell the listener."""
@@ -192,7 +192,7 @@ class Engine:
 
     # --- what follows an acquisition -----------------------------------------------------------------------------
 
-    def granted(self, grant: Grant, want: Acquisition, terms: Terms, waited: float) -> Kept:
+    def granted(self, grant: Grant, want: AcquireRequest, terms: Terms, waited: float) -> KeptLease:
         """Take a grant into the keeper's care."""
         settings = terms.settings
         tenure = Tenure(
@@ -203,9 +203,9 @@ class Engine:
             jitter=random.random(),
             unsettled=want.unsettled,
             token=grant.token,
-            predecessor=grant.predecessor,
+            previous_lease=grant.previous_lease,
         )
-        kept = Kept(tenure, terms)
+        kept = KeptLease(tenure, terms)
         try:
             self.keeper.keep(kept)
         except StoreUnavailable:
@@ -218,7 +218,7 @@ class Engine:
         self.emit(Acquired(grant.lease.name.key, grant.lease.holder, grant.token, waited))
         return kept
 
-    def attached(self, joined: Attached, settings: Settings) -> Kept:
+    def attached(self, joined: Attached, settings: Settings) -> KeptLease:
         """Take a membership into the keeper's care."""
         tenure = Tenure(
             lease=joined.lease,
@@ -232,15 +232,15 @@ class Engine:
             record_deadline=joined.record_deadline,
             registration_deadline=joined.registration_deadline,
         )
-        kept = Kept(tenure, self.terms(settings))
+        kept = KeptLease(tenure, self.terms(settings))
         self.keeper.keep(kept)
         return kept
 
     def keeps(self, holder: str) -> bool:
-        """Tell whether this very process keeps a lease of this holder, or is about to."""
-        return holder in self.wishes or self.keeper.keeps(holder)
+        """Return whether this very process keeps a lease of this holder, or is about to."""
+        return holder in self.pending_holders or self.keeper.keeps(holder)
 
-    def given_up(self, want: Acquisition, settings: Settings, error: BaseException | None = None) -> None:
+    def clean_up_abandoned(self, want: AcquireRequest, settings: Settings, error: BaseException | None = None) -> None:
         """Take back what an acquisition that ended without a lease may have written: now, and once more later.
 
         error is what ended it. Any that is not the protocol's own may fall after the grant, when nobody has the lease
@@ -255,7 +255,7 @@ class Engine:
     def leave_queue(self, name: Name, holder: str, limit: float, delay: float = 0.0) -> None:
         """Give up a place in the store's queue, if it keeps one: asked until it is gone, as nobody gets past it."""
         store = self.store
-        if not isinstance(store, Queues):
+        if not isinstance(store, SupportsFifoQueue):
             return
 
         def leave() -> None:
@@ -291,7 +291,7 @@ class Engine:
     def sweep_once(self, name: Name, holder: str, settings: Settings, had: Had | None = None) -> None:
         """Look once, in this thread, for a record of this holder, whose acquisition is over, and free its key."""
         script = sweep(name, holder, self.terms(settings), had)
-        run(script, self.store, self.clock, Limits(settings.request_timeout), NO_BELL)
+        run(script, self.store, self.clock, Limits(settings.request_timeout), NULL_WAKER)
 
     # --- bookkeeping ---------------------------------------------------------------------------------------------
 
@@ -330,10 +330,10 @@ class Engine:
     def _held_for(self, record: Record) -> float | None:
         return None if record.acquired_at is None else max(0.0, self.clock.wall() - record.acquired_at)
 
-    def took(self, kept: Kept) -> Taker:
+    def took(self, kept: KeptLease) -> OwnerNote:
         """Note that this thread or task holds the key; give what `gave_back` wants."""
         key = kept.tenure.lease.name.key
-        taker = Taker(key, weakref.ref(_caller()), weakref.ref(kept), kept.tenure)
+        taker = OwnerNote(key, weakref.ref(_caller()), weakref.ref(kept), kept.tenure)
         with self._lock:
             # a lease that was dropped is never given back, so it goes here, or with all of its kind
             others = self._takers.get(key, ())
@@ -343,7 +343,7 @@ class Engine:
                 self._takers_max = max(TAKERS_MIN, 2 * len(self._takers))
         return taker
 
-    def gave_back(self, taker: Taker) -> None:
+    def gave_back(self, taker: OwnerNote) -> None:
         """Forget what `took` noted, and wake who waits for the key in this process."""
         key = taker.key
         with self._lock:
@@ -380,7 +380,7 @@ class Engine:
             _in_a_thread(self.close)
             return
         self._finalizer()
-        self.lines.ring_all()
+        self.lines.wake_all()
 
     @property
     def is_closed(self) -> bool:
@@ -390,7 +390,7 @@ class Engine:
     def after_fork(self) -> None:
         """Start afresh in a forked child: the parent's leases and connections are the parent's."""
         self.keeper.forked()
-        self.book = Book()
+        self.observations = ObservationCache()
         self._renew_state()
         self.store.after_fork()
 
@@ -417,7 +417,7 @@ def _apart(close: Callable[[], None]) -> None:
 
 
 def _caller() -> Any:
-    """Give the running task, or else the thread: the object, since an identifier comes back when its owner is gone."""
+    """Return the running task, or else the thread: the object, since an identifier comes when its owner is gone."""
     asyncio = sys.modules.get("asyncio")
     # None outside of a loop, where current_task would raise
     loop = None if asyncio is None else asyncio._get_running_loop()
@@ -426,7 +426,7 @@ def _caller() -> Any:
 
 
 def pauses(request_timeout: float) -> Iterator[float]:
-    """Give how long to wait before each look at what an acquisition that was given up may have written."""
+    """Return how long to wait before each look at what an acquisition that was given up may have written."""
     last = 0.0
     for at in (0.0, *(limits * request_timeout for limits in LOOKS)):
         yield at - last
@@ -447,7 +447,7 @@ def in_words(duration: float) -> str:
     return LESS
 
 
-def wait_in_line(engine: Engine, key: str, bell: ThreadBell, gives_up_at: float | None) -> bool:
+def wait_in_line(engine: Engine, key: str, bell: ThreadWaker, gives_up_at: float | None) -> bool:
     """Block until it is this waiter's turn to ask the store; False if the time ran out before."""
     while not engine.is_closed:
         left = LOOK_AGAIN if gives_up_at is None else gives_up_at - engine.clock.now()

@@ -1,7 +1,7 @@
-"""Decides what a forked child inherits: nothing. Its copies of the parent's leases are lost, its connections dropped.
+"""What a forked child inherits: nothing. Its copies of the parent's leases are lost, its connections dropped.
 
 A fork waits for what a thread of ours is importing: in the child nobody would finish that module, and whoever needs it
-there would wait for ever. The one place that hooks into `fork`.
+there would wait forever. The one place that hooks into `fork`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 T = TypeVar("T")
 
 LOADING_MAX: Final = 10.0
-"""Seconds that a fork waits for a thread that is importing: a store that does not open must not hold it up for ever."""
+"""Seconds that a fork waits for a thread that is importing: a store that does not open must not hold it up forever."""
 
 
 class Forks(Protocol):

@@ -1,4 +1,4 @@
-"""Decides how an exception is thrown into another thread: looked at and thrown at in one step, or not at all.
+"""How an exception is thrown into another thread: looked at and thrown at in one step, or not at all.
 
 The interpreter lets another thread run between two steps of Python code, so a look and a throw in Python would find the
 thread elsewhere. Here both are one call into C, made of iterators that run no Python code.
@@ -30,7 +30,7 @@ PASSES_EXITS: Final = sys.version_info >= (3, 13)
 def throws(
     ident: int, thrown: type[BaseException], never_in: Iterable[CodeType], *only_if: Iterator[bool]
 ) -> Iterator[int]:
-    """Give an endless iterator: each step throws a class into a thread and gives 1, or gives 0.
+    """Return an endless iterator: each step throws a class into a thread and gives 1, or gives 0.
 
     It does not throw while one of some functions runs there, or one that such a function called. only_if: further
     conditions, asked anew in each step, which have to run no Python code.
@@ -50,7 +50,7 @@ def throws(
 
 
 def uncollected(steps: Iterator[T]) -> Iterator[T]:
-    """Give an iterator that takes the same steps, and no garbage is collected in any of them. No step may raise.
+    """Return an iterator that takes the same steps, and no garbage is collected in any of them. No step may raise.
 
     It takes no mutex, and nobody has to put the collector right after an exception or a fork.
     """

@@ -1,4 +1,4 @@
-"""Decides what a held lease can say about itself, blocking or awaiting alike: arithmetic on a local clock, no I/O."""
+"""What a held lease can say about itself, blocking or awaiting alike: arithmetic on a local clock, no I/O."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lockstead.protocol.lifecycle import State
 from lockstead.protocol.record import progress_text
 from lockstead.protocol.release import Had, may_remove_after_loss
 from lockstead.protocol.renew import Over
-from lockstead.runtime.engine import Engine, Taker
+from lockstead.runtime.engine import Engine, OwnerNote
 from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import never_in
-from lockstead.runtime.keeper import Kept
-from lockstead.runtime.line import NO_BELL
+from lockstead.runtime.keeper import KeptLease
+from lockstead.runtime.local_queue import NULL_WAKER
 from lockstead.runtime.run import Limits, run
-from lockstead.values import Ending, LeaseTicket, Predecessor
+from lockstead.values import LeaseOutcome, LeaseTicket, PreviousLease
 
 _WHY = {
     LossReason.TAKEN: "somebody else holds it now",
@@ -38,7 +38,7 @@ class HeldLease:
     the sequencer to the resource.
     """
 
-    def __init__(self, engine: Engine, kept: Kept, who: Taker | None) -> None:
+    def __init__(self, engine: Engine, kept: KeptLease, who: OwnerNote | None) -> None:
         self._engine = engine
         self._kept = kept
         self._tenure = kept.tenure
@@ -85,9 +85,9 @@ class HeldLease:
         return self._tenure.token
 
     @property
-    def predecessor(self) -> Predecessor:
+    def previous_lease(self) -> PreviousLease:
         """How the lease before this one ended; UNKNOWN for a member."""
-        return self._tenure.predecessor or Predecessor(Ending.UNKNOWN)
+        return self._tenure.previous_lease or PreviousLease(LeaseOutcome.UNKNOWN)
 
     @property
     def last_error(self) -> StoreError | None:
@@ -113,7 +113,7 @@ class HeldLease:
         self._engine.keeper.on_lost(self._kept, callback)
 
     def lost_error(self) -> LeaseLost:
-        """Give the error that says why the lease can no longer be trusted; an ended lease counts as lost.
+        """Return the error that says why the lease can no longer be trusted; an ended lease counts as lost.
 
         RuntimeError if it is held.
         """
@@ -177,13 +177,13 @@ class HeldLease:
             self._engine.emit(ReleaseFailed(self.key, self.holder, failed))
 
     def _give_back(self, giving_back: Script[bool], *, unused: bool) -> bool:
-        """Give the lease back, blocking; True if we removed it."""
+        """Release the lease, blocking; True if we removed it."""
         engine, limit = self._engine, self._tenure.settings.request_timeout
         if not self._may_leave(self._now(), unused=unused):
             return False
         try:
             engine.keeper.settle(self._kept, 2 * limit)
-            return run(giving_back, engine.store, engine.clock, Limits(limit), NO_BELL)
+            return run(giving_back, engine.store, engine.clock, Limits(limit), NULL_WAKER)
         except BaseException:
             self._release_failed()
             raise
@@ -248,7 +248,7 @@ class HeldLease:
 
 
 def lost_by_ticket(ticket: LeaseTicket, over: Over, verb: str) -> LeaseLost:
-    """Give the error of what came too late; verb is what cannot be done to the lease."""
+    """Return the error of what came too late; verb is what cannot be done to the lease."""
     detail = f" ({over.detail})" if over.detail else ""
     return LeaseLost(
         f"cannot {verb} the lease of {ticket.holder!r} on {ticket.key!r}, {over.reason.value}: "

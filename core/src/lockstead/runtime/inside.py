@@ -1,4 +1,4 @@
-"""Decides whether this thread is inside code of ours, so that a clean-up which begins here must not wait for a lock.
+"""Whether this thread is inside code of ours, so that a clean-up which begins here must not wait for a lock.
 
 The garbage collector closes a generator that is suspended in a `with` block of ours in whatever thread collects, at any
 allocation: also where that thread holds a lock of the engine, of a store or of a client library, and in the thread that
@@ -43,7 +43,7 @@ def holds_no_lock(function: F) -> F:
 
 
 def is_inside(skip: int = 0) -> bool:
-    """Tell whether the caller was called within code of ours; what was called last decides.
+    """Return whether the caller was called within code of ours; what was called last decides.
 
     skip: callers of this function that do not count.
     """
@@ -58,7 +58,7 @@ def is_inside(skip: int = 0) -> bool:
 
 
 def _begins_thread_of_ours(outermost: FrameType) -> bool:
-    """Tell whether this is a thread of ours that has not come to its task: who starts it waits, and may hold a lock."""
+    """Whether this is a thread of ours that has not come to its task: who starts it waits, and may hold a lock."""
     if outermost.f_code is not _BOOTSTRAP:
         return False
     thread = outermost.f_locals.get("self")

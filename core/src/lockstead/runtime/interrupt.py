@@ -1,4 +1,4 @@
-"""Decides how a block that cannot call `check()` is interrupted when its lease is lost.
+"""How a block that cannot call `check()` is interrupted when its lease is lost.
 
 Main thread: a signal of our own (SIGURG, which harms nobody when it comes late), or an asynchronous exception where
 somebody else has that signal. Other threads: an asynchronous exception. What can be interrupted is Python code and, by
@@ -57,7 +57,7 @@ def never_in(function: F) -> F:
 
 
 # up to Python 3.11 a thread that is being started bears its starter's number and would be hit instead; the starter
-# would then wait for it for ever
+# would then wait for it forever
 _STARTING: Final = {threading.Thread.start.__code__} if sys.version_info < (3, 12) else set[CodeType]()
 
 
@@ -143,7 +143,7 @@ class Interrupter(Block):
                 self._was_thrown = bool(next(self._throws)) or self._was_thrown
 
     def was_heard(self) -> bool:
-        """Tell whether the main thread has heard the signal, whether it was the moment or not."""
+        """Return whether the main thread has heard the signal, whether it was the moment or not."""
         return self.is_over or self._around.has_heard
 
     @never_in
@@ -185,11 +185,11 @@ class Interrupter(Block):
             raise block.thrown()
 
     def threw(self, error: BaseException | None) -> bool:
-        """Tell whether this is what it threw into the block."""
+        """Return whether this is what it threw into the block."""
         return self._thrown is not None and isinstance(error, self._thrown)
 
     def may_be_raised_in(self, frame: FrameType | None) -> bool:
-        """Tell whether this is the moment, in the main thread."""
+        """Return whether this is the moment, in the main thread."""
         if self._task is not None and _current_task() is not self._task:
             return False
         if frame is not None and self._put_off < PUT_OFF_MAX and would_pass_its_exit(frame):
@@ -202,7 +202,7 @@ class Interrupter(Block):
         return True
 
     def thrown(self) -> LeaseLostInterrupt:
-        """Give what is raised in the block."""
+        """Return what is raised in the block."""
         return LeaseLostInterrupt() if self._thrown is None else self._thrown()
 
     def _only_in_its_task(self) -> tuple[Iterator[bool], ...]:
@@ -219,7 +219,7 @@ class Interrupter(Block):
     def _catch(self) -> None:
         """Take what was thrown and not raised yet. If it was for a block around, who insists on that throws again.
 
-        It is raised and caught. If it were taken back, Python up to 3.12 would look for it at every call for ever
+        It is raised and caught. If it were taken back, Python up to 3.12 would look for it at every call forever
         after, and a debugger, a profiler or coverage would stand still at the first call, on 3.11. A finalizer or a
         callback of the collector may swallow it, so it is raised until it is caught here.
         """
@@ -282,7 +282,7 @@ class _ThreadNest(Nest):
         self._is_installed = False
 
     def hears_signals(self) -> bool:
-        """Tell whether our handler is in place."""
+        """Return whether our handler is in place."""
         return self._is_installed and getattr(signal.getsignal(SIGNAL), "__self__", None) is self
 
     @never_in
@@ -364,7 +364,7 @@ _UNRAISABLE: Final = _Unraisable()
 
 
 def _current_task() -> Any:
-    """Give the task that runs in this thread now, if any."""
+    """Return the task that runs in this thread now, if any."""
     asyncio = sys.modules.get("asyncio")
     # None outside of a loop, where current_task would raise
     loop = None if asyncio is None else asyncio._get_running_loop()

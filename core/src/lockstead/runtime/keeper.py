@@ -1,4 +1,4 @@
-"""Decides when renewals go out and who is told of a loss: one timing thread for all leases of a client.
+"""When renewals go out and who is told of a loss: one timing thread for all leases of a client.
 
 The timing thread never waits for the network: renewals run in a small crew of workers, so a store that hangs cannot
 delay the news of a loss. Callbacks run on a thread of their own, outside every lock.
@@ -19,21 +19,21 @@ from operator import call, ne
 from typing import Final, Protocol, TypeAlias
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
-from lockstead.events import Abandoned, CallbackFailed, Listener, LockEvent, Lost, RenewalFailed, Warned
+from lockstead.events import CallbackFailed, EngineWarning, LeaseDropped, Listener, LockEvent, Lost, RenewalFailed
 from lockstead.events import Renewed as RenewedEvent
 from lockstead.protocol.commands import Script
 from lockstead.protocol.lifecycle import Duty, State, Tenure
 from lockstead.protocol.members import Attached, MemberRenewed, renew_member
 from lockstead.protocol.record import number
 from lockstead.protocol.renew import Over, Renewed, renew
-from lockstead.protocol.rota import Rota
+from lockstead.protocol.schedule import RenewalSchedule
 from lockstead.protocol.terms import Terms
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.inside import holds_no_lock
-from lockstead.runtime.line import NO_BELL, ThreadBell
+from lockstead.runtime.local_queue import NULL_WAKER, ThreadWaker
 from lockstead.runtime.run import Limits, run, run_many
 from lockstead.runtime.workers import Workers
-from lockstead.stores.port import Batches, Store
+from lockstead.stores.port import Store, SupportsBatching
 
 WORKERS_MAX: Final = 32
 TELLERS_MAX: Final = 128
@@ -69,7 +69,7 @@ Outcome: TypeAlias = "Renewed | MemberRenewed | Over | StoreError"
 """How a renewal ended."""
 
 
-class Kept:
+class KeptLease:
     """A lease as the keeper sees it: the tenure, what to store with the next renewal, and whom to tell."""
 
     __slots__ = ("__weakref__", "found_in", "guards", "progress", "tell", "tenure", "terms", "told")
@@ -85,7 +85,7 @@ class Kept:
         self.found_in: int | None = None
 
 
-class _Held(weakref.ref[Kept]):
+class _Held(weakref.ref[KeptLease]):
     """A lease that is renewed for as long as somebody refers to it."""
 
     __slots__ = ("tenure",)
@@ -104,7 +104,7 @@ class Keeper:
         self._store = store
         self._clock = clock
         self._emit_to = emit
-        self._rota = Rota()
+        self._rota = RenewalSchedule()
         self._kept: dict[int, _Held] = {}
         self._by_holder: dict[str, _Held] = {}
         self._due: list[tuple[float, int, _Held]] = []
@@ -118,13 +118,13 @@ class Keeper:
         self._tellers = Workers("lockstead-teller", TELLERS_MAX)
         self._leavers = Workers("lockstead-leaving", WORKERS_MAX)
         """Who gives back what was handed over. Not the crew: a giving back may wait long for the lease's members."""
-        self._handed_over: deque[tuple[Callable[[], None], Kept | None]] = deque()
-        self._leaving: dict[int, Kept] = {}
+        self._handed_over: deque[tuple[Callable[[], None], KeptLease | None]] = deque()
+        self._leaving: dict[int, KeptLease] = {}
         """What was handed over and is under way: a client that is closed meanwhile gives it back all the same."""
-        self._dropped: deque[weakref.ref[Kept]] = deque()
+        self._dropped: deque[weakref.ref[KeptLease]] = deque()
         """Leases that nobody refers to any more, as the collector says."""
-        self._abandons_at: deque[tuple[float, weakref.ref[Kept]]] = deque()
-        self._untold: deque[Kept] = deque()
+        self._abandons_at: deque[tuple[float, weakref.ref[KeptLease]]] = deque()
+        self._untold: deque[KeptLease] = deque()
         """Leases that may be lost and whose loss was not told yet: by the timing thread, which nothing interrupts."""
         self._sleeps_until = float("inf")
         self._closed = False
@@ -132,10 +132,10 @@ class Keeper:
     def _make_lock(self) -> None:
         self._lock = threading.RLock()
         """Of everything here. Callers may be interrupted at any line of Python, so it is entered and left by C alone:
-        a `threading.Condition` does both in Python, and an exception within them leaves its lock held for ever."""
-        self._changed = ThreadBell()
+        a `threading.Condition` does both in Python, and an exception within them leaves its lock held forever."""
+        self._changed = ThreadWaker()
         """Only the timing thread waits for it: something is due before it would wake up."""
-        self._waiting: list[ThreadBell] = []
+        self._waiting: list[ThreadWaker] = []
         """Callers who wait for a renewal or a chore to come back."""
 
     def __len__(self) -> int:
@@ -143,7 +143,7 @@ class Keeper:
 
     # --- what the facades call -----------------------------------------------------------------------------------
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: KeptLease) -> None:
         """Renew this lease from now on. StoreRefused if the client was closed meanwhile: it is left to expire."""
         with self._lock:
             if self._closed:
@@ -161,18 +161,18 @@ class Keeper:
             self._register(kept)
             self._plan(kept.tenure)
 
-    def _register(self, kept: Kept) -> None:
+    def _register(self, kept: KeptLease) -> None:
         # whoever drops the last reference notes it in C, where nothing interrupts
         held = _Held(kept, self._dropped.append)
         held.tenure = kept.tenure
         self._kept[id(kept.tenure)] = self._by_holder[kept.tenure.lease.holder] = held
 
     def keeps(self, holder: str) -> bool:
-        """Tell whether this very process keeps a lease of this holder."""
+        """Return whether this very process keeps a lease of this holder."""
         held = self._by_holder.get(holder)
         return held is not None and held() is not None
 
-    def register(self, kept: Kept, joined: Attached) -> None:
+    def register(self, kept: KeptLease, joined: Attached) -> None:
         """An owner that goes on working beside others became a member too: believe the earlier deadline."""
         with self._lock:
             kept.tenure.registration = joined.registration
@@ -180,7 +180,7 @@ class Keeper:
             if id(kept.tenure) in self._kept:
                 self._plan(kept.tenure)
 
-    def leave(self, kept: Kept, now: float) -> bool:
+    def leave(self, kept: KeptLease, now: float) -> bool:
         """End the belief and the renewing; True if the lease was held until this instant."""
         with self._lock:
             tenure = kept.tenure
@@ -190,19 +190,19 @@ class Keeper:
             self._drop(tenure)
         return was_held
 
-    def settle(self, kept: Kept, seconds: float) -> None:
+    def settle(self, kept: KeptLease, seconds: float) -> None:
         """Wait for the renewal that is in flight, at most so long. Called once nothing new is sent any more."""
         tenure = kept.tenure
         if tenure.in_flight:
             # what was not sent yet is sent no more
             self._wait_until(lambda: tenure.is_queued or not tenure.in_flight, seconds)
 
-    def left(self, kept: Kept) -> None:
+    def left(self, kept: KeptLease) -> None:
         """The giving back has ended, however."""
         with self._lock:
             kept.tenure.left()
 
-    def lose(self, kept: Kept, reason: LossReason, detail: str = "") -> None:
+    def lose(self, kept: KeptLease, reason: LossReason, detail: str = "") -> None:
         """Note a loss that somebody else found; the timing thread tells it."""
         if kept.told:
             return
@@ -214,7 +214,7 @@ class Keeper:
                 self._drop(kept.tenure)
             self._changed.ring()
 
-    def on_lost(self, kept: Kept, callback: OnLost) -> None:
+    def on_lost(self, kept: KeptLease, callback: OnLost) -> None:
         """Tell this callback of the loss, exactly once; at once if it is already lost."""
         with self._lock:
             if not kept.told:
@@ -222,7 +222,7 @@ class Keeper:
                 return
         self._aside(partial(self._call, kept, callback))
 
-    def guard(self, kept: Kept, interrupter: Fires) -> None:
+    def guard(self, kept: KeptLease, interrupter: Fires) -> None:
         """Fire this once the lease is lost; at once if that was told already."""
         with self._lock:
             if not kept.told:
@@ -230,7 +230,7 @@ class Keeper:
                 return
         interrupter.fire()
 
-    def unguard(self, kept: Kept, interrupter: Fires) -> None:
+    def unguard(self, kept: KeptLease, interrupter: Fires) -> None:
         """Fire this no more."""
         with self._lock:
             kept.guards = [*filter(partial(ne, weakref.ref(interrupter)), kept.guards)]
@@ -251,7 +251,7 @@ class Keeper:
             with suppress(Exception):
                 work()
 
-    def hand_over(self, work: Callable[[], None], kept: Kept | None = None) -> None:
+    def hand_over(self, work: Callable[[], None], kept: KeptLease | None = None) -> None:
         """Have something cleaned up by a thread of the keeper's. Enters no lock: the caller may hold any.
 
         kept: the lease that is left by it. The one step that counts is made in C, and nothing that an interrupt could
@@ -318,7 +318,7 @@ class Keeper:
         self._leavers.close()
         self._tellers.close()
         for tenure in held:
-            self.emit(Abandoned(tenure.lease.name.key, tenure.lease.holder))
+            self.emit(LeaseDropped(tenure.lease.name.key, tenure.lease.holder))
 
     def _not_leaving(self) -> list[Tenure]:
         # no loop of its own stands in a `with` statement: there a Ctrl-C at a jump back would skip the exit
@@ -340,7 +340,7 @@ class Keeper:
         """Wait until something that came back makes it true, at most so long."""
         ends_at = time.monotonic() + seconds
         while True:
-            bell = ThreadBell()
+            bell = ThreadWaker()
             with self._lock:
                 if condition():
                     return
@@ -368,7 +368,7 @@ class Keeper:
             thread.start()
             self._thread = thread
 
-    def _round(self, lost: list[Kept]) -> float | None:
+    def _round(self, lost: list[KeptLease]) -> float | None:
         """Send out what is due; give the seconds to sleep, None to end. lost gets whose loss must be told.
 
         Called with the lock held.
@@ -382,7 +382,7 @@ class Keeper:
         self._leave_handed_over()
         now = self._clock.now()
         self._abandon_dropped(now)
-        renewals: list[Kept] = []
+        renewals: list[KeptLease] = []
         for tenure in self._rota.due(now):
             held = self._kept[id(tenure)]()
             if held is None:
@@ -391,7 +391,7 @@ class Keeper:
                 case Duty.RENEW:
                     tenure.queue()
                     renewals.append(held)
-                case Duty.TELL:
+                case Duty.NOTIFY_LOSS:
                     self._drop(tenure)
                     lost.append(held)
                     continue
@@ -410,9 +410,9 @@ class Keeper:
         self._sleeps_until = min(wake_at, now + LONGEST_SLEEP)
         return max(0.0, self._sleeps_until - now)
 
-    def _send_out(self, renewals: list[Kept], now: float) -> None:
-        """Give the crew what is due; to a store that batches in one piece, with what is due soon. Lock held."""
-        if not renewals or not isinstance(self._store, Batches):
+    def _send_out(self, renewals: list[KeptLease], now: float) -> None:
+        """Return the crew what is due; to a store that batches in one piece, with what is due soon. Lock held."""
+        if not renewals or not isinstance(self._store, SupportsBatching):
             for kept in renewals:
                 held = self._kept[id(kept.tenure)]
                 heapq.heappush(self._due, (kept.tenure.deadline, next(self._count), held))
@@ -429,7 +429,7 @@ class Keeper:
                     self._rota.plan(joins.tenure)
                     renewals.append(joins)
         # leases of one limit in each: where a short one stands beside a thousand long ones, its limit is not for all
-        alike: dict[float, list[Kept]] = {}
+        alike: dict[float, list[KeptLease]] = {}
         for kept in sorted(renewals, key=lambda one: one.tenure.deadline):
             alike.setdefault(kept.tenure.settings.request_timeout, []).append(kept)
         for limit, together in alike.items():
@@ -453,7 +453,7 @@ class Keeper:
             self._drop(tenure)
             if tenure.leave():
                 tenure.left()
-                self._aside(partial(self.emit, Abandoned(tenure.lease.name.key, tenure.lease.holder)))
+                self._aside(partial(self.emit, LeaseDropped(tenure.lease.name.key, tenure.lease.holder)))
 
     def _plan(self, tenure: Tenure) -> None:
         """Plan what is due next, and wake the timing thread if it would sleep longer. Called with the lock held."""
@@ -465,7 +465,9 @@ class Keeper:
         self._sleeps_until = float("inf")
         for held in self._kept.values():
             self._rota.plan(held.tenure)
-        self._aside(partial(self.emit, Warned("", f"a round of the keeper failed: {type(error).__name__}: {error}")))
+        self._aside(
+            partial(self.emit, EngineWarning("", f"a round of the keeper failed: {type(error).__name__}: {error}"))
+        )
 
     def _drop(self, tenure: Tenure) -> None:
         held = self._kept.pop(id(tenure), None)
@@ -478,7 +480,7 @@ class Keeper:
 
     def _renew_next(self) -> None:
         """Renew the lease that has least time left, of those that are due and were not sent yet."""
-        kept: Kept | None = None
+        kept: KeptLease | None = None
         with self._lock:
             while kept is None:
                 if not self._due:
@@ -487,7 +489,7 @@ class Keeper:
         fields, progress = self._fields(kept)
         self._renewed(kept, progress, self._ask(kept, fields))
 
-    def _sent(self, kept: Kept | None) -> Kept | None:
+    def _sent(self, kept: KeptLease | None) -> KeptLease | None:
         """Note that a renewal goes out now, if it still has to. Called with the lock held."""
         if kept is None or not kept.tenure.is_queued:
             return None
@@ -498,7 +500,7 @@ class Keeper:
         self._rota.plan(kept.tenure)
         return kept
 
-    def _renew_many(self, store: Batches, batch: list[Kept], limit: float) -> None:
+    def _renew_many(self, store: SupportsBatching, batch: list[KeptLease], limit: float) -> None:
         with self._lock:
             batch = [kept for kept in batch if self._sent(kept) is not None]
         told = [self._fields(kept) for kept in batch]
@@ -507,8 +509,8 @@ class Keeper:
             is_ours = isinstance(outcome, Renewed | MemberRenewed | Over | StoreError)
             self._renewed(batch[at], told[at][1], outcome if is_ours else _failure(outcome))
 
-    def renewal(self, kept: Kept) -> Script[Renewed | MemberRenewed | Over]:
-        """Give the script of a renewal that somebody asks for himself; `renewed` takes up what came of it.
+    def renewal(self, kept: KeptLease) -> Script[Renewed | MemberRenewed | Over]:
+        """Return the script of a renewal that somebody asks for himself; `renewed` takes up what came of it.
 
         It brings the progress that is pending. If it fails or is given up, the next renewal brings that; if the store
         refuses it, nobody does.
@@ -523,11 +525,11 @@ class Keeper:
                 _not_told(kept, progress)
             raise
 
-    def renewed(self, kept: Kept, outcome: Renewed | MemberRenewed | Over) -> None:
+    def renewed(self, kept: KeptLease, outcome: Renewed | MemberRenewed | Over) -> None:
         """Take up a renewal that somebody asked for himself, beside one of our own that may be under way."""
         self._renewed(kept, None, outcome, is_ours=False)
 
-    def _renewed(self, kept: Kept, progress: str | None, outcome: Outcome, *, is_ours: bool = True) -> None:
+    def _renewed(self, kept: KeptLease, progress: str | None, outcome: Outcome, *, is_ours: bool = True) -> None:
         tenure = kept.tenure
         with self._lock:
             now, in_flight = self._clock.now(), tenure.in_flight
@@ -552,16 +554,16 @@ class Keeper:
         elif deadline is not None and not isinstance(outcome, StoreError):
             self.emit(RenewedEvent(tenure.lease.name.key, tenure.lease.holder, deadline))
 
-    def _ask(self, kept: Kept, fields: dict[str, str]) -> Outcome:
+    def _ask(self, kept: KeptLease, fields: dict[str, str]) -> Outcome:
         limits = Limits(kept.tenure.settings.request_timeout)
         try:
-            return run(_renewal(kept, fields), self._store, self._clock, limits, NO_BELL)
+            return run(_renewal(kept, fields), self._store, self._clock, limits, NULL_WAKER)
         except StoreError as error:
             return error
         except Exception as error:  # noqa: BLE001 - the keeper outlives everything and reports it
             return _failure(error)
 
-    def _fields(self, kept: Kept) -> tuple[dict[str, str], str | None]:
+    def _fields(self, kept: KeptLease) -> tuple[dict[str, str], str | None]:
         with self._lock:
             progress, kept.progress = kept.progress, None
         if progress is None:
@@ -585,7 +587,7 @@ class Keeper:
 
     # --- telling -------------------------------------------------------------------------------------------------
 
-    def _tell(self, kept: Kept, *, aside: bool = False) -> None:
+    def _tell(self, kept: KeptLease, *, aside: bool = False) -> None:
         """Tell a loss, once. aside: even the listener is told in another thread, since this one must not block."""
         with self._lock:
             if kept.told:
@@ -614,21 +616,21 @@ class Keeper:
             telling()
 
     @holds_no_lock
-    def _call(self, kept: Kept, callback: OnLost) -> None:
+    def _call(self, kept: KeptLease, callback: OnLost) -> None:
         try:
             callback()
         except BaseException as error:  # noqa: BLE001 - a user's callback must not stop the others
             self.emit(CallbackFailed(kept.tenure.lease.name.key, kept.tenure.lease.holder, error))
 
 
-def _renewal(kept: Kept, fields: dict[str, str]) -> Script[Renewed | MemberRenewed | Over]:
+def _renewal(kept: KeptLease, fields: dict[str, str]) -> Script[Renewed | MemberRenewed | Over]:
     tenure = kept.tenure
     if tenure.registration is None:
         return renew(tenure.lease, fields, kept.terms)
     return renew_member(tenure.lease, tenure.registration, fields, kept.terms)
 
 
-def _not_told(kept: Kept, progress: str | None) -> None:
+def _not_told(kept: KeptLease, progress: str | None) -> None:
     """Keep the progress that a failed renewal did not bring, unless there is a newer one. Called with the lock held."""
     if kept.progress is None:
         kept.progress = progress
@@ -654,14 +656,14 @@ def _apply(tenure: Tenure, outcome: Outcome, now: float) -> None:
             tenure.renewed(outcome.sent_at, outcome.deadline, now)
 
 
-def _keep_time(keeper_ref: weakref.ref[Keeper], lock: AbstractContextManager[object], changed: ThreadBell) -> None:
+def _keep_time(keeper_ref: weakref.ref[Keeper], lock: AbstractContextManager[object], changed: ThreadWaker) -> None:
     while True:
         keeper = keeper_ref()
         if keeper is None:
             return
         # silenced before the look: what changes after it rings again
         changed.take()
-        lost: list[Kept] = []
+        lost: list[KeptLease] = []
         with lock:
             try:
                 sleep = keeper._round(lost)

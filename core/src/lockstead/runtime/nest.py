@@ -1,4 +1,4 @@
-"""Decides which of the guarded blocks of one thread or task is interrupted, and when. Does not know how.
+"""Which of the guarded blocks of one thread or task is interrupted, and when. Does not know how.
 
 One rule: an interrupt stands for every block that was open when it was raised, until the block that it is for is left.
 So the outermost block that lost its lease is interrupted, for its interrupt unwinds all others; a block around one that
@@ -62,14 +62,14 @@ class Nest:
         return not self._blocks
 
     def __iter__(self) -> Iterator[Block]:
-        """Give the blocks that are open, the outermost first."""
+        """Return the blocks that are open, the outermost first."""
         for ref in list(self._blocks):
             block = ref()
             if block is not None and not block.is_over:
                 yield block
 
     def due(self) -> Block | None:
-        """Give the block that is to be interrupted now, if any."""
+        """Return the block that is to be interrupted now, if any."""
         opened = list(self)
         numbers = {one.number for one in opened}
         for one in opened:

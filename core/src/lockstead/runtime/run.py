@@ -1,4 +1,4 @@
-"""Decides how a script is driven: stamps every command's send and receipt, limits it, and throws what went wrong.
+"""How a script is driven: stamps every command's send and receipt, limits it, and throws what went wrong.
 
 This driver blocks; its awaiting twin is `awaiting`. Both run the very same scripts. Must not know what a script is
 about.
@@ -19,7 +19,7 @@ from lockstead.protocol.acquire import OutOfTime
 from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
 from lockstead.protocol.record import stamped
 from lockstead.runtime.clock import Clock
-from lockstead.stores.port import Batches, Queues, Store, Waits
+from lockstead.stores.port import Store, SupportsBatching, SupportsFifoQueue, SupportsWatch
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Limits:
     is_closed: Callable[[], bool] = _never
 
     def of(self, now: float) -> float:
-        """Give the limit of a request that is sent now; OutOfTime if the wait is over."""
+        """Return the limit of a request that is sent now; OutOfTime if the wait is over."""
         if self.is_closed():
             raise StoreRefused("the client was closed: open another one")
         if self.gives_up_at is None:
@@ -58,16 +58,16 @@ class Limits:
         return min(self.request_timeout, left)
 
     def ends(self) -> float:
-        """Give the instant until which the last request must be over."""
+        """Return the instant until which the last request must be over."""
         return math.inf if self.gives_up_at is None else self.gives_up_at + OVERTIME
 
     def resumed(self, now: float) -> Limits:
-        """Give the limits of a wait that was stopped from outside until now: its last try has the time of any other."""
+        """Return limits of a wait that was stopped from outside until now: its last try has the time of any other."""
         gives_up_at = None if self.gives_up_at is None else max(self.gives_up_at, now)
         return Limits(self.request_timeout, gives_up_at, self.is_closed)
 
     def back_by(self, now: float) -> float:
-        """Give the instant by which a pause that begins now is over, unless the process or its loop was stopped."""
+        """Return the instant by which a pause that begins now is over, unless the process or its loop was stopped."""
         return max(self.ends(), now + STALLED)
 
     def pause(self, command: Pause, now: float) -> float:
@@ -86,7 +86,7 @@ class Bell(Protocol):
         ...
 
     def take(self) -> bool:
-        """Tell whether it was rung, and silence it."""
+        """Return whether it was rung, and silence it."""
         ...
 
 
@@ -144,7 +144,9 @@ class _Talk:
             self.command, self.result = None, error
 
 
-def run_many(scripts: Sequence[Script[Any]], store: Batches, clock: Clock, limit: float) -> Iterator[tuple[int, Any]]:
+def run_many(
+    scripts: Sequence[Script[Any]], store: SupportsBatching, clock: Clock, limit: float
+) -> Iterator[tuple[int, Any]]:
     """Drive many scripts side by side, each round of what they ask in one batch. limit is seconds for each batch.
 
     Gives, as soon as a script has ended, its position and what it returned or the exception that it raised: those that
@@ -170,7 +172,7 @@ def run_many(scripts: Sequence[Script[Any]], store: Batches, clock: Clock, limit
                 talk.step(partial(talk.script.send, Reply(answer, sent_at, received_at)))
 
 
-def _perform_many(commands: list[Command[Any]], store: Batches, clock: Clock, limit: float) -> Sequence[Any]:
+def _perform_many(commands: list[Command[Any]], store: SupportsBatching, clock: Clock, limit: float) -> Sequence[Any]:
     if not commands:
         return []
     wall, kind = clock.wall(), cast(Store, store).traits.clock
@@ -200,17 +202,17 @@ def _pause(command: Pause, store: Store, seconds: float, bell: Bell) -> Paused:
 
 def paused(command: Pause, store: Store, seconds: float, changed: bool, bell: Bell) -> Paused:
     """Say how a pause ended in which the store was watched, or its queue stood in."""
-    tells_turns = store.traits.wakes or isinstance(store, Queues)
-    return Paused(seconds, bell.take() or changed, changed and bool(command.asker) and tells_turns)
+    tells_turns = store.traits.wakes or isinstance(store, SupportsFifoQueue)
+    return Paused(seconds, bell.take() or changed, changed and bool(command.waiter_id) and tells_turns)
 
 
 def watching(command: Pause, store: Store, seconds: float, bell: Bell) -> Callable[[], bool] | None:
-    """Give the call that waits in the store itself, in its queue if it keeps one; None if there is nothing to heed."""
-    if not command.heeds:
+    """Return call that waits in the store itself, in its queue if it keeps one; None if there is nothing to heed."""
+    if not command.wake_on_change:
         return None
-    if command.asker and isinstance(store, Queues):
-        return partial(store.queue, command.name, command.asker, seconds, bell.wait)
-    if isinstance(store, Waits):
+    if command.waiter_id and isinstance(store, SupportsFifoQueue):
+        return partial(store.queue, command.name, command.waiter_id, seconds, bell.wait)
+    if isinstance(store, SupportsWatch):
         return partial(store.wait, command.name, seconds, bell.wait)
     return None
 

@@ -1,4 +1,4 @@
-"""Decides where blocking calls run that nobody may wait for: a few daemon threads, started as they are needed.
+"""Where blocking calls run that nobody may wait for: a few daemon threads, started as they are needed.
 
 Not `concurrent.futures`: its threads are joined at exit, so a store that hangs would hang the interpreter.
 """
@@ -22,7 +22,7 @@ class Workers:
         self._idle = idle
         self._jobs: deque[Callable[[], None]] = deque()
         # callers may be interrupted at any line of Python, so the lock is entered and left by C alone: a condition does
-        # both in Python, and an exception within them leaves its lock held for ever
+        # both in Python, and an exception within them leaves its lock held forever
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._threads: set[threading.Thread] = set()

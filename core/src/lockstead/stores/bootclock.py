@@ -1,4 +1,4 @@
-"""Decides what a store on this very machine calls its time: the boot clock, and which boot and namespace it belongs to.
+"""What a store on this very machine calls its time: the boot clock, and which boot and namespace it belongs to.
 
 Must not know any store. Readings of two processes compare only within one boot and one time namespace. Containers may
 show an identifier of their own in the place of the kernel's (LXC and systemd-nspawn mount one over it, sysbox emulates
@@ -20,7 +20,7 @@ _BOOT: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_now() -> float:
-    """Give seconds on the boot clock of this process's time namespace."""
+    """Return seconds on the boot clock of this process's time namespace."""
     return time.clock_gettime(_BOOT)
 
 
@@ -45,12 +45,12 @@ def is_of_the_kernel(mounted: list[Mount]) -> bool:
 
 
 def time_namespace() -> str | None:
-    """Give a name for the clock that this process reads, among all of one boot; None where it cannot be told.
+    """Return a name for the clock that this process reads, among all of one boot; None where it cannot be told.
 
     Source: time_namespaces(7).
     """
     try:
-        ours = os.readlink("/proc/self/ns/time")  # noqa: PTH115 - a magic link, its target is no path
+        ours = os.readlink("/proc/self/ns/time")  # noqa: PTH115 - a magic link, its target is not a path
         children = os.readlink("/proc/self/ns/time_for_children")  # noqa: PTH115
         offsets = Path("/proc/self/timens_offsets").read_text("ascii")
     except (OSError, UnicodeDecodeError):
@@ -75,5 +75,5 @@ class Place:
 
     @classmethod
     def here(cls) -> Self:
-        """Give the place of this process. A forked child may be in another one."""
+        """Return the place of this process. A forked child may be in another one."""
         return cls(boot_id(), time_namespace())

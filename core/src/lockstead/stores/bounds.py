@@ -1,4 +1,4 @@
-"""Decides how long one command may take, and how many bytes its answers may have: the same for every transport.
+"""How long one command may take, and how many bytes its answers may have: the same for every transport.
 
 A read loop asks `left` before each wait and tells `took` of each piece. So it ends in time, with bounded memory,
 whatever a server does: send a byte a second, send without end, announce a giant, or say nothing. Must not know a store.
@@ -38,7 +38,7 @@ class Bounds:
         self._room = [room]
 
     def part(self, share: float) -> Bounds:
-        """Give the bounds of one request of several: a share of the time left. What it reads counts here too."""
+        """Return the bounds of one request of several: a share of the time left. What it reads counts here too."""
         part = Bounds(share * max(0.0, self.ends_at - time.monotonic()))
         part._room = self._room
         return part
@@ -49,7 +49,7 @@ class Bounds:
         return time.monotonic() >= self.ends_at
 
     def left(self) -> float:
-        """Give the seconds that are left, more than 0; TimeoutError if there are none."""
+        """Return the seconds that are left, more than 0; TimeoutError if there are none."""
         left = self.ends_at - time.monotonic()
         if left <= 0:
             raise TimeoutError("the time for the request is over")
@@ -64,7 +64,7 @@ class Bounds:
 
 
 def bounds_of(command: Command[Any], limit: float) -> Bounds:
-    """Give the bounds of a command that has `limit` seconds."""
+    """Return the bounds of a command that has `limit` seconds."""
     return Bounds(limit, LISTING_MAX if isinstance(command, List) else ANSWER_MAX)
 
 
@@ -96,7 +96,7 @@ class BoundedSocket:
         self.settimeout(None if waits else 0.0)
 
     def gettimeout(self) -> float | None:
-        """Give what `settimeout` was told."""
+        """Return what `settimeout` was told."""
         return self._patience
 
     def _prepare(self) -> None:

@@ -1,4 +1,4 @@
-"""Decides how a store's URL is read from a file (`file:/path`) or an environment variable (`env:NAME`).
+"""How a store's URL is read from a file (`file:/path`) or an environment variable (`env:NAME`).
 
 A password in it is then in no command line, no copy of a lock and no serialized DAG. It is read when the store is
 opened, so a lock can be named where the file is not. No error of this file repeats what was read.

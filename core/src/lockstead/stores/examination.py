@@ -1,7 +1,7 @@
-"""Decides what an examination of a store can say: findings, each with a severity, and the promises a lock rests on.
+"""What an examination of a store can say: findings, each with a severity, and the promises a lock rests on.
 
 Must not know any store, nor how findings are shown. The commands that put the promises to the test stand with the
-command line; what only a store can see of itself is its own `examine` (see `port.Examines`).
+command line; what only a store can see of itself is its own `examine` (see `port.SupportsDiagnostics`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Finding:
     stops: bool = False
 
 
-class Promise(Enum):
+class Guarantee(Enum):
     """What a lock rests on, as a store's commands show it. The value is a sentence that is true of a good store."""
 
     CREATE = "Create writes a record where there is none"
@@ -64,7 +64,7 @@ class Promise(Enum):
     STALE_REMOVE = "Remove refuses the incarnation before a re-creation"
     ABSENT = "a record that is not there is told apart from a failure"
     LIST = "List shows exactly the records that stand, each under its own name"
-    TOKEN = "tokens grow"  # noqa: S105 - a fencing token is no secret
+    TOKEN = "tokens grow"  # noqa: S105 - a fencing token is not a secret
 
     @property
     def check(self) -> str:

@@ -1,4 +1,4 @@
-"""Decides how a request goes over HTTP within its bounds: by the connection pools of httpcore, blocking or awaiting.
+"""How a request goes over HTTP within its bounds: by the connection pools of httpcore, blocking or awaiting.
 
 Nothing here follows a redirect, keeps a cookie, or sends anything twice. Imported when a store is opened, for httpcore
 is. Must not know what is asked, nor of whom.
@@ -179,7 +179,7 @@ Headers: TypeAlias = "list[tuple[bytes, bytes]]"
 def request(
     method: str, url: httpcore.URL, target: bytes | None, headers: Mapping[str, str], content: bytes
 ) -> httpcore.Request:
-    """Give a request. target: path and query as they go out, where the url has them not; only without a proxy."""
+    """Return a request. target: path and query as they go out, where the url has them not; only without a proxy."""
     lines: Headers = [(b"Host", _host(url)), *((name.encode(), value.encode()) for name, value in headers.items())]
     if content or method not in ("GET", "DELETE"):
         lines.append((b"Content-Length", b"%d" % len(content)))

@@ -1,4 +1,4 @@
-"""Decides how a store reads back the map of text that it keeps, and what it shows of a record that cannot be read.
+"""How a store reads back the map of text that it keeps, and what it shows of a record that cannot be read.
 
 Total: whoever may write to the store wrote what is read here. Must not know what the fields mean, nor any store.
 """
@@ -13,7 +13,7 @@ from typing import Final
 from lockstead.errors import OutcomeUnknown
 from lockstead.reading import DAMAGE, RECORD_BYTES_MAX, TOO_LARGE
 
-NO_MAP: Final = "its fields are no map of text"
+NO_MAP: Final = "its fields are not map of text"
 NO_HEAD: Final = "what the store itself keeps with it is not there"
 
 DAMAGED: Final = "damaged-"
@@ -25,7 +25,7 @@ MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError,
 
 
 def senseless(server: str, error: Exception) -> OutcomeUnknown:
-    """Give the error of a command whose answer cannot be read: what was asked for may have been done."""
+    """Return the error of a command whose answer cannot be read: what was asked for may have been done."""
     return OutcomeUnknown(f"no clear answer of {server}: it says what no such server does ({type(error).__name__})")
 
 
@@ -58,12 +58,12 @@ def _whole_characters(text: str) -> str:
 
 
 def unreadable(why: str) -> dict[str, str]:
-    """Give the fields of a record that cannot be read: one of ours, so that an operator may remove it, and nobody's."""
+    """Return fields of a record that cannot be read: one of ours, so that an operator may remove it, and nobody's."""
     return {"v": "1", DAMAGE: why}
 
 
 def bounded(fields: Mapping[str, str]) -> dict[str, str]:
-    """Give fields that a client library has read already, if they are text and no more than a record has."""
+    """Return fields that a client library has read already, if they are text and no more than a record has."""
     if not all(isinstance(name, str) and isinstance(text, str) for name, text in fields.items()):
         return unreadable(NO_MAP)
     if sum(map(len, fields)) + sum(map(len, fields.values())) > RECORD_BYTES_MAX:
@@ -72,10 +72,10 @@ def bounded(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_damaged(fields: Mapping[str, str]) -> bool:
-    """Tell whether these are fields that `unreadable` gave."""
+    """Return whether these are fields that `unreadable` gave."""
     return DAMAGE in fields
 
 
 def damaged_incarnation(kept: object) -> str:
-    """Give an incarnation for what cannot be read, so that an operator removes that very thing and nothing newer."""
+    """Return an incarnation for what cannot be read, so that an operator removes that very thing and nothing newer."""
     return DAMAGED + sha256(repr(kept).encode("utf-8", "backslashreplace")).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Decides how connections belong to event loops: made in the loop that asks, closed when that loop or the store ends.
+"""How connections belong to event loops: made in the loop that asks, closed when that loop or the store ends.
 
 Must not know what is kept, nor any store.
 """
@@ -26,11 +26,11 @@ class PerLoop(Generic[T]):
         self._kept: dict[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[None, None]]] = {}
 
     def __bool__(self) -> bool:
-        """Tell whether anything is kept."""
+        """Return whether anything is kept."""
         return bool(self._kept)
 
     async def get(self) -> T:
-        """Give what belongs to the running loop."""
+        """Return what belongs to the running loop."""
         loop = asyncio.get_running_loop()
         with self._lock:
             known = self._kept.get(loop)

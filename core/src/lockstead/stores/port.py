@@ -1,4 +1,4 @@
-"""Decides what a store is: the port that every store implements and that anybody may implement.
+"""What a store is: the port that every store implements and that anybody may implement.
 
 Must not know any store. The conformance suite (`lockstead.testing.conformance`) is the contract in full.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, run
 
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Command, Traits
-    from lockstead.stores.examination import Finding, Promise
+    from lockstead.stores.examination import Finding, Guarantee
     from lockstead.values import Name
 
 A = TypeVar("A")
@@ -51,7 +51,7 @@ class Store(Protocol):
 
 
 @runtime_checkable
-class Awaits(Protocol):
+class AsyncStore(Protocol):
     """A store whose client library is truly asynchronous. Without it, an awaiting driver performs in a thread."""
 
     async def aperform(self, command: Command[Any], limit: float) -> Any:
@@ -60,7 +60,7 @@ class Awaits(Protocol):
 
 
 @runtime_checkable
-class Waits(Protocol):
+class SupportsWatch(Protocol):
     """A store that can tell, more cheaply than by polling with `Read`, that a record changed."""
 
     def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
@@ -74,26 +74,26 @@ class Waits(Protocol):
 
 
 @runtime_checkable
-class Queues(Waits, Protocol):
+class SupportsFifoQueue(SupportsWatch, Protocol):
     """A store that keeps those who wait in the order in which they came, and grants in that order.
 
-    `Create` and `Replace` of an asker for whom it is not the turn answer Conflict(is_queued=True), whether the asker
-    queues or not. A grant takes the asker out of the queue in the same step. A place is held by the process: when that
-    is gone, so is the place.
+    `Create` and `Replace` of a waiter_id for whom it is not the turn answer Conflict(is_queued=True), whether the
+    waiter_id queues or not. A grant takes the waiter_id out of the queue in the same step. A place is held by the
+    process: when that is gone, so is the place.
     """
 
-    def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+    def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
         """Like `wait`, but takes a place in the queue first, or keeps the one taken earlier: until the turn has come.
 
-        True when it is worth asking for the lock at once: the asker is first and the record is gone. False, early, when
-        it is first and the record has changed: then it is looked at.
+        True when it is worth asking for the lock at once: the waiter_id is first and the record is gone. False, early,
+        when it is first and the record has changed: then it is looked at.
         """
         ...
 
-    def leave(self, name: Name, asker: str, limit: float) -> None:
-        """Give up the place of an asker, if there is one, within `limit` seconds; raises what `perform` raises.
+    def leave(self, name: Name, waiter_id: str, limit: float) -> None:
+        """Give up the place of a waiter_id, if there is one, within `limit` seconds; raises what `perform` raises.
 
-        A `queue` of the same asker that is still under way, or a request of it that arrives late, must not bring it
+        A `queue` of the same waiter_id that is still under way, or a request of it that arrives late, must not bring it
         back. Called again after an error, for as long as the process lives.
         """
         ...
@@ -102,7 +102,7 @@ class Queues(Waits, Protocol):
 class Standing(NamedTuple):
     """One entry of a queue: who it is for, since when (seconds since the epoch, for people), and whether it is stray.
 
-    who is empty, and since None, where that is not known. A stray entry is no place that this library took: it keeps
+    who is empty, and since None, where that is not known. A stray entry is not a place that this library took: it keeps
     nobody waiting.
     """
 
@@ -120,7 +120,7 @@ class ShowsQueue(Protocol):
     """A store that can tell who waits for a lock."""
 
     def standing(self, name: Name, limit: float) -> Sequence[Standing]:
-        """Give the first entries of a key's queue, in its order, within `limit` seconds; raises what `perform` raises.
+        """Return first entries of a key's queue, in its order, within `limit` seconds; raises what `perform` raises.
 
         At most STANDINGS_MAX. A waiter that the store has not heard of yet, or that waits in its own process's line,
         is not among them.
@@ -129,7 +129,7 @@ class ShowsQueue(Protocol):
 
 
 @runtime_checkable
-class Batches(Protocol):
+class SupportsBatching(Protocol):
     """A store that can carry out many commands with few requests: the renewals of all leases of a process."""
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
@@ -142,11 +142,11 @@ class Batches(Protocol):
 
 
 @runtime_checkable
-class MadeByUse(Protocol):
+class CreatesOnFirstUse(Protocol):
     """A store whose place is made with the first lock: a mistyped address looks like a place where all is free."""
 
     @property
-    def unmade(self) -> str | None:
+    def missing(self) -> str | None:
         """What is not there yet, in words for people; None if it is there. Raises what `perform` raises."""
         ...
 
@@ -162,11 +162,11 @@ class Diverts(Protocol):
 
 
 @runtime_checkable
-class Examines(Protocol):
+class SupportsDiagnostics(Protocol):
     """A store that can look at its own place: rights, settings, clocks, whatever its commands do not show."""
 
     @property
-    def behind(self) -> Mapping[Promise, str]:
+    def behind(self) -> Mapping[Guarantee, str]:
         """What keeps a promise, in this store's own words ("ifGenerationMatch of a PATCH"), where that says more."""
         ...
 
@@ -216,14 +216,14 @@ class Opener(Protocol):
         return False
 
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Give (store part, key) of a URL that must name a key; rest is the whole URL before `?` and `#`.
+        """Return (store part, key) of a URL that must name a key; rest is the whole URL before `?` and `#`.
 
         Both stay percent-encoded. The key is None where the URL names none.
         """
         ...
 
     def printable(self, store_url: str) -> str:
-        """Give the store's URL without credentials."""
+        """Return the store's URL without credentials."""
         ...
 
     def open(self, store_url: str, client: object | None) -> Store:

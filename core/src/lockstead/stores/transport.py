@@ -1,4 +1,4 @@
-"""Decides whether what is sent to a server may be read on the way: the same rules, and the same word, for every store.
+"""Whether what is sent to a server may be read on the way: the same rules, and the same word, for every store.
 
 User and password go in clear to this machine only, unless the URL says `cleartext=true`. Must not know any store.
 """
@@ -31,7 +31,7 @@ def flag(options: Mapping[str, str], name: str, default: bool = False) -> bool:
 
 
 def wants_tls(options: Mapping[str, str], names: Iterable[str]) -> bool:
-    """Tell whether a URL asks for TLS: by `tls`, or by a setting that means nothing without it.
+    """Return whether a URL asks for TLS: by `tls`, or by a setting that means nothing without it.
 
     names: those settings. ValueError where it asks for both.
     """
@@ -42,7 +42,7 @@ def wants_tls(options: Mapping[str, str], names: Iterable[str]) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Tell whether a host is this machine, whose loopback nobody else reads; a path is a socket of its own."""
+    """Return whether a host is this machine, whose loopback nobody else reads; a path is a socket of its own."""
     from ipaddress import ip_address
 
     name = host.strip("[]").partition("%")[0].lower()

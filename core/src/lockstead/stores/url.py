@@ -1,4 +1,4 @@
-"""Decides what a store URL means: scheme, store part, key, settings; and which store a scheme opens.
+"""What a store URL means: scheme, store part, key, settings; and which store a scheme opens.
 
 `scheme:store?setting=value#key` or `scheme:store#key?setting=value`; `file:` and `env:` stand for a store whose URL
 is kept elsewhere. Keys and values are percent-decoded ("+" stays "+"), so a "?" in a key is written %3F. Our own stores
@@ -73,18 +73,18 @@ def open_store(url: StoreUrl | str, client: object | None = None) -> Store:
 
 
 def printable(url: StoreUrl | str) -> str:
-    """Give the store's URL without credentials, key and settings, as it may be shown to anybody."""
+    """Return the store's URL without credentials, key and settings, as it may be shown to anybody."""
     parsed = resolved(parse_store(url) if isinstance(url, str) else url)
     return opener(parsed.scheme).printable(parsed.text)
 
 
 def traits(url: StoreUrl) -> Traits:
-    """Give the traits of the store that a URL names."""
+    """Return the traits of the store that a URL names."""
     return opener(resolved(url).scheme).traits
 
 
 def resolved(url: StoreUrl) -> StoreUrl:
-    """Give the store that is meant: for `file:` and `env:` the one whose URL is there, else the same.
+    """Return the store that is meant: for `file:` and `env:` the one whose URL is there, else the same.
 
     Raises StoreRefused where there is no such URL, or where every user of this machine may read its password.
     """
@@ -113,7 +113,7 @@ def resolved(url: StoreUrl) -> StoreUrl:
 
 
 def has_password(url: str) -> bool:
-    """Tell whether a URL holds a password, before its host or among its options."""
+    """Return whether a URL holds a password, before its host or among its options."""
     from urllib.parse import unquote
 
     before, _, after = url.partition("#")
@@ -159,7 +159,7 @@ def opener(scheme: str) -> Opener:
 
 
 def meant(word: str, known: Iterable[str], mark: str = "") -> str:
-    """Give ", did you mean ...?" for a message if a known word is much like this one, else nothing."""
+    """Return ", did you mean ...?" for a message if a known word is much like this one, else nothing."""
     from difflib import get_close_matches
 
     close = get_close_matches(word, sorted(known), n=1)

@@ -1,4 +1,4 @@
-"""Decides how a task comes to its lease: by a trigger, or waiting in its own process; and what it does when told.
+"""How a task comes to its lease: by a trigger, or waiting in its own process; and what it does when told.
 
 Shared by `AcquireLockOperator` and by a task that has a lock for itself. Must not know what is done under the lock.
 """
@@ -20,7 +20,7 @@ from lockstead import unclean
 from lockstead.values import LeaseTicket, seconds
 
 if TYPE_CHECKING:
-    from lockstead import Holding
+    from lockstead import LockInfo
 
 INLINE_DEFAULT: Final = "dag.test() has no triggerer"
 
@@ -36,7 +36,7 @@ def warn_without_triggerer(log: Log, otherwise: str) -> None:
 def deferral(
     spec: LockSpec, owner: str, me: Attempt, method_name: str, log: Log, *, hands_on: bool, otherwise: str = ""
 ) -> Exception:
-    """Give what a task raises to wait without a worker slot; method_name is where it is resumed.
+    """Return what a task raises to wait without a worker slot; method_name is where it is resumed.
 
     owner: who asks for the lock; me: the task that waits; hands_on: whether it leaves the lease to other tasks when it
     has succeeded; otherwise: what could be done instead, for the log where no triggerer runs.
@@ -89,7 +89,7 @@ def inline(spec: LockSpec, owner: str, log: Log, why: str = INLINE_DEFAULT, me: 
     return _handed_on(lock, lease, time.time() - began_at, owner, held, log, me)
 
 
-def seen(lock: lockstead.Lock, log: Log) -> Holding | None:
+def seen(lock: lockstead.Lock, log: Log) -> LockInfo | None:
     """Look who holds a lock, for who goes on without knowing: whatever stands in a store, it ends no wait."""
     try:
         return lock.inspect()
@@ -103,7 +103,7 @@ def _handed_on(
     lease: lockstead.Lease,
     waited: float,
     owner: str,
-    earlier: Holding | None,
+    earlier: LockInfo | None,
     log: Log,
     me: Attempt | None,
 ) -> Grant:
@@ -131,19 +131,19 @@ def _refuse_if_ended(me: Attempt, log: Log) -> None:
 
 
 def last_before(lock: lockstead.Lock, lease: lockstead.Lease, owner: str, log: Log) -> unclean.Unclean | None:
-    """Give who left the lock unclean before this lease; by the lease alone, where the history cannot be read."""
+    """Return who left the lock unclean before this lease; by the lease alone, where the history cannot be read."""
     try:
         return unclean.who(lock, lease, own=owner)
     except Exception as error:  # noqa: BLE001 - the lock is ours, and what others wrote does not take it away
         log.warning("could not read who broke %r before: %s", lock.key, error)
-        return unclean.last(lease.key, lease.predecessor, owner)
+        return unclean.last(lease.key, lease.previous_lease, owner)
 
 
 def _asked(spec: LockSpec, owner: str) -> lockstead.Lock:
     """Name the lock that is asked for; ValueError where its store could never tell what the spec wants to fail for."""
     lock = connection.lock(spec, owner)
     if spec.on_unclean == "fail":
-        lock.must_tell_unclean()
+        lock.require_unclean_detection()
     return lock
 
 
@@ -156,7 +156,7 @@ def token_of(lease: lockstead.Lease) -> int | None:
 
 
 def told(event: Mapping[str, Any]) -> Grant:
-    """Read what a trigger fired with. Raises what the task ends with where it is no grant."""
+    """Read what a trigger fired with. Raises what the task ends with where it is not a grant."""
     match event.get("state"):
         case grants.GRANTED:
             return Grant.read(event)

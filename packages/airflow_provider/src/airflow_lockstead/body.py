@@ -225,7 +225,7 @@ def _wait_for_those_before(visit: _Visit, lock: Lock, grant: Grant) -> None:
         return
     visit.task.log.info("waiting for who works still, or was not seen to end: %s", ", ".join(there))
     limit = witness.patience(grant.ticket)
-    if not witness.wait_for(lock, grant.ticket, whose=is_before, limit=limit, log=visit.task.log):
+    if not witness.wait_for(lock, grant.ticket, owner_filter=is_before, limit=limit, log=visit.task.log):
         raise compat.AirflowException(
             f"lockstead: after {limit:.0f} s {', '.join(there)} still works under the lease of {grant.holder!r} on "
             f"{grant.key!r}: not working beside it"

@@ -1,4 +1,4 @@
-"""Decides what `airflow lockstead list|inspect|break` is: the commands of `lockstead`, on the store of a connection.
+"""What `airflow lockstead list|inspect|break` is: the commands of `lockstead`, on the store of a connection.
 
 The words and what is printed are the core's. Must not be imported but by Airflow's command line.
 """
@@ -13,7 +13,7 @@ from airflow_lockstead.spec import DEFAULT_CONN_ID
 
 
 def get_lockstead_cli_commands() -> list[Any]:
-    """Give the group of commands that Airflow's command line takes up."""
+    """Return the group of commands that Airflow's command line takes up."""
     from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
     conn_id = Arg(("--conn-id",), help="Connection that names the store", default=DEFAULT_CONN_ID)
@@ -45,12 +45,12 @@ def get_lockstead_cli_commands() -> list[Any]:
 
 
 def list_locks(args: Any) -> None:
-    """Show every lock of the store."""
+    """Return every lock of the store."""
     _call(args, "list", None, json=args.json)
 
 
 def inspect(args: Any) -> None:
-    """Show one lock."""
+    """Return one lock."""
     _call(args, "inspect", args.key, json=args.json)
 
 

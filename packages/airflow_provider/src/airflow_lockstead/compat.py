@@ -1,4 +1,4 @@
-"""Decides where each Airflow from 2.10 on keeps the same name, and which abilities it has. Must not know locks.
+"""Where each Airflow from 2.10 on keeps the same name, and which abilities it has. Must not know locks.
 
 Nobody else of this package looks at a version or tries an import twice. Names are looked up when they are first asked
 for: a DAG file that only makes a group must not pay for triggers, hooks and notifiers.
@@ -81,7 +81,7 @@ def _found(name: str) -> Any:
 
 @cache
 def _exists(module: str) -> bool:
-    """Tell whether there is a module, so that an error *within* it is not taken for its absence."""
+    """Return whether there is a module, so that an error *within* it is not taken for its absence."""
     try:
         return module in sys.modules or find_spec(module) is not None
     except ModuleNotFoundError:
@@ -90,7 +90,7 @@ def _exists(module: str) -> bool:
 
 @cache
 def provider_keys() -> frozenset[str]:
-    """Give the keys that this Airflow takes up from a provider, as its own schema names them."""
+    """Return the keys that this Airflow takes up from a provider, as its own schema names them."""
     import json
     from importlib.resources import files
 
@@ -99,7 +99,7 @@ def provider_keys() -> frozenset[str]:
 
 
 def comms_mutex() -> AbstractContextManager[object] | None:
-    """Give what keeps exchanges of this task with its supervisor whole, or None where there is no such channel.
+    """Return what keeps exchanges of this task with its supervisor whole, or None where there is no such channel.
 
     Ask in a running task: the channel is made when it starts. An exception that is raised between a request and its
     answer gives the answer to the next one who asks, so who interrupts a task holds this meanwhile.
@@ -135,7 +135,7 @@ def fail_for_good(ti: Any, error: Exception) -> bool:
 
 
 async def state_of(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
-    """Give the state of another task of a run, for who asks in the triggerer; None where this Airflow does not tell."""
+    """Return state of another task of a run, for who asks in the triggerer; None where this Airflow does not tell."""
     from asgiref.sync import sync_to_async
 
     comms = "airflow.sdk.execution_time.comms"
@@ -146,7 +146,7 @@ async def state_of(dag_id: str, run_id: str, task_id: str, map_index: int) -> st
 
 
 def state_now(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | None:
-    """Give the state of a task of a run, for who asks in a running task; None if there is no such task."""
+    """Return the state of a task of a run, for who asks in a running task; None if there is no such task."""
     if not _exists("airflow.sdk.execution_time.task_runner"):
         found = import_module("airflow.models.taskinstance").TaskInstance.get_task_instance(
             dag_id, run_id, task_id, map_index
@@ -159,7 +159,7 @@ def state_now(dag_id: str, run_id: str, task_id: str, map_index: int) -> str | N
 
 
 def triggerer_is_there() -> bool | None:
-    """Tell whether a triggerer runs, as Airflow's own page of health sees it; None where that cannot be seen.
+    """Return whether a triggerer runs, as Airflow's own page of health sees it; None where that cannot be seen.
 
     May block for `HEALTH_LIMIT` or so, and never raises.
     """
@@ -191,14 +191,14 @@ def _triggerer_by_table() -> bool:
 
 
 def site_path() -> str:
-    """Give what stands before every path of Airflow's UI: "" or, behind a proxy that puts it there, "/airflow"."""
+    """Return what stands before every path of Airflow's UI: "" or, behind a proxy that puts it there, "/airflow"."""
     conf = __getattr__("conf")
     section = "api" if _exists("airflow.sdk") else "webserver"
     return urlsplit(conf.get(section, "base_url", fallback="") or "").path.rstrip("/")
 
 
 def execute_words(task: Any) -> dict[str, Any]:
-    """Give the words by which `execute` knows that it is run as a task, for who resumes a task by calling it.
+    """Return the words by which `execute` knows that it is run as a task, for who resumes a task by calling it.
 
     Version 2 warns of, or refuses, an `execute` that is called without; later ones know it by themselves.
     """
@@ -208,9 +208,9 @@ def execute_words(task: Any) -> dict[str, Any]:
 
 
 def runs_inline() -> bool:
-    """Tell whether this task runs in the process that tests its DAG (`dag.test()`), and its triggers with it.
+    """Return whether this task runs in the process that tests its DAG (`dag.test()`), and its triggers with it.
 
-    There the tasks run one after the other: a trigger that waits for a later task would wait for ever.
+    There the tasks run one after the other: a trigger that waits for a later task would wait forever.
     """
     if _exists("airflow.sdk.execution_time.supervisor"):
         runner = import_module("airflow.sdk.execution_time.task_runner")
@@ -220,7 +220,7 @@ def runs_inline() -> bool:
 
 
 def _is_called_by(module: str, function: str) -> bool:
-    """Tell whether a function is below us on the stack; version 2 tells a task no other way how it is run."""
+    """Return whether a function is below us on the stack; version 2 tells a task no other way how it is run."""
     frame = sys._getframe(1)
     above: FrameType | None = frame
     while above is not None:

@@ -1,4 +1,4 @@
-"""Decides what who runs Airflow may set in its section `[lockstead]`, and what holds where nothing is said.
+"""What who runs Airflow may set in its section `[lockstead]`, and what holds where nothing is said.
 
 Airflow is asked only when a value is: the descriptions are read while it is itself being imported.
 """
@@ -21,7 +21,7 @@ class Option:
 
     @property
     def value(self) -> float:
-        """Ask this Airflow. AirflowConfigException, naming section and option, for what is no number."""
+        """Ask this Airflow. AirflowConfigException, naming section and option, for what is not a number."""
         from airflow_lockstead import compat
 
         found: float = compat.conf.getfloat(SECTION, self.name, fallback=self.default)
@@ -50,7 +50,7 @@ OPTIONS: Final = (KEEPER_TTL_MIN, ABORT_TERMS, ABORT_GRACE)
 
 
 def described() -> dict[str, Any]:
-    """Give the section as a provider describes it to Airflow."""
+    """Return the section as a provider describes it to Airflow."""
     options = {
         one.name: {
             "description": one.about,

@@ -1,4 +1,4 @@
-"""Decides which store and client object a connection means, and keeps both for all tasks and waiters of a process.
+"""Which store and client object a connection means, and keeps both for all tasks and waiters of a process.
 
 Waiters share one line, and so one poller, if they share the store's URL and the client object: therefore an object is
 made once and kept while the connection says the same. Must not know tasks. Which URL the fields of a connection mean is
@@ -34,7 +34,7 @@ class Place:
     client: object | None = field(default=None, repr=False)
 
     def lock_url(self, key: str) -> str:
-        """Give the URL of a lock in it."""
+        """Return the URL of a lock in it."""
         from lockstead import urls
 
         return urls.lock_url(self.url, key)
@@ -105,7 +105,7 @@ def google_client(connection: Any) -> object:
 
 
 def place_of(connection: Any, find: Callable[[str], Any]) -> Place:
-    """Give the store and client object that a connection means. find gives another connection by its id.
+    """Return the store and client object that a connection means. find gives another connection by its id.
 
     ValueError, with one line, for fields that do not name one store.
     """
@@ -145,12 +145,12 @@ class Places:
         self._threads: ThreadPoolExecutor | None = None
 
     def known(self, conn_id: str) -> Place | None:
-        """Give the place of a connection that was asked a moment ago, without asking."""
+        """Return the place of a connection that was asked a moment ago, without asking."""
         found = self._known.get(conn_id)
         return found.place if found is not None and time.monotonic() < found.read_at + FRESH else None
 
     def place(self, conn_id: str) -> Place:
-        """Give the place of a connection. ValueError, with one line, if it is missing or says nothing that can be."""
+        """Return the place of a connection. ValueError, with one line, if it is missing or says nothing that can be."""
         with self._lock:
             if (fresh := self.known(conn_id)) is not None:
                 return fresh
@@ -175,7 +175,7 @@ class Places:
             ) from error
 
     async def aplace(self, conn_id: str) -> Place:
-        """Give the place of a connection without blocking the event loop, in a thread of its own."""
+        """Return the place of a connection without blocking the event loop, in a thread of its own."""
         if (fresh := self.known(conn_id)) is not None:
             return fresh
         from asgiref.sync import sync_to_async
@@ -213,7 +213,7 @@ PLACES: Final = Places(find_connection)
 
 
 def rendered(task: Any, context: Any, spec: LockSpec) -> LockSpec:
-    """Give a lock as it is named in this run; ValueError, with one line, for a template that cannot be rendered."""
+    """Return a lock as it is named in this run; ValueError, with one line, for a template that cannot be rendered."""
     if not (texts := spec.templates):
         return spec
     from jinja2 import TemplateError
@@ -230,7 +230,7 @@ def rendered(task: Any, context: Any, spec: LockSpec) -> LockSpec:
 
 
 def as_granted(spec: LockSpec, written: LockSpec, ticket: str) -> LockSpec:
-    """Give a lock as it was named when it was granted: a template may render otherwise in another task, or later.
+    """Return a lock as it was named when it was granted: a template may render otherwise in another task, or later.
 
     written: with its templates. What is none in it, and the server, is never taken from a ticket.
     """

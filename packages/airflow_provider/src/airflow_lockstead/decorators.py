@@ -1,4 +1,4 @@
-"""Decides how a single task comes to a lock of its own: `@task.locked` and `@locked`. Must not know stores.
+"""How a single task comes to a lock of its own: `@task.locked` and `@locked`. Must not know stores.
 
 The task waits without a worker slot, holds the lock while its body runs, and gives it back.
 """
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
             """The function itself."""
 
         def override(self, **words: Any) -> Task[P, R_co]:
-            """Give the same task with other words of Airflow."""
+            """Return the same task with other words of Airflow."""
 
         def partial(self, **words: Any) -> Any:
-            """Give arguments that are the same for all mapped instances."""
+            """Return arguments that are the same for all mapped instances."""
 
         def expand(self, **words: Any) -> Any:
             """Map it."""
@@ -63,7 +63,7 @@ def locked(
     on_unclean: OnUnclean = "warn",
     labels: Mapping[str, str] | None = None,
 ) -> _Around:
-    """Give one task a lock of its own: an operator, a task of a function, or a function, which becomes a task.
+    """Return one task a lock of its own: an operator, a task of a function, or a function, which becomes a task.
 
     Words as of `LockSpec`; ValueError or TypeError, with one line, for what cannot be, when the file is parsed. Each
     instance of a mapped task asks for the lock by itself. A deferred body keeps its lease for the ttl, with no keeper.
@@ -151,7 +151,7 @@ def _with_override(cls: Any, bare: Any, words: Mapping[str, Any]) -> Any:
 
 
 def _makes_tasks(target: Any) -> bool:
-    """Tell whether it is what `@task` makes of a function."""
+    """Return whether it is what `@task` makes of a function."""
     return hasattr(target, "operator_class") and hasattr(target, "function") and callable(target)
 
 
@@ -170,7 +170,7 @@ def _python_task() -> Any:
 
 
 def _environment() -> Any:
-    """Give a Jinja environment to read templates with, for who knows no DAG yet."""
+    """Return a Jinja environment to read templates with, for who knows no DAG yet."""
     from jinja2.sandbox import SandboxedEnvironment
 
     return SandboxedEnvironment(cache_size=0)

@@ -1,4 +1,4 @@
-"""Decides what a task ends with when its lock fails it. Must not know how that was found out."""
+"""What a task ends with when its lock fails it. Must not know how that was found out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides how the form of a lockstead connection looks, for the hook and for `provider_info`. Pure.
+"""How the form of a lockstead connection looks, for the hook and for `provider_info`. Pure.
 
 Must import nothing: Airflow asks for it while it is itself being imported.
 """
@@ -30,12 +30,12 @@ PLACEHOLDERS: Final = {
 
 
 def behaviour(separator: str = "_") -> dict[str, Any]:
-    """Give which fields are shown, and under which name. separator: "_" in a hook's answer, "-" in a provider's."""
+    """Return which fields are shown, and under which name. separator: "_" in a hook's answer, "-" in a provider's."""
     return {f"hidden{separator}fields": list(HIDDEN), "relabeling": dict(RELABELED), "placeholders": dict(PLACEHOLDERS)}
 
 
 def conn_fields() -> dict[str, Any]:
-    """Give the form's extra fields as a provider says them (`conn-fields`)."""
+    """Return the form's extra fields as a provider says them (`conn-fields`)."""
     return {
         name: {"label": label, "description": said, "schema": {"type": ["string", "null"]}}
         for name, (label, said) in FIELDS.items()

@@ -1,4 +1,4 @@
-"""Decides what a granted lock is called on its way from a trigger to a task, and from task to task. Plain values only.
+"""What a granted lock is called on its way from a trigger to a task, and from task to task. Plain values only.
 
 Must not know Airflow, nor wait for anything: `triggers` waits, `operators` and `body` read.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from lockstead import NotAcquired, StoreRefused
 
 if TYPE_CHECKING:
-    from lockstead import Holding, LeaseTicket
+    from lockstead import LeaseTicket, LockInfo
     from lockstead.unclean import Unclean
 
 GRANTED: Final = "granted"
@@ -37,12 +37,12 @@ class Grant:
 
     @property
     def xcom(self) -> dict[str, Any]:
-        """Give what acquire returns."""
+        """Return what acquire returns."""
         return {"ticket": self.ticket, "token": self.token, "key": self.key, "holder": self.holder}
 
     @property
     def event(self) -> dict[str, Any]:
-        """Give what a trigger fires with."""
+        """Return what a trigger fires with."""
         return {"state": GRANTED, **asdict(self)}
 
     @classmethod
@@ -70,8 +70,8 @@ def granted(ticket: LeaseTicket, token: int | None, waited: float, unclean: str 
     return Grant(str(ticket), token, ticket.key, ticket.holder, max(0.0, waited), unclean)
 
 
-def unclean_of(before: Unclean | None, owner: str, earlier: Holding | None) -> str | None:
-    """Say who left the lock unclean, to the owner that has it now; what an earlier try of its own left is no surprise.
+def unclean_of(before: Unclean | None, owner: str, earlier: LockInfo | None) -> str | None:
+    """Say who left the lock unclean, to its present owner; what an earlier try of its own left is not a surprise.
 
     earlier: who held the lock when it was looked at last; an earlier try may have marked there that the one before it
     ended unclean.
@@ -94,7 +94,7 @@ def failure(error: Exception) -> dict[str, Any]:
     return {"state": state, "message": str(error)}
 
 
-def waiting(key: str, held: Holding) -> str:
+def waiting(key: str, held: LockInfo) -> str:
     """Say who is waited for, since when it holds the lock and why, in one line."""
     try:
         since = f" since {held.acquired_at.to_datetime_string()} UTC" if held.acquired_at else ""

@@ -1,4 +1,4 @@
-"""Decides what a locked group is to a DAG: acquire before, release behind, a keeper beside, and every task wrapped.
+"""What a locked group is to a DAG: acquire before, release behind, a keeper beside, and every task wrapped.
 
 Carries out what `wiring` says. Must not know stores. Acquire, release and keeper are made like this, and everything
 else about them is theirs:
@@ -254,7 +254,7 @@ class _LockedFactory(_TaskGroupFactory):  # type: ignore[misc]  # as above
         return super()._create_task_group(group, *args, **kwargs)
 
     def override(self, **kwargs: Any) -> Any:
-        """Give the same group with other words."""
+        """Return the same group with other words."""
         return _LockedFactory.of(self.function, {**self.tg_kwargs, **self._lock_words, **kwargs})
 
 

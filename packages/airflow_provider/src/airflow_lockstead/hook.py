@@ -1,4 +1,4 @@
-"""Decides what Airflow is shown of a connection to a store: its form, its test, and what a task gets of it.
+"""What Airflow is shown of a connection to a store: its form, its test, and what a task gets of it.
 
 What a connection means is `connection`'s. Must not be imported at parse.
 """
@@ -31,7 +31,7 @@ class LocksteadHook(compat.BaseHook):  # type: ignore[misc]  # a class that is f
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """Give the form's extra fields to the versions that ask the hook for them."""
+        """Return the form's extra fields to the versions that ask the hook for them."""
         from flask_appbuilder.fieldwidgets import BS3TextFieldWidget
         from wtforms import StringField
 
@@ -42,11 +42,11 @@ class LocksteadHook(compat.BaseHook):  # type: ignore[misc]  # a class that is f
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """Give which fields of the form are shown, and under which name."""
+        """Return which fields of the form are shown, and under which name."""
         return behaviour()
 
     def get_conn(self) -> Client:
-        """Give the opened store; the same as long as this hook lives. ValueError or StoreRefused with one line."""
+        """Return the opened store; the same as long as this hook lives. ValueError or StoreRefused with one line."""
         if self._client is None:
             self._client = connection.client(self.lockstead_conn_id)
         return self._client

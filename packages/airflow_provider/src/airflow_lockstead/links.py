@@ -1,4 +1,4 @@
-"""Decides where "Who holds the lock" leads: to the log of the task that acquires, in Airflow itself.
+"""Where "Who holds the lock" leads: to the log of the task that acquires, in Airflow itself.
 
 It says who is waited for, since when and why, and later with which token the lock was acquired; lockstead has no page
 of its own to lead to. Only acquire and release carry the link: on the members it would change their serialized
@@ -19,7 +19,7 @@ class HolderLink(compat.BaseOperatorLink):  # type: ignore[misc]  # a class that
     name = "Who holds the lock"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Give the address of the log."""
+        """Return the address of the log."""
         task_id = getattr(operator, "acquire_id", None) or ti_key.task_id
         there = log_of(ti_key.dag_id, ti_key.run_id, task_id, ti_key.map_index, is_new=compat.HAS_TASK_SDK)
         return compat.site_path() + there

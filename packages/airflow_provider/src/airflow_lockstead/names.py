@@ -1,4 +1,4 @@
-"""Decides what Airflow's tasks are called in the records of a lock and in its UI, and whom a body waits for. Pure.
+"""What Airflow's tasks are called in the records of a lock and in its UI, and whom a body waits for. Pure.
 
 Must not know Airflow's classes: a task instance is whatever has these five attributes.
 """
@@ -37,7 +37,7 @@ class Attempt:
 
     @property
     def place(self) -> dict[str, Any]:
-        """Give what names the task in its run, for all its tries: dag_id, run_id, task_id, map_index."""
+        """Return what names the task in its run, for all its tries: dag_id, run_id, task_id, map_index."""
         names = ("dag_id", "run_id", "task_id", "map_index")
         return {name: getattr(self, name) for name in names}
 
@@ -47,7 +47,7 @@ class Attempt:
         return f"{self._below(self.task_id)}{self._index}{self.try_number}"
 
     def works_before(self, upstream: Iterable[str]) -> Callable[[str], bool]:
-        """Give what chooses, by owner, whom this body waits for: tasks directly upstream, and its own earlier tries.
+        """Return what chooses, by owner, whom this body waits for: tasks directly upstream, and its own earlier tries.
 
         Marking a running task lets what is downstream of it start while its body is still alive.
         """
@@ -71,12 +71,12 @@ class Attempt:
 
 
 def index_of(ti: Any) -> int:
-    """Give the map index of a task instance; -1 for a task that is not mapped, which Airflow 3 may call None."""
+    """Return the map index of a task instance; -1 for a task that is not mapped, which Airflow 3 may call None."""
     return -1 if ti.map_index is None else int(ti.map_index)
 
 
 def log_of(dag_id: str, run_id: str, task_id: str, map_index: int | None, *, is_new: bool) -> str:
-    """Give the path of a task's log in Airflow's UI. is_new: of version 3 and later."""
+    """Return the path of a task's log in Airflow's UI. is_new: of version 3 and later."""
     dag, run, task = (quote(name, safe="") for name in (dag_id, run_id, task_id))
     is_mapped = map_index is not None and map_index >= 0
     if is_new:

@@ -1,4 +1,4 @@
-"""Decides which store the fields of one of Airflow's connections name: its URL. Pure; takes whatever has the attributes
+"""Which store the fields of one of Airflow's connections name: its URL. Pure; takes whatever has the attributes
 of Airflow's `Connection`.
 
 A connection is written in a form, as JSON or as a URI. From a URI Airflow makes fields of its own: of
@@ -32,7 +32,7 @@ AS_JSON: Final = "write the connection as JSON, with the whole URL as its host"
 
 
 def extras_of(connection: Any) -> dict[str, str]:
-    """Give a connection's extras as text: from a URI all of them are. ValueError or TypeError for nested ones."""
+    """Return a connection's extras as text: from a URI all of them are. ValueError or TypeError for nested ones."""
     extras = connection.extra_dejson or {}
     if not isinstance(extras, Mapping):
         raise TypeError(f"the extra of the connection {connection.conn_id!r} is not a JSON object")
@@ -52,7 +52,7 @@ def is_true(text: str) -> bool:
 
 
 def reference_of(connection: Any) -> tuple[str, str] | None:
-    """Give which extra names another connection, and which; ValueError if several do."""
+    """Return which extra names another connection, and which; ValueError if several do."""
     extras = extras_of(connection)
     found = [(name, extras[name]) for name in REFERENCES if extras.get(name)]
     if len(found) > 1:
@@ -63,7 +63,7 @@ def reference_of(connection: Any) -> tuple[str, str] | None:
 
 
 def url_of(connection: Any) -> str:
-    """Give the URL of the store that a connection itself names, with its credentials; empty if it names none.
+    """Return the URL of the store that a connection itself names, with its credentials; empty if it names none.
 
     ValueError, with one line that shows no secret, if the fields do not name one store for certain.
     """
@@ -124,7 +124,7 @@ def _has_port(host: str) -> bool:
 
 
 def with_user(who: str, url: str, login: str | None, password: str | None) -> str:
-    """Give a store's URL with login and password in it; ValueError if it has some, or its store takes none."""
+    """Return a store's URL with login and password in it; ValueError if it has some, or its store takes none."""
     from lockstead import urls
 
     if not (login or password):
@@ -138,7 +138,7 @@ def with_user(who: str, url: str, login: str | None, password: str | None) -> st
 
 
 def with_options(connection: Any, url: str) -> str:
-    """Give a store's URL with those extras behind '?' that are options of it: a URI's query is in the extras."""
+    """Return a store's URL with those extras behind '?' that are options of it: a URI's query is in the extras."""
     options = {name: text for name, text in extras_of(connection).items() if name not in {*REFERENCES, "url"}}
     who = f"the connection {connection.conn_id!r}"
     if unclear := [name for name, text in options.items() if " " in text]:
@@ -166,7 +166,7 @@ def check(connection: Any, url: str) -> None:
 
 
 def redis_url(connection: Any) -> str:
-    """Give the URL of the Redis that one of Airflow's own connections names, without credentials."""
+    """Return the URL of the Redis that one of Airflow's own connections names, without credentials."""
     extras = extras_of(connection)
     wants_tls = any(extras.get(name) for name in REDIS_TLS) or connection.conn_type == "rediss"
     scheme = "rediss" if is_true(extras["ssl"] if "ssl" in extras else str(wants_tls)) else "redis"
@@ -175,7 +175,7 @@ def redis_url(connection: Any) -> str:
 
 
 def postgres_url(connection: Any, base: str = "") -> str:
-    """Give the URL of the database that one of Airflow's own connections names, credentials included.
+    """Return the URL of the database that one of Airflow's own connections names, credentials included.
 
     base: the store's URL, if the connection of ours has one; only user and password are taken then.
     """

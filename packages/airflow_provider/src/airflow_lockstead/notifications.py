@@ -1,6 +1,6 @@
-"""Decides what a notifier says when a task failed for its lock: who holds it now. It says it in the log.
+"""What a notifier says when a task failed for its lock: who holds it now. It says it in the log.
 
-A callback's place has little time and no lock: one look, no wait, and a store that is silent is no failure.
+A callback's place has little time and no lock: one look, no wait, and a store that is silent is not a failure.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LockNotifier(RendersLock, compat.BaseNotifier):  # type: ignore[misc]  # a
         names = {name: getattr(ti, name, None) or context.get(name, "?") for name in ("dag_id", "task_id", "run_id")}
         context.update(lock_state=self._state(), **names)
         text = str(self.render_template(self.message, context, self.get_template_env(dag=context.get("dag"))))
-        # the text is no format: a run may be called 100%
+        # the text is not a format: a run may be called 100%
         self.tell(text) if self.tell else self.log.warning("%s", text)
 
     def _state(self) -> str:

@@ -1,4 +1,4 @@
-"""Decides what acquire, keep and release are as tasks. What is done between them is `body`'s.
+"""What acquire, keep and release are as tasks. What is done between them is `body`'s.
 
 Waiting is the triggerer's: a task that waits holds no worker slot. Imported at parse, so nothing here imports a store.
 """
@@ -81,7 +81,7 @@ class _LockOperator(RendersLock, compat.BaseOperator):  # type: ignore[misc]  # 
 
     @property
     def spec(self) -> LockSpec:
-        """Give the lock as it is named now: in a running task, with its templates rendered."""
+        """Return the lock as it is named now: in a running task, with its templates rendered."""
         return self._spec.named({name: getattr(self, name) for name in NAMES})
 
 
@@ -186,14 +186,14 @@ class _FromAcquire(_LockOperator):
         return grant_of(context["ti"], self.acquire_id)
 
     def _spec_of(self, grant: Grant) -> LockSpec:
-        """Give the lock as it was named when it was acquired."""
+        """Return the lock as it was named when it was acquired."""
         from airflow_lockstead import connection
 
         return connection.as_granted(self.spec, self._spec, grant.ticket)
 
 
 class ReleaseLockOperator(_FromAcquire):
-    """Gives a lease back, once nobody works under it any more. A lease that is gone already is no failure.
+    """Gives a lease back, once nobody works under it any more. A lease that is gone already is not a failure.
 
     :param acquire: the task that acquires, whose lock this is unless it is named here again.
     :param acquire_id: instead of `acquire`: the full id of that task.
@@ -245,7 +245,7 @@ class ReleaseLockOperator(_FromAcquire):
             limit = witness.patience(grant.ticket)
         self.log.info("waiting for who still works under the lease: %s", ", ".join(sorted(working)))
         if not witness.wait_for(
-            lock, grant.ticket, whose=lambda _owner: True, limit=seconds(limit, "drain"), log=self.log
+            lock, grant.ticket, owner_filter=lambda _owner: True, limit=seconds(limit, "drain"), log=self.log
         ):
             self.log.warning("they work on after %s s; releasing: they lose the lease, and are stopped", limit)
 
@@ -281,7 +281,7 @@ class KeepLockOperator(_FromAcquire):
 
         if compat.runs_inline():
             raise compat.AirflowSkipException(
-                "dag.test() runs one task after the other, and this one would wait for the release for ever: between "
+                "dag.test() runs one task after the other, and this one would wait for the release forever: between "
                 "the tasks nobody keeps the lease, each renews it while it runs"
             )
         grant = self._grant(context)

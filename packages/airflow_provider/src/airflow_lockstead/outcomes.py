@@ -1,4 +1,4 @@
-"""Decides what becomes of each way in which a body can end, and how its lease is left. Two tables, pure.
+"""What becomes of each way in which a body can end, and how its lease is left. Two tables, pure.
 
 Must not know Airflow's classes: `body` says which kind an exception is.
 """
@@ -52,10 +52,10 @@ _LEAVING: Final = {
 
 
 def becomes(kind: Kind, *, is_held: bool) -> Becomes:
-    """Give what a task ends with. is_held: whether the lease could be trusted when the body ended."""
+    """Return what a task ends with. is_held: whether the lease could be trusted when the body ended."""
     return _BECOMES[kind, is_held]
 
 
 def leaving(kind: Kind, *, is_single: bool) -> Leaving:
-    """Give how the lease is left. is_single: the task has the lock for itself, so nobody else releases it."""
+    """Return how the lease is left. is_single: the task has the lock for itself, so nobody else releases it."""
     return _LEAVING[kind, is_single]

@@ -1,4 +1,4 @@
-"""Decides what Airflow is told of this distribution: the entry point `provider_info`.
+"""What Airflow is told of this distribution: the entry point `provider_info`.
 
 Airflow asks while it is itself being imported, so nothing here may import Airflow.
 """
@@ -13,7 +13,7 @@ HOOK: Final = "airflow_lockstead.hook.LocksteadHook"
 
 
 def provider_info() -> dict[str, Any]:
-    """Give the provider's description, of which this Airflow takes up every key."""
+    """Return the provider's description, of which this Airflow takes up every key."""
     return {name: said for name, said in _all().items() if name in compat.provider_keys()}
 
 

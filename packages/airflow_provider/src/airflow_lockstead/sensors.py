@@ -1,4 +1,4 @@
-"""Decides what waiting for a free lock is as a task. It never takes it, so what follows may find it taken again."""
+"""What waiting for a free lock is as a task. It never takes it, so what follows may find it taken again."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LockSensor(RendersLock, compat.BaseSensorOperator):  # type: ignore[misc] 
 
     @property
     def spec(self) -> LockSpec:
-        """Give the lock as it is named now."""
+        """Return the lock as it is named now."""
         return self._spec.named({name: getattr(self, name) for name in WHICH})
 
     def execute(self, context: Any) -> Any:

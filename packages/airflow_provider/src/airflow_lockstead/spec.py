@@ -1,4 +1,4 @@
-"""Decides what a DAG author may say of a lock, and whether it can be: `LockSpec`; and what a member is told: `Section`.
+"""What a DAG author may say of a lock, and whether it can be: `LockSpec`; and what a member is told: `Section`.
 
 Must not know Airflow, nor open anything: both are made while a DAG file is parsed. What a template will give, and what
 a connection says, is known only when a task runs; everything else is checked here, with one clear line.
@@ -30,12 +30,12 @@ _INSERTED: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 
 
 def has_password(url: str) -> bool:
-    """Tell whether a password stands in a URL, or in the template of one."""
+    """Return whether a password stands in a URL, or in the template of one."""
     return urls.has_password(_INSERTED.sub("x", url))
 
 
 def is_template(text: str) -> bool:
-    """Tell whether Jinja will make something else of a text."""
+    """Return whether Jinja will make something else of a text."""
     return "{{" in text or "{%" in text or "{#" in text
 
 
@@ -44,7 +44,7 @@ class LockSpec:
     """One lock as its DAG names it. Durations become seconds. ValueError or TypeError with one line if it cannot be.
 
     lock: the lock's URL; or key with conn_id, the connection that names its store; lock, key, conn_id and purpose may
-    be templates. ttl None: what the URL says, or 300 s. timeout None: wait for ever. keeper: whether a deferred task
+    be templates. ttl None: what the URL says, or 300 s. timeout None: wait forever. keeper: whether a deferred task
     renews between the tasks. on_stale_lease: what a member does that starts after its lease is gone. on_unclean: what
     acquire does if the holder before it did not end cleanly.
     """
@@ -76,7 +76,7 @@ class LockSpec:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Give what `lockstead.Lock(url, **settings)` takes: only what was given, so that the URL may say the rest."""
+        """Return what `lockstead.Lock(url, **settings)` takes: only what was given; the URL may say the rest."""
         given: dict[str, Any] = {
             "ttl": self.ttl,
             "purpose": self.purpose,
@@ -92,12 +92,12 @@ class LockSpec:
 
     @property
     def templates(self) -> dict[str, str]:
-        """Give those of its texts that Jinja will render, by name."""
+        """Return those of its texts that Jinja will render, by name."""
         texts = {name: getattr(self, own) for name, own in NAMES.items()}
         return {name: text for name, text in texts.items() if text is not None and is_template(text)}
 
     def named(self, said: Mapping[str, Any]) -> LockSpec:
-        """Give it with what its texts are now, by the names of `NAMES`; ValueError for one that became empty."""
+        """Return it with what its texts are now, by the names of `NAMES`; ValueError for one that became empty."""
         for name, text in said.items():
             before = getattr(self, NAMES[name])
             if before is not None and not (isinstance(text, str) and text.strip()):
@@ -151,7 +151,7 @@ def check_templates(spec: LockSpec, environment: Callable[[], Any]) -> None:
         try:
             jinja.parse(text)
         except TemplateSyntaxError as error:
-            raise ValueError(f"{name}={text!r} is no template that can be read: {error.message}") from None
+            raise ValueError(f"{name}={text!r} is not a template that can be read: {error.message}") from None
 
 
 def _check_name(spec: LockSpec) -> None:

@@ -1,4 +1,4 @@
-"""Decides how the words of a lock are rendered: what a template inserts into a URL cannot change what the URL means.
+"""How the words of a lock are rendered: what a template inserts into a URL cannot change what the URL means.
 
 Must not know stores, nor tasks but as who renders. Imported at parse.
 """

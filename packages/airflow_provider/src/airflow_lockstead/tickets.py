@@ -1,4 +1,4 @@
-"""Decides where the ticket of a lease stands between the tasks of a run: in the XCom of who acquired it."""
+"""Where the ticket of a lease stands between the tasks of a run: in the XCom of who acquired it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OWN_KEY: Final = "lockstead"
 
 
 def grant_of(ti: Any, acquire_id: str, *, mapped: bool | None = None) -> Grant | None:
-    """Give what a task acquired; None if it acquired nothing.
+    """Return what a task acquired; None if it acquired nothing.
 
     mapped: whether it stands in a mapped group, with a lease for each index; None if that is not known.
     """
@@ -27,7 +27,7 @@ def grant_of(ti: Any, acquire_id: str, *, mapped: bool | None = None) -> Grant |
 
 
 def own_grant(ti: Any) -> Grant | None:
-    """Give what this task noted before it deferred."""
+    """Return what this task noted before it deferred."""
     said = ti.xcom_pull(task_ids=ti.task_id, key=OWN_KEY, map_indexes=index_of(ti))
     return Grant.read(said) if said else None
 

@@ -1,4 +1,4 @@
-"""Decides what the triggerer does for a lock: wait for it, keep it between tasks, wait until it is free.
+"""What the triggerer does for a lock: wait for it, keep it between tasks, wait until it is free.
 
 Three coroutines on the core's awaiting API. What they await is shared: locks of one store and client object stand in
 one line, of which the first alone asks the store. `cleanup()` is not overridden: it also runs when a triggerer ends,
@@ -23,7 +23,7 @@ from lockstead import unclean
 if TYPE_CHECKING:
     import logging
 
-    from lockstead import AsyncLease, AsyncLock, Holding, LeaseTicket
+    from lockstead import AsyncLease, AsyncLock, LeaseTicket, LockInfo
 
 LOOK_AGAIN: Final = 5.0
 """Seconds for which one look at who holds a lock serves all who begin to wait for it."""
@@ -41,7 +41,7 @@ PAUSE_MIN: Final = 1.0
 PAUSE_MAX: Final = 30.0
 """Seconds between two attempts to renew while the store is silent."""
 
-_LOOKS: Final[Shared[Holding | None]] = Shared(LOOK_AGAIN)
+_LOOKS: Final[Shared[LockInfo | None]] = Shared(LOOK_AGAIN)
 _FREE: Final[Shared[bool]] = Shared()
 
 
@@ -49,7 +49,7 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
     """Waits for a lock and fires with its ticket; the lease then lives for its ttl, kept by nobody.
 
     spec: a `LockSpec` as a plain mapping, templates rendered. owner: who asks, the same over tries: a lease of this
-    owner is taken over. gives_up_at, asked_at: seconds since the epoch; gives_up_at None waits for ever. waiter:
+    owner is taken over. gives_up_at, asked_at: seconds since the epoch; gives_up_at None waits forever. waiter:
     dag_id, run_id, task_id and map_index of who waits: if it ends before its body begins, the grant is given back.
     """
 
@@ -69,7 +69,7 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
         self.gives_up_at = gives_up_at
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Give what another triggerer makes this of."""
+        """Return what another triggerer makes this of."""
         told = {"spec": self.spec, "owner": self.owner, "asked_at": self.asked_at, "gives_up_at": self.gives_up_at}
         return f"{__name__}.{type(self).__qualname__}", {**told, "waiter": self.waiter}
 
@@ -116,12 +116,12 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
         return grant
 
     async def _last_before(self, lock: AsyncLock, lease: AsyncLease) -> unclean.Unclean | None:
-        """Give who left the lock unclean before this lease; by the lease alone, where the history cannot be read."""
+        """Return who left the lock unclean before this lease; by the lease alone, where the history cannot be read."""
         try:
             return await unclean.awho(lock, lease, own=self.owner)
         except Exception as error:  # noqa: BLE001 - the lock is ours, and what others wrote does not take it away
             self.log.warning("could not read who broke %r before: %s", lock.key, error)
-            return unclean.last(lease.key, lease.predecessor, self.owner)
+            return unclean.last(lease.key, lease.previous_lease, self.owner)
 
     async def _mark(self, lock: AsyncLock, grant: grants.Grant) -> None:
         """Write into the lease why its task is to fail: the task that is told may be failed before it could."""
@@ -146,7 +146,7 @@ class KeepTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
         self.release = None if release is None else dict(release)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Give what another triggerer makes this of."""
+        """Return what another triggerer makes this of."""
         told = {"spec": self.spec, "ticket": self.ticket, "release": self.release}
         return f"{__name__}.{type(self).__qualname__}", told
 
@@ -221,7 +221,7 @@ class FreeTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
         self.gives_up_at = gives_up_at
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Give what another triggerer makes this of."""
+        """Return what another triggerer makes this of."""
         return f"{__name__}.{type(self).__qualname__}", {"spec": self.spec, "gives_up_at": self.gives_up_at}
 
     async def run(self) -> AsyncIterator[Any]:
@@ -256,11 +256,11 @@ def tell_ended(event: Mapping[str, Any], log: logging.Logger) -> None:
 
 
 def plain(spec: LockSpec) -> dict[str, Any]:
-    """Give a spec as what a trigger can be told: text, numbers, mappings."""
+    """Return a spec as what a trigger can be told: text, numbers, mappings."""
     return {**asdict(spec), "labels": dict(spec.labels)}
 
 
-async def _look(spec: LockSpec, lock: AsyncLock, *, afresh: bool = False) -> Holding | None:
+async def _look(spec: LockSpec, lock: AsyncLock, *, afresh: bool = False) -> LockInfo | None:
     """Look who holds the lock: now, or `LOOK_AGAIN` seconds ago at most."""
     try:
         return await (lock.inspect() if afresh else _LOOKS.get(_which(spec), lock.inspect))

@@ -1,4 +1,4 @@
-"""Decides what becomes of a grant whose task ends before its body begins: the triggerer gives it back.
+"""What becomes of a grant whose task ends before its body begins: the triggerer gives it back.
 
 An executor may fail a task that deferred, just after its trigger fired; so may whoever marks it. Without a retry nobody
 would take the grant over, and it would stand in everybody's way for its ttl. Its trigger is over by then, so a task of
@@ -47,7 +47,7 @@ def watch(lock: AsyncLock, grant: Grant, task: Mapping[str, Any], log: logging.L
 
 
 async def _give_back(lock: AsyncLock, grant: Grant) -> bool:
-    """Give back what nobody worked under; True if it was there. How the one before ended the next one is told too."""
+    """Release what nobody worked under; True if it was there. How the one before ended the next one is told too."""
     if grant.unclean is None:
         return await lock.release(grant.ticket)
     said = lockstead.LeaseTicket.parse(grant.ticket)
@@ -72,7 +72,7 @@ async def _watch(lock: AsyncLock, grant: Grant, task: Mapping[str, Any], log: lo
 
 
 async def _is_settled(lock: AsyncLock, grant: Grant, log: logging.Logger) -> bool:
-    """Give a grant back under which nobody works; True if there is nothing to do any more."""
+    """Release a grant under which nobody works; True if there is nothing to do any more."""
     held = await lock.inspect()
     if held is None or held.holder != grant.holder:
         return True

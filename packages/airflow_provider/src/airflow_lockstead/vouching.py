@@ -1,4 +1,4 @@
-"""Decides whether a text that came from a store was written by a user of this machine: by that user's local secret.
+"""Whether a text that came from a store was written by a user of this machine: by that user's local secret.
 
 The secret stands in a folder that its user alone can read. Whoever may write the store does not know it, and so can
 neither make such a text up nor change one. Where there is no such folder nothing is signed, and nothing believed.
@@ -27,13 +27,13 @@ def signature(text: str) -> str | None:
 
 
 def is_signed(text: str, by: str, user: int) -> bool:
-    """Tell whether `by` is what `signature` gave for a text to a user of this machine."""
+    """Return whether `by` is what `signature` gave for a text to a user of this machine."""
     secret = _secret(user, makes=False)
     return secret is not None and hmac.compare_digest(_sign(secret, text), by)
 
 
 def folder_of(user: int) -> Path:
-    """Give the folder of a user's secret: in that of temporary files, since it is worth nothing after the next boot."""
+    """Return folder of a user's secret: in that of temporary files, since it is worth nothing after the next boot."""
     return Path(tempfile.gettempdir()) / f"lockstead-{user}"
 
 

@@ -1,4 +1,4 @@
-"""Decides how a running body is ended: the steps, their order and their limits.
+"""How a running body is ended: the steps, their order and their limits.
 
 Told "lost", or seeing that who started this process is gone, it says why, calls `on_kill` aside, ends every process
 that the body started (SIGTERM, then SIGKILL), and leaves the process if the body is still at it after a grace. Must not
@@ -161,7 +161,7 @@ class Watchdog:
             self._say(what)
 
     def _descendants(self) -> set[psutil.Process]:
-        """Give the living processes that the body started: by parentage, or by the mark if their parent died."""
+        """Return the living processes that the body started: by parentage, or by the mark if their parent died."""
         return {one for one in {*_children(), *started_by(self._id)} - self._before if is_alive(one)}
 
 

@@ -1,4 +1,4 @@
-"""Decides how a group's tasks hang on the acquire and the release of its lock, and what is wrong with them. Pure.
+"""How a group's tasks hang on the acquire and the release of its lock, and what is wrong with them. Pure.
 
 Must not know Airflow's classes, nor stores: a task is a `Node`, and what comes out is ids to connect and lines to say.
 """
@@ -82,7 +82,7 @@ def plan(group_id: str, nodes: Iterable[Node], spec: LockSpec) -> Plan:
 
 
 def idle_for(nodes: Iterable[Node], acquire_id: str, edges: Mapping[str, Set[str]]) -> dict[str, tuple[str, ...]]:
-    """Give the members that wait for tasks outside which the acquire does not wait for, and those tasks.
+    """Return the members that wait for tasks outside which the acquire does not wait for, and those tasks.
 
     The lock would be held, and nobody work under it, until those are done. edges: what stands directly upstream, for
     all tasks of the DAG.
@@ -96,7 +96,7 @@ def idle_for(nodes: Iterable[Node], acquire_id: str, edges: Mapping[str, Set[str
 
 
 def ancestors(task_id: str, edges: Mapping[str, Set[str]]) -> set[str]:
-    """Give everything upstream of a task; downstream of it, if that is where the edges lead."""
+    """Return everything upstream of a task; downstream of it, if that is where the edges lead."""
     found: set[str] = set()
     asked = [task_id]
     while asked:
@@ -118,7 +118,7 @@ def idle_warning(group_id: str, task_id: str, others: Iterable[str]) -> str:
 def keeper_weights(
     weights: Mapping[str, int], downstream: Mapping[str, Set[str]], keepers: Mapping[str, str]
 ) -> dict[str, int]:
-    """Give each keeper the least priority weight by which it is queued before the tasks of its group.
+    """Return each keeper the least priority weight by which it is queued before the tasks of its group.
 
     To the weight of a task Airflow adds those of all tasks downstream. A keeper stands behind its acquire, so the more
     it weighs, the more it lifts whatever leads to the group above the rest of the installation. weights, downstream:
@@ -138,12 +138,12 @@ def keeper_weights(
 
 
 def strangers(known: Set[str], now: Iterable[str]) -> list[str]:
-    """Give the tasks that came into a group after it was closed, which no lock covers."""
+    """Return the tasks that came into a group after it was closed, which no lock covers."""
     return [task_id for task_id in now if task_id not in known]
 
 
 def _needs_release_behind(node: Node, inside: Mapping[str, Node]) -> bool:
-    """Tell whether the release has to wait for a task by itself, for no other task says that it is over.
+    """Return whether the release has to wait for a task by itself, for no other task says that it is over.
 
     A task after several others is failed as soon as one of them is, while the rest still run or have yet to start: it
     cannot stand for them. A release in their midst would take the lock from under them.
@@ -154,7 +154,7 @@ def _needs_release_behind(node: Node, inside: Mapping[str, Node]) -> bool:
 
 
 def _is_over_after(node: Node, below: Node) -> bool:
-    """Tell whether a task is surely over when one directly below it is, with all its mapped instances."""
+    """Return whether a task is surely over when one directly below it is, with all its mapped instances."""
     if below.role is Role.KEEPER or below.trigger_rule == "always":
         return False
     if below.trigger_rule in WAITS_FOR_ALL:

@@ -1,4 +1,4 @@
-"""Decides whether a member of a lease that worked on this very machine is dead, so that nobody has to wait for it.
+"""Whether a member of a lease that worked on this very machine is dead, so that nobody has to wait for it.
 
 Who is killed cannot withdraw, and counts as alive until its registration expires: minutes in which its retry and the
 release would stand still. A process of this machine can be looked at instead. It is dead if its number is free, or
@@ -97,7 +97,7 @@ class Process:
         return None if signature is None else f"{words}/{signature}"
 
     def is_dead(self) -> bool:
-        """Tell whether it is certain that this process does not run any more, and ends what it left; else False."""
+        """Return whether it is certain that this process does not run any more, and ends what it left; else False."""
         if (self.boot, self.namespace) != _place() or os.getuid() not in (0, self.user) or not self._has_ended():
             return False
         # whoever signed it may end no others: root reads what any user has signed
@@ -106,7 +106,7 @@ class Process:
         return is_sure and not left
 
     def _left(self) -> tuple[marks.Found, bool]:
-        """Give the living processes of its user that its body started, and whether all others are known not to be."""
+        """Return the living processes of its user that its body started, and whether all others are known not to be."""
         found, is_sure = marks.marked(frozenset({self.body}))
         own = {name: one for name, one in found.items() if _user_of(one.pid) in (self.user, -1)}
         return own, is_sure and len(own) == len(found)
@@ -124,7 +124,7 @@ class Process:
 
 
 def started_by(body: str) -> set[psutil.Process]:
-    """Give the living processes, this one left out, that carry the mark of a body."""
+    """Return the living processes, this one left out, that carry the mark of a body."""
     found = set()
     for one in psutil.process_iter():
         with suppress(psutil.Error, OSError):
@@ -134,7 +134,7 @@ def started_by(body: str) -> set[psutil.Process]:
 
 
 def marks_of(one: psutil.Process) -> list[str] | None:
-    """Give the bodies that a process was started in; None if it could not be seen within `EXEC` seconds.
+    """Return the bodies that a process was started in; None if it could not be seen within `EXEC` seconds.
 
     Amid an exec a process shows no environment, though it will have one: taken for a stranger's, it would outlive its
     body. psutil.Error or OSError if the process is gone or another user's.
@@ -154,7 +154,7 @@ def marks_of(one: psutil.Process) -> list[str] | None:
 
 
 def is_alive(one: psutil.Process) -> bool:
-    """Tell whether a process runs; one that only waits to be reaped does not."""
+    """Return whether a process runs; one that only waits to be reaped does not."""
     try:
         return bool(one.is_running() and one.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
@@ -162,23 +162,25 @@ def is_alive(one: psutil.Process) -> bool:
 
 
 def patience(ticket: str) -> float:
-    """Give for how long (seconds) members of a ticket's lease are waited for, where nobody said how long.
+    """Return for how long (seconds) members of a ticket's lease are waited for, where nobody said how long.
 
     A mark outruns the end of the body, which renews until Airflow kills it, seconds later; from then on it expires.
     """
     return 2 * LeaseTicket.parse(ticket).ttl + PATIENCE
 
 
-def wait_for(lock: Lock, ticket: str, *, whose: Callable[[str], bool], limit: float, log: logging.Logger) -> bool:
+def wait_for(
+    lock: Lock, ticket: str, *, owner_filter: Callable[[str], bool], limit: float, log: logging.Logger
+) -> bool:
     """Wait until no member whose owner is chosen is alive; False if one still is after `limit` seconds."""
     ends_at = time.monotonic() + limit
     while True:
         for one in lock.members(ticket):
             named = Process.read(one.labels.get(LABEL, ""))
-            if whose(one.owner) and named is not None and named.is_dead() and lock.withdraw(ticket, one):
+            if owner_filter(one.owner) and named is not None and named.is_dead() and lock.remove_member(ticket, one):
                 log.info("%r is dead: process %d of this machine has ended", one.owner, named.pid)
         left = max(0.0, ends_at - time.monotonic())
-        if lock.drain(ticket, whose=whose, timeout=min(LOOK, left)):
+        if lock.wait_for_members(ticket, owner_filter=owner_filter, timeout=min(LOOK, left)):
             return True
         if not left:
             return False
@@ -195,7 +197,7 @@ def _place() -> tuple[str, str]:
 
 
 def _user_of(pid: int) -> int:
-    """Give the real user of a process; -1 if it is gone."""
+    """Return the real user of a process; -1 if it is gone."""
     try:
         return int(psutil.Process(pid).uids().real)
     except psutil.Error:

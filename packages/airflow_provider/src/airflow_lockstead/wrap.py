@@ -1,4 +1,4 @@
-"""Decides how the body of a task comes to run under a lock: by a subclass of the same name. Must not know leases.
+"""How the body of a task comes to run under a lock: by a subclass of the same name. Must not know leases.
 
 The DAG is serialized by the names of its operators' classes, and the worker parses the file again. So a subclass that
 is called the same changes nothing of what is stored, and needs nothing but to be there when the file is parsed. What it
@@ -28,7 +28,7 @@ SHOWN: Final = "{} (locked)"
 
 
 def wrapped(cls: Any, section: Section) -> Any:
-    """Give a subclass of an operator's class, called the same, whose bodies run under the lock of a section.
+    """Return a subclass of an operator's class, called the same, whose bodies run under the lock of a section.
 
     Its `on_kill` is the operator's own: what ends a body, Airflow or the loss of the lease, calls the same.
     """
@@ -128,7 +128,7 @@ class _CustomName:
 
 
 def _after_rendering(task: Any, section: Section, call: Callable[[], Any]) -> Callable[[], Any]:
-    """Give a body that renders its task's templates first, if that had to wait for the task's own lock."""
+    """Return a body that renders its task's templates first, if that had to wait for the task's own lock."""
 
     def rendered() -> Any:
         render = task.__dict__.pop(LATE, None)
@@ -140,7 +140,7 @@ def _after_rendering(task: Any, section: Section, call: Callable[[], Any]) -> Ca
 
 
 def _never_skipping(made: Any, release_id: str) -> Callable[..., Any]:
-    """Give a branch's way to skip whatever it did not choose, the release of its lock left out.
+    """Return a branch's way to skip whatever it did not choose, the release of its lock left out.
 
     Airflow skips all that stands directly behind a branch, teardowns too: a branch at the end of a group that chooses
     a task behind the group, or none, would leave the lock held.
@@ -165,12 +165,12 @@ def wrap(task: Any, section: Section) -> None:
 
 
 def class_of(task: Any) -> Any:
-    """Give the class whose bodies a task has."""
+    """Return the class whose bodies a task has."""
     return task.operator_class if isinstance(task, compat.MappedOperator) else type(task)
 
 
 def sections_of(task: Any) -> tuple[Section, ...]:
-    """Give the sections that the body of a task runs in, the outermost first."""
+    """Return the sections that the body of a task runs in, the outermost first."""
     return tuple(vars(one)[MARK] for one in class_of(task).__mro__ if MARK in vars(one))
 
 

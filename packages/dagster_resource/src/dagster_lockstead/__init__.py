@@ -15,20 +15,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from dagster_lockstead.checks import newest_token_check
+    from dagster_lockstead.checks import fencing_token_check
     from dagster_lockstead.component import LockComponent
     from dagster_lockstead.decorator import locked
-    from dagster_lockstead.errors import BadLock, LockFailure, StepLostLease, UncleanPredecessor
+    from dagster_lockstead.errors import InvalidLockConfig, LockFailure, PreviousLeaseUnclean, StepLostLease
     from dagster_lockstead.leasing import leased
     from dagster_lockstead.resource import LockResource, LockStore
-    from dagster_lockstead.sensors import janitor_sensor, lock_free_sensor
+    from dagster_lockstead.sensors import lock_free_sensor, stale_lock_sensor
     from dagster_lockstead.spec import LockSpec
     from lockstead import LeaseLost, NotAcquired
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "BadLock",
+    "InvalidLockConfig",
     "LeaseLost",
     "LockComponent",
     "LockFailure",
@@ -36,18 +36,18 @@ __all__ = [
     "LockSpec",
     "LockStore",
     "NotAcquired",
+    "PreviousLeaseUnclean",
     "StepLostLease",
-    "UncleanPredecessor",
     "__version__",
-    "janitor_sensor",
+    "fencing_token_check",
     "leased",
     "lock_free_sensor",
     "locked",
-    "newest_token_check",
+    "stale_lock_sensor",
 ]
 
 _PLACES: Final = {
-    "BadLock": "dagster_lockstead.errors",
+    "InvalidLockConfig": "dagster_lockstead.errors",
     "LeaseLost": "lockstead",
     "LockComponent": "dagster_lockstead.component",
     "LockFailure": "dagster_lockstead.errors",
@@ -56,12 +56,12 @@ _PLACES: Final = {
     "LockStore": "dagster_lockstead.resource",
     "NotAcquired": "lockstead",
     "StepLostLease": "dagster_lockstead.errors",
-    "UncleanPredecessor": "dagster_lockstead.errors",
-    "janitor_sensor": "dagster_lockstead.sensors",
+    "PreviousLeaseUnclean": "dagster_lockstead.errors",
+    "stale_lock_sensor": "dagster_lockstead.sensors",
     "leased": "dagster_lockstead.leasing",
     "lock_free_sensor": "dagster_lockstead.sensors",
     "locked": "dagster_lockstead.decorator",
-    "newest_token_check": "dagster_lockstead.checks",
+    "fencing_token_check": "dagster_lockstead.checks",
 }
 
 _REGISTERED: Final[list[str]] = []

@@ -1,4 +1,4 @@
-"""Decides how a body that has to end is told so: an interrupt of the main thread, where Dagster lets one through.
+"""How a body that has to end is told so: an interrupt of the main thread, where Dagster lets one through.
 
 SIGUSR2 is sent until it is accepted; its handler raises only while Dagster itself would raise an interrupt, as it
 does in the code of authors, and never amid a write of its own. What it raises is of the class that Dagster raises, for
@@ -173,7 +173,7 @@ class _Stack:
                 self._armed.remove(one)
 
     def has_to_end(self) -> bool:
-        """Tell whether a step's body that runs here has to end, and what is raised must come to it."""
+        """Return whether a step's body that runs here has to end, and what is raised must come to it."""
         return any(one.why is not None and one._failure is not None for one in self._armed)
 
     def passes(self) -> None:
@@ -216,7 +216,7 @@ _STACK: Final = _Stack()
 
 
 def goes_on_outwards() -> bool:
-    """Tell whether an interrupt is to be raised to the body around, in the main thread, which has to end as well.
+    """Return whether an interrupt is to be raised to the body around, in the main thread, which has to end as well.
 
     If so that body is not interrupted by itself.
     """

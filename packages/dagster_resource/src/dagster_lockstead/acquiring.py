@@ -1,4 +1,4 @@
-"""Decides how a step comes to its lease: at once, as a member of its run's, or by waiting; and whether it may work.
+"""How a step comes to its lease: at once, as a member of its run's, or by waiting; and whether it may work.
 
 Who is ended while it asks leaves nothing behind: a grant that came at that instant is given back. An unclean end of the
 holder before is warned of, or refuses the body and stays as it is.
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dagster_lockstead import holding_here, names
-from dagster_lockstead.errors import UncleanPredecessor
+from dagster_lockstead.errors import PreviousLeaseUnclean
 from dagster_lockstead.frames import bears_interrupts
 from lockstead import LeaseTicket, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable, nesting, unclean
 from lockstead.values import Name
@@ -22,12 +22,12 @@ from lockstead.values import Name
 if TYPE_CHECKING:
     from dagster_lockstead.spec import LockSpec
     from dagster_lockstead.telling import Teller
-    from lockstead import AsyncLease, AsyncLock, Holding, Lease, Lock
+    from lockstead import AsyncLease, AsyncLock, Lease, Lock, LockInfo
 
 
 @bears_interrupts
 def acquire(lock: Lock, timeout: float | None, step: Any, teller: Teller, *, beside: str | None = None) -> Lease:
-    """Give the lease; NotAcquired after `timeout` seconds, for ever by default.
+    """Return the lease; NotAcquired after `timeout` seconds, forever by default.
 
     beside: what is held already, on another key, in words: the step's log is warned of the wait.
     """
@@ -44,7 +44,7 @@ def acquire(lock: Lock, timeout: float | None, step: Any, teller: Teller, *, bes
 
 
 def judged(lock: Lock, lease: Lease, spec: LockSpec, teller: Teller | None) -> Lease:
-    """Warn of the holder before, or refuse the body, if it did not end cleanly; UncleanPredecessor then.
+    """Warn of the holder before, or refuse the body, if it did not end cleanly; PreviousLeaseUnclean then.
 
     Whoever gives the lease back then says that nobody worked under it, so that the next one is told the same.
     """
@@ -71,7 +71,7 @@ async def ajudged(lock: AsyncLock, lease: AsyncLease, spec: LockSpec) -> AsyncLe
 
 @contextmanager
 def unused_until_begun(lease: Lease) -> Iterator[Callable[[], None]]:
-    """Give the lease back as unused if the block raises before it has called what it is given.
+    """Release the lease as unused if the block raises before it has called what it is given.
 
     Nobody has worked under it then, so the next holder has to be told of the same predecessor.
     """
@@ -84,8 +84,8 @@ def unused_until_begun(lease: Lease) -> Iterator[Callable[[], None]]:
         raise
 
 
-def _refusal(found: unclean.Unclean) -> UncleanPredecessor:
-    return UncleanPredecessor(
+def _refusal(found: unclean.Unclean) -> PreviousLeaseUnclean:
+    return PreviousLeaseUnclean(
         f"{found}: repair what it left, then take the lock {found.key!r} and give it back once "
         "('lockstead run LOCK -- true'); until then on_unclean='fail' refuses every run",
         {names.KEY: found.key, names.PREDECESSOR: found.owner or "unknown", names.REASON: found.ending.value},
@@ -103,7 +103,7 @@ def draw(lease: Lease) -> None:
 
 
 def give_back(lease: Lease, *, unused: bool) -> None:
-    """Give back what must not be held after all. unused: nobody has worked under it."""
+    """Release what must not be held after all. unused: nobody has worked under it."""
     try:
         lease.release(unused=unused)
     except StoreError as error:
@@ -121,16 +121,16 @@ def at_once(lock: Lock) -> Lease | None:
 
 
 @bears_interrupts
-def look(lock: Lock) -> Holding | None:
-    """Give who holds it, as far as that can be seen."""
+def look(lock: Lock) -> LockInfo | None:
+    """Return who holds it, as far as that can be seen."""
     try:
         return lock.inspect()
     except StoreError:
         return None
 
 
-def withdraw(lock: Lock) -> None:
-    """Give back what was granted to this very asker as it was ended.
+def remove_member(lock: Lock) -> None:
+    """Release what was granted to this very waiter_id as it was ended.
 
     The core takes it back in the background, and a process that was told to end may be gone before. Nobody has worked
     under it, so the next holder is told of the same predecessor.
@@ -143,13 +143,13 @@ def withdraw(lock: Lock) -> None:
         _leave_to_ttl(lock.key, error)
 
 
-def _is_left_over(lock: Lock, seen: Holding) -> bool:
+def _is_left_over(lock: Lock, seen: LockInfo) -> bool:
     # an owner is not unique: a run that was resumed has the same, and so has another thread of the step
     is_here = seen.host == socket.gethostname() and seen.pid == os.getpid()
     return is_here and seen.owner == lock.settings.owner and not holding_here.is_kept(seen.holder)
 
 
-def _ticket(lock: Lock, seen: Holding) -> LeaseTicket:
+def _ticket(lock: Lock, seen: LockInfo) -> LeaseTicket:
     return LeaseTicket(holding_here.store_of(lock), seen.key, seen.holder, seen.incarnation, seen.ttl or 0.0)
 
 

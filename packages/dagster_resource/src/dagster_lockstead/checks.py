@@ -1,4 +1,4 @@
-"""Decides whether an asset was written by the last one who held its lock: an asset check that compares fencing tokens.
+"""Whether an asset was written by the last one who held its lock: an asset check that compares fencing tokens.
 
 It looks and takes nothing. The newest token of a lock that can be known is the greatest of three: that of who holds it
 now or died with it, those of leases that were broken, and those that this asset, or this partition, was materialized
@@ -43,7 +43,7 @@ class Seen:
         return cls(key if isinstance(key, str) else None, token if is_number else None, record.run_id)
 
 
-def newest_token_check(
+def fencing_token_check(
     asset: Any,
     *,
     key: str | Callable[[Any], str],
@@ -52,7 +52,7 @@ def newest_token_check(
     description: str | None = None,
     **more: Any,
 ) -> dagster.AssetChecksDefinition:
-    """Give an asset check: was the asset, or this run's partition of it, written under the newest token of its lock?
+    """Return an asset check: was the asset, or this run's partition of it, written under the newest token of its lock?
 
     asset: its definition or key. key: as of `@locked`: a template names what the run knows, and a callable
     gets the context of an op. more: as of `dagster.asset_check`, `blocking=True` say. It fails, with one line, where it
@@ -121,7 +121,7 @@ def judge(what: str, lock: "Lock", found: Sequence[Seen]) -> tuple[str | None, i
 def _partitions(
     context: dagster.AssetCheckExecutionContext, asset: Any, asset_key: dagster.AssetKey
 ) -> Sequence[str | None] | str:
-    """Give the partitions to look at, [None] for an asset without; or say why that cannot be known."""
+    """Return the partitions to look at, [None] for an asset without; or say why that cannot be known."""
     step, name = context.op_execution_context, asset_key.to_user_string()
     is_partitioned, known = _partitioning(context, asset, asset_key)
     if not is_partitioned:
@@ -138,7 +138,7 @@ def _partitions(
 def _partitioning(
     context: dagster.AssetCheckExecutionContext, asset: Any, asset_key: dagster.AssetKey
 ) -> tuple[bool, dagster.PartitionsDefinition | None]:
-    """Tell whether an asset has partitions, and which: by its definition, else by its newest event."""
+    """Return whether an asset has partitions, and which: by its definition, else by its newest event."""
     if isinstance(asset, dagster.AssetsDefinition):
         return asset.partitions_def is not None, asset.partitions_def
     # there is no repository in a run that a test makes; Dagster says so with an error of its own private class

@@ -1,4 +1,4 @@
-"""Decides when the section of a step is ended for it: once Dagster says that the step has failed, or is tried again.
+"""When the section of a step is ended for it: once Dagster says that the step has failed, or is tried again.
 
 Where an I/O manager fails, or is interrupted, nobody ends the body: its frames live on in the traceback, and it would
 hold the lock for as long. What is ended here is a generator: a whole body, or the section of a `hold` within one.

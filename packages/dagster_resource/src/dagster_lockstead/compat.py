@@ -1,4 +1,4 @@
-"""Decides whether the Dagster that is here has what is used of it; every private name of Dagster stands here alone.
+"""Whether the Dagster that is here has what is used of it; every private name of Dagster stands here alone.
 
 They are looked for when this is imported: ImportError, with one line that names the version and what it lacks.
 """
@@ -26,7 +26,7 @@ def _lacks(what: str) -> ImportError:
 
 
 def found(module: str, name: str) -> Any:
-    """Give a name of Dagster's; ImportError with one line if it is not there."""
+    """Return a name of Dagster's; ImportError with one line if it is not there."""
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
@@ -34,14 +34,14 @@ def found(module: str, name: str) -> Any:
 
 
 def _taking(function: Any, what: str, *parameters: str) -> Any:
-    """Give a function if its parameters begin with these."""
+    """Return a function if its parameters begin with these."""
     if list(inspect.signature(function).parameters)[: len(parameters)] != list(parameters):
         raise _lacks(f"{what}({', '.join(parameters)})")
     return function
 
 
 def _code_within(function: Any, name: str, freevar: str, what: str) -> CodeType:
-    """Give the code of a function that another one makes, from a variable of that name."""
+    """Return the code of a function that another one makes, from a variable of that name."""
     inner = inspect.unwrap(function).__code__.co_consts
     for code in inner:
         if isinstance(code, CodeType) and code.co_name == name and code.co_freevars == (freevar,):
@@ -50,7 +50,7 @@ def _code_within(function: Any, name: str, freevar: str, what: str) -> CodeType:
 
 
 def _code_of(module: str, name: str, method: str | None = None) -> CodeType:
-    """Give the code of a function of Dagster's, or of a method of a class, as frames have it."""
+    """Return the code of a function of Dagster's, or of a method of a class, as frames have it."""
     function = found(module, name)
     if method is not None:
         function = getattr(function, method, None) or function
@@ -201,7 +201,7 @@ if not hasattr(dagster.DagsterInstance, "report_engine_event"):
 
 
 def defined_resources(plan_context: Any) -> dict[str, Any]:
-    """Give the resources of a run's code location by name, and those of its job over them; none is built."""
+    """Return the resources of a run's code location by name, and those of its job over them; none is built."""
     repository = plan_context.job.get_repository_definition()
     around = {} if repository is None else repository.get_top_level_resources()
     return {**around, **plan_context.job.get_definition().resource_defs}
@@ -213,7 +213,7 @@ def interrupt_executor() -> None:
 
 
 def step_processes(executing: Any) -> list[tuple[Any, Any]]:
-    """Give what tells each step process to end, and the process, of a run of an executor; none if it has none."""
+    """Return what tells each step process to end, and the process, of a run of an executor; none if it has none."""
     frame = getattr(executing, "gi_frame", None)
     if frame is None or frame.f_code is not _IN_EXECUTOR:
         return []
@@ -243,13 +243,13 @@ def function_of(definition: Any) -> Any:
 
 
 def has_resource(context: Any, name: str) -> bool:
-    """Tell whether this is the context of a call outside of any run, and was given a resource of that name."""
+    """Return whether this is the context of a call outside of any run, and was given a resource of that name."""
     inner = getattr(context, "op_execution_context", context)
     return isinstance(inner, DirectContext) and name in getattr(inner, "_resource_defs", ())
 
 
 def accepts_interrupts() -> bool:
-    """Tell whether Dagster would let an interrupt of the main thread through, here and now."""
+    """Return whether Dagster would let an interrupt of the main thread through, here and now."""
     handler = signal.getsignal(signal.SIGINT)
     if not isinstance(handler, FunctionType) or handler.__code__ is not _RAISING or not handler.__closure__:
         return False
@@ -258,7 +258,7 @@ def accepts_interrupts() -> bool:
 
 
 def step_of(context: Any) -> Any | None:
-    """Give the step that a context of an op or an asset stands for; None for any other context."""
+    """Return the step that a context of an op or an asset stands for; None for any other context."""
     if isinstance(context, StepContext):
         return context
     # of an asset and of an asset check it is within
@@ -269,7 +269,7 @@ def step_of(context: Any) -> Any | None:
 
 
 def is_step_process() -> bool:
-    """Tell whether a run worker started this process for one step; its parent's end is then the run's."""
+    """Return whether a run worker started this process for one step; its parent's end is then the run's."""
     target = getattr(multiprocessing.current_process(), "_target", None)
     return multiprocessing.parent_process() is not None and target is _IN_CHILD
 
@@ -294,7 +294,7 @@ def fails_for_good(step: Any, failure: dagster.Failure) -> None:
 
 
 def is_of_body(frame: FrameType | None) -> bool:
-    """Tell whether what runs in a frame was called by the body of a step, and not by the step around it."""
+    """Return whether what runs in a frame was called by the body of a step, and not by the step around it."""
     while frame is not None and frame.f_code is not _STEP:
         if frame.f_code is _BODY:
             return True
@@ -307,7 +307,7 @@ _LISTENING: Final = threading.Lock()
 
 
 def ends_step(event: dagster.DagsterEvent, step_key: str) -> bool:
-    """Tell whether an event is the last one of an attempt of a step."""
+    """Return whether an event is the last one of an attempt of a step."""
     is_end = event.is_step_success or event.is_step_failure or event.is_step_up_for_retry
     return bool(is_end) and event.step_key == step_key
 

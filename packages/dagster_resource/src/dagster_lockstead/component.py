@@ -1,4 +1,4 @@
-"""Decides what a YAML file of `dg` may say of locks: `LockComponent`, by the entry point that `dg` looks for.
+"""What a YAML file of `dg` may say of locks: `LockComponent`, by the entry point that `dg` looks for.
 
 Must not be imported by the package itself: components cost time that a step process does not have to spend. Passwords
 are named by the variable of the environment that holds them, so that none is in a file or in the definitions.
@@ -75,14 +75,14 @@ class LockComponent(Component, Model, Resolvable):  # type: ignore[misc]
     ] = None
     resource: Annotated[str, _said("The name of the resource, as in @locked(resource=...).")] = "lock"
     ttl: Annotated[Length, _said("How long a lease lives if nobody renews it: seconds, or as in 5m.")] = None
-    timeout: Annotated[Length, _said("How long to wait: seconds, or as in 10m; else for ever.")] = None
+    timeout: Annotated[Length, _said("How long to wait: seconds, or as in 10m; else forever.")] = None
     purpose: Annotated[Optional[str], _said("Why locks are taken; shown to whoever waits.")] = None  # noqa: UP045
     janitor: Annotated[bool, _said("Whether a sensor frees what runs that ended left locked.")] = False
     gates: Annotated[Sequence[Gate], _said("Sensors that ask for a run when a lock is free.")] = ()
     checks: Annotated[Sequence[NewestToken], _said("Checks that assets have the newest token.")] = ()
 
     def build_defs(self, context: ComponentLoadContext) -> dagster.Definitions:  # noqa: ARG002 - Dagster gives it
-        """Give the resource, the sensors and the asset checks."""
+        """Return the resource, the sensors and the asset checks."""
         return dagster.Definitions(
             resources={self.resource: self._resource()},
             sensors=[*map(self._gate, self.gates), *([self._janitor()] if self.janitor else [])],
@@ -108,9 +108,9 @@ class LockComponent(Component, Model, Resolvable):  # type: ignore[misc]
 
     def _janitor(self) -> dagster.SensorDefinition:
         status = dagster.DefaultSensorStatus.RUNNING
-        return sensors.janitor_sensor(f"{self.resource}_janitor", resource=self.resource, default_status=status)
+        return sensors.stale_lock_sensor(f"{self.resource}_janitor", resource=self.resource, default_status=status)
 
     def _check(self, check: NewestToken) -> dagster.AssetChecksDefinition:
-        return checks.newest_token_check(
+        return checks.fencing_token_check(
             check.asset, key=check.key, name=check.name, resource=self.resource, blocking=check.blocking
         )

@@ -1,4 +1,4 @@
-"""Decides how a function comes to a lock: `@locked`, below `@op` or `@asset`.
+"""How a function comes to a lock: `@locked`, below `@op` or `@asset`.
 
 Dagster learns what a function wants from its parameters: the one that it is given has those of the author's, the
 context and the lock's resource besides. In a step it gives a generator, so that what is written is written under the
@@ -112,7 +112,7 @@ def _with_lock(function: Any, spec: LockSpec) -> Any:
 
 
 def _around(function: FunctionType, spec: LockSpec) -> FunctionType:
-    """Give a function of the same kind that holds the lock while it runs, and says what it wants to Dagster."""
+    """Return a function of the same kind that holds the lock while it runs, and says what it wants to Dagster."""
     signature = inspect.signature(function)
     parameters = list(signature.parameters.values())
     has_context = bool(parameters) and parameters[0].name in CONTEXTS
@@ -165,7 +165,7 @@ def _published(
     context: str | None,
     spec: LockSpec,
 ) -> FunctionType:
-    """Give the function that Dagster reads: its names are looked up where the author's are."""
+    """Return the function that Dagster reads: its names are looked up where the author's are."""
     if inspect.isgeneratorfunction(function):
 
         def holding(*args: Any, **given: Any) -> Any:
@@ -209,6 +209,6 @@ def _check_lock(function: FunctionType, spec: LockSpec) -> None:
     is_ours = isinstance(annotation, type) and issubclass(annotation, LockResource)
     if not is_ours and not (isinstance(annotation, str) and annotation.rpartition(".")[2] == "LockResource"):
         raise TypeError(
-            f"the parameter {spec.resource!r} of {function.__qualname__!r} is no LockResource: name the resource "
+            f"the parameter {spec.resource!r} of {function.__qualname__!r} is not a LockResource: name the resource "
             "otherwise, as in @locked(..., resource='locks')"
         )

@@ -1,4 +1,4 @@
-"""Decides what a body started, and ends it: SIGTERM, then SIGKILL, until nobody is left.
+"""What a body started, and ends it: SIGTERM, then SIGKILL, until nobody is left.
 
 Found by parentage, where children come back to this process when their own parent dies, and by the mark that they
 carry. Whatever this process had started before the body is left alone. If the process itself is killed, one that
@@ -103,7 +103,7 @@ class Offspring:
         return found, is_sure
 
     def _below(self) -> list[Process]:
-        """Give what was started below this process within the block, as of one look."""
+        """Return what was started below this process within the block, as of one look."""
         own, seen = os.getpid(), look()
         # who was born before is known by that; the list is for those of the same tick
         before = self._before | {named(one) for one in seen if one.start < self._began}

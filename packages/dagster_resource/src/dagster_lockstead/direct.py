@@ -1,4 +1,4 @@
-"""Decides what a locked function does where it is called by itself, outside of any run: it gives what it gave before.
+"""What a locked function does where it is called by itself, outside of any run: it gives what it gave before.
 
 A value, a generator, a coroutine or an asynchronous generator, each of which holds the lock while it runs. Nothing is
 interrupted; a loss is LeaseLost at the end.

@@ -1,4 +1,4 @@
-"""Decides how the body of a step, of whatever kind, becomes one generator of events that runs under a lease.
+"""How the body of a step, of whatever kind, becomes one generator of events that runs under a lease.
 
 What it yields is yielded inside of the section, so that an I/O manager writes under the lease. While it is not asked
 for its next event the code that runs is Dagster's; a loss that comes then is raised in the body at its next step, so

@@ -1,4 +1,4 @@
-"""Decides how a body that has to end is ended, if the interrupt alone does not do it: steps, their order, their limits.
+"""How a body that has to end is ended, if the interrupt alone does not do it: steps, their order, their limits.
 
 The interrupt comes first, and a body that leaves ends what it had started by itself. Who is still at it after PATIENCE
 seconds has its processes ended under it (a call that waits for one returns then). A lease that is lost frees its key by

@@ -1,4 +1,4 @@
-"""Decides what a step fails with for its lock's sake: Failures that Dagster does not retry, with one clear line."""
+"""What a step fails with for its lock's sake: Failures that Dagster does not retry, with one clear line."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class StepLostLease(LockFailure):
     """The lease was lost while the step worked under it, or its run was over. `__cause__`: `lockstead.LeaseLost`."""
 
 
-class UncleanPredecessor(LockFailure):
+class PreviousLeaseUnclean(LockFailure):
     """The holder before did not end cleanly, and on_unclean="fail": repair what it left, then say so."""
 
 
-class BadLock(LockFailure):
+class InvalidLockConfig(LockFailure):
     """What the step says of its lock cannot be: a key that is empty, say, or a resource that is none. Fix the code."""
 
 
 def lost(error: LeaseLost) -> StepLostLease:
-    """Give the failure for a loss; key, holder, token and reason are in its metadata."""
+    """Return the failure for a loss; key, holder, token and reason are in its metadata."""
     said: dict[str, Any] = {
         names.KEY: error.key,
         names.HOLDER: error.holder,

@@ -1,4 +1,4 @@
-"""Decides whether an exception may be raised out of nowhere in a frame: never amid our own coming and going.
+"""Whether an exception may be raised out of nowhere in a frame: never amid our own coming and going.
 
 What comes between, an environment that is changed and a thread that starts, would be left half done. It may be raised
 in the code of others, and in the functions of ours that run such code or wait, each of which says so. Must not know
@@ -26,7 +26,7 @@ def bears_interrupts(function: F) -> F:
 
 
 def may_raise_in(frame: FrameType | None) -> bool:
-    """Tell whether what runs in a frame bears an exception: who of ours called it, by whatever others, expects one."""
+    """Whether what runs in a frame bears an exception: who of ours called it, by whatever others, expects one."""
     while frame is not None and not frame.f_code.co_filename.startswith(HERE):
         frame = frame.f_back
     return frame is None or frame.f_code in _OPEN

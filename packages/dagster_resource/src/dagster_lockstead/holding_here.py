@@ -1,4 +1,4 @@
-"""Decides which lease this process holds already for a run, a store and a key: the one table of this kind.
+"""Which lease this process holds already for a run, a store and a key: the one table of this kind.
 
 The in-process form of `leased` notes the run's lease here, and each step the leases that it took, so that who asks for
 the same key again works under the same lease. Entries go with the block that made them.
@@ -98,14 +98,14 @@ def joined(place: Place) -> Iterator[Lease | None]:
 
 
 def at(place: Place) -> Lease | None:
-    """Give the lease that is held for just this place."""
+    """Return the lease that is held for just this place."""
     with _TABLE.lock:
         note = _TABLE.notes.get(place)
         return None if note is None else note.lease
 
 
 def beside(place: Place) -> Place | None:
-    """Give a place of the same attempt, or of its run, where another lock is held."""
+    """Return a place of the same attempt, or of its run, where another lock is held."""
     with _TABLE.lock:
         for one in _TABLE.notes:
             is_ours = one.run_id == place.run_id and one.attempt in (None, place.attempt)
@@ -127,7 +127,7 @@ def kept(leases: Iterable[Lease]) -> Iterator[None]:
 
 
 def is_kept(holder: str) -> bool:
-    """Tell whether a block of this process works under the lease of a holder."""
+    """Return whether a block of this process works under the lease of a holder."""
     with _TABLE.lock:
         return any(lease.holder == holder for leases in _TABLE.kept for lease in leases)
 
@@ -142,7 +142,7 @@ def here(lock: Lock) -> Place:
 
 
 def store_of(lock: Lock) -> str:
-    """Give the name of a lock's store, without credentials; opens it."""
+    """Return the name of a lock's store, without credentials; opens it."""
     url: str = lock._open_now().store.url
     return url
 

@@ -1,4 +1,4 @@
-"""Decides what a leased executor is: any executor of Dagster's, whose runs hold one lease for all of their steps.
+"""What a leased executor is: any executor of Dagster's, whose runs hold one lease for all of their steps.
 
 Config, requirements and description are the inner one's. What a run does with its lease is `run_lease`'s. The resource
 is built in the run worker, from the job's definitions and the run's config: no step hands anything to another.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import dagster
 
 from dagster_lockstead import compat, names
-from dagster_lockstead.errors import BadLock
+from dagster_lockstead.errors import InvalidLockConfig
 from dagster_lockstead.resource import LockResource
 from dagster_lockstead.spec import LockSpec, OnUnclean
 
@@ -33,7 +33,7 @@ def leased(
     purpose: str | None = None,
     on_unclean: OnUnclean = "warn",
 ) -> dagster.ExecutorDefinition:
-    """Give an executor whose runs hold one lease for all of their steps, in whatever process these run.
+    """Return an executor whose runs hold one lease for all of their steps, in whatever process these run.
 
     A run that waits for the lock is nothing but its run worker. When the lease is lost the steps are ended and the run
     fails; nothing is tried again without the lock. It does not apply to `execute_in_process` and `materialize`, which
@@ -49,7 +49,7 @@ def leased(
     def create(context: dagster.InitExecutorContext) -> LeasedExecutor:
         inner = executor_def.executor_creation_fn
         if inner is None:
-            raise BadLock(f"leased() cannot make the executor {executor_def.name!r}: it does not say how")
+            raise InvalidLockConfig(f"leased() cannot make the executor {executor_def.name!r}: it does not say how")
         # an executor without requirements runs the steps where it runs itself
         is_apart = bool(executor_def.get_requirements(context.executor_config))
         return LeasedExecutor(inner(context), spec, is_apart=is_apart)
@@ -105,18 +105,18 @@ class LeasedExecutor(dagster.Executor):  # type: ignore[misc]
         try:
             spec = self._spec.named(run, template_values.of_run(run))
         except (TypeError, ValueError) as error:
-            raise BadLock(str(error)) from error
+            raise InvalidLockConfig(str(error)) from error
         resource = _built(plan_context, spec.resource, stack)
         section.refuse_memory(resource, is_apart=self._is_apart)
         settings = {**spec.settings, "owner": names.run_owner(plan_context.run_id)}
         try:
             return spec.checked(resource.lock(str(spec.key), **settings)), spec, section.limit(resource, spec)
         except (TypeError, ValueError) as error:
-            raise BadLock(str(error)) from error
+            raise InvalidLockConfig(str(error)) from error
 
 
 def _check_ops(plan_context: Any, lock: Lock, spec: LockSpec, stack: ExitStack) -> None:
-    """Raise BadLock, with one line, if an op names the same key by another resource, which is another lock."""
+    """Raise InvalidLockConfig, with one line, if an op names the same key by another resource: another lock."""
     from dagster_lockstead import holding_here
     from dagster_lockstead.decorator import SPEC
 
@@ -128,7 +128,7 @@ def _check_ops(plan_context: Any, lock: Lock, spec: LockSpec, stack: ExitStack) 
             continue
         theirs = _built(plan_context, its.resource, stack).lock(lock.key)
         if holding_here.store_of(theirs) != holding_here.store_of(lock):
-            raise BadLock(
+            raise InvalidLockConfig(
                 f"the run holds {lock.key!r} of the resource {spec.resource!r}, and its op {op.name!r} asks for "
                 f"{lock.key!r} of {its.resource!r}, another store: name one resource in both"
             )
@@ -140,7 +140,7 @@ def _built(plan_context: Any, name: str, stack: ExitStack) -> LockResource:
     # a job has of the definitions' resources only those that its ops want, and these need not want the lock
     defined = compat.defined_resources(plan_context)
     if name not in defined:
-        raise BadLock(
+        raise InvalidLockConfig(
             f"leased() wants the resource {name!r}, and the job {job.name!r} has none of that name: "
             f"say resources={{{name!r}: LockResource(...)}} in the definitions"
         )
@@ -161,5 +161,7 @@ def _built(plan_context: Any, name: str, stack: ExitStack) -> LockResource:
     )
     resource = getattr(built, name)
     if not isinstance(resource, LockResource):
-        raise BadLock(f"leased() wants a LockResource as the resource {name!r}, not {type(resource).__name__}")
+        raise InvalidLockConfig(
+            f"leased() wants a LockResource as the resource {name!r}, not {type(resource).__name__}"
+        )
     return resource

@@ -1,4 +1,4 @@
-"""Decides what things are called: who asks for a lock, the keys of metadata, the words of events.
+"""What things are called: who asks for a lock, the keys of metadata, the words of events.
 
 Must not know Dagster. An owner is `dagster:<run_id>` for a whole run, and `dagster:<run_id>:<step_key>:<retry>` for
 one attempt of a step.
@@ -12,14 +12,14 @@ PREFIX: Final = "dagster:"
 
 KEY: Final = "lockstead/key"
 HOLDER: Final = "lockstead/holder"
-TOKEN: Final = "lockstead/token"  # noqa: S105 - a fencing token is no secret
+TOKEN: Final = "lockstead/token"  # noqa: S105 - a fencing token is not a secret
 REASON: Final = "lockstead/reason"
 PREDECESSOR: Final = "lockstead/predecessor"
 WAITED: Final = "lockstead/waited"
 HELD_BY: Final = "lockstead/held_by"
 HELD_RUN: Final = "lockstead/held_by_run"
 HELD_SINCE: Final = "lockstead/held_since"
-HELD_TOKEN: Final = "lockstead/held_with_token"  # noqa: S105 - a fencing token is no secret
+HELD_TOKEN: Final = "lockstead/held_with_token"  # noqa: S105 - a fencing token is not a secret
 HELD_UNTIL: Final = "lockstead/expected_until"
 PURPOSE: Final = "lockstead/purpose"
 """The keys of metadata, of outputs, failures and events alike."""

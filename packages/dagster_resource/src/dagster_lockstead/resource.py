@@ -1,4 +1,4 @@
-"""Decides what a store and its locks are to Dagster: `LockStore` and `LockResource`, with secrets by `EnvVar`.
+"""What a store and its locks are to Dagster: `LockStore` and `LockResource`, with secrets by `EnvVar`.
 
 Dagster reads the annotations of these classes as they stand, so none of a field may be a text. Nothing is opened when a
 resource is set up: the multiprocess executor sets it up once for each step. The store is
@@ -21,7 +21,7 @@ from lockstead import urls
 from lockstead.values import Duration, seconds
 
 if TYPE_CHECKING:
-    from lockstead import AsyncLock, Client, Holding, Lease, Lock
+    from lockstead import AsyncLock, Client, Lease, Lock, LockInfo
 
 L = TypeVar("L", "Lock", "AsyncLock")
 
@@ -57,7 +57,7 @@ class LockStore(dagster.ConfigurableResource):
             self.location()
 
     def __repr_args__(self) -> Iterator[tuple[str, object]]:
-        """Show what is no secret: the URL without user and password."""
+        """Return what is not a secret: the URL without user and password."""
         if isinstance(self.url, dagster.EnvVar):
             yield "url", self.url
         else:
@@ -66,7 +66,7 @@ class LockStore(dagster.ConfigurableResource):
         yield "username", self.username
 
     def location(self) -> str:
-        """Give the URL with user and password in it. ValueError, with one line, for what is no URL of a store."""
+        """Return the URL with user and password in it. ValueError, with one line, for what is not a URL of a store."""
         urls.check_store(self.url)
         return urls.with_user(self.url, self.username, self.password)
 
@@ -75,7 +75,7 @@ class LockResource(dagster.ConfigurableResource):
     """A store of locks, for the ops, assets, sensors and schedules of a code location.
 
     store: its URL, or a LockStore. ttl, timeout, purpose: of every lock that says nothing else; durations are
-    seconds or text like "5m"; no timeout is to wait for ever. gcs: whatever gives a client of Cloud Storage by
+    seconds or text like "5m"; no timeout is to wait forever. gcs: whatever gives a client of Cloud Storage by
     `get_client()`, as the GCSResource of dagster-gcp; for gs: stores alone.
     """
 
@@ -84,7 +84,7 @@ class LockResource(dagster.ConfigurableResource):
         default=None, description="How long a lease lives if nobody renews it: seconds, or text as in 5m; 5 minutes."
     )
     timeout: Optional[str] = Field(  # noqa: UP045
-        default=None, description="How long to wait for a lock: seconds, or text as in 10m; without it for ever."
+        default=None, description="How long to wait for a lock: seconds, or text as in 10m; without it forever."
     )
     purpose: Optional[str] = Field(  # noqa: UP045
         default=None, description="Why locks are taken; shown to whoever waits."
@@ -171,13 +171,13 @@ class LockResource(dagster.ConfigurableResource):
         return made
 
     @bears_interrupts
-    def inspect(self, key: str) -> "Holding | None":
-        """Show who holds a lock, since when, why, until when; None if nobody does."""
+    def inspect(self, key: str) -> "LockInfo | None":
+        """Return who holds a lock, since when, why, until when; None if nobody does."""
         return self.lock(key).inspect()
 
     @bears_interrupts
-    def list(self) -> "Sequence[Holding]":
-        """Show every lock that is held, by name."""
+    def list(self) -> "Sequence[LockInfo]":
+        """Return every lock that is held, by name."""
         with self.opened() as client:
             return client.list()
 
@@ -210,7 +210,7 @@ class LockResource(dagster.ConfigurableResource):
             yield client
 
     def _client(self, location: str) -> object | None:
-        """Give the client that the resource of Google's brings; made once."""
+        """Return the client that the resource of Google's brings; made once."""
         if self.gcs is None:
             return None
         if not location.startswith("gs:"):

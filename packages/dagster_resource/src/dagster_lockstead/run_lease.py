@@ -1,4 +1,4 @@
-"""Decides how a run holds its lease: waits, lets the executor work, ends its steps if the lease is lost, gives it back.
+"""How a run holds its lease: waits, lets the executor work, ends its steps if the lease is lost, gives it back.
 
 All of it in the run worker. Steps in this process are interrupted where they are; those in processes of their own are
 ended by their executor, as when the run is terminated, and by signals if they are still there after a while. What
@@ -96,7 +96,7 @@ class RunLease:
                 return self._lock.acquire(self._timeout)
         except BaseException as error:
             if not isinstance(error, Exception):
-                acquiring.withdraw(self._lock)
+                acquiring.remove_member(self._lock)
             if self._abort.why is not None:
                 raise self._over() from error
             raise
@@ -146,7 +146,7 @@ class RunLease:
                 inner.close()  # type: ignore[attr-defined]
 
     def _end_after(self, event: dagster.DagsterEvent, lease: Lease) -> BaseException | None:
-        """Give what the executor has to end by after one of its events; None if it goes on."""
+        """Return what the executor has to end by after one of its events; None if it goes on."""
         if not lease.is_held:
             self._abort.now("the lease is lost")
         if self._abort.why is not None:
@@ -191,7 +191,7 @@ class RunLease:
             ticket = LeaseTicket(store, seen.key, seen.holder, seen.incarnation, lease.ttl)
             here = socket.gethostname()
             away = {one.owner for one in self._lock.members(ticket) if one.host != here}
-            return not away or self._lock.drain(ticket, whose=away.__contains__, timeout=DRAIN)
+            return not away or self._lock.wait_for_members(ticket, owner_filter=away.__contains__, timeout=DRAIN)
         except StoreError:
             # nobody knows: the ttl frees it, and whoever comes next is told
             return False
@@ -200,7 +200,7 @@ class RunLease:
         return self._abort.why is not None or lease.lost_reason is not None
 
     def _failure(self, lease: Lease) -> BaseException:
-        """Give what the run ends by: the loss, or that it is over already."""
+        """Return what the run ends by: the loss, or that it is over already."""
         return errors.lost(lease.lost_error()) if lease.lost_reason is not None else self._over()
 
     def _over(self) -> BaseException:
@@ -213,6 +213,6 @@ class RunLease:
 
 
 def _interrupted(why: str) -> BaseException:
-    """Give what ends a run as one is ended that is terminated."""
+    """Return what ends a run as one is ended that is terminated."""
     made: BaseException = dagster.DagsterExecutionInterruptedError(why)
     return made

@@ -1,4 +1,4 @@
-"""Decides what a key that is worked out for a whole run may look at: `RunView`.
+"""What a key that is worked out for a whole run may look at: `RunView`.
 
 Apart from `leasing`, which every code location imports and which needs none of it.
 """
@@ -25,7 +25,7 @@ class RunView:
 
 
 def view(plan_context: Any) -> RunView:
-    """Show the run that an executor was given."""
+    """Return the run that an executor was given."""
     run = plan_context.dagster_run
     return RunView(
         run_id=run.run_id,

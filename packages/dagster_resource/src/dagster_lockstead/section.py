@@ -1,4 +1,4 @@
-"""Decides how a step comes to its lease and leaves it: the one way in and out, for `@locked` and `hold` alike.
+"""How a step comes to its lease and leaves it: the one way in and out, for `@locked` and `hold` alike.
 
 Watch whether the run is still wanted, find the run's own lease or wait for the lock, judge who held it before, let the
 body work, and then: interrupt it no more, end what it had started if it did not come to a good end, give the lease
@@ -84,7 +84,9 @@ def entered(
     """Hold the lock in a step. is_whole: for the whole body, which draws the token and is told of."""
     step = compat.step_of(context)
     if step is None:
-        raise errors.BadLock(f"the lock {spec.key!r} is asked for by something that is no step: {context!r}")
+        raise errors.InvalidLockConfig(
+            f"the lock {spec.key!r} is asked for by something that is not a step: {context!r}"
+        )
     spec = named(spec, context, arguments)
     lock = lock_of(context, resource, spec)
     store, key = holding_here.store_of(lock), lock.key
@@ -116,37 +118,39 @@ def entered(
 
 
 def named(spec: LockSpec, context: Any, arguments: Mapping[str, Any] = NOTHING) -> LockSpec:
-    """Return a spec with the key and purpose for a call; BadLock, with one line, if there is none."""
+    """Return a spec with the key and purpose for a call; InvalidLockConfig, with one line, if there is none."""
     try:
         return spec.named(context, NOTHING if spec.is_final else template_values.of_call(context, arguments))
     except (TypeError, ValueError) as error:
-        raise errors.BadLock(str(error)) from error
+        raise errors.InvalidLockConfig(str(error)) from error
 
 
 def lock_of(context: Any, resource: LockResource, spec: LockSpec) -> Lock:
-    """Give the lock that a spec names in a resource's store; BadLock, with one line, if it cannot be."""
+    """Return the lock that a spec names in a resource's store; InvalidLockConfig, with one line, if it cannot be."""
     if not isinstance(resource, LockResource):
-        raise errors.BadLock(f"the resource {spec.resource!r} must be a LockResource, and is {type(resource).__name__}")
+        raise errors.InvalidLockConfig(
+            f"the resource {spec.resource!r} must be a LockResource, and is {type(resource).__name__}"
+        )
     refuse_memory(resource, is_apart=compat.is_step_process())
     owner = owner_of(context)
     settings = spec.settings if owner is None else {**spec.settings, "owner": owner}
     try:
         return spec.checked(resource.lock(str(spec.key), **settings))
     except (TypeError, ValueError) as error:
-        raise errors.BadLock(str(error)) from error
+        raise errors.InvalidLockConfig(str(error)) from error
 
 
 def refuse_memory(resource: LockResource, *, is_apart: bool) -> None:
-    """Raise BadLock for a store that no other process sees. is_apart: steps have processes of their own."""
+    """Raise InvalidLockConfig for a store that no other process sees. is_apart: steps have processes of their own."""
     if is_apart and resource.store.url.startswith("memory:"):
-        raise errors.BadLock(
+        raise errors.InvalidLockConfig(
             "a memory: lock lives in one process, and each step has a process of its own here, so it keeps nobody out: "
             "take sqlite: or another store"
         )
 
 
 def limit(resource: LockResource, spec: LockSpec) -> float | None:
-    """Give the seconds to wait for a lock, None for ever."""
+    """Return the seconds to wait for a lock, None forever."""
     from lockstead.values import seconds
 
     given = spec.timeout if spec.timeout is not None else resource.timeout

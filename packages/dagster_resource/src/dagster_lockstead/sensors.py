@@ -1,4 +1,4 @@
-"""Decides what sensors do with locks: a gate that asks for a run when a lock is free, and a janitor.
+"""What sensors do with locks: a gate that asks for a run when a lock is free, and a janitor.
 
 Both run in the code server: they look, and take no lock. There is no interrupt and no sweep here. The gate holds
 nothing while it waits, and promises nothing: between its look and the run's own `@locked` somebody else may come.
@@ -20,7 +20,7 @@ from dagster_lockstead.spec import LockSpec, refuse_template
 from dagster_lockstead.words import held_by, resource_in
 
 if TYPE_CHECKING:
-    from lockstead import Holding
+    from lockstead import LockInfo
 
 SENSOR: Final = "dagster/sensor_name"
 """The tag by which Dagster says which sensor asked for a run."""
@@ -44,7 +44,7 @@ def lock_free_sensor(
     resource: str = "lock",
     **more: Any,
 ) -> dagster.SensorDefinition:
-    """Give a sensor that asks for a run of its target when the lock is free, and says who holds it when it is not.
+    """Return a sensor that asks for a run of its target when the lock is free, and says who holds it when it is not.
 
     target: a job, its name, or assets. requests: called with the context when the lock is free, it gives what a sensor
     may give, which runs or a SkipReason; without it one run is asked for. While a run that this sensor asked for is
@@ -68,13 +68,13 @@ def lock_free_sensor(
 
 
 def _under_way(instance: dagster.DagsterInstance, sensor: str) -> str | None:
-    """Give a run that this sensor asked for and that has not ended."""
+    """Return a run that this sensor asked for and that has not ended."""
     chosen = dagster.RunsFilter(tags={SENSOR: sensor}, statuses=UNDER_WAY)
     runs = instance.get_runs(chosen, limit=1)
     return runs[0].run_id if runs else None
 
 
-def janitor_sensor(
+def stale_lock_sensor(
     name: str = "lockstead_janitor",
     *,
     resource: str = "lock",
@@ -82,7 +82,7 @@ def janitor_sensor(
     minimum_interval_seconds: int = 60,
     **more: Any,
 ) -> dagster.SensorDefinition:
-    """Give a sensor that frees what runs left locked that ended at least `grace` seconds ago. A net, and no more.
+    """Return a sensor that frees what runs left locked that ended at least `grace` seconds ago. A net, and no more.
 
     A holder whose process was on this machine and is gone, and that has missed renewals, is removed; every other one
     is revoked, so that it ends itself at its next renewal if it still lives, and expires if it does not. What nobody
@@ -116,12 +116,12 @@ def janitor_sensor(
     )
 
 
-def _run_of(held: Holding) -> str:
+def _run_of(held: LockInfo) -> str:
     return names.run_of(held.owner) or ""
 
 
 def _ended(instance: dagster.DagsterInstance, runs: Iterable[str], before: float) -> dict[str, str]:
-    """Give the status of those of these runs that ended before an instant. A run that is unknown here has not."""
+    """Return the status of those of these runs that ended before an instant. A run that is unknown here has not."""
     wanted = sorted(set(runs))
     records = [
         one
@@ -135,8 +135,8 @@ def _ended(instance: dagster.DagsterInstance, runs: Iterable[str], before: float
     }
 
 
-def is_gone(held: Holding) -> bool:
-    """Tell whether a holder is known to be gone: its process was on this machine and is not, and nobody renews.
+def is_gone(held: LockInfo) -> bool:
+    """Return whether a holder is known to be gone: its process was on this machine and is not, and nobody renews.
 
     Never true where the store does not tell the time since the last renewal. Two containers of one host name have two
     tables of processes: who lives in the other one renews.
@@ -147,7 +147,7 @@ def is_gone(held: Holding) -> bool:
 
 
 def _runs(pid: int) -> bool:
-    """Tell whether there is such a process; one that only waits to be reaped does not run."""
+    """Return whether there is such a process; one that only waits to be reaped does not run."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Decides what an author may say of a lock, and whether it can be: `LockSpec`.
+"""What an author may say of a lock, and whether it can be: `LockSpec`.
 
 Must not open anything: it is made where an op or an asset is declared. A key that is worked out is known only when the
 step runs; everything else is checked here, with one clear line.
@@ -67,19 +67,19 @@ class LockSpec:
 
     @property
     def is_final(self) -> bool:
-        """Tell whether it needs nothing to be named: its key is no callable, and there is no template in it."""
+        """Return whether it needs nothing to be named: its key is not a callable, and there is no template in it."""
         return self.is_named or not (callable(self.key) or self._templates())
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Give what `lockstead.Lock(url, **settings)` takes: only what was given."""
+        """Return what `lockstead.Lock(url, **settings)` takes: only what was given."""
         given = {"ttl": self.ttl, "purpose": self.purpose, "expected": self.expected}
         return {name: value for name, value in given.items() if value is not None}
 
     def checked(self, lock: L) -> L:
-        """Give the lock that this names; ValueError where its store could never tell what on_unclean is to fail for."""
+        """Return lock that this names; ValueError where its store could never tell what on_unclean is to fail for."""
         if self.on_unclean == "fail":
-            lock.must_tell_unclean()
+            lock.require_unclean_detection()
         return lock
 
     @bears_interrupts

@@ -1,4 +1,4 @@
-"""Decides what a step tells of its lock: engine events, the metadata of what it yields, log lines.
+"""What a step tells of its lock: engine events, the metadata of what it yields, log lines.
 
 Events are written by a thread at the side, for a database that hangs must hold up no section and no release; the thread
 ends with what it was given to write. Only the end of the step, or of the run, waits for it a moment: what is told of
@@ -20,7 +20,7 @@ from dagster_lockstead import compat, names
 from dagster_lockstead.words import held_by
 
 if TYPE_CHECKING:
-    from lockstead import Holding, Lease, LeaseLost
+    from lockstead import Lease, LeaseLost, LockInfo
 
 JOIN: Final = 2.0
 """Seconds for which the end of a step, or of a run, waits until what was told of its locks is written."""
@@ -38,7 +38,7 @@ class Teller:
         self._waiting: queue.SimpleQueue[tuple[str, dict[str, Any] | None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def waiting(self, key: str, held: Holding | None) -> None:
+    def waiting(self, key: str, held: LockInfo | None) -> None:
         """Tell that the step waits for a lock; held: for whom, None if nobody knows."""
         said: dict[str, Any] = {names.KEY: key}
         if held is not None:
@@ -150,7 +150,7 @@ class _BeforeTheEnd(logging.Handler):
 
     @classmethod
     def of(cls, step: Any) -> Self:
-        """Give that of a step."""
+        """Return that of a step."""
         with _LOCK:
             found = cls.there(step)
             if found is None:
@@ -160,7 +160,7 @@ class _BeforeTheEnd(logging.Handler):
 
     @classmethod
     def there(cls, step: Any) -> Self | None:
-        """Give that of a step, if there is one."""
+        """Return that of a step, if there is one."""
         return next((one for one in step.log.handlers if isinstance(one, cls)), None)
 
     def add(self, thread: threading.Thread) -> None:
@@ -192,7 +192,7 @@ def wait_until_written(step: Any) -> None:
         found.wait()
 
 
-def _of_holder(held: Holding) -> dict[str, Any]:
+def _of_holder(held: LockInfo) -> dict[str, Any]:
     """Say of a holder what its record says; of a step or a run of Dagster's with a link to the run."""
     run_id = names.run_of(held.owner)
     known = {
@@ -207,7 +207,7 @@ def _of_holder(held: Holding) -> dict[str, Any]:
 
 
 def metadata(lease: Lease) -> dict[str, Any]:
-    """Give key, holder and, if one was drawn, token of a lease, as metadata."""
+    """Return key, holder and, if one was drawn, token of a lease, as metadata."""
     said: dict[str, Any] = {names.KEY: lease.key, names.HOLDER: lease.holder}
     if lease.token is not None:
         said[names.TOKEN] = lease.token
@@ -215,7 +215,7 @@ def metadata(lease: Lease) -> dict[str, Any]:
 
 
 def marked(event: Any, lease: Lease) -> Any:
-    """Give an event of a body with the lock's key and token in its metadata; any other event as it is."""
+    """Return an event of a body with the lock's key and token in its metadata; any other event as it is."""
     said = {name: value for name, value in metadata(lease).items() if name != names.HOLDER}
     if isinstance(event, dagster.Output | dagster.AssetMaterialization):
         return event.with_metadata({**(event.metadata or {}), **said})

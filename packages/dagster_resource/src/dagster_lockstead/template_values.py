@@ -1,4 +1,4 @@
-"""Decides what a template of a key or a purpose may name: `{dist}`, `{partition_key}`, `{tags[team]}`.
+"""What a template of a key or a purpose may name: `{dist}`, `{partition_key}`, `{tags[team]}`.
 
 The arguments of the function come first, as in Prefect; then the fields of its config; then what Dagster says of the
 run. The grammar is `lockstead.templates`.

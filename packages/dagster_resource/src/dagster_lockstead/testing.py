@@ -1,4 +1,4 @@
-"""Decides how unit tests run what has a lock: by a resource whose locks live in this process.
+"""How unit tests run what has a lock: by a resource whose locks live in this process.
 
 For tests alone. While a block of `fake_locks` runs, calls of ops and assets are given what `@locked` added to them.
 """
@@ -18,7 +18,7 @@ from dagster_lockstead.resource import LockResource
 
 @contextmanager
 def fake_locks(**settings: Any) -> Iterator[LockResource]:
-    """Give a resource whose locks live in this process, and give it to whatever is called without one in the block.
+    """Return a resource whose locks live in this process, and give it to whatever is called without one in the block.
 
     An op or an asset may be called as it was before it had a lock: `my_asset()`, `my_asset(build_asset_context())`. For
     `materialize` and `execute_in_process` name it in `resources=`. settings: as of `LockResource`, but for the store.

@@ -2,7 +2,7 @@
 
 A step process is told to end by a `multiprocessing.Event`. One that ends by itself in that very moment may die while
 its thread that waits for the event has the event's inner lock, or before that thread has woken. Whoever sets the event
-then waits for ever for the lock, or for the thread: the executor, in a run whose lease would be renewed all that time.
+then waits forever for the lock, or for the thread: the executor, in a run whose lease would be renewed all that time.
 Must not know what a lease is.
 """
 

@@ -1,8 +1,8 @@
-"""Decides whether the run that a body works for is over, though nobody has told the body: a thread at the side.
+"""Whether the run that a body works for is over, though nobody has told the body: a thread at the side.
 
 It asks Dagster for the run every few seconds. In a step process it also looks whether the run worker that started it
-still lives, which needs no database. An error of the database is no answer, and what hangs in it delays nothing: nobody
-waits for these threads.
+still lives, which needs no database. An error of the database is not an answer, and what hangs in it delays nothing:
+nobody waits for these threads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ANSWER: Final = 2.0
 
 
 def is_ending(instance: DagsterInstance, run_id: str) -> bool:
-    """Tell whether somebody has asked for the end of a run, or it is over. No answer within `ANSWER` is no."""
+    """Return whether somebody has asked for the end of a run, or it is over. No answer within `ANSWER` is no."""
     if instance.is_ephemeral:
         return False
     found: list[bool] = []

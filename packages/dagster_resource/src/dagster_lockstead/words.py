@@ -1,4 +1,4 @@
-"""Decides how a lock is spoken of to a person, in one line, and which resource a name means."""
+"""How a lock is spoken of to a person, in one line, and which resource a name means."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dagster_lockstead.resource import LockResource
-    from lockstead import Holding
+    from lockstead import LockInfo
 
 
-def held_by(key: str, held: Holding) -> str:
+def held_by(key: str, held: LockInfo) -> str:
     """Say who holds a lock, since when and why."""
     since = f" since {held.acquired_at.to_datetime_string()} UTC" if held.acquired_at else ""
     why = f" (purpose: {held.purpose})" if held.purpose else ""
@@ -18,7 +18,7 @@ def held_by(key: str, held: Holding) -> str:
 
 
 def resource_in(resources: Any, name: str) -> LockResource:
-    """Give the resource of locks that stands under a name. TypeError, with one line, if something else does."""
+    """Return the resource of locks that stands under a name. TypeError, with one line, if something else does."""
     from dagster_lockstead.resource import LockResource
 
     found = getattr(resources, name)

@@ -1,4 +1,4 @@
-"""Decides what becomes of one section of a step, from the wait for its lock to the verdict on its body."""
+"""What becomes of one section of a step, from the wait for its lock to the verdict on its body."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Section:
                 self._lease = acquiring.acquire(self._lock, within, self._step, self._teller, beside=beside)
         except BaseException as error:
             if self._lease is None and not isinstance(error, Exception):
-                acquiring.withdraw(self._lock)
+                acquiring.remove_member(self._lock)
             if self._abort.why is not None:
                 raise self._failure_now() from error
             if isinstance(error, LeaseLost):
@@ -108,7 +108,7 @@ class Section:
         self._has_begun = True
 
     def settle(self) -> None:
-        """Give back what is held still, as by who was interrupted between the wait and the body."""
+        """Release what is held still, as by who was interrupted between the wait and the body."""
         if self._lease is not None and not self._is_guest:
             acquiring.give_back(self._lease, unused=not self._has_begun)
 
@@ -190,7 +190,7 @@ class Section:
         return isinstance(error, LeaseLost) and error.holder == lease.holder
 
     def _is_gone(self, lease: Lease) -> bool:
-        """Tell whether the store says that a lease is over; silence says nothing."""
+        """Return whether the store says that a lease is over; silence says nothing."""
         try:
             seen = self._lock.inspect()
         except StoreError:
@@ -230,6 +230,6 @@ def _loss(lease: Lease) -> LeaseLost:
 
 
 def _is_leased(step: Any) -> bool:
-    """Tell whether the whole run holds a lease."""
+    """Return whether the whole run holds a lease."""
     created = getattr(step.job_def.executor_def, "executor_creation_fn", None)
     return getattr(created, "__module__", None) == "dagster_lockstead.leasing"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from prefect_lockstead.attaching import attached
     from prefect_lockstead.blocks import LocksteadLock, LocksteadStore
     from prefect_lockstead.decorator import locked
-    from prefect_lockstead.errors import AlreadyHeld, UncleanPredecessor
+    from prefect_lockstead.errors import AlreadyHeld, PreviousLeaseUnclean
     from prefect_lockstead.manager import LocksteadLockManager
     from prefect_lockstead.spec import LockSpec
 
@@ -31,7 +31,7 @@ __all__ = [
     "LocksteadLockManager",
     "LocksteadStore",
     "NotAcquired",
-    "UncleanPredecessor",
+    "PreviousLeaseUnclean",
     "__version__",
     "attached",
     "locked",
@@ -45,7 +45,7 @@ _PLACES: Final = {
     "LocksteadLockManager": "prefect_lockstead.manager",
     "LocksteadStore": "prefect_lockstead.blocks",
     "NotAcquired": "lockstead",
-    "UncleanPredecessor": "prefect_lockstead.errors",
+    "PreviousLeaseUnclean": "prefect_lockstead.errors",
     "attached": "prefect_lockstead.attaching",
     "locked": "prefect_lockstead.decorator",
 }

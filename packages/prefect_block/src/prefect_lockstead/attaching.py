@@ -1,4 +1,4 @@
-"""Decides how a task in another process works under a lease: it brings the ticket, and is a member while it works.
+"""How a task in another process works under a lease: it brings the ticket, and is a member while it works.
 
 For process pools, Dask, Ray and whatever else no context reaches. The owner calls `lease.share()` and passes the
 ticket as a parameter; its release waits for every member. What attaching means stands in the core.
@@ -96,7 +96,7 @@ class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(t
         return await lockstead.AsyncLock(place.url, client=place.client, **self._settings).attach(ticket)
 
     def _known(self, ticket: lockstead.LeaseTicket) -> Place | None:
-        """Give where the lock is; None if a saved block has to be asked."""
+        """Return where the lock is; None if a saved block has to be asked."""
         if self._url is not None:
             return Place(self._url, self._client)
         if self._store is not None and ":" in self._store:

@@ -1,4 +1,4 @@
-"""Decides what a lock and a store look like as blocks: what is saved, what the form says, and what a name means.
+"""What a lock and a store look like as blocks: what is saved, what the form says, and what a name means.
 
 Prefect imports this module by itself to know the blocks. A field that is added later needs a default, or documents
 that were saved before do not load any more. The fields that both have stand in `fields`, what they mean in `places`.
@@ -23,9 +23,9 @@ from prefect_lockstead.places import Place
 if TYPE_CHECKING:
     from lockstead import AsyncLock, Lock
     from lockstead.aio_hold import AsyncHold
-    from lockstead.holding import Holding
     from lockstead.lease import Hold
     from lockstead.values import Duration
+    from lockstead.views import LockInfo
 
 DOCUMENTATION: Final = HttpUrl("https://github.com/OWNER/lockstead/blob/main/docs/prefect.md")
 LOGO: Final = HttpUrl("https://raw.githubusercontent.com/OWNER/lockstead/main/docs/pictures/prefect-logo.svg")
@@ -96,12 +96,12 @@ with LocksteadLock.load("prod-apt").hold() as lease:
         place = self.place
         return _alock(place, settings).hold(place.timeout if timeout is None else timeout, interrupt=interrupt)
 
-    def inspect(self) -> Holding | None:
-        """Show who holds the lock, since when, why and until when; None if nobody does."""
+    def inspect(self) -> LockInfo | None:
+        """Return who holds the lock, since when, why and until when; None if nobody does."""
         return self.lock().inspect()
 
-    async def ainspect(self) -> Holding | None:
-        """Show who holds the lock; as `inspect`."""
+    async def ainspect(self) -> LockInfo | None:
+        """Return who holds the lock; as `inspect`."""
         return await self.alock().inspect()
 
 
@@ -144,22 +144,22 @@ for holding in store.list():
         """Name a lock of this store, awaiting; as `lock`."""
         return _alock(self.place.of_key(key), settings)
 
-    def inspect(self, key: str) -> Holding | None:
-        """Show who holds one of the locks; None if nobody does."""
+    def inspect(self, key: str) -> LockInfo | None:
+        """Return who holds one of the locks; None if nobody does."""
         return self.lock(key).inspect()
 
-    async def ainspect(self, key: str) -> Holding | None:
-        """Show who holds one of the locks; as `inspect`."""
+    async def ainspect(self, key: str) -> LockInfo | None:
+        """Return who holds one of the locks; as `inspect`."""
         return await self.alock(key).inspect()
 
-    def list(self) -> Sequence[Holding]:
-        """Show every key that is held, by name."""
+    def list(self) -> Sequence[LockInfo]:
+        """Return every key that is held, by name."""
         place = self.place
         with connect(place.url, client=place.client) as client:
             return client.list()
 
-    async def alist(self) -> Sequence[Holding]:
-        """Show every key that is held, by name; as `list`."""
+    async def alist(self) -> Sequence[LockInfo]:
+        """Return every key that is held, by name; as `list`."""
         from lockstead import connect_async
 
         place = self.place
@@ -183,7 +183,7 @@ def _alock(place: Place, settings: dict[str, Any]) -> AsyncLock:
 
 
 def resolve(name: str) -> Place:
-    """Give the lock that a saved block means: `prod-apt`, or `prod#apt` for a key of the store `prod`.
+    """Return the lock that a saved block means: `prod-apt`, or `prod#apt` for a key of the store `prod`.
 
     ValueError, with one line, if there is no such block or it cannot be used here. Asks Prefect's API.
     """
@@ -192,7 +192,7 @@ def resolve(name: str) -> Place:
 
 
 async def aresolve(name: str) -> Place:
-    """Give the lock that a saved block means, awaiting; as `resolve`."""
+    """Return the lock that a saved block means, awaiting; as `resolve`."""
     saved, is_store, key = name.partition("#")
     if is_store:
         return (await _load(LocksteadStore, saved)).place.of_key(key)
@@ -200,13 +200,13 @@ async def aresolve(name: str) -> Place:
 
 
 def resolve_store(name: str) -> Place:
-    """Give the store that a saved block means, asking Prefect's API; ValueError, with one line, if there is none."""
+    """Return the store that a saved block means, asking Prefect's API; ValueError, with one line, if there is none."""
     found: Place = run_coro_as_sync(aresolve_store(name))
     return found
 
 
 async def aresolve_store(name: str) -> Place:
-    """Give the store that a saved block means, awaiting; as `resolve_store`."""
+    """Return the store that a saved block means, awaiting; as `resolve_store`."""
     return (await _load(LocksteadStore, name)).place
 
 

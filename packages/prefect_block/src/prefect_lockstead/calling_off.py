@@ -1,4 +1,4 @@
-"""Decides how who waits for a lock is told to wait no longer, and how a grant that nobody wants any more is given back.
+"""How who waits for a lock is told to wait no longer, and how a grant that nobody wants any more is given back.
 
 A thread that waits is in the core's hands, and the core knows no cancellation of a blocking wait from elsewhere. The
 main thread, in which a deployed flow runs, is interrupted by SIGINT as by a terminal; any other finds out when it is
@@ -23,7 +23,7 @@ from lockstead.values import Name
 from prefect_lockstead.hosting import logger
 
 if TYPE_CHECKING:
-    from lockstead import AsyncLease, AsyncLock, Holding, Lease, Lock
+    from lockstead import AsyncLease, AsyncLock, Lease, Lock, LockInfo
 
 L = TypeVar("L", "Lock", "AsyncLock")
 
@@ -116,7 +116,7 @@ class TaskWait:
 
 
 def give_back(lease: Lease) -> None:
-    """Give back a lease that nobody has worked under: the next holder is told of the same predecessor."""
+    """Release a lease that nobody has worked under: the next holder is told of the same predecessor."""
     try:
         lease.release(unused=True)
     except StoreError as error:
@@ -124,15 +124,15 @@ def give_back(lease: Lease) -> None:
 
 
 async def agive_back(lease: AsyncLease) -> None:
-    """Give back a lease that nobody has worked under, awaiting; as `give_back`."""
+    """Release a lease that nobody has worked under, awaiting; as `give_back`."""
     try:
         await lease.release(unused=True)
     except StoreError as error:
         _say_left(lease.key, error)
 
 
-def withdraw(lock: Lock) -> None:
-    """Give back what this very wish was granted as its asker was interrupted; as `give_back`."""
+def remove_member(lock: Lock) -> None:
+    """Release what this very wish was granted as its waiter_id was interrupted; as `give_back`."""
     try:
         _take_back(lock, lock.inspect())
     except StoreError as error:
@@ -140,7 +140,7 @@ def withdraw(lock: Lock) -> None:
 
 
 async def awithdraw(lock: AsyncLock) -> None:
-    """Give back what this very wish was granted, awaiting; as `give_back`."""
+    """Release what this very wish was granted, awaiting; as `give_back`."""
     try:
         held = await lock.inspect()
         await asyncio.to_thread(_take_back, lock, held)
@@ -148,7 +148,7 @@ async def awithdraw(lock: AsyncLock) -> None:
         _say_left(lock.key, error)
 
 
-def _take_back(lock: Lock | AsyncLock, held: Holding | None) -> None:
+def _take_back(lock: Lock | AsyncLock, held: LockInfo | None) -> None:
     """Remove what this very wish was granted, if it was granted anything; blocks."""
     if held is not None and held.labels.get(WISH) == lock.settings.labels[WISH]:
         lock._open_now().sweep_once(Name(lock.key), held.holder, lock.settings)
@@ -159,7 +159,7 @@ def _say_left(key: str, error: StoreError) -> None:
 
 
 def marked(lock: L) -> L:
-    """Give the lock with a label by which this wish is known from all others, also of this process."""
+    """Return the lock with a label by which this wish is known from all others, also of this process."""
     labels = {**lock.settings.labels, WISH: os.urandom(8).hex()}
     marked = copy.copy(lock)
     marked._settings = dataclasses.replace(lock.settings, labels=labels)

@@ -1,4 +1,4 @@
-"""Decides what a section means for the tasks and flows that Prefect runs within it, in this process.
+"""What a section means for the tasks and flows that Prefect runs within it, in this process.
 
 Each of them runs as a member of the section: interrupted in its own thread or asyncio task when the lease is lost,
 refused by `LeaseLost` if the lease was lost, or the section left, before its function began. The end of a section
@@ -131,7 +131,7 @@ class inherited:  # noqa: N801 - it reads as what it says: `with inherited(lease
             await asyncio.sleep(TURN)
 
     def _is_awaited(self) -> bool:
-        """Tell whether a member works; without the lease there is nothing to keep for it, and its guard ends it."""
+        """Return whether a member works; without the lease there is nothing to keep for it, and its guard ends it."""
         with self._lock:
             return self._members > 0 and self.lease.is_held
 
@@ -169,7 +169,7 @@ class inherited:  # noqa: N801 - it reads as what it says: `with inherited(lease
             one.fire()
 
     def is_left(self) -> bool:
-        """Tell whether the section has been left and its lease was not lost."""
+        """Return whether the section has been left and its lease was not lost."""
         return not self._is_open and self.lease.lost_reason is None
 
     def _too_late(self) -> lockstead.LeaseLost:
@@ -193,7 +193,7 @@ def _tell(section: inherited | None) -> None:
 
 
 def is_in_vain(error: Exception) -> bool:
-    """Tell whether a retry of what raised this in this context would be refused as well."""
+    """Return whether a retry of what raised this in this context would be refused as well."""
     leases = [one.section.lease for one in _COVERS.get()]
     return any(
         one.lost_reason is not None or (isinstance(error, lockstead.LeaseLost) and error.holder == one.holder)
@@ -202,7 +202,7 @@ def is_in_vain(error: Exception) -> bool:
 
 
 def covered(function: Callable[..., Any], parameters: Mapping[str, Any], *, is_async: bool) -> Callable[..., Any]:
-    """Give the function as it runs in this context: as a member of each section whose guard does not stand here.
+    """Return the function as it runs in this context: as a member of each section whose guard does not stand here.
 
     A call that brings a ticket does not need a section that was left by then.
     """

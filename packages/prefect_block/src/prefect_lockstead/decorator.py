@@ -1,4 +1,4 @@
-"""Decides how a function, a flow or a task comes to a lock: `@locked`. It gives back what it was given.
+"""How a function, a flow or a task comes to a lock: `@locked`. It gives back what it was given.
 
 The lock is around the function itself: each attempt of a flow or a task asks anew and has a token of its own. Must not
 know stores, nor import Prefect: who has a flow in the hand has imported it.
@@ -82,7 +82,7 @@ def _with_lock(target: Any, spec: LockSpec) -> Any:
 
 
 def _copied(target: Any, function: Callable[..., Any]) -> Any:
-    """Give a copy of a flow or a task that runs another function, and is the same in all else.
+    """Return a copy of a flow or a task that runs another function, and is the same in all else.
 
     Not by `with_options`: that forgets what stands on the object alone, as where a deployment was loaded from.
     """
@@ -95,7 +95,7 @@ def _copied(target: Any, function: Callable[..., Any]) -> Any:
 
 
 def _around(function: FunctionType, spec: LockSpec, target: Any) -> Callable[..., Any]:
-    """Give a function of the same kind that holds the lock while it runs. target: the function, or what runs it."""
+    """Return a function of the same kind that holds the lock while it runs. target: the function, or what runs it."""
     signature = inspect.signature(function)
     known = frozenset(signature.parameters)
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())

@@ -1,4 +1,4 @@
-"""Decides whether a flow may be deployed: only if what a worker loads holds the lock, too.
+"""Whether a flow may be deployed: only if what a worker loads holds the lock, too.
 
 A deployment stores no function: a worker loads a name from a file. A lock that was put around a flow or a function
 after it was defined is not what that name stands for, and the deployed flow would run without it. Such a flow is
@@ -60,7 +60,7 @@ def check(flow: Any) -> None:
 
 
 def _named(function: Any) -> Any:
-    """Give what the name of a function stands for in its module, which is what a worker loads; None if nothing."""
+    """Return what the name of a function stands for in its module, which is what a worker loads; None if nothing."""
     found: Any = getattr(inspect.unwrap(function), "__globals__", {})
     for name in function.__qualname__.split("."):
         found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
@@ -68,7 +68,7 @@ def _named(function: Any) -> Any:
 
 
 def _function(found: Any) -> Any:
-    """Give the function of a flow or of a method; a function as it is."""
+    """Return the function of a flow or of a method; a function as it is."""
     found = getattr(found, "fn", found)
     return getattr(found, "__func__", found)
 
@@ -87,7 +87,7 @@ def hook() -> None:
 
 
 def _checking(original: Callable[..., Any], at: int = 0) -> Callable[..., Any]:
-    """Give a function of Prefect's that checks its flow, the positional argument `at`, first."""
+    """Return a function of Prefect's that checks its flow, the positional argument `at`, first."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:

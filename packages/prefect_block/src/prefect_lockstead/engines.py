@@ -1,4 +1,4 @@
-"""Decides where Prefect is hooked: at the call of a task's or a flow's function, by whatever way it was started.
+"""Where Prefect is hooked: at the call of a task's or a flow's function, by whatever way it was started.
 
 Prefect has no hook there. A wrapped task runner would miss the runners of subflows and what is called directly, and a
 wrapped task would be sent to process pools. So the methods of its engines that call a function are replaced, once for

@@ -1,4 +1,4 @@
-"""Decides which fields both blocks have, how the form names them, and what cannot be saved. Must not know Prefect.
+"""Which fields both blocks have, how the form names them, and what cannot be saved. Must not know Prefect.
 
 A field that is added later needs a default, or documents that were saved before do not load any more.
 """
@@ -46,7 +46,7 @@ class Access(BaseModel):
     timeout: str = Field(
         default="",
         title="Timeout",
-        description="How long to wait for the lock at most: 30s, 10m. Empty: for ever.",
+        description="How long to wait for the lock at most: 30s, 10m. Empty: forever.",
     )
     purpose: str = Field(
         default="", title="Purpose", description="Why the lock is taken; shown to everyone who waits for it."
@@ -106,7 +106,7 @@ class Access(BaseModel):
 
     @property
     def place(self) -> Place:
-        """Give what the fields mean. ValueError, with one line, for credentials that cannot be."""
+        """Return what the fields mean. ValueError, with one line, for credentials that cannot be."""
         url = urls.with_user(self.url, self.username, self.password.get_secret_value())
         settings = {name: said for name, said in (("ttl", self.ttl), ("purpose", self.purpose)) if said}
         timeout = seconds(self.timeout, "timeout") if self.timeout else None

@@ -1,4 +1,4 @@
-"""Decides what a section has of Prefect, which this process may not have: a locked function also runs without it.
+"""What a section has of Prefect, which this process may not have: a locked function also runs without it.
 
 Where Prefect was never imported there is no run: nobody is told but the log of lockstead itself, and waiting is the
 core's own. Must not import Prefect by itself.
@@ -17,7 +17,7 @@ from prefect_lockstead.spec import LockSpec
 
 
 def is_there() -> bool:
-    """Tell whether this process may be in a run of Prefect."""
+    """Return whether this process may be in a run of Prefect."""
     return "prefect" in sys.modules
 
 
@@ -64,7 +64,7 @@ def ainherited(lease: AsyncLease) -> AbstractAsyncContextManager[object]:
 
 
 def settled() -> AbstractContextManager[object]:
-    """Give a block at whose end what its section shows of its waiting is shown."""
+    """Return a block at whose end what its section shows of its waiting is shown."""
     if not is_there():
         return nullcontext()
     from prefect_lockstead import showing
@@ -73,7 +73,7 @@ def settled() -> AbstractContextManager[object]:
 
 
 def asettled() -> AbstractAsyncContextManager[object]:
-    """Give the same, awaiting."""
+    """Return the same, awaiting."""
     if not is_there():
         return nullcontext()
     from prefect_lockstead import showing
@@ -118,7 +118,7 @@ async def aname_lost(lost: LeaseLost) -> None:
 
 
 def logger() -> logging.Logger | logging.LoggerAdapter[Any]:
-    """Give the logger of this run, whose lines Prefect shows; outside of runs, one of our own."""
+    """Return the logger of this run, whose lines Prefect shows; outside of runs, one of our own."""
     if not is_there():
         return logging.getLogger("prefect_lockstead")
     from prefect_lockstead import words

@@ -1,4 +1,4 @@
-"""Decides what of the records that are held this process keeps: their leases, and when each is given back by itself.
+"""What of the records that are held this process keeps: their leases, and when each is given back by itself.
 
 All managers of one store in a process share it, so that a copy of a manager releases what the original took. Must not
 know Prefect, nor who holds a record: that is asked in the store.
@@ -65,7 +65,7 @@ class Records:
             timer.start()
 
     def keeps_on(self, record: Record, hold_timeout: float | None) -> bool:
-        """Tell whether this holder holds it, from now on for hold_timeout seconds; one that was lost is not held."""
+        """Return whether this holder holds it, from now on for hold_timeout seconds; one that was lost is not held."""
         timer = self._timer(record, hold_timeout)
         with self._lock:
             kept = self._kept.get(record)
@@ -81,17 +81,17 @@ class Records:
         return is_held
 
     def lease(self, record: Record) -> Lease | AsyncLease | None:
-        """Give the lease that is kept of it."""
+        """Return the lease that is kept of it."""
         kept = self._kept.get(record)
         return None if kept is None else kept.lease
 
     def ends_by_itself(self, key: str) -> bool:
-        """Tell whether what this process keeps of a key is given back without anybody's doing."""
+        """Return whether what this process keeps of a key is given back without anybody's doing."""
         with self._lock:
             return any(kept.timer is not None for (of, _holder), kept in self._kept.items() if of == key)
 
     def give_back(self, record: Record, only: threading.Timer | None = None) -> bool:
-        """Give the lease back; False if none is kept. only: if it is still this timer's. A silent store warns."""
+        """Release the lease; False if none is kept. only: if it is still this timer's. A silent store warns."""
         with self._lock:
             kept = self._kept.get(record)
             if kept is None or (only is not None and kept.timer is not only):
@@ -108,7 +108,7 @@ class Records:
         return True
 
     def was_given_back(self, record: Record) -> bool:
-        """Tell whether this process gave it back lately."""
+        """Return whether this process gave it back lately."""
         return record in self._given_back
 
     def _timer(self, record: Record, hold_timeout: float | None) -> threading.Timer | None:
@@ -127,7 +127,7 @@ class Records:
 
 
 def released(lease: Lease | AsyncLease) -> bool:
-    """Give a lease back, blocking, even one that was awaited: Prefect releases without awaiting."""
+    """Release a lease, blocking, even one that was awaited: Prefect releases without awaiting."""
     ended = lease.release()
     if isinstance(ended, bool):
         return ended
@@ -160,7 +160,7 @@ class Shared:
         self._lock = threading.Lock()
 
     def of(self, store: str) -> Records:
-        """Give those of a store."""
+        """Return those of a store."""
         with self._lock:
             found = self._known.get(store)
             if found is None:

@@ -1,4 +1,4 @@
-"""Decides how Prefect's own transactions and result stores lock records on any store: its `LockManager` protocol.
+"""How Prefect's own transactions and result stores lock records on any store: its `LockManager` protocol.
 
 Who holds a record is read in the store, where the holder's name is the owner of the lease. What this process keeps of
 it stands in `kept`. Must not import Prefect unless a block is named.
@@ -32,7 +32,7 @@ from prefect_lockstead.places import Place
 
 if TYPE_CHECKING:
     from lockstead import AsyncLock
-    from lockstead.holding import Holding
+    from lockstead.views import LockInfo
     from prefect_lockstead.blocks import LocksteadStore
 
 _LOGGER: Final = logging.getLogger("prefect_lockstead")
@@ -98,9 +98,9 @@ class LocksteadLockManager:
     def acquire_lock(
         self, key: str, holder: str, acquire_timeout: float | None = None, hold_timeout: float | None = None
     ) -> bool:
-        """Take the lock, waiting for ever by default; False if others hold it after acquire_timeout seconds.
+        """Take the lock, waiting forever by default; False if others hold it after acquire_timeout seconds.
 
-        True at once for who holds it already. RuntimeError instead of waiting for oneself for ever.
+        True at once for who holds it already. RuntimeError instead of waiting for oneself forever.
         """
         records, record = self._open(), (key, holder)
         steps = _steps(records, record, acquire_timeout, hold_timeout)
@@ -147,7 +147,7 @@ class LocksteadLockManager:
             return bool(ended.value)
 
     def release_lock(self, key: str, holder: str) -> None:
-        """Give the lock back. Again, or once it was lost or has expired, is nothing; ValueError if it never was ours.
+        """Release the lock. Again, or once it was lost or has expired, is nothing; ValueError if it never was ours.
 
         A store that stays silent is a warning: the ttl frees the key.
         """
@@ -170,11 +170,11 @@ class LocksteadLockManager:
             )
 
     def is_locked(self, key: str) -> bool:
-        """Tell whether anybody holds it, as far as one look into the store can tell."""
+        """Return whether anybody holds it, as far as one look into the store can tell."""
         return self._seen(key) is not None
 
     def is_lock_holder(self, key: str, holder: str) -> bool:
-        """Tell whether this holder holds it, by the store and, where this process renews it, by its own clock."""
+        """Return whether this holder holds it, by the store and, where this process renews it, by its own clock."""
         holding = self._seen(key)
         if holding is None or holding.owner != _owner(holder):
             return False
@@ -261,7 +261,7 @@ class LocksteadLockManager:
         }
         return {**place.settings, **{name: value for name, value in own.items() if value is not None}}
 
-    def _seen(self, key: str) -> Holding | None:
+    def _seen(self, key: str) -> LockInfo | None:
         lock = self._lock(key)
         holding = lock.inspect()
         self._open().stay_open(lock)
@@ -294,7 +294,7 @@ def _steps(records: Records, record: Record, acquire_timeout: float | None, hold
             continue
         # refused before its time: this very thread or task holds it by another name
         if left is None and not records.ends_by_itself(key):
-            raise RuntimeError(f"{refused}: a transaction inside another one of the same key would wait for ever")
+            raise RuntimeError(f"{refused}: a transaction inside another one of the same key would wait forever")
         yield _Wait(left)
         refused = yield _Ask(0.0, is_first=True)
     return False
@@ -305,7 +305,7 @@ def _left(ends_at: float | None) -> float | None:
 
 
 def _refusal(step: _Ask | _Wait, error: LocksteadError, acquire_timeout: float | None) -> NotAcquired | None:
-    """Give why a lock was not had, or raise what ends the asking."""
+    """Return why a lock was not had, or raise what ends the asking."""
     if isinstance(error, NotAcquired):
         return error
     # a silent store is waited out by whoever waits; a first try is not his whole wait
@@ -315,14 +315,14 @@ def _refusal(step: _Ask | _Wait, error: LocksteadError, acquire_timeout: float |
 
 
 def _owner(holder: str) -> str:
-    """Give the owner that a holder is in the store: its name, quoted where it could not be shown."""
+    """Return the owner that a holder is in the store: its name, quoted where it could not be shown."""
     if not holder:
         raise ValueError("the holder is empty; name who asks for the lock")
     return holder if holder.isprintable() and holder.strip() else quote(holder)
 
 
 def _key(key: str) -> str:
-    """Give the key of a record: its name, or a digest of one that is too long or not printable."""
+    """Return the key of a record: its name, or a digest of one that is too long or not printable."""
     try:
         return checked_key(key)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Decides how one call works under leases that somebody else holds: interrupted in its thread, cancelled in its task.
+"""How one call works under leases that somebody else holds: interrupted in its thread, cancelled in its task.
 
 Every outcome of a loss is LeaseLost, so that Prefect takes the call for failed and not for crashed. Must not know
 sections, nor Prefect.
@@ -31,11 +31,11 @@ class Place:
 
     @classmethod
     def here(cls, *, is_task: bool) -> Place:
-        """Give where this is called."""
+        """Return where this is called."""
         return cls(threading.get_ident(), asyncio.current_task() if is_task else None)
 
     def covers(self, *, is_async: bool) -> bool:
-        """Tell whether a function that is called now is under this guard: a task's cancellation stops no thread."""
+        """Return whether a function that is called now is under this guard: a task's cancellation stops no thread."""
         if self.thread != threading.get_ident():
             return False
         return self.task is None or (is_async and self.task is asyncio.current_task())
@@ -118,5 +118,5 @@ async def awaiting(cancel: Cancel, leases: Sequence[AnyLease], call: Callable[[]
 
 
 def first_lost(leases: Sequence[AnyLease]) -> AnyLease | None:
-    """Give the first that is known to be lost."""
+    """Return the first that is known to be lost."""
     return next((one for one in leases if one.lost_reason is not None), None)

@@ -1,4 +1,4 @@
-"""Decides which URL, client object and settings a block's fields mean. Must not know Prefect, nor open anything.
+"""Which URL, client object and settings a block's fields mean. Must not know Prefect, nor open anything.
 
 Waiters share one line, and so one poller, if they share the store's URL and the client object: therefore a Google
 client is made once for the same credentials and kept while anybody uses it.
@@ -20,7 +20,7 @@ from lockstead import Lock, Settings, urls
 class Place:
     """A lock or a store as it is opened: its URL, which may hold credentials, and the client object that brings others.
 
-    settings are those of `lockstead.Lock`; timeout is how long to wait for the lock, seconds, None for ever.
+    settings are those of `lockstead.Lock`; timeout is how long to wait for the lock, seconds, None forever.
     """
 
     url: str = field(repr=False)
@@ -29,12 +29,12 @@ class Place:
     timeout: float | None = None
 
     def of_key(self, key: str) -> Place:
-        """Give the place of a lock in this store."""
+        """Return the place of a lock in this store."""
         return Place(urls.lock_url(self.url, key), self.client, self.settings, self.timeout)
 
 
 def check_lock(url: str) -> None:
-    """Raise ValueError, with one line, for what is no URL of a lock or holds a password."""
+    """Raise ValueError, with one line, for what is not a URL of a lock or holds a password."""
     Lock(url)
     _refuse_password(url)
 
@@ -64,7 +64,7 @@ class GoogleClients:
         self._lock = threading.Lock()
 
     def client(self, said: str, make: Callable[[], Any]) -> object:
-        """Give the client for credentials that said this, or else make one; ValueError, with one line, if none can."""
+        """Return client for credentials that said this, or else make one; ValueError, with one line, if none can."""
         name = hashlib.sha256(said.encode()).hexdigest()
         with self._lock:
             found = self._known.get(name)

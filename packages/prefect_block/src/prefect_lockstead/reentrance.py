@@ -1,4 +1,4 @@
-"""Decides when a lock is asked for by work that runs under it already: in this context, or one it was copied from.
+"""When a lock is asked for by work that runs under it already: in this context, or one it was copied from.
 
 The core knows its own thread and task; child tasks are others, and would wait for their parent, which waits for them.
 """
@@ -41,7 +41,7 @@ def refuse_held(place: tuple[str, str]) -> None:
 
 
 def beside(place: tuple[str, str]) -> str | None:
-    """Give the key of another lock under which this work runs; None if there is none."""
+    """Return the key of another lock under which this work runs; None if there is none."""
     one = _HELD.get()
     while one is not None:
         if one.place != place and one.lease.is_held:

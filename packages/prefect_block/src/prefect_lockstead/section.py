@@ -1,4 +1,4 @@
-"""Decides how a piece of work comes to its lease and leaves it: the one way in and out, blocking and awaiting.
+"""How a piece of work comes to its lease and leaves it: the one way in and out, blocking and awaiting.
 
 Resolve the lock, wait for it, judge who held it before, tell of it, let children work under it, give it back. The guard
 that interrupts the body is not here but in the body's own frame (`decorator`): an interrupt that falls between the end
@@ -19,7 +19,7 @@ from lockstead import AsyncLease, AsyncLock, Lease, LeaseLost, Lock, nesting, un
 from lockstead.unclean import Unclean
 from prefect_lockstead import hosting, reentrance
 from prefect_lockstead.calling_off import agive_back, give_back
-from prefect_lockstead.errors import UncleanPredecessor
+from prefect_lockstead.errors import PreviousLeaseUnclean
 from prefect_lockstead.spec import LockSpec, place_of
 
 L = TypeVar("L", Lock, AsyncLock)
@@ -135,7 +135,7 @@ async def _afound(spec: LockSpec) -> _Found:
 
 
 def _named(kind: type[L], spec: LockSpec, found: _Found) -> tuple[LockSpec, L, tuple[str, str]]:
-    """Give the spec with what the block says besides, the lock, and its (store, key)."""
+    """Return the spec with what the block says besides, the lock, and its (store, key)."""
     theirs = {name: value for name, value in found.settings.items() if value is not None}
     timeout = theirs.pop("timeout", None)
     if spec.timeout is None and timeout is not None:
@@ -146,12 +146,12 @@ def _named(kind: type[L], spec: LockSpec, found: _Found) -> tuple[LockSpec, L, t
     if owner is not None and lock.settings.owner is None:
         lock = kind(found.url, client=found.client, owner=owner, **settings)
     if spec.on_unclean == "fail":
-        lock.must_tell_unclean()
+        lock.require_unclean_detection()
     return spec, lock, place_of(found.url)
 
 
 def _limited(spec: LockSpec, place: tuple[str, str]) -> tuple[LockSpec, str | None]:
-    """Give the spec with a limit, and the key of the other lock, if one is held: two may wait for each other."""
+    """Return the spec with a limit, and the key of the other lock, if one is held: two may wait for each other."""
     beside = reentrance.beside(place)
     # who leaves its process to wait gives back what it holds
     if beside is not None and spec.timeout is None and spec.waiting == "in_process":
@@ -160,11 +160,11 @@ def _limited(spec: LockSpec, place: tuple[str, str]) -> tuple[LockSpec, str | No
 
 
 def _judge(found: Unclean | None, spec: LockSpec) -> None:
-    """Warn of an unclean end before this lease. UncleanPredecessor, with one line, if the body must not run."""
+    """Warn of an unclean end before this lease. PreviousLeaseUnclean, with one line, if the body must not run."""
     if found is None:
         return
     if spec.on_unclean == "fail":
-        raise UncleanPredecessor(
+        raise PreviousLeaseUnclean(
             f"{found}: repair what it left, then take the lock {found.key!r} and give it back once "
             "('lockstead run LOCK -- true'); until then on_unclean='fail' refuses every run"
         )
@@ -182,7 +182,7 @@ def _ended(lease: Lease | AsyncLease, error: BaseException | None) -> LeaseLost 
 
 
 def _says(error: BaseException, lost: LeaseLost) -> bool:
-    """Tell whether an exception means the loss, and nothing else that its author should see.
+    """Return whether an exception means the loss, and nothing else that its author should see.
 
     The core's interrupt may leave its guard in a thread as it is, if it falls after the body's last line (see
     `lease.guard()`); and a time-out of the body's clean-up would be called a time-out of the run.

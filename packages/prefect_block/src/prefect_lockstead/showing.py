@@ -1,4 +1,4 @@
-"""Decides when a run shows that it waits and that it works again: at the side, for nobody in a queue waits for Prefect.
+"""When a run shows that it waits and that it works again: at the side, for nobody in a queue waits for Prefect.
 
 One thread with one client: it shows AwaitingLock, looks every few seconds, and once the lock is had, whether somebody
 has stopped the run, and shows Running. Only the last look is waited for before the body begins; the rest is done by the

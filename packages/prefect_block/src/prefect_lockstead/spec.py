@@ -1,4 +1,4 @@
-"""Decides what a flow's author may say of a lock, and whether it can be: `LockSpec`.
+"""What a flow's author may say of a lock, and whether it can be: `LockSpec`.
 
 Must not know Prefect, nor open anything: it is made where a flow is declared. What a template gives and what a block
 says is known only when the flow runs; everything else is checked here, with one clear line.
@@ -26,9 +26,9 @@ class LockSpec:
     """One lock as its flow or task names it. Durations become seconds. ValueError or TypeError with one line otherwise.
 
     lock: the lock's URL, without a password; or block: the name of a saved block. Both, and purpose, may be templates
-    of the parameters. ttl None: what the URL or the block says, or 300 s. timeout None: wait for ever. on_unclean: what
+    of the parameters. ttl None: what the URL or the block says, or 300 s. timeout None: wait forever. on_unclean: what
     to do if the holder before did not end cleanly. waiting: in the process, or without a worker slot, as a deployment
-    can. labels are stored with the lock and shown to who waits. is_named: its texts are no templates any more.
+    can. labels are stored with the lock and shown to who waits. is_named: its texts are not templates any more.
     """
 
     lock: str | None = None
@@ -54,7 +54,7 @@ class LockSpec:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Give what `lockstead.Lock(url, **settings)` takes: only what was given, so that the URL may say the rest."""
+        """Return what `lockstead.Lock(url, **settings)` takes: only what was given; the URL may say the rest."""
         given: dict[str, Any] = {
             "ttl": self.ttl,
             "purpose": self.purpose,
@@ -65,7 +65,7 @@ class LockSpec:
 
     @property
     def names(self) -> frozenset[str]:
-        """Give the parameters that its templates name."""
+        """Return the parameters that its templates name."""
         if self.is_named:
             return frozenset()
         texts = {name: getattr(self, name) for name in TEXTS}
@@ -79,7 +79,7 @@ class LockSpec:
             raise ValueError(f"the lock's template names {missing[0]!r}, no parameter of {function!r}, which {has}")
 
     def named(self, parameters: Mapping[str, Any]) -> LockSpec:
-        """Give it without templates. ValueError with one line if a value is missing, or makes no lock."""
+        """Return it without templates. ValueError with one line if a value is missing, or makes no lock."""
         said: dict[str, Any] = {}
         if self.is_named:
             return self
@@ -93,7 +93,7 @@ class LockSpec:
 
 
 def place_of(url: str) -> tuple[str, str]:
-    """Give (store, key) of a lock's URL, the same for each way to write it, settings left out."""
+    """Return (store, key) of a lock's URL, the same for each way to write it, settings left out."""
     before, has_fragment, after = url.partition("#")
     store, key = before.partition("?")[0], after.partition("?")[0]
     if not has_fragment:

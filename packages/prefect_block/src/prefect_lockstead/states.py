@@ -1,4 +1,4 @@
-"""Decides what Prefect shows of a run's lock: that the run waits for it, works again, comes back later, or lost it.
+"""What Prefect shows of a run's lock: that the run waits for it, works again, comes back later, or lost it.
 
 Knows Prefect's states and nothing of stores. A state is proposed, never forced, over one that somebody else may have
 set: Prefect's server then refuses what would overwrite Cancelling. Nothing here fails a run: where Prefect's API does
@@ -53,7 +53,7 @@ class Run:
 
 
 def here() -> Run | None:
-    """Give the run that this context is in; None outside of every run."""
+    """Return the run that this context is in; None outside of every run."""
     of_flow, of_task = FlowRunContext.get(), TaskRunContext.get()
     flow_run = None if of_flow is None else of_flow.flow_run
     if of_task is not None and (flow_run is None or of_task.task_run.flow_run_id == flow_run.id):
@@ -83,7 +83,7 @@ class Stopped(Exception):  # noqa: N818 - what happened to the run
 
 
 def history(client: SyncPrefectClient) -> list[list[State[Any]]]:
-    """Give the states of the flow run of this context, the last one last, and of the one that this process is for."""
+    """Return the states of the flow run of this context, the last one last, and of the one that this process is for."""
     run = here()
     # a flow that a worker started can be suspended, and what it calls is then called again after the resumption
     entry = os.environ.get("PREFECT__FLOW_RUN_ID")
@@ -92,7 +92,7 @@ def history(client: SyncPrefectClient) -> list[list[State[Any]]]:
 
 
 def _states(client: SyncPrefectClient, run_id: UUID) -> list[State[Any]]:
-    """Give the states of a flow run, in no order. The blocking client of 3.1 cannot be asked for them."""
+    """Return the states of a flow run, in no order. The blocking client of 3.1 cannot be asked for them."""
     if hasattr(client, "read_flow_run_states"):
         return list(client.read_flow_run_states(run_id))
     from prefect.client.schemas.objects import State
@@ -102,7 +102,7 @@ def _states(client: SyncPrefectClient, run_id: UUID) -> list[State[Any]]:
 
 
 def stop(histories: Iterable[Sequence[State[Any]]], known: Container[UUID]) -> State[Any] | None:
-    """Give the state by which a run was stopped; None if it goes on. known: the ids of those from before the wait.
+    """Return the state by which a run was stopped; None if it goes on. known: the ids of those from before the wait.
 
     Who was suspended meanwhile does not go on even if it was resumed: another process does.
     """
@@ -115,7 +115,7 @@ def stop(histories: Iterable[Sequence[State[Any]]], known: Container[UUID]) -> S
 
 
 def _ends(state: State[Any]) -> bool:
-    """Tell whether the process of a run is not to go on after this state."""
+    """Return whether the process of a run is not to go on after this state."""
     is_suspended = state.is_paused() and state.state_details.pause_reschedule
     return bool(state.is_cancelling() or state.is_final() or is_suspended)
 
@@ -166,7 +166,7 @@ _REFUSED: Final = "waiting='reschedule' needs a run of a deployment"
 
 
 def waiting_since() -> datetime | None:
-    """Give when this run, which was started again, began to wait for its lock; None if it did not, or nobody knows."""
+    """Return when this run, started again, began to wait for its lock; None if it did not, or nobody knows."""
     run = here()
     if run is None or run.flow_run_id is None:
         return None
@@ -300,7 +300,7 @@ def _is_cancelled(state: State[Any]) -> bool:
 
 @contextmanager
 def client() -> Iterator[SyncPrefectClient]:
-    """Give a client of Prefect's API that is closed after the block."""
+    """Return a client of Prefect's API that is closed after the block."""
     with get_client(sync_client=True, httpx_settings={"timeout": ANSWER}) as opened:
         yield opened
 

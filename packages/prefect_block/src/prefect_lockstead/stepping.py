@@ -1,4 +1,4 @@
-"""Decides how a generator is guarded: while its own code runs, and never while who asked it for an item works.
+"""How a generator is guarded: while its own code runs, and never while who asked it for an item works.
 
 An interrupt that came between two items would hit the consumer, who did not ask for a lock. A loss that is found there
 is raised within the generator at its next step, so that it cleans up.

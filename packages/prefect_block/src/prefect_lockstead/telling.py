@@ -1,4 +1,4 @@
-"""Decides what a run tells of its lock: events that Prefect links to the run, log lines, and an artifact.
+"""What a run tells of its lock: events that Prefect links to the run, log lines, and an artifact.
 
 Nothing here asks the store, and nothing here fails a section or holds it up: what Prefect does not take is a log line,
 and the end of the section waits a moment for the thread that writes the artifact. Outside of a run: log lines only.
@@ -19,7 +19,7 @@ from prefect_lockstead.words import logger, waiting_for
 
 if TYPE_CHECKING:
     import lockstead
-    from lockstead import AsyncLease, AsyncLock, Holding, Lease, Lock
+    from lockstead import AsyncLease, AsyncLock, Lease, Lock, LockInfo
 
 P = ParamSpec("P")
 
@@ -42,7 +42,7 @@ def _quietly(function: Callable[P, None]) -> Callable[P, None]:
 
 
 @_quietly
-def waiting(lock: Lock | AsyncLock, held: Holding | None) -> None:
+def waiting(lock: Lock | AsyncLock, held: LockInfo | None) -> None:
     """Tell that a run waits for a lock; held: for whom, None if nobody knows."""
     logger().info("%s", waiting_for(lock.key, held))
     said = {} if held is None else {"held_by": held.owner, "purpose": held.purpose, "expected": held.expected}
@@ -115,7 +115,7 @@ def _write(text: str, description: str) -> None:
 
 
 def is_writing() -> bool:
-    """Tell whether the artifact of this section is being written still."""
+    """Return whether the artifact of this section is being written still."""
     thread = _WRITING.get()
     return thread is not None and thread.is_alive()
 

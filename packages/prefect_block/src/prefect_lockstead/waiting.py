@@ -1,4 +1,4 @@
-"""Decides how a run comes to its lease: at once, waiting in its process, or by leaving it and coming back.
+"""How a run comes to its lease: at once, waiting in its process, or by leaving it and coming back.
 
 Who waits in its process keeps its place in the store's queue and its worker's slot. Who leaves it (`waiting=
 "reschedule"`) frees the slot, is in no queue, and comes back by the clock: when the holder expects to be done, else
@@ -19,12 +19,12 @@ from lockstead import NotAcquired, nesting
 from lockstead.errors import StoreError
 from lockstead.values import Duration, seconds
 from prefect_lockstead import states, telling
-from prefect_lockstead.calling_off import TaskWait, ThreadWait, agive_back, awithdraw, give_back, marked, withdraw
+from prefect_lockstead.calling_off import TaskWait, ThreadWait, agive_back, awithdraw, give_back, marked, remove_member
 from prefect_lockstead.showing import Showing
 from prefect_lockstead.words import logger, waiting_for
 
 if TYPE_CHECKING:
-    from lockstead import AsyncLease, AsyncLock, Holding, Lease, Lock
+    from lockstead import AsyncLease, AsyncLock, Lease, Lock, LockInfo
 
 RESCHEDULE: Final = "reschedule"
 
@@ -38,7 +38,7 @@ SPREAD: Final = 0.2
 
 
 class Wish(Protocol):
-    """What is asked of `LockSpec` here. timeout is a duration, None for ever; over all of a run's comings back."""
+    """What is asked of `LockSpec` here. timeout is a duration, None forever; over all of a run's comings back."""
 
     @property
     def timeout(self) -> Duration | None:
@@ -52,7 +52,7 @@ class Wish(Protocol):
 
 
 def acquire(lock: Lock, spec: Wish, beside: str | None = None) -> Lease:
-    """Give the lease, after waiting as the spec says. beside: the key of a lock that is held already.
+    """Return the lease, after waiting as the spec says. beside: the key of a lock that is held already.
 
     NotAcquired after its timeout; Prefect's Pause where the run has to leave its process, or was suspended meanwhile;
     Prefect's Abort, and nothing is held, if the run was cancelled or ended.
@@ -96,7 +96,7 @@ def _acquired(lock: Lock, spec: Wish, limit: float | None, began_at: float, besi
         if lease is not None:
             give_back(lease)
         elif not isinstance(error, Exception):
-            withdraw(lock)
+            remove_member(lock)
         if shown is not None:
             shown.give_up()
             if wait.is_called_off and isinstance(error, KeyboardInterrupt):
@@ -106,7 +106,7 @@ def _acquired(lock: Lock, spec: Wish, limit: float | None, began_at: float, besi
 
 
 async def aacquire(lock: AsyncLock, spec: Wish, beside: str | None = None) -> AsyncLease:
-    """Give the lease, as `acquire` does, awaiting."""
+    """Return the lease, as `acquire` does, awaiting."""
     began_at = time.monotonic()
     limit = _limit(spec)
     if spec.waiting == RESCHEDULE:
@@ -157,7 +157,7 @@ async def _aacquired(
     return lease
 
 
-def _tell_waiting(lock: Lock | AsyncLock, held: Holding | None, beside: str | None, limit: float | None) -> str:
+def _tell_waiting(lock: Lock | AsyncLock, held: LockInfo | None, beside: str | None, limit: float | None) -> str:
     """Tell that a wait begins; give it in words, for the run's state."""
     telling.waiting(lock, held)
     if beside is not None:
@@ -165,8 +165,8 @@ def _tell_waiting(lock: Lock | AsyncLock, held: Holding | None, beside: str | No
     return waiting_for(lock.key, held)
 
 
-def due(held: Holding | None, now: float, left: float | None = None) -> float:
-    """Give the seconds until a run asks again.
+def due(held: LockInfo | None, now: float, left: float | None = None) -> float:
+    """Return the seconds until a run asks again.
 
     held: who holds the lock, None if nobody knows; now: seconds since the epoch; left: seconds until the run gives up,
     None for never.
@@ -191,7 +191,7 @@ def _left(limit: float | None, began_at: float) -> float | None:
 
 
 def _left_of_all(limit: float | None) -> float | None:
-    """Give what is left of the time to wait, of which some may have gone by in earlier processes of this run."""
+    """Return what is left of the time to wait, of which some may have gone by in earlier processes of this run."""
     since = None if limit is None else states.waiting_since()
     if limit is None or since is None:
         return limit
@@ -236,14 +236,14 @@ async def _adraw(lease: AsyncLease) -> None:
         logger().warning("%r: no token could be drawn yet: %s", lease.key, error)
 
 
-def _look(lock: Lock) -> Holding | None:
+def _look(lock: Lock) -> LockInfo | None:
     try:
         return lock.inspect()
     except StoreError:
         return None
 
 
-async def _alook(lock: AsyncLock) -> Holding | None:
+async def _alook(lock: AsyncLock) -> LockInfo | None:
     try:
         return await lock.inspect()
     except StoreError:

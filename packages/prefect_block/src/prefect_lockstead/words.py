@@ -1,4 +1,4 @@
-"""Decides how a lock is spoken of in states, log lines and events, and where log lines go. Asks nothing of anybody."""
+"""How a lock is spoken of in states, log lines and events, and where log lines go. Asks nothing of anybody."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lockstead import Holding
+    from lockstead import LockInfo
 
 
 def logger() -> logging.Logger | logging.LoggerAdapter[Any]:
-    """Give the logger of the run that this context is in, else `prefect_lockstead`."""
+    """Return the logger of the run that this context is in, else `prefect_lockstead`."""
     from prefect.exceptions import MissingContextError
     from prefect.logging import get_run_logger
 
@@ -21,7 +21,7 @@ def logger() -> logging.Logger | logging.LoggerAdapter[Any]:
     return found
 
 
-def waiting_for(key: str, held: Holding | None) -> str:
+def waiting_for(key: str, held: LockInfo | None) -> str:
     """Say who is waited for, since when the lock is held and why, in one line."""
     if held is None:
         return f"waiting for {key!r}"

@@ -216,7 +216,7 @@ def test_date_can_be_skewed_coarse_or_absent() -> None:
         assert shown.json()["updated"] == "2023-11-14T22:13:27.900Z"
         server.faults.date_offset = -3600.0
         assert driver.get("lock").headers["date"] == "Tue, 14 Nov 2023 21:13:27 GMT"
-        server.faults.date_offset, server.faults.date_step = 0.0, 10.0
+        server.faults.date_offset, server.faults.clock_resolution = 0.0, 10.0
         assert driver.get("lock").headers["date"] == "Tue, 14 Nov 2023 22:13:20 GMT"
         server.faults.hides_date = True
         assert "date" not in driver.get("lock").headers

@@ -62,7 +62,7 @@ def test_who_may_not_list_is_not_told_that_an_object_is_absent(server: GcsServer
     assert [own.get("absent").status_code, own.delete("absent").status_code] == [404, 404]
     server.faults.denied = frozenset({"storage.objects.list"})
     assert [own.get("absent").status_code, own.delete("absent").status_code] == [403, 403]
-    assert own.http.get("/storage/v1/b/nowhere/o/absent").status_code == 404, "a bucket is no secret"
+    assert own.http.get("/storage/v1/b/nowhere/o/absent").status_code == 404, "a bucket is not a secret"
 
 
 def test_permissions_come_back_with_the_end_of_the_faults(server: GcsServer, own: Driver) -> None:

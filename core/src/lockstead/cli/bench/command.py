@@ -1,4 +1,4 @@
-"""Decides what `lockstead bench` does: measures a lock on a store in place, in bounds, and leaves nothing behind."""
+"""What `lockstead bench` does: measures a lock on a store in place, in bounds, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def measured(
     # a store of its own for the client, whose end closes it: what is left is cleaned up by another one
     store = urls.open_store(parsed)
     began_at = SYSTEM_CLOCK.now()
-    asker = Asker(store, CLEAN_LIMIT, began_at + limit + LATE)
+    waiter_id = Asker(store, CLEAN_LIMIT, began_at + limit + LATE)
     try:
         with opened(parsed) as client:
-            bench = Bench(store, client, asker, keys, given, count, began_at, limit)
+            bench = Bench(store, client, waiter_id, keys, given, count, began_at, limit)
             counts = measures.requests(bench)
             cycles = measures.cycles(bench)
             renewals = measures.renewals(bench)
@@ -107,7 +107,7 @@ def measured(
         return [cycles, renewals, hand_overs], counts
     finally:
         try:
-            _clean(keys, asker)
+            _clean(keys, waiter_id)
         finally:
             store.close()
 
@@ -116,14 +116,14 @@ def _peer(parsed: StoreUrl, settings: Mapping[str, Any]) -> Peer:
     return (ThreadPeer if parsed.scheme == "memory" else ProcessPeer)(parsed.text, settings)
 
 
-def _clean(keys: Keys, asker: Asker) -> None:
+def _clean(keys: Keys, waiter_id: Asker) -> None:
     try:
-        keys.clean(asker.store, CLEAN_LIMIT)
-        asker.clean()
+        keys.clean(waiter_id.store, CLEAN_LIMIT)
+        waiter_id.clean()
     except Interrupted:
         # a signal interrupts once: what is left to do is short and bounded
-        keys.clean(asker.store, CLEAN_LIMIT)
-        asker.clean()
+        keys.clean(waiter_id.store, CLEAN_LIMIT)
+        waiter_id.clean()
         raise
 
 
@@ -131,7 +131,7 @@ def _clean(keys: Keys, asker: Asker) -> None:
 
 
 def row(measure: Measure) -> Sequence[str]:
-    """Give one line of the table."""
+    """Return one line of the table."""
     took, floor = measure.took, measure.floor
     return (
         measure.name,
@@ -144,7 +144,7 @@ def row(measure: Measure) -> Sequence[str]:
 
 
 def document(store: str, found: Sequence[Measure], counts: Mapping[str, int]) -> dict[str, Any]:
-    """Give everything for scripts. store is its URL as it may be printed; durations are seconds."""
+    """Return everything for scripts. store is its URL as it may be printed; durations are seconds."""
     return {
         "store": store,
         "requests_per_cycle": dict(counts),

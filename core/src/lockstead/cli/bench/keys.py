@@ -24,7 +24,7 @@ class Keys:
         self.owner = f"{PREFIX}/{self._nonce}"
 
     def fresh(self) -> str:
-        """Give a key that nobody used before."""
+        """Return a key that nobody used before."""
         self._count += 1
         key = f"{PREFIX}-{self._nonce}-{self._count}"
         self._open[key] = None

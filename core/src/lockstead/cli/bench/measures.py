@@ -1,4 +1,4 @@
-"""Decides what is measured, and beside which floor: the fewest requests that could do the same, by the same client.
+"""What is measured, and beside which floor: the fewest requests that could do the same, by the same client.
 
 Lock and floor take turns, so that what disturbs the one disturbs the other. Must not know how figures are shown.
 """
@@ -23,7 +23,7 @@ from lockstead.protocol.commands import Command, Create, Extend, Remove, Snapsho
 from lockstead.protocol.record import Record, encode
 from lockstead.protocol.renew import renew
 from lockstead.runtime.clock import SYSTEM_CLOCK
-from lockstead.runtime.line import NO_BELL
+from lockstead.runtime.local_queue import NULL_WAKER
 from lockstead.runtime.run import Limits, run
 from lockstead.settings import Settings
 from lockstead.stores.port import Store
@@ -89,7 +89,7 @@ class Bench:
 
     store: Store
     client: Client
-    asker: Asker
+    waiter_id: Asker
     keys: Keys
     settings: Mapping[str, Any]
     count: int
@@ -104,7 +104,7 @@ class Bench:
             yield turn
 
     def fields(self) -> Mapping[str, str]:
-        """Give a record as large as a lock's."""
+        """Return a record as large as a lock's."""
         complete = Settings.make(**self.settings)
         return encode(Record(f"{self.keys.owner}/{'0' * 16}", complete.ttl, owner=self.keys.owner))
 
@@ -127,7 +127,7 @@ def _cycle(bench: Bench) -> None:
 
 def _raw_cycle(bench: Bench) -> list[float]:
     """Create and remove; give the seconds of both requests together, or nothing where one has no clear answer."""
-    name = bench.asker.fresh()
+    name = bench.waiter_id.fresh()
     made: list[Snapshot] = []
     took: list[float] = []
     if not sample(took, lambda: made.append(_created(bench, name))):
@@ -141,7 +141,7 @@ def _raw_cycle(bench: Bench) -> list[float]:
 
 
 def _removed(bench: Bench, name: Name, incarnation: str) -> None:
-    answer = bench.asker.once(Remove(name, incarnation))
+    answer = bench.waiter_id.once(Remove(name, incarnation))
     _sure(answer)
 
 
@@ -149,9 +149,9 @@ def renewals(bench: Bench) -> Measure:
     """Renew a lease that is held; beside one Extend."""
     took: list[float] = []
     floor: list[float] = []
-    name = bench.asker.fresh()
-    bench.asker.settled(Create(name, bench.fields()))
-    made = bench.asker.standing(name)
+    name = bench.waiter_id.fresh()
+    bench.waiter_id.settled(Create(name, bench.fields()))
+    made = bench.waiter_id.standing(name)
     key = bench.keys.fresh()
     with bench.client.lock(key, **bench.settings).acquire() as lease:
         for turn in bench.turns(bench.count, RENEWALS_UNTIL):
@@ -163,18 +163,18 @@ def renewals(bench: Bench) -> Measure:
 
 
 def _extend(bench: Bench, name: Name, incarnation: str, turn: int) -> None:
-    answer = bench.asker.once(Extend(name, {"progress": str(turn)}, incarnation))
+    answer = bench.waiter_id.once(Extend(name, {"progress": str(turn)}, incarnation))
     _sure(answer)
 
 
 def _renew(bench: Bench, lease: Lease, turn: int) -> None:
     engine, tenure = bench.client._engine, lease._tenure
     script = renew(tenure.lease, {"progress": str(turn)}, engine.terms(tenure.settings))
-    run(script, engine.store, engine.clock, Limits(tenure.settings.request_timeout), NO_BELL)
+    run(script, engine.store, engine.clock, Limits(tenure.settings.request_timeout), NULL_WAKER)
 
 
 def hand_overs(bench: Bench, peer: Peer, floor: tuple[float, ...]) -> Measure:
-    """Give a lock back that another one waits for, until that one has it. floor: of a Remove and a Create."""
+    """Release a lock that another one waits for, until that one has it. floor: of a Remove and a Create."""
     took = []
     peer.hears("ready")
     for _ in bench.turns(max(1, bench.count // 2), 1.0):
@@ -213,7 +213,7 @@ def sample(into: list[float], job: Callable[[], object]) -> bool:
 
 
 def _created(bench: Bench, name: Name) -> Snapshot:
-    made = bench.asker.once(Create(name, bench.fields()))
+    made = bench.waiter_id.once(Create(name, bench.fields()))
     _sure(made)
     if not isinstance(made, Snapshot):
         raise OutcomeUnknown("a record under a fresh name was there already")

@@ -1,4 +1,4 @@
-"""Decides what the other side of a hand-over does: asks for a key as it is told, says when it has it, gives it back.
+"""What the other side of a hand-over does: asks for a key as it is told, says when it has it, gives it back.
 
 Run as a process (`python -m lockstead.cli.bench.peer`), which is told the store on its first line, or in a thread.
 """

@@ -1,4 +1,4 @@
-"""Decides how a store is asked without harm: under names that nobody knows, with patience, and cleaned up afterwards.
+"""How a store is asked without harm: under names that nobody knows, with patience, and cleaned up afterwards.
 
 Must not know what is asked, nor what an answer is worth.
 """
@@ -74,7 +74,7 @@ class Asker:
     # --- names ---------------------------------------------------------------------------------------------------
 
     def scratch(self, part: str) -> Name:
-        """Give the name of a record that nobody else knows; what is left under it is removed by `clean`."""
+        """Return the name of a record that nobody else knows; what is left under it is removed by `clean`."""
         name = Name(KEY, Space.MEMBER, f"{self._nonce}/{part}")
         self._names[name] = None
         return name
@@ -86,7 +86,7 @@ class Asker:
         return name
 
     def fresh(self) -> Name:
-        """Give a name that was not given before."""
+        """Return a name that was not given before."""
         self._count += 1
         return self.scratch(str(self._count))
 
@@ -148,7 +148,7 @@ class Asker:
         return last
 
     def standing(self, name: Name) -> Snapshot:
-        """Give a record that must stand there; OutcomeUnknown if it does not."""
+        """Return a record that must stand there; OutcomeUnknown if it does not."""
         seen = self.clear(Read(name))
         if not isinstance(seen, Snapshot):
             raise OutcomeUnknown("a record that was just written is not there")

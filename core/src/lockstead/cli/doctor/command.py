@@ -1,4 +1,4 @@
-"""Decides what `lockstead doctor` does: looks at a store in place, tells what it finds, leaves nothing behind."""
+"""What `lockstead doctor` does: looks at a store in place, tells what it finds, leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from lockstead.protocol.commands import Command, Create, Read, Remove, Snapshot
 from lockstead.runtime.clock import SYSTEM_CLOCK
 from lockstead.settings import Settings
 from lockstead.stores import url as urls
-from lockstead.stores.examination import Finding, Promise, Severity
-from lockstead.stores.port import Examines, Store, StoreUrl
+from lockstead.stores.examination import Finding, Guarantee, Severity
+from lockstead.stores.port import Store, StoreUrl, SupportsDiagnostics
 from lockstead.values import Name, seconds
 
 SAMPLES: Final = 10
@@ -97,68 +97,68 @@ def examined(parsed: StoreUrl, limit: float, ttl: float | None) -> Generator[Fin
         yield _failed(error)
         return
     try:
-        asker = Asker(store, limit, SYSTEM_CLOCK.now() + WHOLE)
+        waiter_id = Asker(store, limit, SYSTEM_CLOCK.now() + WHOLE)
         try:
-            yield from examined_store(store, asker, limit, ttl)
+            yield from examined_store(store, waiter_id, limit, ttl)
         finally:
-            left = _cleaned(asker)
+            left = _cleaned(waiter_id)
         if left:
             yield _left(len(left))
     finally:
         store.close()
 
 
-def _cleaned(asker: Asker) -> list[Name]:
+def _cleaned(waiter_id: Asker) -> list[Name]:
     try:
-        return asker.clean()
+        return waiter_id.clean()
     except Interrupted:
         # a signal interrupts once: what is left to do is short and bounded
-        asker.clean()
+        waiter_id.clean()
         raise
 
 
-def examined_store(store: Store, asker: Asker, limit: float, ttl: float | None) -> Iterator[Finding]:
-    """Examine an open store, and ask through an asker whose scratch records are for the caller to clean."""
-    behind: Mapping[Promise, str] = {}
+def examined_store(store: Store, waiter_id: Asker, limit: float, ttl: float | None) -> Iterator[Finding]:
+    """Examine an open store, and ask through a waiter_id whose scratch records are for the caller to clean."""
+    behind: Mapping[Guarantee, str] = {}
     try:
-        if isinstance(store, Examines):
+        if isinstance(store, SupportsDiagnostics):
             behind = store.behind
-            for finding in store.examine(asker.lent, limit):
+            for finding in store.examine(waiter_id.lent, limit):
                 yield finding
                 if finding.stops:
                     return
-        for finding in tried(asker, behind):
+        for finding in tried(waiter_id, behind):
             yield finding
             if finding.stops:
                 return
-        took = timed(asker)
+        took = timed(waiter_id)
     except StoreError as error:
         yield _failed(error)
         return
-    yield from figures.of_time(asker.sights, store.traits)
+    yield from figures.of_time(waiter_id.sights, store.traits)
     yield from figures.of_pace(took, store.traits, ttl)
 
 
-def timed(asker: Asker) -> Mapping[str, list[float]]:
+def timed(waiter_id: Asker) -> Mapping[str, list[float]]:
     """Time each command of an uncontended lock on records of their own; what has no clear answer is left out."""
     took: dict[str, list[float]] = {"Create": [], "Read": [], "Remove": []}
     made: dict[Name, Snapshot] = {}
-    for name in [asker.fresh() for _ in range(SAMPLES)]:
-        seen = _timed(asker, Create(name, {"n": "1"}), took["Create"])
+    for name in [waiter_id.fresh() for _ in range(SAMPLES)]:
+        seen = _timed(waiter_id, Create(name, {"n": "1"}), took["Create"])
         if isinstance(seen, Snapshot):
             made[name] = seen
     for name in made:
-        _timed(asker, Read(name), took["Read"])
+        _timed(waiter_id, Read(name), took["Read"])
     for name, seen in made.items():
-        if isinstance(_timed(asker, Remove(name, seen.incarnation), took["Remove"]), StoreError):
+        if isinstance(_timed(waiter_id, Remove(name, seen.incarnation), took["Remove"]), StoreError):
             # some stores take one change of a record a second
             time.sleep(PAUSES[0])
     return took
 
 
-def _timed(asker: Asker, command: Command[Any], took: list[float]) -> object:
+def _timed(waiter_id: Asker, command: Command[Any], took: list[float]) -> object:
     began_at = time.perf_counter()
-    answer = asker.once(command)
+    answer = waiter_id.once(command)
     if not isinstance(answer, StoreError):
         took.append(time.perf_counter() - began_at)
     return answer

@@ -1,4 +1,4 @@
-"""Decides what the answers of a store show about its time and its pace. Pure: figures from what was seen and measured.
+"""What the answers of a store show about its time and its pace. Pure: figures from what was seen and measured.
 
 The same relation that a lock calibrates by (`protocol.expiry`) says here whether calibration would hold.
 """
@@ -29,7 +29,7 @@ REQUESTS_IN_A_TTL: Final = 100
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Give the least value that `share` of all do not exceed (nearest rank); values must not be empty."""
+    """Return the least value that `share` of all do not exceed (nearest rank); values must not be empty."""
     ranked = sorted(values)
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
@@ -43,12 +43,12 @@ def of_time(sights: Sequence[Sight], traits: Traits) -> Iterator[Finding]:
         case StoreClock.NONE:
             text = "answers carry no time: a dead holder's lock is taken over after it was watched for its whole ttl"
             yield Finding(Severity.NOTE, "clock", text)
-        case StoreClock.ENFORCED:
+        case StoreClock.SERVER_EXPIRES:
             yield Finding(Severity.OK, "clock", "the server itself drops what is not renewed")
-        case StoreClock.SHARED:
+        case StoreClock.ONE_CLOCK:
             yield _shared(sights)
             yield from _set_apart(sights)
-        case StoreClock.DATED:
+        case StoreClock.TWO_CLOCKS:
             yield from _dated(sights, traits)
 
 
@@ -114,9 +114,9 @@ def _calibration(written: Sequence[Sight], traits: Traits) -> Finding:
             continue
         differences.append(one.seen.store_now - one.seen.updated_at)
         clocks = (one.seen.updated_at, one.seen.store_now)
-        held += expiry.calibrated(*clocks, one.sent_at, one.received_at, traits.granularity, traits.date_step)
+        held += expiry.calibrated(*clocks, one.sent_at, one.received_at, traits.clock_skew_max, traits.clock_resolution)
         # as if the answer had taken no time
-        wrong += not expiry.calibrated(*clocks, 0.0, 0.0, traits.granularity, traits.date_step)
+        wrong += not expiry.calibrated(*clocks, 0.0, 0.0, traits.clock_skew_max, traits.clock_resolution)
     if not differences:
         return Finding(Severity.WARNING, "clock.calibration", "no answer to a change has a Date")
     least, most = min(differences), max(differences)
@@ -127,7 +127,7 @@ def _calibration(written: Sequence[Sight], traits: Traits) -> Finding:
         text = f"{text}; calibration holds for {held} of {len(differences)} answers"
     if 2 * held >= len(differences) and not wrong:
         # one slow answer among others tells nothing of the clocks: the next one calibrates again
-        text = f"{text}; {traits.granularity:g} s are allowed for"
+        text = f"{text}; {traits.clock_skew_max:g} s are allowed for"
         return Finding(Severity.OK, "clock.calibration", text, figures=figures)
     remedy = "a slow way to the store, or a clock of the service (or of an emulator) that is wrong; locks stay safe"
     text = f"{text}: a dead holder's lock may take a whole ttl to take over"
@@ -135,7 +135,7 @@ def _calibration(written: Sequence[Sight], traits: Traits) -> Finding:
 
 
 def _step_of(instants: Sequence[float]) -> float:
-    """Give the largest power of ten of a second that all instants are multiples of, down to a microsecond."""
+    """Return the largest power of ten of a second that all instants are multiples of, down to a microsecond."""
     for digits in range(6):
         if all(abs(at * 10**digits - round(at * 10**digits)) < 0.05 for at in instants):
             return float(10.0**-digits)
@@ -143,7 +143,7 @@ def _step_of(instants: Sequence[float]) -> float:
 
 
 def _skew(dated: Sequence[Sight], traits: Traits) -> Finding:
-    skew, figures = _ahead(dated, traits.date_step)
+    skew, figures = _ahead(dated, traits.clock_resolution)
     if abs(skew) <= SKEW_MAX:
         return Finding(Severity.OK, "clock.wall", "this machine's wall clock agrees with the store's", figures=figures)
     text = f"this machine's wall clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the store's"
@@ -178,7 +178,7 @@ def of_pace(took: Mapping[str, Sequence[float]], traits: Traits, ttl: float | No
 
 
 def recommended_ttl(took: Sequence[float], traits: Traits) -> float:
-    """Give the least ttl (seconds) that is wise with requests that took so long."""
+    """Return the least ttl (seconds) that is wise with requests that took so long."""
     return max(traits.ttl_recommended, math.ceil(REQUESTS_IN_A_TTL * percentile(took, 0.99)))
 
 

@@ -1,4 +1,4 @@
-"""Decides whether a store keeps the promises a lock rests on, by asking it what a lock would ask, and worse.
+"""Whether a store keeps the promises a lock rests on, by asking it what a lock would ask, and worse.
 
 The requests are those of the store's own commands, so nothing can pass here that the engine would send otherwise. Each
 refusal is judged by its effect too: an answer that nobody can read may have done its work. Must not know any store.
@@ -26,7 +26,7 @@ from lockstead.protocol.commands import (
     Snapshot,
     TokenSource,
 )
-from lockstead.stores.examination import Finding, Promise, Severity
+from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.values import Name
 
 RACERS: Final = 16
@@ -43,20 +43,20 @@ REMEDY: Final = "no lock is safe here: use a store that keeps this promise"
 class Verdict:
     """Whether a promise is kept; broken says how it is not, "" if it is."""
 
-    promise: Promise
+    promise: Guarantee
     broken: str = ""
 
 
 Trial: TypeAlias = Callable[[Asker], Iterator[Verdict]]
 
 
-def tried(asker: Asker, behind: Mapping[Promise, str]) -> Iterator[Finding]:
+def tried(waiter_id: Asker, behind: Mapping[Guarantee, str]) -> Iterator[Finding]:
     """Put every promise to the test, one finding each. A promise that could not be tested is a failure."""
     failed = 0
     for promises, trial in TRIALS:
-        told: set[Promise] = set()
+        told: set[Guarantee] = set()
         try:
-            for verdict in trial(asker):
+            for verdict in trial(waiter_id):
                 told.add(verdict.promise)
                 yield _finding(verdict, behind)
             failed = 0
@@ -68,7 +68,7 @@ def tried(asker: Asker, behind: Mapping[Promise, str]) -> Iterator[Finding]:
                 return
 
 
-def _finding(verdict: Verdict, behind: Mapping[Promise, str]) -> Finding:
+def _finding(verdict: Verdict, behind: Mapping[Guarantee, str]) -> Finding:
     promise, by = verdict.promise, behind.get(verdict.promise, "")
     if not verdict.broken:
         return Finding(Severity.OK, promise.check, f"{promise.value} ({by})" if by else promise.value)
@@ -76,7 +76,7 @@ def _finding(verdict: Verdict, behind: Mapping[Promise, str]) -> Finding:
     return Finding(Severity.FAILURE, promise.check, f"{blamed}{verdict.broken} (needed: {promise.value})", REMEDY)
 
 
-def _untold(promise: Promise, error: StoreError) -> Finding:
+def _untold(promise: Guarantee, error: StoreError) -> Finding:
     return Finding(
         Severity.FAILURE,
         promise.check,
@@ -98,63 +98,63 @@ def shows(seen: Snapshot, fields: Mapping[str, str]) -> bool:
 # --- create ------------------------------------------------------------------------------------------------------
 
 
-def _creates(asker: Asker) -> Iterator[Verdict]:
-    name, fields = asker.fresh(), {"n": "1", "text": "grün \"'\\ \n{}"}
-    made = asker.settled(Create(name, fields))
-    seen = asker.clear(Read(name))
+def _creates(waiter_id: Asker) -> Iterator[Verdict]:
+    name, fields = waiter_id.fresh(), {"n": "1", "text": "grün \"'\\ \n{}"}
+    made = waiter_id.settled(Create(name, fields))
+    seen = waiter_id.clear(Read(name))
     broken = ""
     if not isinstance(made, Snapshot) or not isinstance(seen, Snapshot):
         broken = f"the answers were {kind(made)} and, to a Read, {kind(seen)}"
     elif not shows(seen, fields) or seen.incarnation != made.incarnation:
         broken = "a Read shows another record than was written"
-    yield Verdict(Promise.CREATE, broken)
-    yield Verdict(Promise.CREATE_PRESENT, refusal(asker, Create(name, {"n": "2"}), seen))
+    yield Verdict(Guarantee.CREATE, broken)
+    yield Verdict(Guarantee.CREATE_PRESENT, refusal(waiter_id, Create(name, {"n": "2"}), seen))
 
 
-def _create_race(asker: Asker) -> Iterator[Verdict]:
+def _create_race(waiter_id: Asker) -> Iterator[Verdict]:
     def once(_pause: float) -> tuple[Name, list[Any]]:
-        name = asker.fresh()
-        return name, asker.race([Create(name, {"n": str(n)}) for n in range(RACERS)])
+        name = waiter_id.fresh()
+        return name, waiter_id.race([Create(name, {"n": str(n)}) for n in range(RACERS)])
 
-    yield Verdict(Promise.CREATE_RACE, one_winner(asker, once))
+    yield Verdict(Guarantee.CREATE_RACE, one_winner(waiter_id, once))
 
 
 # --- extend ------------------------------------------------------------------------------------------------------
 
 
-def _extends(asker: Asker) -> Iterator[Verdict]:
-    name = asker.fresh()
-    made = created(asker, name, {"n": "1", "kept": "1"})
+def _extends(waiter_id: Asker) -> Iterator[Verdict]:
+    name = waiter_id.fresh()
+    made = created(waiter_id, name, {"n": "1", "kept": "1"})
     extend = Extend(name, {"n": "2", "empty": ""}, made.incarnation)
-    yield Verdict(Promise.EXTEND, _answers(asker, extend))
-    now = asker.standing(name)
+    yield Verdict(Guarantee.EXTEND, _answers(waiter_id, extend))
+    now = waiter_id.standing(name)
     is_kept = shows(now, {"n": "2", "kept": "1", "empty": ""})
-    yield Verdict(Promise.EXTEND_KEEPS, "" if is_kept else f"what stands there is {dict(now.fields)}")
+    yield Verdict(Guarantee.EXTEND_KEEPS, "" if is_kept else f"what stands there is {dict(now.fields)}")
     broken = ""
     if now.incarnation != made.incarnation:
         broken = "the incarnation changed"
     elif now.revision == made.revision:
         broken = f"the revision is still {now.revision}"
-    yield Verdict(Promise.EXTEND_REVISION_MOVES, broken)
+    yield Verdict(Guarantee.EXTEND_REVISION_MOVES, broken)
     if made.updated_at is not None or now.updated_at is not None:
         has_moved = None not in (made.updated_at, now.updated_at) and now.updated_at > made.updated_at  # type: ignore[operator]  # neither is None here
-        yield Verdict(Promise.EXTEND_UPDATED_MOVES, "" if has_moved else "it stands still")
-    yield from _tokens(asker, made, now)
+        yield Verdict(Guarantee.EXTEND_UPDATED_MOVES, "" if has_moved else "it stands still")
+    yield from _tokens(waiter_id, made, now)
     wrong = Extend(name, {"n": "3"}, other(now.incarnation))
-    yield Verdict(Promise.EXTEND_INCARNATION, refusal(asker, wrong, now))
-    now = asker.standing(name)
+    yield Verdict(Guarantee.EXTEND_INCARNATION, refusal(waiter_id, wrong, now))
+    now = waiter_id.standing(name)
     past = made.revision if made.revision != now.revision else other(now.revision)
     late = Extend(name, {"n": "4"}, now.incarnation, past)
-    yield Verdict(Promise.EXTEND_REVISION, refusal(asker, late, now))
+    yield Verdict(Guarantee.EXTEND_REVISION, refusal(waiter_id, late, now))
 
 
-def _answers(asker: Asker, extend: Extend) -> str:
+def _answers(waiter_id: Asker, extend: Extend) -> str:
     """Extend until it is answered by a record; say what is wrong with the answers, "" if nothing is."""
     answer: object = None
     for pause in (0.0, *PAUSES):
         # some stores refuse a change that comes too soon after another one
         time.sleep(pause)
-        extended = asker.once(extend)
+        extended = waiter_id.once(extend)
         if isinstance(extended, Snapshot):
             return "" if extended.fields.get("n") == extend.fields["n"] else "the answer does not show the change"
         answer = extended
@@ -163,156 +163,158 @@ def _answers(asker: Asker, extend: Extend) -> str:
     return f"the answer was: {kind(answer)}"
 
 
-def _tokens(asker: Asker, made: Snapshot, extended: Snapshot) -> Iterator[Verdict]:
-    match asker.store.traits.tokens:
+def _tokens(waiter_id: Asker, made: Snapshot, extended: Snapshot) -> Iterator[Verdict]:
+    match waiter_id.store.traits.tokens:
         case TokenSource.NATIVE:
-            later = created(asker, asker.fresh())
+            later = created(waiter_id, waiter_id.fresh())
         case TokenSource.DRAWN:
             later = extended
         case TokenSource.NONE:
             return
     grows = made.token is not None and later.token is not None and later.token > made.token
-    yield Verdict(Promise.TOKEN, "" if grows else f"after {made.token} came {later.token}")
+    yield Verdict(Guarantee.TOKEN, "" if grows else f"after {made.token} came {later.token}")
 
 
-def _extend_race(asker: Asker) -> Iterator[Verdict]:
+def _extend_race(waiter_id: Asker) -> Iterator[Verdict]:
     def once(pause: float) -> tuple[Name, list[Any]]:
-        name = asker.fresh()
-        made = created(asker, name)
+        name = waiter_id.fresh()
+        made = created(waiter_id, name)
         time.sleep(pause)
-        return name, asker.race(
+        return name, waiter_id.race(
             [Extend(name, {"n": str(n)}, made.incarnation, made.revision) for n in range(RACERS)],
         )
 
-    yield Verdict(Promise.EXTEND_RACE, one_winner(asker, once))
+    yield Verdict(Guarantee.EXTEND_RACE, one_winner(waiter_id, once))
 
 
 # --- replace, remove ---------------------------------------------------------------------------------------------
 
 
-def _replaces(asker: Asker) -> Iterator[Verdict]:
-    name = asker.fresh()
-    now = created(asker, name, {"n": "1", "old": "1"})
+def _replaces(waiter_id: Asker) -> Iterator[Verdict]:
+    name = waiter_id.fresh()
+    now = created(waiter_id, name, {"n": "1", "old": "1"})
     wrong = Replace(name, {"n": "2"}, other(now.incarnation), now.revision)
-    yield Verdict(Promise.REPLACE_INCARNATION, refusal(asker, wrong, now))
-    now = asker.standing(name)
+    yield Verdict(Guarantee.REPLACE_INCARNATION, refusal(waiter_id, wrong, now))
+    now = waiter_id.standing(name)
     wrong = Replace(name, {"n": "3"}, now.incarnation, other(now.revision))
-    yield Verdict(Promise.REPLACE_REVISION, refusal(asker, wrong, now))
-    now = asker.standing(name)
-    asker.settled(Replace(name, {"n": "4"}, now.incarnation, now.revision))
-    after = asker.standing(name)
+    yield Verdict(Guarantee.REPLACE_REVISION, refusal(waiter_id, wrong, now))
+    now = waiter_id.standing(name)
+    waiter_id.settled(Replace(name, {"n": "4"}, now.incarnation, now.revision))
+    after = waiter_id.standing(name)
     broken = ""
     if after.incarnation == now.incarnation:
         broken = "the incarnation is the old one"
     elif not shows(after, {"n": "4"}) or "old" in after.fields:
         broken = f"what stands there is {dict(after.fields)}"
-    yield Verdict(Promise.REPLACE, broken)
+    yield Verdict(Guarantee.REPLACE, broken)
 
 
-def _removes(asker: Asker) -> Iterator[Verdict]:
-    name = asker.fresh()
-    now = created(asker, name)
-    yield Verdict(Promise.REMOVE_INCARNATION, refusal(asker, Remove(name, other(now.incarnation)), now))
-    name, now = _again(asker, name, now)
+def _removes(waiter_id: Asker) -> Iterator[Verdict]:
+    name = waiter_id.fresh()
+    now = created(waiter_id, name)
+    yield Verdict(Guarantee.REMOVE_INCARNATION, refusal(waiter_id, Remove(name, other(now.incarnation)), now))
+    name, now = _again(waiter_id, name, now)
     wrong = Remove(name, now.incarnation, other(now.revision))
-    yield Verdict(Promise.REMOVE_REVISION, refusal(asker, wrong, now))
-    name, now = _again(asker, name, now)
-    answer = asker.settled(Remove(name, now.incarnation))
-    seen = asker.once(Read(name))
+    yield Verdict(Guarantee.REMOVE_REVISION, refusal(waiter_id, wrong, now))
+    name, now = _again(waiter_id, name, now)
+    answer = waiter_id.settled(Remove(name, now.incarnation))
+    seen = waiter_id.once(Read(name))
     broken = "" if isinstance(answer, Removed) else f"the answer was {kind(answer)}"
-    yield Verdict(Promise.REMOVE, "the record is still there" if isinstance(seen, Snapshot) else broken)
-    yield Verdict(Promise.ABSENT, _absence(asker, now))
+    yield Verdict(Guarantee.REMOVE, "the record is still there" if isinstance(seen, Snapshot) else broken)
+    yield Verdict(Guarantee.ABSENT, _absence(waiter_id, now))
 
 
-def _absence(asker: Asker, like: Snapshot) -> str:
+def _absence(waiter_id: Asker, like: Snapshot) -> str:
     """Ask for a record that never was; say which answer does not tell that, "" if all do."""
-    name = asker.fresh()
+    name = waiter_id.fresh()
     commands: tuple[Command[Any], ...] = (
         Read(name),
         Extend(name, {"n": "1"}, like.incarnation),
         Remove(name, like.incarnation),
     )
     for command in commands:
-        answer: object = asker.once(command)
+        answer: object = waiter_id.once(command)
         if not isinstance(answer, Absent):
             return f"{type(command).__name__} answers: {kind(answer)}"
     return ""
 
 
-def _again(asker: Asker, name: Name, now: Snapshot) -> tuple[Name, Snapshot]:
-    """Give the record as it stands, or another one if it was deleted against its expectation."""
-    seen = asker.once(Read(name))
+def _again(waiter_id: Asker, name: Name, now: Snapshot) -> tuple[Name, Snapshot]:
+    """Return the record as it stands, or another one if it was deleted against its expectation."""
+    seen = waiter_id.once(Read(name))
     if isinstance(seen, Snapshot):
         return name, seen
-    another = asker.fresh()
-    return another, created(asker, another, dict(now.fields))
+    another = waiter_id.fresh()
+    return another, created(waiter_id, another, dict(now.fields))
 
 
 # --- re-creation -------------------------------------------------------------------------------------------------
 
 
-def _re_creates(asker: Asker) -> Iterator[Verdict]:
-    name = asker.fresh()
-    old = created(asker, name, {"n": "old"})
-    asker.settled(Remove(name, old.incarnation))
-    now = created(asker, name, {"n": "new"})
+def _re_creates(waiter_id: Asker) -> Iterator[Verdict]:
+    name = waiter_id.fresh()
+    old = created(waiter_id, name, {"n": "old"})
+    waiter_id.settled(Remove(name, old.incarnation))
+    now = created(waiter_id, name, {"n": "new"})
     is_new = now.incarnation != old.incarnation
-    yield Verdict(Promise.FRESH_INCARNATION, "" if is_new else f"{now.incarnation} came back")
-    late: tuple[tuple[Promise, Command[Any]], ...] = (
-        (Promise.STALE_EXTEND, Extend(name, {"n": "late"}, old.incarnation)),
-        (Promise.STALE_EXTEND, Extend(name, {"n": "late"}, old.incarnation, old.revision)),
-        (Promise.STALE_REPLACE, Replace(name, {"n": "late"}, old.incarnation, old.revision)),
-        (Promise.STALE_REMOVE, Remove(name, old.incarnation)),
+    yield Verdict(Guarantee.FRESH_INCARNATION, "" if is_new else f"{now.incarnation} came back")
+    late: tuple[tuple[Guarantee, Command[Any]], ...] = (
+        (Guarantee.STALE_EXTEND, Extend(name, {"n": "late"}, old.incarnation)),
+        (Guarantee.STALE_EXTEND, Extend(name, {"n": "late"}, old.incarnation, old.revision)),
+        (Guarantee.STALE_REPLACE, Replace(name, {"n": "late"}, old.incarnation, old.revision)),
+        (Guarantee.STALE_REMOVE, Remove(name, old.incarnation)),
         # many stores count revisions from 1 in every incarnation: the revision alone would let this one through
-        (Promise.STALE_REMOVE, Remove(name, old.incarnation, old.revision)),
+        (Guarantee.STALE_REMOVE, Remove(name, old.incarnation, old.revision)),
     )
-    broken: dict[Promise, str] = {}
+    broken: dict[Guarantee, str] = {}
     for promise, command in late:
         if not broken.get(promise):
-            broken[promise] = _refused_late(asker, name, command) if is_new else "the old incarnation is the new one"
+            broken[promise] = (
+                _refused_late(waiter_id, name, command) if is_new else "the old incarnation is the new one"
+            )
     yield from (Verdict(promise, words) for promise, words in broken.items())
 
 
-def _refused_late(asker: Asker, name: Name, command: Command[Any]) -> str:
-    seen = asker.clear(Read(name))
-    return refusal(asker, command, seen) if isinstance(seen, Snapshot) else "the new record is gone"
+def _refused_late(waiter_id: Asker, name: Name, command: Command[Any]) -> str:
+    seen = waiter_id.clear(Read(name))
+    return refusal(waiter_id, command, seen) if isinstance(seen, Snapshot) else "the new record is gone"
 
 
-def _lists(asker: Asker) -> Iterator[Verdict]:
-    wanted = {asker.scratch(f"list/{part}") for part in ODD}
+def _lists(waiter_id: Asker) -> Iterator[Verdict]:
+    wanted = {waiter_id.scratch(f"list/{part}") for part in ODD}
     for name in wanted:
-        created(asker, name)
-    created(asker, asker.scratch("list-not/1"))
-    found = {name for name, _ in asker.listed("list/")}
+        created(waiter_id, name)
+    created(waiter_id, waiter_id.scratch("list-not/1"))
+    found = {name for name, _ in waiter_id.listed("list/")}
     broken = ""
     if wanted - found:
         broken = f"{len(wanted - found)} of {len(wanted)} records are missing"
     elif found - wanted:
         broken = f"it shows {len(found - wanted)} records more"
-    yield Verdict(Promise.LIST, broken)
+    yield Verdict(Guarantee.LIST, broken)
 
 
-TRIALS: Final[tuple[tuple[tuple[Promise, ...], Trial], ...]] = (
-    ((Promise.CREATE, Promise.CREATE_PRESENT), _creates),
-    ((Promise.CREATE_RACE,), _create_race),
+TRIALS: Final[tuple[tuple[tuple[Guarantee, ...], Trial], ...]] = (
+    ((Guarantee.CREATE, Guarantee.CREATE_PRESENT), _creates),
+    ((Guarantee.CREATE_RACE,), _create_race),
     (
         (
-            Promise.EXTEND,
-            Promise.EXTEND_KEEPS,
-            Promise.EXTEND_REVISION_MOVES,
-            Promise.EXTEND_INCARNATION,
-            Promise.EXTEND_REVISION,
+            Guarantee.EXTEND,
+            Guarantee.EXTEND_KEEPS,
+            Guarantee.EXTEND_REVISION_MOVES,
+            Guarantee.EXTEND_INCARNATION,
+            Guarantee.EXTEND_REVISION,
         ),
         _extends,
     ),
-    ((Promise.EXTEND_RACE,), _extend_race),
-    ((Promise.REPLACE_INCARNATION, Promise.REPLACE_REVISION, Promise.REPLACE), _replaces),
-    ((Promise.REMOVE_INCARNATION, Promise.REMOVE_REVISION, Promise.REMOVE, Promise.ABSENT), _removes),
+    ((Guarantee.EXTEND_RACE,), _extend_race),
+    ((Guarantee.REPLACE_INCARNATION, Guarantee.REPLACE_REVISION, Guarantee.REPLACE), _replaces),
+    ((Guarantee.REMOVE_INCARNATION, Guarantee.REMOVE_REVISION, Guarantee.REMOVE, Guarantee.ABSENT), _removes),
     (
-        (Promise.FRESH_INCARNATION, Promise.STALE_EXTEND, Promise.STALE_REPLACE, Promise.STALE_REMOVE),
+        (Guarantee.FRESH_INCARNATION, Guarantee.STALE_EXTEND, Guarantee.STALE_REPLACE, Guarantee.STALE_REMOVE),
         _re_creates,
     ),
-    ((Promise.LIST,), _lists),
+    ((Guarantee.LIST,), _lists),
 )
 """What is tried, in order, and which promises each trial must tell of. Those that depend on the store's kind
 (times, tokens) are told where they apply."""

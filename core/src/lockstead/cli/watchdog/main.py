@@ -1,4 +1,4 @@
-"""Decides when the processes of a section must be dead, and sees to it: a process of its own, the command's parent.
+"""When the processes of a section must be dead, and sees to it: a process of its own, the command's parent.
 
 `lockstead run` starts this file as a script in a bare interpreter, before it asks for the lock. The watchdog starts the
 command, so that every process of the section is below it and, on Linux, comes back to it when its own parent dies. It
@@ -113,7 +113,7 @@ class Watchdog:
                 self.act(now())
 
     def is_over(self) -> bool:
-        """Tell whether nothing of the section is left; said to `run` as the last word."""
+        """Return whether nothing of the section is left; said to `run` as the last word."""
         if not self.pid:
             return self.orphaned
         if self.ended_at == NEVER or not self.alone:
@@ -124,7 +124,7 @@ class Watchdog:
         return True
 
     def patience(self) -> float | None:
-        """Give the milliseconds until something is due; None for as long as there is nothing to guard."""
+        """Return the milliseconds until something is due; None for as long as there is nothing to guard."""
         if not self.pid:
             return None
         if self.killed_at != NEVER:
@@ -136,7 +136,7 @@ class Watchdog:
         return max(0.0, min(due - now(), longest)) * 1000
 
     def due_at(self) -> float:
-        """Give the instant at which the stopping starts although nobody asked for it."""
+        """Return the instant at which the stopping starts although nobody asked for it."""
         return latest_stop(self.deadline, self.grace, self.reserve)
 
     # --- what is heard and told --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Decides how `lockstead run` and its watchdog talk, and the arithmetic of their stopping.
+"""How `lockstead run` and its watchdog talk, and the arithmetic of their stopping.
 
 Lines of fields with NUL between them. To the watchdog: start, deadline, signal, stop. From it: ready, started, failed,
 late, paused, resumed, ended, left, stopping, stuck, gone. Imports nothing of lockstead.
@@ -13,17 +13,17 @@ CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now() -> float:
-    """Give seconds on the boot clock."""
+    """Return seconds on the boot clock."""
     return time.clock_gettime(CLOCK)
 
 
 def latest_stop(deadline: float, grace: float, reserve: float) -> float:
-    """Give the instant at which the stopping starts at the latest, so that grace and reserve end by the deadline."""
+    """Return the instant at which the stopping starts at the latest, so that grace and reserve end by the deadline."""
     return deadline - reserve - grace
 
 
 def kill_time(stopping_at: float, deadline: float, grace: float, reserve: float) -> float:
-    """Give the instant of SIGKILL: when the grace is over, and never later than the reserve before the deadline."""
+    """Return the instant of SIGKILL: when the grace is over, and never later than the reserve before the deadline."""
     return min(stopping_at + grace, deadline - reserve)
 
 

@@ -1,4 +1,4 @@
-"""Decides how the driver's connections are kept within bounds, and whose certificate each of them takes.
+"""How the driver's connections are kept within bounds, and whose certificate each of them takes.
 
 The driver reads as much as a node announces, and knows one host name for all nodes. Must not know statements.
 """
@@ -23,7 +23,7 @@ from lockstead.stores.transport import is_local
 
 
 def bounded(names: Mapping[str, str], *, refuses_clear: bool = False) -> type[Any]:
-    """Give a class of connections for `Cluster`. names: what a node's certificate is to name, by its address.
+    """Return a class of connections for `Cluster`. names: what a node's certificate is to name, by its address.
 
     refuses_clear: no other machine is connected to, for a password would go to it in clear.
     """
@@ -83,7 +83,7 @@ def _one_frame() -> Bounds:
 
 
 def names_of(hosts: tuple[tuple[str, int], ...]) -> dict[str, str]:
-    """Give the host of the URL for each address that it has: nodes tell of one another by their addresses."""
+    """Return the host of the URL for each address that it has: nodes tell of one another by their addresses."""
     names: dict[str, str] = {}
     for host, port in hosts:
         with suppress(OSError):  # whoever connects to it will hear of it

@@ -1,4 +1,4 @@
-"""Decides what an examination of a cluster looks at beyond a store's commands: copies, nodes, commit log, table.
+"""What an examination of a cluster looks at beyond a store's commands: copies, nodes, commit log, table.
 
 Only reads, of the server's own tables. Must not know commands or records.
 """
@@ -13,15 +13,15 @@ import cassandra
 from lockstead.stores.cassandra.errors import failure
 from lockstead.stores.cassandra.rows import TABLE
 from lockstead.stores.cassandra.url import Where
-from lockstead.stores.examination import Finding, Promise, Severity
+from lockstead.stores.examination import Finding, Guarantee, Severity
 
-BEHIND: Final[Mapping[Promise, str]] = {
-    Promise.CREATE_PRESENT: "INSERT ... IF NOT EXISTS",
-    Promise.CREATE_RACE: "Paxos among the replicas of the row",
-    Promise.EXTEND_REVISION: "UPDATE ... IF held AND incarnation AND revision",
-    Promise.REPLACE_REVISION: "UPDATE ... IF held AND incarnation AND revision",
-    Promise.REMOVE_INCARNATION: "UPDATE ... IF held AND incarnation",
-    Promise.TOKEN: "a column that stays when the lock is free",
+BEHIND: Final[Mapping[Guarantee, str]] = {
+    Guarantee.CREATE_PRESENT: "INSERT ... IF NOT EXISTS",
+    Guarantee.CREATE_RACE: "Paxos among the replicas of the row",
+    Guarantee.EXTEND_REVISION: "UPDATE ... IF held AND incarnation AND revision",
+    Guarantee.REPLACE_REVISION: "UPDATE ... IF held AND incarnation AND revision",
+    Guarantee.REMOVE_INCARNATION: "UPDATE ... IF held AND incarnation",
+    Guarantee.TOKEN: "a column that stays when the lock is free",
 }
 
 GRACE_LOW: Final = 3 * 3600

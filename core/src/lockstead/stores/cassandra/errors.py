@@ -1,4 +1,4 @@
-"""Decides what a failure of the driver means: never sent, perhaps applied, or refused for good.
+"""What a failure of the driver means: never sent, perhaps applied, or refused for good.
 
 What it does not recognise may have been applied. Must not know commands or rows. No message repeats a credential: of
 what the driver says only the server's own words are shown.
@@ -68,12 +68,12 @@ def unreachable(error: BaseException, url: str) -> StoreError:
 
 
 def is_none_known(error: BaseException) -> bool:
-    """Tell whether the driver had no node to ask: all that it knows of are down, or it has forgotten the others."""
+    """Return whether the driver had no node to ask: all that it knows of are down, or it has forgotten the others."""
     return isinstance(error, NoHostAvailable) and not error.errors
 
 
 def is_unknown_there(error: BaseException) -> bool:
-    """Tell whether a node does not know the keyspace or the table; of new ones it may just not have heard yet."""
+    """Return whether a node does not know the keyspace or the table; of new ones it may just not have heard yet."""
     said = str(error).lower()
     return isinstance(error, cassandra.InvalidRequest) and ("exist" in said or "unconfigured table" in said)
 
@@ -98,6 +98,6 @@ def _causes(error: BaseException) -> Iterable[BaseException]:
 
 
 def _said(error: BaseException) -> str:
-    """Give the server's words, in one line."""
+    """Return the server's words, in one line."""
     said = error.summary_msg() if isinstance(error, ErrorMessage) else str(error)
     return f"{type(error).__name__}: {' '.join(said.split())}" if said else type(error).__name__

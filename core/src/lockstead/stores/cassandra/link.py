@@ -1,4 +1,4 @@
-"""Decides how the driver is used: when it connects, that it never asks twice, how long a statement may take, and what
+"""How the driver is used: when it connects, that it never asks twice, how long a statement may take, and what
 becomes of its threads after a fork.
 
 The driver's own time-outs go by the wall clock, so every wait here is ours. Must not know commands.
@@ -90,7 +90,7 @@ class Link:
         self._is_closed = False
 
     def ask(self, statement: str, values: Sequence[object], ends_at: float) -> Found:
-        """Give the rows of a statement's answer. Raises what `failure` makes of its failures.
+        """Return the rows of a statement's answer. Raises what `failure` makes of its failures.
 
         ends_at is on the monotonic clock. Sent once, to one node.
         """
@@ -127,7 +127,7 @@ class Link:
             future.start_fetching_next_page()
 
     def look(self, cql: str, values: Sequence[object], limit: float) -> Found:
-        """Give what the server's own tables say; raises the driver's errors once it is connected."""
+        """Return what the server's own tables say; raises the driver's errors once it is connected."""
         opened = self._opened(time.monotonic() + limit)
         return list(opened.session.execute(cql, values, timeout=limit, execution_profile=opened.profile))
 
@@ -171,7 +171,7 @@ class Link:
             opening.set_exception(error if isinstance(error, StoreError) else unreachable(error, self._where.url))
             return
         with self._lock:
-            # in one step with the look, or a close in between would leave it open for ever
+            # in one step with the look, or a close in between would leave it open forever
             if self._opening is opening and not self._is_closed:
                 opening.set_result(opened)
                 return
@@ -277,7 +277,7 @@ def connect(where: Where, make: MakeCluster) -> Opened:
 
 
 def _profile(session: Any) -> Any:
-    """Give the cluster's own profile, but for what repeats statements: a caller's may do so elsewhere."""
+    """Return the cluster's own profile, but for what repeats statements: a caller's may do so elsewhere."""
     try:
         return session.execution_profile_clone_update(
             cluster.EXEC_PROFILE_DEFAULT,

@@ -1,4 +1,4 @@
-"""Decides how a record stands in a table of Cassandra, and which statements write and read it.
+"""How a record stands in a table of Cassandra, and which statements write and read it.
 
 All conditional writes expect the very state that was read: no other statement ever writes to the table. Must not know
 the driver, nor what the fields of a record mean.
@@ -88,7 +88,7 @@ class Row(NamedTuple):
         return None not in self
 
     def is_at(self, incarnation: str | None, revision: str | None) -> bool:
-        """Tell whether this is the state that a command expects; None expects nothing."""
+        """Return whether this is the state that a command expects; None expects nothing."""
         return (incarnation is None or incarnation == self.incarnation_text) and (
             revision is None or revision == self.revision_text
         )
@@ -105,7 +105,7 @@ class Row(NamedTuple):
         return str(self.revision or "")
 
     def snapshot(self, space: Space) -> Snapshot:
-        """Show the row. Only a lock's count outlives the record, so only there it is a token."""
+        """Return the row. Only a lock's count outlives the record, so only there it is a token."""
         token = self.granted if space is Space.LOCK else None
         fields = self.fields if self.is_sound and self.fields is not None else unreadable(NO_HEAD)
         return Snapshot(dict(fields), self.incarnation_text, self.revision_text, token=token)
@@ -126,7 +126,7 @@ def granted_row(fields: Mapping[str, str], after: int, wall: float) -> Row:
 
 
 def extended_row(row: Row, fields: Mapping[str, str]) -> Row:
-    """Give the row with fields merged into it, of a revision that nobody has seen before."""
+    """Return the row with fields merged into it, of a revision that nobody has seen before."""
     return row._replace(revision=uuid4(), fields={**(row.fields or {}), **fields})
 
 

@@ -1,4 +1,4 @@
-"""Decides how records are kept in a table of Cassandra or ScyllaDB, by lightweight transactions on one row a record.
+"""How records are kept in a table of Cassandra or ScyllaDB, by lightweight transactions on one row a record.
 
 Every write names the very state it expects, so none is applied twice and none that is late meets a successor. What a
 grant counts stays in the row when the lock is free. Must not know what the fields of a record mean.
@@ -37,7 +37,7 @@ from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
     from lockstead.stores.cassandra.url import Where
-    from lockstead.stores.examination import Finding, Promise
+    from lockstead.stores.examination import Finding, Guarantee
 
 A = TypeVar("A")
 
@@ -188,7 +188,7 @@ class CassandraStore:
             statement = rows.FREE if command.revision is None else rows.FREE_AT
             refused = self._refusal(self._link.ask(statement, (drawn, *expects), ends_at), drawn)
         else:
-            # members and audit entries bear a new name each, and would fill their key's partition for ever
+            # members and audit entries bear a new name each, and would fill their key's partition forever
             statement = rows.DELETE if command.revision is None else rows.DELETE_AT
             refused = self._refusal(self._link.ask(statement, expects, ends_at), None)
         return Removed() if refused is None else _unmet(refused)
@@ -201,7 +201,7 @@ class CassandraStore:
         return self._refusal(found, made.revision)
 
     def _refusal(self, found: Found, drawn: UUID | None) -> Mapping[str, object] | None:
-        """Give None if a conditional write was applied, and otherwise the row that stood in its way."""
+        """Return None if a conditional write was applied, and otherwise the row that stood in its way."""
         if not found:
             raise OutcomeUnknown(f"{self.url}: the server does not say whether a conditional write was applied")
         seen = found[0]
@@ -216,7 +216,7 @@ class CassandraStore:
     # --- examining -----------------------------------------------------------------------------------------------
 
     @property
-    def behind(self) -> Mapping[Promise, str]:
+    def behind(self) -> Mapping[Guarantee, str]:
         """What keeps the promises, in CQL."""
         from lockstead.stores.cassandra.doctor import BEHIND
 

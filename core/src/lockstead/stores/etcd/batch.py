@@ -1,4 +1,4 @@
-"""Decides how the renewals of many leases go out together: one KeepAlive for all of them, one range that proves it.
+"""How the renewals of many leases go out together: one KeepAlive for all of them, one range that proves it.
 
 What hangs on a lease that was retired is moved, many in one transaction. What does not fit (a record with fields to
 write, one that hangs elsewhere by now) is left to be asked alone. Must not know connections.

@@ -1,4 +1,4 @@
-"""Decides what the doctor looks at in an etcd: members, versions, quorum, alarms, space.
+"""What the doctor looks at in an etcd: members, versions, quorum, alarms, space.
 
 Must not know how requests are sent.
 """
@@ -15,15 +15,15 @@ from lockstead.stores.etcd import wire
 from lockstead.stores.etcd.errors import NEEDED, complaint
 from lockstead.stores.etcd.settings import EtcdSettings
 from lockstead.stores.etcd.wire import Json, Request, Response
-from lockstead.stores.examination import Finding, Promise, Severity
+from lockstead.stores.examination import Finding, Guarantee, Severity
 
-BEHIND: Final[Mapping[Promise, str]] = {
-    Promise.CREATE_PRESENT: "the comparison of create_revision over the record's range",
-    Promise.CREATE_RACE: "the comparison of create_revision over the record's range",
-    Promise.EXTEND_REVISION: "the comparison of mod_revision",
-    Promise.REPLACE_REVISION: "the comparison of mod_revision",
-    Promise.REMOVE_INCARNATION: "the comparison of create_revision",
-    Promise.TOKEN: "the create revision, which the cluster counts",
+BEHIND: Final[Mapping[Guarantee, str]] = {
+    Guarantee.CREATE_PRESENT: "the comparison of create_revision over the record's range",
+    Guarantee.CREATE_RACE: "the comparison of create_revision over the record's range",
+    Guarantee.EXTEND_REVISION: "the comparison of mod_revision",
+    Guarantee.REPLACE_REVISION: "the comparison of mod_revision",
+    Guarantee.REMOVE_INCARNATION: "the comparison of create_revision",
+    Guarantee.TOKEN: "the create revision, which the cluster counts",
 }
 
 FULL: Final = 0.8

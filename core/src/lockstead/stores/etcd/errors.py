@@ -1,4 +1,4 @@
-"""Decides what an answer of etcd's gateway means that is not the one hoped for: which error, and what to do about it.
+"""What an answer of etcd's gateway means that is not the one hoped for: which error, and what to do about it.
 
 Certain are only refusals that etcd gives before it proposes, or in the very step that would have applied: all else
 is an unknown outcome. Must not know what was asked, nor how it was sent. Source of codes and texts: etcd's
@@ -28,14 +28,14 @@ class LeaseGone(Exception):  # noqa: N818 - an answer, not a failure
 
 
 def is_token_spent(response: Response) -> bool:
-    """Tell whether our sign-in counts no more: certainly not applied, and worth asking again after a new one."""
+    """Return whether our sign-in counts no more: certainly not applied, and worth asking again after a new one."""
     if response.status == 200:
         return False
     return b"invalid auth token" in response.body or b"revision of auth store is old" in response.body
 
 
 def answered(response: Response, request: Request) -> Json:
-    """Give the body of a good answer. Raises StoreError or LeaseGone for any other."""
+    """Return the body of a good answer. Raises StoreError or LeaseGone for any other."""
     body = _json(response.body)
     if response.status == 200 and isinstance(body, dict) and "header" in body:
         return body
@@ -43,7 +43,7 @@ def answered(response: Response, request: Request) -> Json:
 
 
 def each_answered(response: Response, request: Request) -> list[Json]:
-    """Give the answers of a stream that has ended, in order."""
+    """Return the answers of a stream that has ended, in order."""
     if response.status != 200:
         raise error_of(response, _json(response.body), request)
     answers = []
@@ -93,7 +93,7 @@ def _certain(code: int, low: str, said: str, what: str) -> StoreError | None:
 
 
 def complaint(body: object) -> tuple[int, str]:
-    """Give (gRPC code, text) of an error's body; the text is empty where it is no error of etcd's.
+    """Return (gRPC code, text) of an error's body; the text is empty where it is not an error of etcd's.
 
     The gateway up to 3.5 answers {"error": text, "code": code}, from 3.6 on {"message": text, "code": code}; inside of
     a stream the error is an object of its own.

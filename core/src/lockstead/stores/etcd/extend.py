@@ -1,4 +1,4 @@
-"""Decides how a record's life is renewed: a KeepAlive of the lease it hangs on, then a range that proves it.
+"""How a record's life is renewed: a KeepAlive of the lease it hangs on, then a range that proves it.
 
 A KeepAlive proves nothing about the record, so the range is read after it, and counts only if the record hangs on that
 very lease. What hangs on a shared lease of another store, or on one of ours that was retired, is moved by a write.
@@ -107,7 +107,7 @@ class Extension:
             if refused is not None or kv is None:
                 return refused or Absent()
             if kv.lease == NO_LEASE and kv.stands <= 0:
-                # it stands for ever, so that a write is all there is to renew
+                # it stands forever, so that a write is all there is to renew
                 if self._has_written:
                     return kv.snapshot()
                 kv, term = yield from self._written(kv, None)

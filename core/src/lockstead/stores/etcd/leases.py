@@ -57,11 +57,11 @@ class Lease:
     shortest: float = float("inf")
 
     def is_fresh(self, now: float) -> bool:
-        """Tell whether another record may be hung on it without renewing it first."""
+        """Return whether another record may be hung on it without renewing it first."""
         return now - self.renewed_at <= FRESH * min(self.asked, self.granted)
 
     def is_over(self, now: float) -> bool:
-        """Tell whether the server has dropped it long since, with whatever hung on it."""
+        """Return whether the server has dropped it long since, with whatever hung on it."""
         return self.is_retired and now - self.renewed_at > 2 * max(self.asked, self.granted)
 
 
@@ -96,7 +96,7 @@ class Leases:
     # --- which lease ---------------------------------------------------------------------------------------------
 
     def current(self, ttl: int, now: float) -> Lease | None:
-        """Give the lease that records of this length hang on; None if one has to be granted."""
+        """Return the lease that records of this length hang on; None if one has to be granted."""
         with self._lock:
             lease = self._current.get(ttl)
             return lease if lease is not None and self._may_renew(lease, now) else None
@@ -119,7 +119,7 @@ class Leases:
                 del self._where[name]
 
     def ours(self, lease_id: str, now: float) -> tuple[bool, Lease | None]:
-        """Tell whether a lease is one of ours, and give it if it may be renewed."""
+        """Return whether a lease is one of ours, and give it if it may be renewed."""
         with self._lock:
             lease = self._by_id.get(lease_id)
             if lease is None:
@@ -238,7 +238,7 @@ class Leases:
             self._by_id.pop(lease.id, None)
 
     def of(self, name: Name, incarnation: str) -> str | None:
-        """Give the lease for many records on which this one hangs as far as we know."""
+        """Return the lease for many records on which this one hangs as far as we know."""
         with self._lock:
             lease = self._where.get(name)
             if lease is None or lease.members[name].incarnation != incarnation:
@@ -246,7 +246,7 @@ class Leases:
             return lease.id
 
     def empty(self) -> list[str]:
-        """Give the leases on which nothing of ours hangs: they may end with the store."""
+        """Return the leases on which nothing of ours hangs: they may end with the store."""
         with self._lock:
             leases = [*self._by_id.values()]
         return [lease.id for lease in leases if not lease.members and not lease.is_retired]

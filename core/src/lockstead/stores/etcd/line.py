@@ -1,7 +1,7 @@
-"""Decides who stands in which queue: places on a lease of the store's own, in the order of their create revisions.
+"""Who stands in which queue: places on a lease of the store's own, in the order of their create revisions.
 
-A request to take a place may arrive late, when its asker has gone. So it compares a guard, a key on the same lease, and
-whoever leaves after such a request bumps that guard in the step that removes the place: what arrives afterwards is
+A request to take a place may arrive late, when its waiter_id has gone. So it compares a guard, a key on the same lease,
+and whoever leaves after such a request bumps that guard in the step that removes the place: what arrives afterwards is
 refused. If the lease is gone, so is the place, and whatever would still hang itself on it. Must not know connections.
 """
 
@@ -56,7 +56,7 @@ class Place:
     """
 
     key: str
-    asker: str
+    waiter_id: str
     created: str | None = None
     doubt: Session | None = None
     has_left: bool = False
@@ -93,28 +93,28 @@ class Line:
 
     # --- what is known -------------------------------------------------------------------------------------------
 
-    def find(self, key: str, asker: str) -> Place | None:
-        """Give the place of an asker, if this store took one for it."""
+    def find(self, key: str, waiter_id: str) -> Place | None:
+        """Return the place of a waiter_id, if this store took one for it."""
         with self.lock:
-            return self.places.get((key, asker))
+            return self.places.get((key, waiter_id))
 
-    def enter(self, key: str, asker: str) -> Place:
-        """Give the place of an asker, to be taken if it has none yet."""
+    def enter(self, key: str, waiter_id: str) -> Place:
+        """Return the place of a waiter_id, to be taken if it has none yet."""
         with self.lock:
-            return self.places.setdefault((key, asker), Place(key, asker))
+            return self.places.setdefault((key, waiter_id), Place(key, waiter_id))
 
-    def stands(self, key: str, asker: str, created: str | None) -> Place:
+    def stands(self, key: str, waiter_id: str, created: str | None) -> Place:
         """Correct what is known of a place by what was seen."""
-        place = self.enter(key, asker)
+        place = self.enter(key, waiter_id)
         place.created = created
         return place
 
     def closing(self, place: Place | None) -> list[Json]:
-        """Give what must be done together with a place's end, so that it is not taken once more afterwards."""
+        """Return what must be done together with a place's end, so that it is not taken once more afterwards."""
         if place is None or place.doubt is None:
             return []
         lease = place.doubt.lease
-        return [wire.put(self.root.session(lease), place.asker, lease)]
+        return [wire.put(self.root.session(lease), place.waiter_id, lease)]
 
     def granted(self, place: Place, revision: str) -> None:
         """Forget a place that has ended in this revision."""
@@ -122,7 +122,7 @@ class Line:
             if place.doubt is not None:
                 place.doubt.guard = revision
             place.doubt, place.created, place.has_left = None, None, True
-            self.places.pop((place.key, place.asker), None)
+            self.places.pop((place.key, place.waiter_id), None)
         place.drop_watch()
 
     def forget(self) -> list[str]:
@@ -139,7 +139,7 @@ class Line:
     # --- conversations -------------------------------------------------------------------------------------------
 
     def beat(self) -> Steps[Session]:
-        """Give a session that lives: renewed if it is time, made if there is none."""
+        """Return a session that lives: renewed if it is time, made if there is none."""
         with self.lock:
             session = self.session
         now = boot_now()
@@ -179,12 +179,12 @@ class Line:
             self._lost(session)
 
     def take(self, place: Place) -> Steps[None]:
-        """Take a place if there is none yet; nothing if its asker has left meanwhile."""
+        """Take a place if there is none yet; nothing if its waiter_id has left meanwhile."""
         for _ in range(TURNS_MAX):
             session = yield from self.beat()
             if place.has_left:
                 return
-            key, guard = self.root.place(place.key, place.asker), self.root.session(session.lease)
+            key, guard = self.root.place(place.key, place.waiter_id), self.root.session(session.lease)
             expected = [
                 wire.compared_key(key, "create_revision", "0"),
                 wire.compared_key(guard, "mod_revision", session.guard),
@@ -216,7 +216,7 @@ class Line:
 
     def look(self, name: Name, place: Place) -> Steps[Sight]:
         """Look who is ahead, and at the record."""
-        queue, mine = self.root.queue(place.key), self.root.place(place.key, place.asker)
+        queue, mine = self.root.queue(place.key), self.root.place(place.key, place.waiter_id)
         ahead = {
             "limit": "1",
             "sort_order": "DESCEND",
@@ -243,7 +243,7 @@ class Line:
         )
 
     def shown(self, key: str) -> Steps[list[Standing]]:
-        """Show the first entries of a queue, in its order."""
+        """Return the first entries of a queue, in its order."""
         queue = self.root.queue(key)
         order = {"limit": str(STANDINGS_MAX), "sort_order": "ASCEND", "sort_target": "CREATE", "keys_only": True}
         body = yield from ask(wire.range_of("Range", queue, wire.end_of(queue), **order))
@@ -257,10 +257,10 @@ class Line:
             noted = {item["key"]: item.get("value", "") for item in kept}
         return [wire.standing(queue, item, noted.get(item["key"], "")) for item in found]
 
-    def leave(self, key: str, asker: str) -> Steps[None]:
-        """Give up a place, so that no request that is still under way brings it back."""
+    def leave(self, key: str, waiter_id: str) -> Steps[None]:
+        """Return up a place, so that no request that is still under way brings it."""
         with self.lock:
-            place = self.places.get((key, asker))
+            place = self.places.get((key, waiter_id))
             if place is None:
                 return
             place.has_left = True
@@ -268,7 +268,7 @@ class Line:
             closing = self.closing(place)
             try:
                 body = yield from ask(
-                    wire.txn("Leave", [], [wire.delete_key(self.root.place(key, asker)), *closing], [])
+                    wire.txn("Leave", [], [wire.delete_key(self.root.place(key, waiter_id)), *closing], [])
                 )
             except LeaseGone:
                 yield from self.look_after(place)

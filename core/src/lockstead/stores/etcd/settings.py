@@ -1,4 +1,4 @@
-"""Decides what the URL and the environment say of an etcd: members, prefix, certificates, user. Must not know requests.
+"""What the URL and the environment say of an etcd: members, prefix, certificates, user. Must not know requests.
 
 Credentials and certificates that the URL leaves out come from the variables of `etcdctl`: ETCDCTL_USER (user, or
 user:password), ETCDCTL_PASSWORD, ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY. A certificate from either asks for TLS.
@@ -79,7 +79,7 @@ def read(store_url: str, environment: Mapping[str, str]) -> EtcdSettings:
 
 
 def printable(store_url: str) -> str:
-    """Give the URL in its one form, without user and password; with them in the environment it opens the same store."""
+    """Return URL in its one form, without user and password; with them in the environment it opens the same store."""
     settings, options = read(store_url, {}), options_of(store_url)[1]
     prefix = settings.root.text.rstrip("/")
     path = f"/{quote(prefix, safe='/:!$&*+,;=')}" if prefix else ""

@@ -1,4 +1,4 @@
-"""Decides how a blocking request goes out and its answer comes in: over sockets of our own, each kept for the next.
+"""How a blocking request goes out and its answer comes in: over sockets of our own, each kept for the next.
 
 Head and body leave in one write. h11 writes heads, once for each length, and reads answers; but the usual answer of
 etcd, a 200 with a Content-Length, is cut out of what was received: h11 takes as long for it as all else that we do. No
@@ -75,11 +75,11 @@ class Connection:
         self.is_over = False
 
     def is_old(self) -> bool:
-        """Tell whether it was idle for too long to be used again."""
+        """Return whether it was idle for too long to be used again."""
         return time.monotonic() - self._idle_since > KEEPALIVE
 
     def is_stale(self) -> bool:
-        """Tell whether it is old, or has ended while idle: what is readable now is its end."""
+        """Return whether it is old, or has ended while idle: what is readable now is its end."""
         return self.is_old() or bool(self._poll.poll(0))
 
     def exchanged(self, head: Head, content: bytes, bounds: Bounds) -> tuple[int, bytes]:
@@ -164,7 +164,7 @@ class Sockets:
     def exchange(
         self, endpoint: str, request: Request, token: str | None, bounds: Bounds, share: float = 1.0
     ) -> tuple[int, bytes]:
-        """Give status and body of a member's answer. share: the part of the time left that connecting may take.
+        """Return status and body of a member's answer. share: the part of the time left that connecting may take.
 
         Unsent if it certainly did not go out; Unanswered or TimeoutError if that is not known.
         """
@@ -217,7 +217,7 @@ class Sockets:
 
 
 def length_of(received: bytes) -> tuple[int, int] | None:
-    """Give where the body of a usual answer begins and ends; None for all that h11 is to read."""
+    """Return where the body of a usual answer begins and ends; None for all that h11 is to read."""
     ends = received.find(b"\r\n\r\n") + 4
     if ends == 3 or not received.startswith(b"HTTP/1.1 200 "):
         return None

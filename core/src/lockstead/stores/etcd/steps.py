@@ -1,4 +1,4 @@
-"""Decides how leases of the server are granted, renewed and ended: the pieces that all conversations are made of.
+"""How leases of the server are granted, renewed and ended: the pieces that all conversations are made of.
 
 A conversation yields requests and is sent their answers; where there is none, a StoreError is thrown in. One driver
 blocks, another awaits. Must not know connections, nor what a record is for.
@@ -41,7 +41,7 @@ class Course(Generic[T]):
         self._result: T | None = None
 
     def on(self, outcome: Response | StoreError | None) -> Request | None:
-        """Give the next request, None when it has ended; raises what the conversation raises. None begins it."""
+        """Return the next request, None when it has ended; raises what the conversation raises. None begins it."""
         try:
             if isinstance(outcome, StoreError):
                 return self._steps.throw(outcome)
@@ -55,7 +55,7 @@ class Course(Generic[T]):
             raise
 
     def result(self) -> T:
-        """Give what it came to, once it has ended."""
+        """Return what it came to, once it has ended."""
         return cast(T, self._result)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Beat:
     is_alone: bool = False
 
     def is_proved(self, term: str) -> bool:
-        """Tell whether an answer to what was sent afterwards proves that the lease was renewed.
+        """Return whether an answer to what was sent afterwards proves that the lease was renewed.
 
         An old leader that is cut off goes on renewing leases, while the new one counts from its election.
         """
@@ -91,23 +91,23 @@ def ask(request: Request) -> Steps[Json]:
 
 
 def term_of(body: Json) -> str:
-    """Give the term under which an answer was given."""
+    """Return the term under which an answer was given."""
     return str(body["header"].get("raft_term", ""))
 
 
 def record_in(found: list[Json] | None) -> Kv | None:
-    """Give the record that a range showed."""
+    """Return the record that a range showed."""
     return wire.kv_of(wire.first_of(found)) if found else None
 
 
 def look(root: Root, name: Name) -> Steps[tuple[Kv | None, str]]:
-    """Give a record as it stands, and the term in which it was read."""
+    """Return a record as it stands, and the term in which it was read."""
     body = yield from ask(wire.txn("Range", [], wire.seeking(root.base(name)), []))
     return wire.sought(body["responses"]), term_of(body)
 
 
 def cleared(root: Root, key: str) -> Steps[bool]:
-    """Delete what stands in the queue of a key without a lease: no place of ours, and it would stand there for ever.
+    """Delete what stands in the queue of a key without a lease: no place of ours, and it would stand there forever.
 
     True if something was deleted, so that the queue is worth another look.
     """
@@ -150,7 +150,7 @@ def beats_in(leases: Leases, request: Request, response: Response, asked: dict[s
 
 
 def shared(leases: Leases, ttl: int) -> Steps[Beat]:
-    """Give the lease that records of this length hang on: granted if there is none, renewed if it is not fresh."""
+    """Return the lease that records of this length hang on: granted if there is none, renewed if it is not fresh."""
     now = boot_now()
     lease = leases.current(ttl, now)
     if lease is not None:
@@ -175,7 +175,7 @@ def end(lease: str) -> Steps[None]:
 
 
 def lives(stands: float, beat: Beat) -> float | None:
-    """Give how long (seconds) the server lets a record live, if that is less than was asked; None if it is not."""
+    """Return how long (seconds) the server lets a record live, if that is less than was asked; None if it is not."""
     return None if beat.ttl >= stands else float(beat.ttl)
 
 

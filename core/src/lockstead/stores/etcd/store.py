@@ -1,4 +1,4 @@
-"""Decides how commands reach etcd: our own requests to its JSON gateway, blocking or awaiting, never repeated.
+"""How commands reach etcd: our own requests to its JSON gateway, blocking or awaiting, never repeated.
 
 Must not know what a request says; that is what the conversations (`talk`) are for.
 """
@@ -33,7 +33,7 @@ from lockstead.stores.port import Standing
 from lockstead.stores.transport import transport
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Promise
+    from lockstead.stores.examination import Finding, Guarantee
     from lockstead.stores.http import AwaitedPool
     from lockstead.values import Name
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 TRAITS: Final = Traits(
     scheme="etcd",
     guarantee="consensus: linearizable transactions, and leases that the cluster itself ends",
-    clock=StoreClock.ENFORCED,
+    clock=StoreClock.SERVER_EXPIRES,
     tokens=TokenSource.NATIVE,
     ttl_recommended=5.0,
 )
@@ -193,23 +193,23 @@ class EtcdStore:
         self._check_open()
         return self._waiting.wait(name, seconds, is_over)
 
-    def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+    def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
         """Take a place in the queue or keep it, and watch who is ahead: True as soon as the turn has come."""
         self._check_open()
-        return self._waiting.queue(name, asker, seconds, is_over)
+        return self._waiting.queue(name, waiter_id, seconds, is_over)
 
-    def leave(self, name: Name, asker: str, limit: float) -> None:
+    def leave(self, name: Name, waiter_id: str, limit: float) -> None:
         """Give up a place in the queue."""
-        self._waiting.leave(name, asker, limit)
+        self._waiting.leave(name, waiter_id, limit)
 
     def standing(self, name: Name, limit: float) -> list[Standing]:
-        """Show the first of a key's queue."""
+        """Return the first of a key's queue."""
         return self._carried(self._talker.line.shown(name.key), limit)
 
     # --- examining -----------------------------------------------------------------------------------------------
 
     @property
-    def behind(self) -> Mapping[Promise, str]:
+    def behind(self) -> Mapping[Guarantee, str]:
         """What of etcd keeps a promise."""
         from lockstead.stores.etcd.doctor import BEHIND
 

@@ -1,6 +1,6 @@
-"""Decides how a command becomes requests to etcd, each in one transaction: conversations, driven by the store.
+"""How a command becomes requests to etcd, each in one transaction: conversations, driven by the store.
 
-Taking a lock writes once, in a transaction that also compares that it is the asker's turn and takes him out of the
+Taking a lock writes once, in a transaction that also compares that it is the waiter_id's turn and takes him out of the
 queue; giving it back deletes once. What stands there instead is read only after such a transaction has failed: to ask
 for it in each would cost those that succeed a tenth of their time. Must not know connections.
 """
@@ -58,7 +58,7 @@ class Talker:
     line: Line
 
     def steps(self, command: Command[Any]) -> Steps[Any]:
-        """Give the conversation that carries out a command."""
+        """Return the conversation that carries out a command."""
         match command:
             case Read():
                 return self._read(command)
@@ -162,7 +162,7 @@ class Talker:
 
 
 class _Taking:
-    """One Create or Replace: the key it writes, what it expects to stand there, and the asker's place in the queue."""
+    """One Create or Replace: the key it writes, what it expects there, and the waiter's place in the queue."""
 
     def __init__(
         self, talker: Talker, command: Create | Replace, key: str, expected: list[Json], old: Kv | None
@@ -172,7 +172,7 @@ class _Taking:
         self._key = key
         self._expected = expected
         self._old = old
-        self._place = talker.line.find(command.name.key, command.asker) if command.asker else None
+        self._place = talker.line.find(command.name.key, command.waiter_id) if command.waiter_id else None
 
     def steps(self) -> Steps[Snapshot | Conflict]:
         """Ask until it is clear whether the record could be written; the lease comes first."""
@@ -197,18 +197,18 @@ class _Taking:
             if body.get("succeeded"):
                 return (yield from self._taken(body, beat))
             seen, first = yield from self._looked()
-            if self._is_other(seen) or not command.asker:
+            if self._is_other(seen) or not command.waiter_id:
                 return Conflict()
-            if first and wire.text(first[0]["key"]) != talker.root.place(command.name.key, command.asker):
+            if first and wire.text(first[0]["key"]) != talker.root.place(command.name.key, command.waiter_id):
                 if first[0].get("lease", NO_LEASE) == NO_LEASE and (yield from cleared(talker.root, command.name.key)):
                     continue
                 return Conflict(is_queued=True)
             created = first[0]["create_revision"] if first else None
-            self._place = talker.line.stands(command.name.key, command.asker, created)
+            self._place = talker.line.stands(command.name.key, command.waiter_id, created)
         raise StoreUnavailable(f"the queue for {command.name.key!r} kept changing; nothing was written")
 
     def _looked(self) -> Steps[tuple[Kv | None, list[Json]]]:
-        """Give the record that stands there instead, and who is first in the queue."""
+        """Return the record that stands there instead, and who is first in the queue."""
         root, name = self._talker.root, self._command.name
         queue = root.queue(name.key)
         order = {"limit": "1", "sort_order": "ASCEND", "sort_target": "CREATE"}
@@ -226,14 +226,14 @@ class _Taking:
         expected = list(self._expected)
         success = [] if self._old is None else [wire.delete_key(self._old.key)]
         success.append(wire.put(self._key, wire.value_of(command.fields, command.stands, is_alone=False), lease))
-        if command.asker:
+        if command.waiter_id:
             queue = root.queue(command.name.key)
             if place is None or place.created is None:
                 expected.append(wire.compared(queue, "create_revision", "0"))
             else:
-                # of all who stand there nobody came before the asker
+                # of all who stand there nobody came before the waiter_id
                 expected.append(wire.compared(queue, "create_revision", str(int(place.created) - 1), "GREATER"))
-                success.append(wire.delete_key(root.place(command.name.key, command.asker)))
+                success.append(wire.delete_key(root.place(command.name.key, command.waiter_id)))
             success += self._talker.line.closing(place)
         return wire.txn(type(command).__name__, expected, success, [])
 

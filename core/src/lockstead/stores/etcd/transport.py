@@ -1,4 +1,4 @@
-"""Decides how a request leaves for the members of an etcd: to which one, by which connections; and why it got nowhere.
+"""How a request leaves for the members of an etcd: to which one, by which connections; and why it got nowhere.
 
 Blocking requests go over sockets of our own (`sockets`), awaiting ones over httpcore's; so nothing is sent twice or led
 elsewhere. Only what was certainly never sent is offered to the next member. Must not know what is
@@ -46,7 +46,7 @@ class Members:
         self._lock = threading.Lock()
 
     def in_turn(self, only: int | None = None) -> Iterator[tuple[int, httpcore.URL]]:
-        """Give the members, the one that served last first; or only this one."""
+        """Return the members, the one that served last first; or only this one."""
         first = self._first if only is None else only
         for step in range(len(self._urls) if only is None else 1):
             number = (first + step) % len(self._urls)
@@ -65,7 +65,7 @@ class Members:
         return len(self._urls)
 
     def request(self, url: httpcore.URL, request: Request, token: str | None) -> httpcore.Request:
-        """Give a request as httpcore wants it."""
+        """Return a request as httpcore wants it."""
         from lockstead.stores.http import request as asked
 
         headers = {"User-Agent": "lockstead", "Content-Type": "application/json"}
@@ -85,7 +85,7 @@ class Members:
         return awaiting(self.tls())
 
     def tls(self) -> ssl.SSLContext:
-        """Give how members prove who they are, and we to them."""
+        """Return how members prove who they are, and we to them."""
         with self._lock:
             if self._tls is None:
                 self._tls = _context(self.settings)
@@ -136,7 +136,7 @@ def translated(error: Exception, request: Request, member: str, bounds: Bounds) 
 
 
 def _chain(error: BaseException | None) -> str:
-    """Give what an error says and what stands behind it: an awaiting transport keeps the words of TLS to itself."""
+    """Return what an error says and what stands behind it: an awaiting transport keeps the words of TLS to itself."""
     said = []
     while error is not None:
         said.append(str(error))
@@ -160,7 +160,7 @@ def _refused(said: str, member: str) -> StoreRefused | None:
 
 
 def looks_mistaken(error: Exception) -> bool:
-    """Tell whether a connection ended as if another language were spoken there: it is worth a look which one."""
+    """Return whether a connection ended as if another language were spoken there: it is worth a look which one."""
     import httpcore
 
     if isinstance(error, Unsent):

@@ -1,4 +1,4 @@
-"""Decides what an `etcd:` URL says: which members, that only a fragment names a key, and what of it may be shown.
+"""What an `etcd:` URL says: which members, that only a fragment names a key, and what of it may be shown.
 
 A DAG file names many locks and opens none, so this file imports nothing but to open one. Must not know requests.
 """
@@ -37,11 +37,11 @@ class _Opener:
         return True
 
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Give (store, key); only a fragment names a key."""
+        """Return (store, key); only a fragment names a key."""
         return rest, fragment
 
     def printable(self, store_url: str) -> str:
-        """Give the URL in its one form, without user and password."""
+        """Return the URL in its one form, without user and password."""
         from lockstead.stores.etcd.settings import printable
 
         return printable(store_url)

@@ -1,4 +1,4 @@
-"""Decides how a waiter waits: he looks who is ahead, watches only that one, and looks again when it has gone.
+"""How a waiter waits: he looks who is ahead, watches only that one, and looks again when it has gone.
 
 The first in line watches the record. Who gives up wakes his successor alone, and nobody else. A watch is asked from the
 revision that follows the look, so nothing is missed in between; when it breaks (a member died, the revision was
@@ -38,7 +38,7 @@ class Carries(Protocol):
     """Carries out a conversation within a limit (seconds)."""
 
     def __call__(self, steps: Steps[Any], limit: float) -> Any:
-        """Give what it came to."""
+        """Return what it came to."""
         ...
 
 
@@ -74,9 +74,9 @@ class Waiting:
 
     # --- queueing ------------------------------------------------------------------------------------------------
 
-    def queue(self, name: Name, asker: str, seconds: float, is_over: Over) -> bool:
-        """Block until the asker is first and the record is gone (True); False, early, if it has changed."""
-        place = self._line.enter(name.key, asker)
+    def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Over) -> bool:
+        """Block until the waiter_id is first and the record is gone (True); False, early, if it has changed."""
+        place = self._line.enter(name.key, waiter_id)
         try:
             return self._queued(name, place, time.monotonic() + seconds, is_over)
         finally:
@@ -98,7 +98,7 @@ class Waiting:
         return False
 
     def _sight(self, name: Name, place: Place, ends_at: float) -> Sight | None:
-        """Look at the queue, with a place in it; None if the asker has left meanwhile."""
+        """Look at the queue, with a place in it; None if the waiter_id has left meanwhile."""
         limit = max(1.0, min(LIMIT, ends_at - time.monotonic()))
         while not place.has_left:
             self._carry(self._line.beat() if place.created else self._line.take(place), limit)
@@ -137,10 +137,10 @@ class Waiting:
                 return events
         return []
 
-    def leave(self, name: Name, asker: str, limit: float) -> None:
+    def leave(self, name: Name, waiter_id: str, limit: float) -> None:
         """Give up a place in the queue; raises what a command raises."""
-        place = self._line.find(name.key, asker)
-        self._carry(self._line.leave(name.key, asker), limit)
+        place = self._line.find(name.key, waiter_id)
+        self._carry(self._line.leave(name.key, waiter_id), limit)
         if place is not None:
             place.has_left = True
 

@@ -1,4 +1,4 @@
-"""Decides how one watch of etcd's gateway is listened to: a stream that is read a moment at a time, by who waits.
+"""How one watch of etcd's gateway is listened to: a stream that is read a moment at a time, by who waits.
 
 httpcore closes a stream whose reading timed out, and a waiter has to look around every 50 ms: so this one request goes
 out over a socket of its own, parsed by h11. Must not know who waits, nor for what.
@@ -74,7 +74,7 @@ class Watch:
         self._socket.bounds = None  # from here on there is no end to it, and each look takes what is there
 
     def changes(self, seconds: float) -> list[Json]:
-        """Give the events that came within `seconds`, as soon as there are any; Broken if there will be none."""
+        """Return the events that came within `seconds`, as soon as there are any; Broken if there will be none."""
         early, self._early = self._early, []
         return early or self._received(seconds)
 

@@ -1,4 +1,4 @@
-"""Decides how records stand in etcd, and how requests to its JSON gateway look. Pure.
+"""How records stand in etcd, and how requests to its JSON gateway look. Pure.
 
 One key a record, below the store's prefix: `SPACE/KEY:SLOT`, or `SPACE/KEY/PART:SLOT`. KEY and PART are
 percent-encoded, SLOT is `a` or `b`: etcd does not delete and put one key in one transaction, so a record of a new
@@ -58,34 +58,34 @@ class Root:
 
     @classmethod
     def at(cls, prefix: str) -> Self:
-        """Give the root below a prefix without slashes at its ends. ValueError if it cannot be one."""
+        """Return the root below a prefix without slashes at its ends. ValueError if it cannot be one."""
         if not prefix.isprintable() or len(prefix.encode()) > PREFIX_BYTES_MAX:
             raise ValueError(f"the prefix must be printable and at most {PREFIX_BYTES_MAX} bytes")
         return cls(f"{prefix}/" if prefix else "")
 
     def base(self, name: Name) -> str:
-        """Give what the record's key begins with, up to the slot's colon."""
+        """Return what the record's key begins with, up to the slot's colon."""
         part = f"/{quote(name.part, safe='')}" if name.part else ""
         return f"{self.text}{name.space.value}/{quote(name.key, safe='')}{part}"
 
     def slot(self, name: Name, slot: str) -> str:
-        """Give the key of a record."""
+        """Return the key of a record."""
         return f"{self.base(name)}:{slot}"
 
     def queue(self, key: str) -> str:
-        """Give what the places in a key's queue begin with."""
+        """Return what the places in a key's queue begin with."""
         return f"{self.text}queue/{quote(key, safe='')}/"
 
-    def place(self, key: str, asker: str) -> str:
-        """Give the key of a place in a queue."""
-        return self.queue(key) + quote(asker, safe="")
+    def place(self, key: str, waiter_id: str) -> str:
+        """Return the key of a place in a queue."""
+        return self.queue(key) + quote(waiter_id, safe="")
 
     def session(self, lease: str) -> str:
-        """Give the key that guards the queue against places that are taken too late."""
+        """Return the key that guards the queue against places that are taken too late."""
         return f"{self.text}session/{int(lease):x}"
 
     def span(self, space: Space, key: str | None, part_prefix: str) -> tuple[str, str]:
-        """Give the range of keys that a listing reads."""
+        """Return the range of keys that a listing reads."""
         folder = f"{self.text}{space.value}/"
         if key is None:
             return folder, end_of(folder)
@@ -98,7 +98,7 @@ class Root:
         return below, below + "\x7f"
 
     def name_of(self, key: str, space: Space) -> Name | None:
-        """Give the name that a key stands for; None if it is none that we could have written."""
+        """Return the name that a key stands for; None if it is none that we could have written."""
         body, colon, slot = key.removeprefix(f"{self.text}{space.value}/").rpartition(":")
         escaped, _slash, part = body.partition("/")
         try:
@@ -110,7 +110,7 @@ class Root:
 
 
 def end_of(below: str) -> str:
-    """Give the end of the range of keys that begin with a text ending in a separator."""
+    """Return the end of the range of keys that begin with a text ending in a separator."""
     return below[:-1] + _ABOVE[below[-1]]
 
 
@@ -129,7 +129,7 @@ def text(encoded: str) -> str:
 
 @frozen
 class Kv:
-    """One record as it stands there. stands: seconds it asks to be left alone, 0 for ever.
+    """One record as it stands there. stands: seconds it asks to be left alone, 0 forever.
 
     is_alone: no other record hangs on its lease, so that whoever extends it may keep that lease alive.
     """
@@ -148,7 +148,7 @@ class Kv:
         return self.key[:-1] + ("b" if self.key.endswith("a") else "a")
 
     def snapshot(self, renewed_at: float | None = None, lives: float | None = None) -> Snapshot:
-        """Give the record as the protocol sees it: one that has to end and that no lease ends is damaged."""
+        """Return the record as the protocol sees it: one that has to end and that no lease ends is damaged."""
         token = int(self.created)
         never_ends = self.lease == NO_LEASE and self.stands > 0
         fields = unreadable("it hangs on no lease, so that it never ends") if never_ends else dict(self.fields)
@@ -162,7 +162,7 @@ def value_of(fields: Mapping[str, str], stands: float, *, is_alone: bool) -> str
 
 
 def kv_of(item: Json) -> Kv:
-    """Read one key of an answer; what is no record has the fields of `unreadable`."""
+    """Read one key of an answer; what is not a record has the fields of `unreadable`."""
     key, lease = text(item["key"]), item.get("lease", NO_LEASE)
     fields, stands, is_alone = _value(item.get("value", ""))
     if key[-2:] not in _SLOT_ENDS:
@@ -190,7 +190,7 @@ def is_place(item: Json) -> bool:
 
 
 def standing(queue: str, item: Json, noted: str) -> Standing:
-    """Show one key of a queue. noted: the value with it."""
+    """Return one key of a queue. noted: the value with it."""
     who = unquote(text(item["key"]).removeprefix(queue), errors="replace")
     return Standing(who, instant(text(noted)) if len(noted) < NOTED_MAX else None, not is_place(item))
 
@@ -206,7 +206,7 @@ def seeking(base: str) -> list[Json]:
 
 
 def is_slot(encoded: str) -> bool:
-    """Tell whether a key, as JSON has it, is one that a record can have."""
+    """Return whether a key, as JSON has it, is one that a record can have."""
     return text(encoded)[-2:] in _SLOT_ENDS
 
 
@@ -218,17 +218,17 @@ SOUGHT: Final = 3
 
 
 def sought(responses: list[Json]) -> Kv | None:
-    """Give the record that `seeking` found."""
+    """Return the record that `seeking` found."""
     return next((kv_of(one["response_range"]["kvs"][0]) for one in responses if one["response_range"].get("kvs")), None)
 
 
 def first_of(found: list[Json]) -> Json:
-    """Give the record of those that stand under one name: there is one, unless somebody wrote another beside it."""
+    """Return the record of those that stand under one name: there is one, unless somebody wrote another beside it."""
     return next((item for item in found if text(item["key"])[-2:] in _SLOT_ENDS), found[0])
 
 
 def ttl_of(stands: float) -> int:
-    """Give the whole seconds of the lease for a record that must be left alone for so long."""
+    """Return the whole seconds of the lease for a record that must be left alone for so long."""
     return math.ceil(stands)
 
 
@@ -256,7 +256,7 @@ class Response:
 
 
 def request(what: str, path: str, body: Json) -> Request:
-    """Give a request to the gateway."""
+    """Return a request to the gateway."""
     return Request(what, f"/v3/{path}", _SHORT.encode(body).encode())
 
 
@@ -266,7 +266,7 @@ def range_of(what: str, start: str, end: str, **more: Any) -> Request:
 
 
 def get(start: str, end: str, **more: Any) -> Json:
-    """Give the body of a range, as a request of its own or inside of a transaction."""
+    """Return the body of a range, as a request of its own or inside of a transaction."""
     return {"key": b64(start), "range_end": b64(end), **more}
 
 
@@ -327,7 +327,7 @@ def delete_key(key: str) -> Json:
 
 
 def number(text: str) -> str | None:
-    """Give an incarnation or revision as etcd takes it; None for what cannot be one of its own."""
+    """Return an incarnation or revision as etcd takes it; None for what cannot be one of its own."""
     return text if text.isascii() and text.isdigit() and not text.startswith("0") and len(text) < 19 else None
 
 

@@ -1,4 +1,4 @@
-"""Decides where requests go and who vouches for them: endpoint, credentials, and the refresh of an access token.
+"""Where requests go and who vouches for them: endpoint, credentials, and the refresh of an access token.
 
 A refresh is a request of the credentials' own. It runs in a thread of its own, once at a time, so that a token
 endpoint which hangs costs nobody more than their limit. Must not know what is asked of the store. No message of this
@@ -69,7 +69,7 @@ class Access:
         return ""
 
     def signed(self, headers: Mapping[str, str], bounds: Bounds) -> dict[str, str]:
-        """Give the headers with what proves who asks. StoreRefused or StoreUnavailable: nothing was sent."""
+        """Return the headers with what proves who asks. StoreRefused or StoreUnavailable: nothing was sent."""
         refreshing = self._needs()
         if refreshing is not None:
             try:
@@ -118,7 +118,7 @@ class Access:
         return signed
 
     def _needs(self) -> Future[None] | None:
-        """Give the refresh to wait for; None if the token will do. Starts one early, while the old token still does."""
+        """Return refresh to wait for; None if the token will do. Starts one early, while the old token still does."""
         credentials = self._credentials
         if credentials is None or (credentials.valid and not self._is_rejected):
             return None
@@ -156,7 +156,7 @@ class Access:
 
 
 def _proxy(endpoint: str) -> str | None:
-    """Give the address of the proxy that the environment asks for on the way there; None for none."""
+    """Return the address of the proxy that the environment asks for on the way there; None for none."""
     from urllib.request import getproxies, proxy_bypass
 
     if proxy_bypass(urlsplit(endpoint).netloc):
@@ -175,7 +175,7 @@ def _retrieved(awaited: asyncio.Future[None]) -> None:
 
 
 def _still_serves(credentials: Any) -> bool:
-    """Tell whether a token that is due for renewal has not run out yet."""
+    """Return whether a token that is due for renewal has not run out yet."""
     expiry = getattr(credentials, "expiry", None)
     if not credentials.token or not isinstance(expiry, datetime):
         return False
@@ -224,14 +224,14 @@ def default_access() -> Access:
 
 
 def _emulator(said: str) -> str:
-    """Give the endpoint that STORAGE_EMULATOR_HOST names; StoreRefused if it is none, without repeating it."""
+    """Return the endpoint that STORAGE_EMULATOR_HOST names; StoreRefused if it is none, without repeating it."""
     try:
         parts = urlsplit(said if "://" in said else f"http://{said}")
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_address = False
     if not is_address or not said.isascii() or not said.isprintable() or " " in said or parts.query or parts.fragment:
-        raise StoreRefused("STORAGE_EMULATOR_HOST is no address; write 'http://127.0.0.1:PORT', or unset it")
+        raise StoreRefused("STORAGE_EMULATOR_HOST is not an address; write 'http://127.0.0.1:PORT', or unset it")
     if parts.username is not None or parts.password is not None:
         raise StoreRefused("STORAGE_EMULATOR_HOST has credentials in it; an emulator needs none, leave them out")
     return parts.geturl()

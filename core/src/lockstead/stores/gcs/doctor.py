@@ -1,4 +1,4 @@
-"""Decides what an examination of a bucket looks at beyond a store's commands: the way there, settings, rights.
+"""What an examination of a bucket looks at beyond a store's commands: the way there, settings, rights.
 
 Must not know how requests are sent, nor what a lock is.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
-from lockstead.stores.examination import Finding, Promise, Severity
+from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.gcs.access import ENDPOINT
 from lockstead.stores.gcs.rights import BUCKETS_GET, rights
 from lockstead.stores.gcs.settings import settings_of
@@ -18,24 +18,24 @@ from lockstead.stores.gcs.wire import Place, Request, Response, complaint
 from lockstead.stores.transport import transport
 from lockstead.values import Name
 
-BEHIND: Final[Mapping[Promise, str]] = {
-    Promise.CREATE_PRESENT: "ifGenerationMatch=0 of an insert",
-    Promise.CREATE_RACE: "ifGenerationMatch=0 of an insert",
-    Promise.EXTEND_KEEPS: "the merge of metadata by a PATCH",
-    Promise.EXTEND_REVISION_MOVES: "the counting of metageneration",
-    Promise.EXTEND_UPDATED_MOVES: "the `updated` of an object",
-    Promise.EXTEND_INCARNATION: "ifGenerationMatch of a PATCH",
-    Promise.EXTEND_REVISION: "ifMetagenerationMatch of a PATCH",
-    Promise.EXTEND_RACE: "ifMetagenerationMatch of a PATCH",
-    Promise.REPLACE_INCARNATION: "ifGenerationMatch of an insert",
-    Promise.REPLACE_REVISION: "ifMetagenerationMatch of an insert",
-    Promise.REMOVE_INCARNATION: "ifGenerationMatch of a DELETE",
-    Promise.REMOVE_REVISION: "ifMetagenerationMatch of a DELETE",
-    Promise.FRESH_INCARNATION: "a generation of its own for every object",
-    Promise.STALE_EXTEND: "ifGenerationMatch of a PATCH",
-    Promise.STALE_REPLACE: "ifGenerationMatch of an insert",
-    Promise.STALE_REMOVE: "ifGenerationMatch of a DELETE",
-    Promise.TOKEN: "the metageneration of a companion",
+BEHIND: Final[Mapping[Guarantee, str]] = {
+    Guarantee.CREATE_PRESENT: "ifGenerationMatch=0 of an insert",
+    Guarantee.CREATE_RACE: "ifGenerationMatch=0 of an insert",
+    Guarantee.EXTEND_KEEPS: "the merge of metadata by a PATCH",
+    Guarantee.EXTEND_REVISION_MOVES: "the counting of metageneration",
+    Guarantee.EXTEND_UPDATED_MOVES: "the `updated` of an object",
+    Guarantee.EXTEND_INCARNATION: "ifGenerationMatch of a PATCH",
+    Guarantee.EXTEND_REVISION: "ifMetagenerationMatch of a PATCH",
+    Guarantee.EXTEND_RACE: "ifMetagenerationMatch of a PATCH",
+    Guarantee.REPLACE_INCARNATION: "ifGenerationMatch of an insert",
+    Guarantee.REPLACE_REVISION: "ifMetagenerationMatch of an insert",
+    Guarantee.REMOVE_INCARNATION: "ifGenerationMatch of a DELETE",
+    Guarantee.REMOVE_REVISION: "ifMetagenerationMatch of a DELETE",
+    Guarantee.FRESH_INCARNATION: "a generation of its own for every object",
+    Guarantee.STALE_EXTEND: "ifGenerationMatch of a PATCH",
+    Guarantee.STALE_REPLACE: "ifGenerationMatch of an insert",
+    Guarantee.STALE_REMOVE: "ifGenerationMatch of a DELETE",
+    Guarantee.TOKEN: "the metageneration of a companion",
 }
 
 
@@ -72,8 +72,8 @@ def _endpoint(way: Way) -> Iterator[Finding]:
     is_secure = there.scheme == "https"
     yield transport([host], tls=is_secure, is_verified=is_secure, has_password=way.is_signed, way="https://")
     if way.is_signed:
-        whose = f"asked as {way.account}; the" if way.account else "an"
-        yield Finding(Severity.OK, "credentials", f"{whose} access token goes to {host}")
+        owner_filter = f"asked as {way.account}; the" if way.account else "an"
+        yield Finding(Severity.OK, "credentials", f"{owner_filter} access token goes to {host}")
 
 
 # --- the bucket --------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def _bucket(shown: Response, way: Way) -> Iterator[Finding]:
             if resource.get("kind") == "storage#bucket":
                 yield from settings_of(resource, place.bucket, place.root)
                 return
-            yield _no_storage("the answer is no bucket's")
+            yield _no_storage("the answer is not a bucket's")
         case 401:
             yield Finding(
                 Severity.FAILURE,
@@ -127,4 +127,4 @@ def _told(response: Response) -> str:
 
 def _no_storage(text: str) -> Finding:
     remedy = "correct STORAGE_EMULATOR_HOST, or the endpoint of the client"
-    return Finding(Severity.FAILURE, "endpoint", f"this is no Cloud Storage: {text}", remedy, stops=True)
+    return Finding(Severity.FAILURE, "endpoint", f"this is not Cloud Storage: {text}", remedy, stops=True)

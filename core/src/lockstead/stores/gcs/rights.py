@@ -1,4 +1,4 @@
-"""Decides which rights an account has in a bucket: asked for (testIamPermissions), then tried.
+"""Which rights an account has in a bucket: asked for (testIamPermissions), then tried.
 
 A condition or a folder's policy may say something else than what holds for the bucket, so what was tried counts.
 Nothing is written where it could not be deleted again. Sources: "IAM permissions for JSON methods" and "Cloud Storage
@@ -126,7 +126,7 @@ def _judged(permission: str, response: Response) -> tuple[str, Tried]:
 
 
 def _is_there(permission: str, granted: frozenset[str] | None, tried: Mapping[str, Tried]) -> bool | None:
-    """Tell whether we have a permission: by trying, else by what was granted; None if neither can tell."""
+    """Return whether we have a permission: by trying, else by what was granted; None if neither can tell."""
     if permission in tried:
         return tried[permission].is_allowed
     return None if granted is None else permission in granted

@@ -1,4 +1,4 @@
-"""Decides which settings of a bucket hurt locks, from the bucket's own resource. Pure.
+"""Which settings of a bucket hurt locks, from the bucket's own resource. Pure.
 
 Source: the Bucket resource of Cloud Storage's JSON API; storage classes and their minimum durations, soft delete and
 its default of 7 days, retention and holds as its documentation has them (2026). Must not know how it is asked for.

@@ -1,4 +1,4 @@
-"""Decides how commands reach Google Cloud Storage: our own requests, one a command, never repeated.
+"""How commands reach Google Cloud Storage: our own requests, one a command, never repeated.
 
 `google-cloud-storage` is asked for credentials and endpoint only: its client repeats requests, asks for the bucket
 behind one's back, and hides response headers. Must not know what a request says nor what the fields of a record mean.
@@ -19,7 +19,7 @@ from lockstead.stores.gcs.wire import Place, Request, Response, exchange
 from lockstead.stores.loops import PerLoop
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Promise
+    from lockstead.stores.examination import Finding, Guarantee
     from lockstead.stores.http import Answer, AwaitedPool, Pool
     from lockstead.values import Name
 
@@ -28,10 +28,10 @@ A = TypeVar("A")
 TRAITS: Final = Traits(
     scheme="gs",
     guarantee="consensus: strongly consistent reads, and writes with preconditions",
-    clock=StoreClock.DATED,
+    clock=StoreClock.TWO_CLOCKS,
     tokens=TokenSource.DRAWN,
-    granularity=2.0,
-    date_step=1.0,
+    clock_skew_max=2.0,
+    clock_resolution=1.0,
     ttl_recommended=20.0,
     foreign=True,
     pace=1.0,
@@ -101,7 +101,7 @@ class GcsStore:
             if not self._is_open:
                 pool.close()  # closed meanwhile, and it may have connected anew since
         if answer.status == 401 and self._access.rejected(headers) and again:
-            # refused before anything was done, so this is no repetition
+            # refused before anything was done, so this is not a repetition
             return self._send(request, bounds, again=False)
         return _response(answer)
 
@@ -115,7 +115,7 @@ class GcsStore:
     # --- examining -----------------------------------------------------------------------------------------------
 
     @property
-    def behind(self) -> Mapping[Promise, str]:
+    def behind(self) -> Mapping[Guarantee, str]:
         """What of Cloud Storage keeps a promise."""
         from lockstead.stores.gcs.doctor import BEHIND
 

@@ -1,4 +1,4 @@
-"""Decides how a request leaves for Cloud Storage: by which connections, proxy and certificates; and why it got nowhere.
+"""How a request leaves for Cloud Storage: by which connections, proxy and certificates; and why it got nowhere.
 
 Must not know what is asked, nor who owns the connections and closes them.
 """
@@ -49,7 +49,7 @@ class Transports:
         return self._made(awaiting)
 
     def request(self, request: Request, headers: Mapping[str, str]) -> httpcore.Request:
-        """Give a request as httpcore wants it."""
+        """Return a request as httpcore wants it."""
         import httpcore
 
         from lockstead.stores.http import request as asked
@@ -107,7 +107,7 @@ def translated(error: Exception, request: Request, bounds: Bounds) -> StoreError
     if isinstance(error, httpcore.ConnectError | httpcore.ConnectTimeout | httpcore.PoolTimeout | httpcore.ProxyError):
         return StoreUnavailable(f"no connection to Cloud Storage for {request.what} ({told}); nothing was sent")
     if isinstance(error, httpcore.UnsupportedProtocol):
-        return StoreRefused(f"the endpoint of Cloud Storage is no address ({told}); correct the client's endpoint")
+        return StoreRefused(f"the endpoint of Cloud Storage is not an address ({told}); correct the client's endpoint")
     if isinstance(error, httpcore.TimeoutException | TimeoutError):
         return OutcomeUnknown(f"no answer to {request.what} within {bounds.limit:.3g} s")
     return OutcomeUnknown(f"no clear answer to {request.what} ({told})")

@@ -1,4 +1,4 @@
-"""Decides what a `gs:` URL says: where the key stands, and which place and access open it.
+"""What a `gs:` URL says: where the key stands, and which place and access open it.
 
 A DAG file names many locks and opens none, so this file imports nothing but to open one. Must not know requests.
 """
@@ -31,14 +31,14 @@ class _Opener:
         return frozenset()
 
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Give (store, key): the last piece of the path is the key where no fragment names one."""
+        """Return (store, key): the last piece of the path is the key where no fragment names one."""
         if fragment is not None:
             return rest, fragment
         store, slash, key = rest.removeprefix("gs://").rpartition("/")
         return (f"gs://{store}", key or None) if slash else (rest, None)
 
     def printable(self, store_url: str) -> str:
-        """Give the URL in its one form; there are no credentials in it."""
+        """Return the URL in its one form; there are no credentials in it."""
         return _place(store_url).url
 
     def open(self, store_url: str, client: object | None) -> GcsStore:

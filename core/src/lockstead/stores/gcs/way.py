@@ -1,4 +1,4 @@
-"""Decides how an examination asks Cloud Storage: one request at a time, sent again only where nothing was done.
+"""How an examination asks Cloud Storage: one request at a time, sent again only where nothing was done.
 
 Must not know what is looked for. Nothing of a lock goes this way: a lock's requests are never repeated.
 """
@@ -48,7 +48,7 @@ class Way:
         return response
 
     def grant(self, role: str) -> str:
-        """Give the command that grants us a role on the bucket."""
+        """Return the command that grants us a role on the bucket."""
         who = self.account or "ACCOUNT"
         bucket = f"gs://{self.place.bucket}"
         return f"gcloud storage buckets add-iam-policy-binding {bucket} --member={who} --role={role}"

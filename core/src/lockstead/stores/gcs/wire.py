@@ -1,4 +1,4 @@
-"""Decides how a command looks as a request to Cloud Storage's JSON API, and what its answer means. Pure.
+"""How a command looks as a request to Cloud Storage's JSON API, and what its answer means. Pure.
 
 Object at the prefix and the escaped key, empty body, metadata = the record's fields, as other implementations write
 and read them. incarnation is the generation, revision the metageneration. Must not know how requests are sent.
@@ -63,9 +63,9 @@ class Place:
 
     @classmethod
     def at(cls, bucket: str, prefix: str) -> Self:
-        """Give the place; ValueError if locks there could not be told from others' reserved names."""
+        """Return the place; ValueError if locks there could not be told from others' reserved names."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", bucket):
-            raise ValueError(f"{bucket!r} is no name of a bucket")
+            raise ValueError(f"{bucket!r} is not a name of a bucket")
         if RESERVED in prefix.split("/"):
             raise ValueError(f"the prefix {prefix!r} is inside the reserved names of another store; choose another")
         if not prefix.isprintable() or len(prefix.encode()) > PREFIX_BYTES_MAX:
@@ -83,7 +83,7 @@ class Place:
         return f"{self.prefix}/" if self.prefix else ""
 
     def object_name(self, name: Name) -> str:
-        """Give the object's name; StoreRefused if Cloud Storage could not hold it."""
+        """Return the object's name; StoreRefused if Cloud Storage could not hold it."""
         full = self.root + escape(name.key)
         if name.space is not Space.LOCK:
             full = self.folder(name.space) + escape(name.key)
@@ -96,11 +96,11 @@ class Place:
         return full
 
     def folder(self, space: Space) -> str:
-        """Give the reserved folder of a space; that of locks is the root itself."""
+        """Return the reserved folder of a space; that of locks is the root itself."""
         return self.root if space is Space.LOCK else f"{self.root}{RESERVED}/{space.value}/"
 
     def name_of(self, object_name: str, space: Space) -> Name | None:
-        """Give the name that an object stands for; None if it is none that we could have written."""
+        """Return the name that an object stands for; None if it is none that we could have written."""
         escaped, slash, part = object_name.removeprefix(self.folder(space)).partition("/")
         key = _unescaped(escaped)
         if not key or (slash and (not part or space is Space.LOCK)):
@@ -110,7 +110,7 @@ class Place:
             # compared as written: a foreign object must not pass for a key that is stored under another name
             return name if self.object_name(name) == object_name else None
         except (StoreRefused, ValueError):
-            return None  # it would be too long as we write it, or is no text: one such object must hide no other
+            return None  # it would be too long as we write it, or is not text: one such object must hide no other
 
 
 _URL_SAFE: Final = "/:@!$&*+,;="
@@ -292,16 +292,16 @@ def _snapshot(resource: Mapping[str, Any], now: float | None, command: Command[A
             token=int(_instant(resource["timeCreated"]) * 1000) + metageneration,
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise OutcomeUnknown(f"the answer to {type(command).__name__} is no object of Cloud Storage") from error
+        raise OutcomeUnknown(f"the answer to {type(command).__name__} is not an object of Cloud Storage") from error
 
 
 def _json(response: Response, command: Command[Any]) -> dict[str, Any]:
     try:
         body = json.loads(response.body)
     except (ValueError, RecursionError) as error:
-        raise OutcomeUnknown(f"the answer to {type(command).__name__} is no JSON; is this Cloud Storage?") from error
+        raise OutcomeUnknown(f"the answer to {type(command).__name__} is not JSON; is this Cloud Storage?") from error
     if not isinstance(body, dict):
-        raise OutcomeUnknown(f"the answer to {type(command).__name__} is no object; is this Cloud Storage?")
+        raise OutcomeUnknown(f"the answer to {type(command).__name__} is not an object; is this Cloud Storage?")
     return body
 
 
@@ -320,7 +320,7 @@ def _date(text: str | None) -> float | None:
 
 
 def complaint(response: Response) -> tuple[str, str]:
-    """Give (message, reason) of an error's body, each empty where it has none. Source: the JSON API's error format."""
+    """Return (message, reason) of an error's body, empty where it has none. Source: the JSON API's error format."""
     try:
         error = json.loads(response.body)["error"]
         if not isinstance(error, dict):

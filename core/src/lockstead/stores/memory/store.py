@@ -1,4 +1,4 @@
-"""Decides how records are kept in the memory of one process: the reference model of a store, and the fastest.
+"""How records are kept in the memory of one process: the reference model of a store, and the fastest.
 
 Must not know what the fields of a record mean. Memories of the same URL are one memory; `MemoryStore()` is private.
 """
@@ -33,14 +33,14 @@ from lockstead.stores.bootclock import boot_now
 from lockstead.values import Name
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Promise
+    from lockstead.stores.examination import Finding, Guarantee
 
 A = TypeVar("A")
 
 TRAITS: Final = Traits(
     scheme="memory",
     guarantee="one process: other processes do not see these locks, and they end with the process",
-    clock=StoreClock.SHARED,
+    clock=StoreClock.ONE_CLOCK,
     tokens=TokenSource.NATIVE,
 )
 
@@ -214,7 +214,7 @@ class MemoryStore:
                     del memory.bells[name]
 
     @property
-    def behind(self) -> Mapping[Promise, str]:
+    def behind(self) -> Mapping[Guarantee, str]:
         """Nothing but one mutex keeps the promises here."""
         return {}
 

@@ -1,4 +1,4 @@
-"""Decides what a `memory:` URL says: which of the process's memories, and that only a fragment names a key.
+"""What a `memory:` URL says: which of the process's memories, and that only a fragment names a key.
 
 A DAG file names many locks and opens none, so this file imports nothing but to open one.
 """
@@ -31,11 +31,11 @@ class _Opener:
         return frozenset()
 
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Give (store, key); only a fragment names a key."""
+        """Return (store, key); only a fragment names a key."""
         return rest, fragment
 
     def printable(self, store_url: str) -> str:
-        """Give the URL back: there are no credentials in it."""
+        """Return the URL: there are no credentials in it."""
         return store_url
 
     def open(self, store_url: str, client: object | None) -> MemoryStore:

@@ -1,4 +1,4 @@
-"""Decides what an examination of a PostgreSQL server looks at beyond a store's commands: durability, rights, pooler.
+"""What an examination of a PostgreSQL server looks at beyond a store's commands: durability, rights, pooler.
 
 Must not know commands or records.
 """
@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from lockstead.stores.examination import Finding, Promise, Severity
+from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.postgres.wire import Link
 
-BEHIND: Final[Mapping[Promise, str]] = {
-    Promise.CREATE_RACE: "the primary key, and ON CONFLICT DO UPDATE of a locked row",
-    Promise.EXTEND_UPDATED_MOVES: "clock_timestamp() of the server",
-    Promise.EXTEND_RACE: "a locked row, looked at again at READ COMMITTED",
-    Promise.FRESH_INCARNATION: "a counter in a row that outlives its record",
-    Promise.TOKEN: "a counter in a row that outlives its record",
+BEHIND: Final[Mapping[Guarantee, str]] = {
+    Guarantee.CREATE_RACE: "the primary key, and ON CONFLICT DO UPDATE of a locked row",
+    Guarantee.EXTEND_UPDATED_MOVES: "clock_timestamp() of the server",
+    Guarantee.EXTEND_RACE: "a locked row, looked at again at READ COMMITTED",
+    Guarantee.FRESH_INCARNATION: "a counter in a row that outlives its record",
+    Guarantee.TOKEN: "a counter in a row that outlives its record",
 }
 
 _SETTINGS: Final = (

@@ -1,4 +1,4 @@
-"""Decides what an error of a PostgreSQL server, or of the way there, means for the caller: one line of the right class.
+"""What an error of a PostgreSQL server, or of the way there, means for the caller: one line of the right class.
 
 Must not know what was asked.
 """
@@ -42,8 +42,8 @@ _REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ("server does not support SSL", "turn TLS on there, or say ?sslmode=disable where the network is trusted"),
     ("SSL error", "TLS does not fit: see ?sslmode=, ?sslrootcert= and the server's certificate"),
     ("certificate", "TLS does not fit: see ?sslmode=, ?sslrootcert= and the server's certificate"),
-    ("invalid response to SSL negotiation", "this is no PostgreSQL server: correct host and port"),
-    ("expected authentication request", "this is no PostgreSQL server: correct host and port"),
+    ("invalid response to SSL negotiation", "this is not a PostgreSQL server: correct host and port"),
+    ("expected authentication request", "this is not a PostgreSQL server: correct host and port"),
     ("unsupported frontend protocol", "the server is too old: lockstead needs PostgreSQL 10 or later"),
 )
 """Words of libpq's message for a connection that will never be taken, and what to do. A server that speaks another

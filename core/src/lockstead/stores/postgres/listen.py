@@ -1,4 +1,4 @@
-"""Decides how who waits for a record learns of its change: by a notification, and by looking where there can be none.
+"""How who waits for a record learns of its change: by a notification, and by looking where there can be none.
 
 One thread and one connection of their own for all waiters of a store. While somebody waits for a key, that connection
 holds the shared advisory lock of the key's bucket: so who changes a record knows whether to notify. No lease depends on
@@ -87,7 +87,7 @@ class Listener:
                     del self._bells[key]
 
     def ear(self, key: str) -> int:
-        """Tell whether every change that is committed from now on rings: 0 if not, else by which connection."""
+        """Return whether every change that is committed from now on rings: 0 if not, else by which connection."""
         return self._connections if bucket(key) in self._held else 0
 
     def asks(self, key: str) -> None:
@@ -129,7 +129,7 @@ class Listener:
             os.close(ear)
 
     def _may_end(self) -> bool:
-        """Tell whether nobody needs the thread; then it is forgotten, so that the next waiter starts another."""
+        """Return whether nobody needs the thread; then it is forgotten, so that the next waiter starts another."""
         with self._lock:
             if self._is_open and not self._is_pooled and self._bells:
                 return False
@@ -240,7 +240,7 @@ class Listener:
     # --- life ----------------------------------------------------------------------------------------------------
 
     def forget(self) -> Listener:
-        """Give a fresh one to a forked child, where the thread is not."""
+        """Return a fresh one to a forked child, where the thread is not."""
         fresh = Listener(self._target, self._statements)
         fresh._is_open = self._is_open
         return fresh
@@ -259,7 +259,7 @@ class Listener:
 def until_changed(
     listener: Listener, key: str, look: Callable[[], Row | None], seconds: float, is_over: Callable[[float], bool]
 ) -> bool:
-    """Wait as `stores.port.Waits` says. look gives the state of the record, None where there is none."""
+    """Wait as `stores.port.SupportsWatch` says. look gives the state of the record, None where there is none."""
     ends_at = time.monotonic() + seconds
     try:
         with listener.watching(key) as bell:

@@ -1,4 +1,4 @@
-"""Decides which connection serves a statement, and that a new one leads to tables that this version can use.
+"""Which connection serves a statement, and that a new one leads to tables that this version can use.
 
 Must not know commands or records.
 """
@@ -53,7 +53,7 @@ class Pool:
             self.give_back(link)
 
     def take(self, ends_at: float) -> Link:
-        """Give a connection that is ready, to be given back. Raises StoreUnavailable or StoreRefused."""
+        """Return a connection that is ready, to be given. Raises StoreUnavailable or StoreRefused."""
         while True:
             with self._lock:
                 link = self._next(ends_at)
@@ -69,7 +69,7 @@ class Pool:
             self._forgo()
 
     def _next(self, ends_at: float) -> Link | None:
-        """Give an idle connection, or None where another one may be opened; either counts as lent."""
+        """Return an idle connection, or None where another one may be opened; either counts as lent."""
         while True:
             if not self._is_open:
                 raise StoreUnavailable(f"the store {self._target.url} is closed")
@@ -115,7 +115,7 @@ class Pool:
             link.close()
 
     def forget(self) -> Pool:
-        """Give a fresh pool to a forked child. psycopg closes no connection that another process opened."""
+        """Return a fresh pool to a forked child. psycopg closes no connection that another process opened."""
         fresh = Pool(self._target, self._statements)
         fresh._is_open = self._is_open
         return fresh
@@ -171,7 +171,7 @@ def _found(link: Link, statements: Statements, ends_at: float) -> Row | None:
         return None
     version, least, in_recovery, product = rows[0][:4]
     if not str(product).startswith("PostgreSQL"):
-        raise StoreRefused(f"{link.place} is no PostgreSQL but {str(product)[:40]!r}: its locks are not proved")
+        raise StoreRefused(f"{link.place} is not PostgreSQL but {str(product)[:40]!r}: its locks are not proved")
     if rows[0][6] != "0":
         raise StoreRefused(
             f"somebody added triggers or rules to the tables of the locks in {link.place}, which run as whoever locks; "

@@ -1,4 +1,4 @@
-"""Decides what the rows of the table mean, and how a record's name and fields are written for a statement.
+"""What the rows of the table mean, and how a record's name and fields are written for a statement.
 
 Must not know SQL or connections.
 """
@@ -24,22 +24,22 @@ encoded: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def at(name: Name) -> At:
-    """Give what a row is found by."""
+    """Return what a row is found by."""
     return name.space.value, name.key, name.part
 
 
 def named(name: Name) -> dict[str, str]:
-    """Give the same for one of many."""
+    """Return the same for one of many."""
     return {"space": name.space.value, "key": name.key, "part": name.part}
 
 
 def shown(rows: Sequence[Row]) -> Snapshot | Absent:
-    """Give what a look at one record found."""
+    """Return what a look at one record found."""
     return snapshot(rows[0]) if rows else Absent()
 
 
 def changed(rows: Sequence[Row]) -> Snapshot | Conflict | Absent | None:
-    """Give what one of many changes came to; None if somebody else had the row locked."""
+    """Return what one of many changes came to; None if somebody else had the row locked."""
     if not rows:
         return Absent()
     if rows[0][6] == "t":
@@ -48,12 +48,12 @@ def changed(rows: Sequence[Row]) -> Snapshot | Conflict | Absent | None:
 
 
 def listing(space: Space, rows: Sequence[Row]) -> Listing:
-    """Give what a look at many found."""
+    """Return what a look at many found."""
     return Listing(tuple((Name(str(row[0]), space, str(row[1])), snapshot(row[2:])) for row in rows))
 
 
 def snapshot(row: Row) -> Snapshot:
-    """Give a record from granted, revision, when it was stamped, the time now, and its fields."""
+    """Return a record from granted, revision, when it was stamped, the time now, and its fields."""
     granted, revision, updated, now, text = row
     fields = _fields(row, map_of_text(text))
     if is_damaged(fields):
@@ -64,7 +64,7 @@ def snapshot(row: Row) -> Snapshot:
 
 
 def written(row: Row, fields: Mapping[str, str] | None = None) -> Snapshot:
-    """Give what a statement has just stamped: granted, revision, when, the time now, and the fields unless known."""
+    """Return what a statement has just stamped: granted, revision, when, the time now, and the fields unless known."""
     said = _fields(row, map_of_text(row[4])) if fields is None else fields
     granted, stamped, now = str(row[0]), seconds(row[2]), seconds(row[3])
     if fields is None and is_damaged(said):
@@ -73,7 +73,7 @@ def written(row: Row, fields: Mapping[str, str] | None = None) -> Snapshot:
 
 
 def _fields(row: Row, fields: dict[str, str]) -> dict[str, str]:
-    """Give the fields of a record, or what `unreadable` gives where another program changed its counters."""
+    """Return the fields of a record, or what `unreadable` gives where another program changed its counters."""
     for said in row[:2]:
         text = str(said).removeprefix("-")
         if (count := whole(text)) is not None and (text != said or count > COUNTER_MAX):
@@ -82,7 +82,7 @@ def _fields(row: Row, fields: dict[str, str]) -> dict[str, str]:
 
 
 def seconds(microseconds: str | None) -> float:
-    """Give a time of the server."""
+    """Return a time of the server."""
     return _count(microseconds) / 1e6
 
 

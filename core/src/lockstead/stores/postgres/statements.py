@@ -104,18 +104,18 @@ class Statements:
 
 
 def lock_class(schema: str) -> int:
-    """Give the first of the two numbers of every advisory lock of a schema."""
+    """Return the first of the two numbers of every advisory lock of a schema."""
     number = zlib.crc32(f"lockstead:{schema}".encode())
     return number - (1 << 32) if number >= 1 << 31 else number
 
 
 def bucket(key: str) -> int:
-    """Give the second of the two numbers for who waits for a key."""
+    """Return the second of the two numbers for who waits for a key."""
     return zlib.crc32(key.encode()) % BUCKETS
 
 
 def statements(schema: str) -> Statements:
-    """Give the statements for a schema, whose name must be a plain one."""
+    """Return the statements for a schema, whose name must be a plain one."""
     record, at = f"{schema}.record", _NAMED.format("r", "r", "r")
     ring = partial(_ring, schema, "$1::text", "$2::text")
     texts = {
@@ -248,7 +248,7 @@ def _tell(schema: str) -> str:
 
 
 def tables(schema: str) -> tuple[str, ...]:
-    """Give the statements that make the tables of a schema, as an administrator may run them."""
+    """Return the statements that make the tables of a schema, as an administrator may run them."""
     return (
         # by bytes: an index in the order of a language breaks when the language's rules are updated
         f'CREATE TABLE {schema}.record (space text COLLATE "C" NOT NULL, key text COLLATE "C" NOT NULL, '

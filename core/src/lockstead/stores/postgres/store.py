@@ -1,4 +1,4 @@
-"""Decides how records are kept in one table of a PostgreSQL database: what a command changes, one statement changes.
+"""How records are kept in one table of a PostgreSQL database: what a command changes, one statement changes.
 
 Time is the server's `clock_timestamp()`, read by the statement itself; `updated` never goes back. A row outlives its
 record, so that its counter, incarnation and fencing token in one, goes on. Must not know what the fields of a record
@@ -40,14 +40,14 @@ from lockstead.stores.transport import transport
 from lockstead.values import Name
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Promise
+    from lockstead.stores.examination import Finding, Guarantee
 
 A = TypeVar("A")
 
 TRAITS: Final = Traits(
     scheme="postgresql",
     guarantee="one primary server and its clock; over a fail-over what was replicated synchronously",
-    clock=StoreClock.SHARED,
+    clock=StoreClock.ONE_CLOCK,
     tokens=TokenSource.NATIVE,
     wakes=True,
 )
@@ -252,7 +252,7 @@ class PostgresStore:
     # --- examining -----------------------------------------------------------------------------------------------
 
     @property
-    def behind(self) -> Mapping[Promise, str]:
+    def behind(self) -> Mapping[Guarantee, str]:
         """What of PostgreSQL keeps which promise."""
         return BEHIND
 

@@ -1,4 +1,4 @@
-"""Decides what a `postgresql:` URL says: hosts and database, what of it is libpq's, and what may be shown of it.
+"""What a `postgresql:` URL says: hosts and database, what of it is libpq's, and what may be shown of it.
 
 A DAG file names many locks and opens none, so this file imports nothing but to open one. Must not know SQL.
 """
@@ -75,11 +75,11 @@ class _Opener:
         return True
 
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Give (store, key); only a fragment names a key."""
+        """Return (store, key); only a fragment names a key."""
         return rest, fragment
 
     def printable(self, store_url: str) -> str:
-        """Give the URL without user and password."""
+        """Return the URL without user and password."""
         return target_of(store_url).url
 
     def open(self, store_url: str, client: object | None) -> PostgresStore:
@@ -137,7 +137,7 @@ def target_of(store_url: str) -> Target:
 
 
 def _ports(hosts: str) -> list[str]:
-    """Give what stands after the colon of each host, empty where libpq's own default holds."""
+    """Return what stands after the colon of each host, empty where libpq's own default holds."""
     return [re.sub(r"^\[[^\]]*\]", "", host).partition(":")[2] for host in hosts.split(",")]
 
 

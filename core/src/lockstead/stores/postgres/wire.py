@@ -1,4 +1,4 @@
-"""Decides how one statement goes to a PostgreSQL server and back within a limit, and what is then known of it.
+"""How one statement goes to a PostgreSQL server and back within a limit, and what is then known of it.
 
 By psycopg's libpq connection itself: its cursors have no time limit, and do not tell an error that came before a result
 from one that came after it. The first means that nothing was changed; behind a result stands a commit that may have
@@ -78,7 +78,7 @@ class Link:
         return self._place
 
     def learn(self, backend: str | None) -> bool:
-        """Tell whether the server itself answers and no pooler: by the number of the process that it says it has."""
+        """Return whether the server itself answers and no pooler: by the number of the process that it says it has."""
         self.is_direct = backend == str(self._connection.backend_pid)
         return self.is_direct
 
@@ -88,7 +88,7 @@ class Link:
         return int(self._connection.socket)
 
     def said(self, name: str) -> str:
-        """Give what the server said of itself when it was connected to ("server_encoding"); empty if nothing."""
+        """Return what the server said of itself when it was connected to ("server_encoding"); empty if nothing."""
         value = self._connection.parameter_status(name.encode())
         return "" if value is None else value.decode("utf-8", "replace")
 
@@ -108,7 +108,7 @@ class Link:
         return int(self._connection.server_version)
 
     def is_silent(self) -> bool:
-        """Tell whether the idle connection stands and nothing has come: a goodbye would be waiting to be read."""
+        """Return whether the idle connection stands and nothing has come: a goodbye would be waiting to be read."""
         return not self._poll.poll(0)
 
     def ask(self, statement: bytes, parameters: Sequence[str | None], limit: float) -> list[Row]:
@@ -170,7 +170,7 @@ class Link:
         return name
 
     def notifications(self) -> list[str]:
-        """Give what was notified since, without waiting. Raises StoreUnavailable when the connection is gone."""
+        """Return what was notified since, without waiting. Raises StoreUnavailable when the connection is gone."""
         try:
             self._take_in()
             said = []
@@ -308,12 +308,12 @@ def connect(conninfo: str, place: str, limit: float, *, may_be_clear: bool = Fal
             said.append(error)
         except psycopg.Error as error:
             said.append(not_connected(_line(error), place))
-    # what can be waited for weighs more than what cannot: one host of several that is misconfigured is no verdict
+    # what can be waited for weighs more than what cannot: one host of several that is misconfigured is not a verdict
     raise next((error for error in said if isinstance(error, StoreUnavailable)), said[0])
 
 
 def _guard(attempt: Mapping[str, Any], *, may_be_clear: bool) -> dict[str, str]:
-    """Give what keeps libpq from answering a server that asks for the password itself, where TLS may be missing."""
+    """Return what keeps libpq from answering a server that asks for the password itself, where TLS may be missing."""
     host = str(attempt.get("hostaddr") or attempt.get("host") or os.environ.get("PGHOST") or "/")
     mode = attempt.get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
     has_own = attempt.get("require_auth") or os.environ.get("PGREQUIREAUTH")
@@ -353,7 +353,7 @@ def _connected(conninfo: str, ends_at: float) -> abc.PGconn:
 
 
 def _received(descriptor: int) -> int:
-    """Give the bytes that have come over a connection so far; 0 where the system does not count them."""
+    """Return the bytes that have come over a connection so far; 0 where the system does not count them."""
     borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
     try:
         return int(_COUNT.unpack(borrowed.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _COUNT.size))[0])
@@ -373,7 +373,7 @@ def _ready(poll: select.poll, ends_at: float) -> int:
 
 
 def name_of(statement: bytes) -> bytes:
-    """Give the name under which a statement is prepared: the same text, on whatever connection it is found."""
+    """Return the name under which a statement is prepared: the same text, on whatever connection it is found."""
     return b"lockstead_%08x" % zlib.crc32(statement)
 
 

@@ -1,4 +1,4 @@
-"""Decides where Redis is and how one gets in: servers, Sentinels or Cluster, credentials, TLS.
+"""Where Redis is and how one gets in: servers, Sentinels or Cluster, credentials, TLS.
 
 Must not know commands. No message and no repr of this file shows a credential.
 """
@@ -44,7 +44,7 @@ class Connection(Protocol):
         """Read one reply, raising what is an error."""
 
     def can_read(self, timeout: float) -> bool:
-        """Tell whether there is something to read, or the end; waits for it up to `timeout` seconds."""
+        """Return whether there is something to read, or the end; waits for it up to `timeout` seconds."""
         ...
 
     def disconnect(self) -> None:
@@ -69,7 +69,7 @@ class AwaitedConnection(Protocol):
         """Read one reply, raising what is an error."""
 
     async def can_read(self) -> bool:
-        """Tell whether there is something to read, or the end."""
+        """Return whether there is something to read, or the end."""
         ...
 
     async def disconnect(self, nowait: bool = False) -> None:
@@ -132,7 +132,7 @@ class Access:
             refuse_clear((address[0],), way=TLS_WAY)
 
     def has_password(self, *, to_sentinel: bool = False) -> bool:
-        """Tell whether a password is sent."""
+        """Return whether a password is sent."""
         who = self.sentinel_ways if to_sentinel else {**self.ways, **self._who()}
         return bool(who.get("password") or who.get("credential_provider"))
 
@@ -213,7 +213,7 @@ def access_of(
 
 
 def tls_ways(options: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what redis-py is told of TLS. Certificates and names are checked, whatever the library's own default is.
+    """Return what redis-py is told of TLS. Certificates and names are checked, whatever the library's own default is.
 
     known: what a caller's client says.
     """
@@ -232,7 +232,7 @@ _TAKEN: Final = frozenset({"username", "password", "credential_provider", "clien
 def ways_of(client: object) -> tuple[dict[str, Any], bool]:
     """Take credentials and TLS from a caller's own client, never its connections, time-outs or retries.
 
-    Also tells whether it speaks TLS. TypeError for what is no blocking client of redis-py.
+    Also tells whether it speaks TLS. TypeError for what is not a blocking client of redis-py.
     """
     import redis
     from redis.connection import SSLConnection
@@ -254,13 +254,13 @@ def ways_of(client: object) -> tuple[dict[str, Any], bool]:
 
 
 def default_credentials(environment: Mapping[str, str] = os.environ) -> tuple[str | None, str | None]:
-    """Give user and password from the environment: REDIS_USERNAME and REDIS_PASSWORD, or redis-cli's REDISCLI_AUTH."""
+    """Return user and password of the environment: REDIS_USERNAME and REDIS_PASSWORD, or REDISCLI_AUTH."""
     password = environment.get("REDIS_PASSWORD") or environment.get("REDISCLI_AUTH")
     return (environment.get("REDIS_USERNAME") or None, password) if password else (None, None)
 
 
 def sentinel_credentials(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Give what the Sentinels themselves ask for: REDIS_SENTINEL_USERNAME and REDIS_SENTINEL_PASSWORD."""
+    """Return what the Sentinels themselves ask for: REDIS_SENTINEL_USERNAME and REDIS_SENTINEL_PASSWORD."""
     named = {"username": "REDIS_SENTINEL_USERNAME", "password": "REDIS_SENTINEL_PASSWORD"}
     return {name: environment[variable] for name, variable in named.items() if environment.get(variable)}
 

@@ -1,4 +1,4 @@
-"""Decides how redis-py's connections are kept within bounds: each reads from a socket, or a stream, that counts.
+"""How redis-py's connections are kept within bounds: each reads from a socket, or a stream, that counts.
 
 The library limits single steps only, and reads as much as a server announces. Imported when a connection is made, for
 redis-py is. Must not know what is asked.

@@ -1,4 +1,4 @@
-"""Decides what an examination of Redis looks at beyond a store's commands: version, memory, persistence, replicas.
+"""What an examination of Redis looks at beyond a store's commands: version, memory, persistence, replicas.
 
 Must not know how commands are sent, nor what a lock is.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from lockstead.stores.examination import Finding, Promise, Severity
+from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.redis.access import Address
 from lockstead.stores.redis.errors import OLDEST, code_of
 from lockstead.stores.redis.route import shown
@@ -17,22 +17,22 @@ from lockstead.stores.redis.wire import Words
 Send = Callable[[Address, Words], Any]
 """Sends one command to a server and gives its reply, an error of the server among them."""
 
-BEHIND: Final[Mapping[Promise, str]] = {
-    Promise.CREATE_PRESENT: "EXISTS and SET in one script",
-    Promise.CREATE_RACE: "EXISTS and SET in one script",
-    Promise.EXTEND_KEEPS: "the merge of fields in a script",
-    Promise.EXTEND_REVISION_MOVES: "the counting of revisions in a script",
-    Promise.EXTEND_UPDATED_MOVES: "TIME in a script",
-    Promise.EXTEND_INCARNATION: "GET, compare and SET in one script",
-    Promise.EXTEND_REVISION: "GET, compare and SET in one script",
-    Promise.EXTEND_RACE: "GET, compare and SET in one script",
-    Promise.REPLACE_INCARNATION: "GET, compare and SET in one script",
-    Promise.REPLACE_REVISION: "GET, compare and SET in one script",
-    Promise.REMOVE_INCARNATION: "GET, compare and DEL in one script",
-    Promise.REMOVE_REVISION: "GET, compare and DEL in one script",
-    Promise.FRESH_INCARNATION: "96 random bits in every incarnation",
-    Promise.LIST: "SCAN of every master",
-    Promise.TOKEN: "the larger of the counter and the server's TIME",
+BEHIND: Final[Mapping[Guarantee, str]] = {
+    Guarantee.CREATE_PRESENT: "EXISTS and SET in one script",
+    Guarantee.CREATE_RACE: "EXISTS and SET in one script",
+    Guarantee.EXTEND_KEEPS: "the merge of fields in a script",
+    Guarantee.EXTEND_REVISION_MOVES: "the counting of revisions in a script",
+    Guarantee.EXTEND_UPDATED_MOVES: "TIME in a script",
+    Guarantee.EXTEND_INCARNATION: "GET, compare and SET in one script",
+    Guarantee.EXTEND_REVISION: "GET, compare and SET in one script",
+    Guarantee.EXTEND_RACE: "GET, compare and SET in one script",
+    Guarantee.REPLACE_INCARNATION: "GET, compare and SET in one script",
+    Guarantee.REPLACE_REVISION: "GET, compare and SET in one script",
+    Guarantee.REMOVE_INCARNATION: "GET, compare and DEL in one script",
+    Guarantee.REMOVE_REVISION: "GET, compare and DEL in one script",
+    Guarantee.FRESH_INCARNATION: "96 random bits in every incarnation",
+    Guarantee.LIST: "SCAN of every master",
+    Guarantee.TOKEN: "the larger of the counter and the server's TIME",
 }
 
 

@@ -1,4 +1,4 @@
-"""Decides how a process hears that it is its turn: one subscription a server, and a thread that listens to it.
+"""How a process hears that it is its turn: one subscription a server, and a thread that listens to it.
 
 A release publishes to one waiter's channel. What is lost on the way costs a poll. Must not know scripts, nor what a
 record means.
@@ -49,7 +49,7 @@ class Bells:
         self._bells: dict[bytes, list[Bell]] = {}
 
     def hang(self, record: bytes) -> Bell:
-        """Give a bell that rings for a record until it is taken down."""
+        """Return a bell that rings for a record until it is taken down."""
         bell = Bell()
         with self._lock:
             self._bells.setdefault(record, []).append(bell)
@@ -71,7 +71,7 @@ class Bells:
                 bell.ring()
         return bell is not None
 
-    def ring_all(self) -> None:
+    def wake_all(self) -> None:
         """Ring for everybody: they may have missed something."""
         with self._lock:
             for bells in self._bells.values():
@@ -123,7 +123,7 @@ class Ear:
             self.has_ended.set()
             if self._link is not None:
                 self._link.close()
-            self._bells.ring_all()
+            self._bells.wake_all()
 
     def close(self) -> None:
         """End the subscription, and the thread with it. Does not wait for a connection that is being made."""
@@ -149,7 +149,7 @@ class Ears:
         self._ears: dict[Address, Ear] = {}
 
     def at(self, address: Address) -> Ear:
-        """Give the subscription on a server, a new one where none listens."""
+        """Return the subscription on a server, a new one where none listens."""
         with self._lock:
             ear = self._ears.get(address)
             if ear is None or ear.has_ended.is_set():
@@ -167,4 +167,4 @@ class Ears:
             self._ears.clear()
         for ear in ears:
             ear.close()
-        self.bells.ring_all()
+        self.bells.wake_all()

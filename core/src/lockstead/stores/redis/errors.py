@@ -1,4 +1,4 @@
-"""Decides what a failure of Redis means: certainly not applied, perhaps applied, or never will be; one line each.
+"""What a failure of Redis means: certainly not applied, perhaps applied, or never will be; one line each.
 
 Every script of ours writes all or nothing, and the server refuses it before its first write: so a refusal of the
 server is certainly not applied. Must not know what was asked.
@@ -49,7 +49,7 @@ _PHRASES: Final = {
     "db index is out of range": "it has no such database: correct the number in the URL",
     "invalid db index": "it has no such database: correct the number in the URL",
     "select is not allowed in cluster mode": "it is a node of a Cluster: write redis+cluster://",
-    "cluster support disabled": "it is no node of a Cluster: write redis://",
+    "cluster support disabled": "it is not a node of a Cluster: write redis://",
     "non deterministic commands": f"it is too old: Redis {OLDEST} or later is needed",
     "the user executing the script can't": _FOR_GOOD["NOPERM"],
     "unknown redis command": f"it is too old, or no Redis: Redis {OLDEST} or later is needed",
@@ -75,7 +75,7 @@ def refusal(error: Exception, where: str, rights: str = RIGHTS) -> StoreError:
 
 
 def code_of(error: Exception) -> str:
-    """Give the word by which Redis says what kind of error it is ("OOM"); empty if it says none."""
+    """Return the word by which Redis says what kind of error it is ("OOM"); empty if it says none."""
     code: str | None = getattr(error, "status_code", None)
     if code and code != "ERR":
         return code
@@ -123,7 +123,7 @@ def unconnected(error: Exception, where: str, *, is_secure: bool) -> StoreError:
     # the library stumbles over what no Redis says in ways of its own
     if isinstance(error, exceptions.InvalidResponse) or not isinstance(error, exceptions.RedisError | OSError):
         way = "" if is_secure else ", or a Redis that wants TLS (write rediss://, or ?tls=true)"
-        return StoreRefused(f"what answers at {where} is no Redis{way}; correct the address")
+        return StoreRefused(f"what answers at {where} is not Redis{way}; correct the address")
     if is_secure and any(
         word in lowered for word in ("wrong version", "record layer", "ssl", "eof occurred", "timeout")
     ):

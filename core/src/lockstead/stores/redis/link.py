@@ -1,4 +1,4 @@
-"""Decides how bytes go to Redis and back, blocking: connections of redis-py, each for one exchange at a time.
+"""How bytes go to Redis and back, blocking: connections of redis-py, each for one exchange at a time.
 
 Its pools and clients are not used: they repeat requests, and cannot tell what was never sent. Must not know what is
 asked.
@@ -87,7 +87,7 @@ class Link:
             return ""  # who may not ask learns it from the first write
 
     def is_usable(self) -> bool:
-        """Tell whether a connection that has idled is still open, and nothing unasked was said on it."""
+        """Return whether a connection that has idled is still open, and nothing unasked was said on it."""
         if time.monotonic() - self._used_at < IDLE_CHECKED:
             return True
         try:
@@ -99,7 +99,7 @@ class Link:
         return is_clean
 
     def _has_more(self) -> bool:
-        """Tell whether there is something to read, or the end."""
+        """Return whether there is something to read, or the end."""
         if self._plain is not None:
             return self._plain.has_more()
         return self._connection.can_read(0)

@@ -1,4 +1,4 @@
-"""Decides how records are listed on Redis: by the index of a lock's members and audits, or by looking through all keys.
+"""How records are listed on Redis: by the index of a lock's members and audits, or by looking through all keys.
 
 Conversations only, like those of `route`. What is removed in between is not listed; what stands there throughout
 is found. Must not know what the fields of a record mean.
@@ -91,7 +91,7 @@ def _indexed(space: Space, key: str, keys: Keys, route: Route, *, is_routed: boo
     if index is None:
         return [Name(key, space)]
     parts = yield from _plain(index, (b"ZRANGE", index, b"0", b"-1"), route, is_routed=is_routed)
-    # what is no text is nobody's: we could not have written it
+    # what is not text is nobody's: we could not have written it
     return [Name(key, space, part.decode()) for part in parts if _is_text(part)]
 
 

@@ -1,4 +1,4 @@
-"""Decides how bytes go to Redis and back, awaiting: the twin of `link` in one event loop.
+"""How bytes go to Redis and back, awaiting: the twin of `link` in one event loop.
 
 Must not know what is asked.
 """
@@ -63,7 +63,7 @@ class AwaitedLink:
             return ""
 
     async def is_usable(self) -> bool:
-        """Tell whether a connection that has idled is still open, and nothing unasked was said on it."""
+        """Return whether a connection that has idled is still open, and nothing unasked was said on it."""
         if time.monotonic() - self._used_at < IDLE_CHECKED:
             return True
         try:

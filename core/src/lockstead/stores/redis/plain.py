@@ -1,4 +1,4 @@
-"""Decides how a script call, and the news of a subscription, go over a socket that nobody encrypts: in few steps.
+"""How a script call, and the news of a subscription, go over a socket that nobody encrypts: in few steps.
 
 The way of nearly every request, and of every wake-up. A socket with a time-out is asked by Python whether it is ready
 before every step, and the library reads in pieces: together that costs more than the server takes. Must not know what
@@ -36,7 +36,7 @@ class PlainSocket:
             self._socket.settimeout(0.0)
 
     def has_more(self) -> bool:
-        """Tell whether there is something to read, or the end."""
+        """Return whether there is something to read, or the end."""
         return bool(self._arrivals.poll(0))
 
     def exchange(self, request: bytes, bounds: Bounds) -> bytes | str:
@@ -85,7 +85,7 @@ class PlainSocket:
             return 0
 
     def _received(self, bounds: Bounds) -> bytes:
-        """Give what comes next; TimeoutError if nothing does."""
+        """Return what comes next; TimeoutError if nothing does."""
         while True:
             _await(self._arrivals, bounds)
             try:
@@ -111,7 +111,7 @@ class Messages:
         while True:
             opening, came = self._opening, self._came
             if not came.startswith(opening[: len(came)]):
-                raise ConnectionError("what came is no message to this channel")
+                raise ConnectionError("what came is not a message to this channel")
             if len(came) > len(opening) + MESSAGE_MAX:
                 raise AnswerTooLong("a message that names no record")
             size, _, text = came[len(opening) :].partition(b"\r\n")

@@ -1,7 +1,7 @@
-"""Decides which server a request goes to, and what follows where that one sends it elsewhere.
+"""Which server a request goes to, and what follows where that one sends it elsewhere.
 
 Conversations only: they yield `Ask`s, are sent replies, and are driven by a store, blocking or awaiting. A request that
-is answered NOSCRIPT, MOVED or ASK was not applied, so asking again is no repetition. Must not know what is asked.
+is answered NOSCRIPT, MOVED or ASK was not applied, so asking again is not a repetition. Must not know what is asked.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class Route(Protocol):
     """Knows which server is responsible for a key. Shared by threads."""
 
     def known(self, key: bytes) -> Address | None:
-        """Give the server for a key, if that need not be asked first."""
+        """Return the server for a key, if that need not be asked first."""
         ...
 
     def find(self, key: bytes) -> Talk[Address]:
-        """Give the server for a key."""
+        """Return the server for a key."""
         ...
 
     def masters(self) -> Talk[tuple[Address, ...]]:
-        """Give every server on which there are records."""
+        """Return every server on which there are records."""
         ...
 
     def failed(self, address: Address) -> None:
@@ -90,16 +90,16 @@ class OneServer:
     address: Address
 
     def known(self, key: bytes) -> Address | None:  # noqa: ARG002 - as every route
-        """Give the server."""
+        """Return the server."""
         return self.address
 
     def find(self, key: bytes) -> Talk[Address]:  # noqa: ARG002 - as every route
-        """Give the server."""
+        """Return the server."""
         yield from ()
         return self.address
 
     def masters(self) -> Talk[tuple[Address, ...]]:
-        """Give the server."""
+        """Return the server."""
         yield from ()
         return (self.address,)
 
@@ -124,18 +124,18 @@ class BySentinel:
         self._master: Address | None = None
 
     def known(self, key: bytes) -> Address | None:  # noqa: ARG002 - as every route
-        """Give the master, if a Sentinel has named it."""
+        """Return the master, if a Sentinel has named it."""
         return self._master
 
     def find(self, key: bytes) -> Talk[Address]:  # noqa: ARG002 - as every route
-        """Give the master."""
+        """Return the master."""
         master = self._master
         if master is None:
             master = self._master = yield from self._asked()
         return master
 
     def masters(self) -> Talk[tuple[Address, ...]]:
-        """Give the master."""
+        """Return the master."""
         return ((yield from self.find(b"")),)
 
     def failed(self, address: Address) -> None:
@@ -196,7 +196,7 @@ def _address(reply: Any, sentinel: Address) -> Address:
 
 def _of_sentinel(reply: Exception, address: Address) -> StoreError:
     if "unknown command" in str(reply).lower():
-        return StoreRefused(f"{shown(address)} is no Sentinel; write redis://, or correct the address")
+        return StoreRefused(f"{shown(address)} is not a Sentinel; write redis://, or correct the address")
     return refusal(reply, shown(address))
 
 
@@ -209,11 +209,11 @@ class ByCluster:
         self._is_stale = True
 
     def known(self, key: bytes) -> Address | None:
-        """Give the master of a key's slot, if the slots are known."""
+        """Return the master of a key's slot, if the slots are known."""
         return None if self._is_stale else self._slots.get(slot_of(key))
 
     def find(self, key: bytes) -> Talk[Address]:
-        """Give the master of a key's slot."""
+        """Return the master of a key's slot."""
         slot = slot_of(key)
         if self._is_stale or slot not in self._slots:
             yield from self._refreshed()
@@ -223,7 +223,7 @@ class ByCluster:
         return address
 
     def masters(self) -> Talk[tuple[Address, ...]]:
-        """Give every master that has slots, as they are now."""
+        """Return every master that has slots, as they are now."""
         yield from self._refreshed()
         return tuple(dict.fromkeys(self._slots.values()))
 
@@ -275,7 +275,7 @@ def _slots(reply: Any, asked: Address) -> dict[int, Address]:
 
 
 def slot_of(key: bytes) -> int:
-    """Give the slot of a key in a Cluster."""
+    """Return the slot of a key in a Cluster."""
     from redis.crc import key_slot
 
     slot: int = key_slot(key)
@@ -341,7 +341,7 @@ def _knows_no_script(reply: Any) -> bool:
 
 
 def _taught(requests: Sequence[Request]) -> tuple[Words, ...]:
-    """Give the calls of requests whose scripts a server does not know: the first of each script teaches it."""
+    """Return the calls of requests whose scripts a server does not know: the first of each script teaches it."""
     taught: set[bytes] = set()
     commands: list[Words] = []
     for request in requests:
@@ -386,6 +386,6 @@ def _target(reply: Exception, asked: Address) -> Address:
 
 
 def shown(address: Address) -> str:
-    """Give host:port."""
+    """Return host:port."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Decides what Redis does in one step: the Lua scripts, one for each command of a store.
+"""What Redis does in one step: the Lua scripts, one for each command of a store.
 
 A record is one string: its head, a line feed, and its fields as a JSON object of texts. The head is incarnation,
 revision, updated (microseconds of the server's clock), life (milliseconds for which the key stays after a write) and

@@ -1,4 +1,4 @@
-"""Decides how commands reach Redis: one script call each, never repeated; who waits is woken by the release.
+"""How commands reach Redis: one script call each, never repeated; who waits is woken by the release.
 
 Must not know what the fields of a record mean. What goes over the wire is `wire`, what the server does
 `scripts`, and which server it is `route`.
@@ -36,7 +36,7 @@ from lockstead.stores.redis.wire import Keys, Request, Words, answer, enrol, pas
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Promise
+    from lockstead.stores.examination import Finding, Guarantee
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -45,8 +45,8 @@ GUARANTEE: Final = "one server, or asynchronous replication: a fail-over may for
 
 
 def traits_of(scheme: str) -> Traits:
-    """Give the traits of a store on Redis, which are the same for every way to it."""
-    return Traits(scheme=scheme, guarantee=GUARANTEE, clock=StoreClock.SHARED, tokens=TokenSource.NATIVE, wakes=True)
+    """Return the traits of a store on Redis, which are the same for every way to it."""
+    return Traits(scheme=scheme, guarantee=GUARANTEE, clock=StoreClock.ONE_CLOCK, tokens=TokenSource.NATIVE, wakes=True)
 
 
 LOOK_EVERY: Final = 0.05
@@ -302,7 +302,7 @@ class RedisStore:
     # --- examining -----------------------------------------------------------------------------------------------
 
     @property
-    def behind(self) -> Mapping[Promise, str]:
+    def behind(self) -> Mapping[Guarantee, str]:
         """What of Redis keeps a promise."""
         from lockstead.stores.redis.doctor import BEHIND
 

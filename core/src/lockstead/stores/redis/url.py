@@ -1,4 +1,4 @@
-"""Decides what the URLs of Redis say: where servers, Sentinels or a Cluster are, the prefix, credentials, TLS.
+"""What the URLs of Redis say: where servers, Sentinels or a Cluster are, the prefix, credentials, TLS.
 
     redis://[user:password@]host[:port][/db][?prefix=...]          one server; rediss:// for TLS
     redis+sentinel://[user:password@]host[:port],host.../service[/db]
@@ -30,7 +30,7 @@ _HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<name>[^:\[\]]+))
 
 
 def printable(store_url: str) -> str:
-    """Give a URL of Redis without user and password."""
+    """Return a URL of Redis without user and password."""
     before, options = options_of(store_url)
     start, separator, after = before.partition("://")
     place, slash, path = after.partition("/")
@@ -74,7 +74,7 @@ class _Opener:
         return rest, fragment
 
     def printable(self, store_url: str) -> str:
-        """Give the URL without user and password."""
+        """Return the URL without user and password."""
         return printable(store_url)
 
     def open(self, store_url: str, client: object | None) -> RedisStore:

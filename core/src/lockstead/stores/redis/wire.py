@@ -1,4 +1,4 @@
-"""Decides how commands and answers are written for Redis: names of keys, one script call a command, what it said.
+"""How commands and answers are written for Redis: names of keys, one script call a command, what it said.
 
 Pure: sends nothing, reads no clock. Must not know what the fields of a record mean, nor where a key's server is.
 
@@ -105,17 +105,17 @@ class Request:
         return f"{self.script.name} of {self.name.key!r}"
 
     def by_digest(self) -> Words:
-        """Give the call of a script that the server knows."""
+        """Return the call of a script that the server knows."""
         return (b"EVALSHA", self.script.digest, b"%d" % len(self.keys), *self.keys, *self.args)
 
     def packed(self) -> bytes:
-        """Give `by_digest` as it goes over the wire."""
+        """Return `by_digest` as it goes over the wire."""
         words = self.keys + self.args
         opening = _opening(self.script.digest, len(self.keys), len(words))
         return opening + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
     def in_full(self) -> Words:
-        """Give the call that teaches the server the script too."""
+        """Return the call that teaches the server the script too."""
         return (b"EVAL", self.script.text, b"%d" % len(self.keys), *self.keys, *self.args)
 
 
@@ -133,11 +133,11 @@ class Keys:
         # a lock is asked for again and again; what is kept is small
         self._tagged = lru_cache(maxsize=1000)(self._tag)
         self.granting = lru_cache(maxsize=1000)(self._granting)
-        """Give the keys of a script that grants the lock of a key: its record, and the counter of its tokens."""
+        """Return the keys of a script that grants the lock of a key: its record, and the counter of its tokens."""
         self.waking = lru_cache(maxsize=1000)(self._waking)
-        """Give the keys of a script that wakes who waits for the lock of a key: its record, and the waiters."""
+        """Return the keys of a script that wakes who waits for the lock of a key: its record, and the waiters."""
         self.removing = lru_cache(maxsize=1000)(self._removing)
-        """Give the keys of a script that removes the lock of a key: its record, the waiters, the counter of tokens."""
+        """Return keys of a script that removes the lock of a key: its record, the waiters, the counter of tokens."""
 
     def _tag(self, key: str) -> bytes:
         return f"{self._root}{{{_escaped(key)}}}:".encode()
@@ -154,36 +154,36 @@ class Keys:
         return *self._waking(key), self.token(Name(key))
 
     def record(self, name: Name) -> bytes:
-        """Give the key of a record."""
+        """Return the key of a record."""
         if name.space is Space.LOCK and not name.part:
             return self._tagged(name.key) + b"lock"
         part = f":{name.part}" if name.part else ""
         return self._tagged(name.key) + f"{name.space.value}{part}".encode()
 
     def token(self, name: Name) -> bytes:
-        """Give the key of the counter of a lock's tokens."""
+        """Return the key of the counter of a lock's tokens."""
         return self._tagged(name.key) + b"token"
 
     def waiters(self, name: Name) -> bytes:
-        """Give the key of the list of those who wait for a lock."""
+        """Return the key of the list of those who wait for a lock."""
         return self._tagged(name.key) + b"waiters"
 
     def index(self, name: Name) -> bytes | None:
-        """Give the key of the index that tells a record of this space; None where the key alone tells all."""
+        """Return the key of the index that tells a record of this space; None where the key alone tells all."""
         return self._tagged(name.key) + f"index-{name.space.value}".encode() if name.space in _INDEXED else None
 
     def channel(self, handle: str) -> bytes:
-        """Give the channel by which a handle of the store is woken."""
+        """Return the channel by which a handle of the store is woken."""
         return f"{self._root}wake:{handle}".encode()
 
     def pattern(self, space: Space) -> bytes:
-        """Give a pattern that fits the key of every record of a space, and perhaps others."""
+        """Return a pattern that fits the key of every record of a space, and perhaps others."""
         root = "".join(f"\\{letter}" if letter in "*?[]\\^-" else letter for letter in self._root)
         parts = ":*" if space in _INDEXED else ""
         return f"{root}{{*}}:{space.value}{parts}".encode()
 
     def longest(self, space: Space) -> int:
-        """Give how many bytes the key of a record of a space has at most, with one for each that was escaped."""
+        """Return how many bytes the key of a record of a space has at most, with one for each that was escaped."""
         parts = 1 + PART_BYTES_MAX if space in _INDEXED else 0
         return len(f"{self._root}{{}}:{space.value}".encode()) + KEY_BYTES_MAX + parts
 
@@ -263,7 +263,7 @@ def pass_on(name: Name, keys: Keys) -> Request:
 
 
 def _granted(name: Name, fields: Mapping[str, str], stands: float) -> tuple[bytes, bytes, bytes, bytes]:
-    """Give what every grant says: a new incarnation, how long it stays, the fields, and the counter's life or a part.
+    """Return what every grant says: a new incarnation, how long it stays, the fields, and the counter's life or a part.
 
     The incarnation is drawn here, so that none comes back even where a server forgets all and its clock is put back.
     """
@@ -383,7 +383,7 @@ def _snapshot(name: Name, head: bytes, fields: dict[str, str]) -> Snapshot:
 
 
 def not_ours(name: Name) -> StoreRefused:
-    """Give the error for a key that holds something else."""
+    """Return the error for a key that holds something else."""
     return StoreRefused(
         f"what stands in Redis under the {name.space.value} {name.key!r} was not written by lockstead, or is damaged; "
         "break it with now=True (--now), or take another prefix (?prefix=...)"
@@ -391,7 +391,7 @@ def not_ours(name: Name) -> StoreRefused:
 
 
 def spent(name: Name) -> StoreRefused:
-    """Give the error for a counter of tokens that Redis cannot count on: its numbers are exact up to 2^53 alone."""
+    """Return the error for a counter of tokens that Redis cannot count on: its numbers are exact up to 2^53 alone."""
     return StoreRefused(
         f"the counter of fencing tokens of {name.key!r} in Redis is beyond 2^53, so that tokens would not grow; "
         "if nothing has been fenced by such a token, delete the key that ends in ':token', or take another prefix"

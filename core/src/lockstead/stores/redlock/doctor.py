@@ -1,4 +1,4 @@
-"""Decides what an examination of a Redlock looks at beyond a store's commands: each master, and all of them together.
+"""What an examination of a Redlock looks at beyond a store's commands: each master, and all of them together.
 
 Must not know commands or records.
 """

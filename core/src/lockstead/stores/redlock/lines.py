@@ -1,4 +1,4 @@
-"""Decides how one master is reached: connections that never wait, and what is known of the master behind them.
+"""How one master is reached: connections that never wait, and what is known of the master behind them.
 
 Connections are redis-py's; answers are taken as they come, in the order asked, and whatever nobody waits for any more
 is read and thrown away before anything else is asked on the same connection. So no connection is ever in doubt, and
@@ -90,7 +90,7 @@ class Line:
         return bool(self._sinks)
 
     def is_stale(self, seconds: float) -> bool:
-        """Tell whether an answer is outstanding for longer than that: the server may be well, and the way dead."""
+        """Return whether an answer is outstanding for longer than that: the server may be well, and the way dead."""
         return bool(self._sinks) and time.monotonic() - self._sinks[0][2] > seconds
 
     @property
@@ -99,7 +99,7 @@ class Line:
         return self._backlog > BACKLOG_BYTES_MAX
 
     def pack(self, *words: str | bytes | int) -> bytes:
-        """Give a command as it goes over the wire, to any master."""
+        """Return a command as it goes over the wire, to any master."""
         return b"".join(self._connection.pack_command(*words))
 
     def post(self, packed: bytes, sinks: list[Sink]) -> bool:
@@ -200,13 +200,13 @@ class Master:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def may_vote_at(self, line: Line) -> float:
-        """Give the instant (boot clock) from which this server may vote: its memory is then as old as any lease."""
+        """Return the instant (boot clock) from which this server may vote: its memory is then as old as any lease."""
         if self.restart_delay <= 0:
             return 0.0
         return max(line.identity.started_before, self.replaced_at) + self.restart_delay
 
     def take(self) -> Line | None:
-        """Give an open connection; those with outstanding answers first, for what follows has to stay behind them."""
+        """Return an open connection; those with outstanding answers first, for what follows has to stay behind them."""
         while True:
             with self.lock:
                 if not self.idle:
@@ -246,7 +246,7 @@ class Master:
         return line
 
     def paid(self, incarnation: str) -> Sink:
-        """Give what takes the answer to a removal that is owed."""
+        """Return what takes the answer to a removal that is owed."""
 
         def take(answer: object) -> None:
             if not isinstance(answer, Exception):
@@ -263,7 +263,7 @@ class Master:
             self.debts[incarnation] = Debt(packed, now + seconds)
 
     def owes(self, incarnation: str) -> bool:
-        """Tell whether a record is to go from here."""
+        """Return whether a record is to go from here."""
         debt = self.debts.get(incarnation)
         if debt is None:
             return False

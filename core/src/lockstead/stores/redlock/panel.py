@@ -1,4 +1,4 @@
-"""Decides how all masters are asked at once: in parallel from one thread, without waiting longer than it helps.
+"""How all masters are asked at once: in parallel from one thread, without waiting longer than it helps.
 
 A master that left somebody waiting is asked all the same and no longer waited for while a quorum of others is there.
 Must not know what is asked, nor what the answers mean.
@@ -64,7 +64,7 @@ class Panel:
         return Session(self, limit)
 
     def lines(self, limit: float) -> dict[int, Line]:
-        """Give a connection to each master that can be reached now; waits for new ones no longer than `limit`."""
+        """Return a connection to each master that can be reached now; waits for new ones no longer than `limit`."""
         lines: dict[int, Line] = {}
         missing: list[int] = []
         for place, master in enumerate(self.masters):
@@ -145,7 +145,7 @@ class _Dialling:
             master.give_back(line)
 
     def wait(self, limit: float) -> dict[int, Line]:
-        """Give what is connected within `limit` seconds."""
+        """Return what is connected within `limit` seconds."""
         with self._lock:
             self._changed.wait_for(lambda: not self._under_way, limit)
             self._is_over = True
@@ -175,7 +175,7 @@ class Session:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Give the connections back."""
+        """Return the connections."""
         for place, line in self._lines.items():
             self._panel.masters[place].give_back(line)
 
@@ -185,7 +185,7 @@ class Session:
         return self.ends_at - time.monotonic()
 
     def pack(self, words: Words) -> bytes | None:
-        """Give a command as it goes over the wire; None where no master can be reached."""
+        """Return a command as it goes over the wire; None where no master can be reached."""
         line = next(iter(self._lines.values()), None)
         return None if line is None else line.pack(*words)
 
@@ -228,7 +228,7 @@ class Session:
         ]
 
     def _worth_waiting(self, awaited: set[int]) -> bool:
-        """Tell whether anybody is waited for who can be expected to answer."""
+        """Return whether anybody is waited for who can be expected to answer."""
         masters = self._panel.masters
         reachable = [place for place, line in self._lines.items() if line.is_open]
         lively = [place for place in reachable if not masters[place].is_silent]
@@ -269,7 +269,7 @@ class Session:
                 self._note(ballot, place, answer)
                 return
             if code_of(answer) == "NOSCRIPT" and ballot.words[0] == "EVALSHA":
-                # refused before anything was done, so this is no repetition
+                # refused before anything was done, so this is not a repetition
                 line.post(line.pack("EVAL", SCRIPT, *ballot.words[2:]), [take])
             elif _is_answer(answer):
                 master.is_silent = False

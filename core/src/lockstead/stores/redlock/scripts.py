@@ -1,4 +1,4 @@
-"""Decides what one master of a Redlock does: one script, judged and carried out in one step, and how it is asked.
+"""What one master of a Redlock does: one script, judged and carried out in one step, and how it is asked.
 
 A record is a hash: `i` its incarnation, `n` how many writes this master has applied to it, `x` the sum of their
 numbers (the same on masters that applied the same writes, in whatever order), `s` for how long it stands
@@ -26,7 +26,7 @@ Words: TypeAlias = "tuple[str | bytes | int, ...]"
 """A command of Redis with its arguments."""
 
 FOREVER_MS: Final = 90 * 86_400_000
-"""Milliseconds that stand for ever: no key of ours is without a ttl."""
+"""Milliseconds that stand forever: no key of ours is without a ttl."""
 
 NUMBERS: Final = 2**52
 """Writes are numbered below this; sums are kept modulo it, which a double of Lua holds exactly."""
@@ -96,7 +96,7 @@ if op == 'read' then
 elseif op == 'create' then
   local s = state()
   if s[1] then return no(s) end
-  call('ZCARD', index)  -- fails for what is no index, before anything is written
+  call('ZCARD', index)  -- fails for what is not an index, before anything is written
   return grant(ARGV[2], ARGV[3], ARGV[4], 0, 5)
 elseif op == 'replace' then
   local s = state()
@@ -199,7 +199,7 @@ class Seen:
         return self.incarnation or "", self.count, self.total
 
     def fields(self) -> dict[str, str]:
-        """Give the fields of the record; what `unreadable` gives for one that cannot be read."""
+        """Return the fields of the record; what `unreadable` gives for one that cannot be read."""
         flaw = self.raw.get(FLAW)
         if flaw is not None:
             return unreadable(TOO_LARGE if flaw == b"large" else NO_HEAD)
@@ -257,13 +257,13 @@ class Keys:
         self._prefix = _escaped(prefix)
 
     def of(self, name: Name) -> tuple[str, str, str]:
-        """Give the keys of a record: itself, what a vote puts aside, and the index of its space."""
+        """Return the keys of a record: itself, what a vote puts aside, and the index of its space."""
         inner = inner_name(name)
         space = name.space.value
         return f"{self._prefix}:{space}:{inner}", f"{self._prefix}:old:{space}:{inner}", self._index(name.space)
 
     def listing(self, space: Space) -> tuple[str, str, str]:
-        """Give the keys of a listing: what the names of the space begin with, nothing, and its index."""
+        """Return the keys of a listing: what the names of the space begin with, nothing, and its index."""
         return f"{self._prefix}:{space.value}:", f"{self._prefix}:old", self._index(space)
 
     def _index(self, space: Space) -> str:
@@ -271,7 +271,7 @@ class Keys:
 
 
 def inner_name(name: Name) -> str:
-    """Give how a name stands in the index of its space: the key escaped, and the part, which is last, as it is."""
+    """Return how a name stands in the index of its space: the key escaped, and the part, which is last, as it is."""
     return f"{_escaped(name.key)}:{name.part}" if name.part else _escaped(name.key)
 
 
@@ -285,7 +285,7 @@ def outer_name(space: Space, inner: bytes) -> Name | None:
 
 
 def ranges(key: str | None, part_prefix: str) -> list[str | bytes]:
-    """Give the pairs of bounds within which the names of a key, below a part, stand in an index."""
+    """Return the pairs of bounds within which the names of a key, below a part, stand in an index."""
     if key is None:
         return ["-", "+"]
     inner = _escaped(key)
@@ -304,5 +304,5 @@ def flat_fields(fields: Mapping[str, str]) -> list[str]:
 
 
 def milliseconds(stands: float) -> int:
-    """Give for how long a record stands in milliseconds, rounded up: never less than was asked."""
+    """Return for how long a record stands in milliseconds, rounded up: never less than was asked."""
     return FOREVER_MS if stands <= 0 else int(stands * 1000) + 1

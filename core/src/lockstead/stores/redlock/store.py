@@ -1,4 +1,4 @@
-"""Decides how records are kept on N independent Redis masters of which a quorum decides: the Redlock algorithm.
+"""How records are kept on N independent Redis masters of which a quorum decides: the Redlock algorithm.
 
 A write that grants is a vote: every master takes the record if it has none, a quorum of yes is the grant, and whatever
 else comes of it is taken back from every master. Each attempt has an incarnation of its own, so that taking back the
@@ -61,7 +61,7 @@ from lockstead.stores.redlock.votes import (
 from lockstead.values import Name
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Promise
+    from lockstead.stores.examination import Finding, Guarantee
 
 A = TypeVar("A")
 
@@ -71,7 +71,7 @@ TRAITS: Final = Traits(
         "a majority of N independent Redis masters, as long as their clocks and ours run alike and none forgets: "
         "good for efficiency, and without fencing tokens"
     ),
-    clock=StoreClock.ENFORCED,
+    clock=StoreClock.SERVER_EXPIRES,
     tokens=TokenSource.NONE,
     ttl_recommended=5.0,
 )
@@ -81,7 +81,7 @@ VOTES_MAX: Final = 12
 
 AGAIN_MIN: Final = 0.004
 AGAIN_MAX: Final = 0.1
-"""Seconds, at most, until a vote that was split is held again; drawn, so that two contenders do not meet for ever."""
+"""Seconds, at most, until a vote that was split is held again; drawn, so that two contenders do not meet forever."""
 
 OWED_FOR: Final = 600.0
 """Seconds for which a removal is remembered for a master that did not answer."""
@@ -135,7 +135,7 @@ class RedlockStore:
         return cast(A, answer)
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
-        """Give an answer or an error for each; what needs no vote goes to each master in one pipeline."""
+        """Return an answer or an error for each; what needs no vote goes to each master in one pipeline."""
         ends_at = time.monotonic() + limit
         answers: list[Any] = [None] * len(commands)
         simple: dict[int, _Simple] = {}
@@ -357,7 +357,7 @@ class RedlockStore:
     # --- examining -----------------------------------------------------------------------------------------------
 
     @property
-    def behind(self) -> Mapping[Promise, str]:
+    def behind(self) -> Mapping[Guarantee, str]:
         """One script on each master, and the count of their answers."""
         return {}
 
@@ -380,7 +380,7 @@ class RedlockStore:
 
 
 def _number() -> int:
-    """Give the number of a write: the same on every master, and no other write's."""
+    """Return the number of a write: the same on every master, and no other write's."""
     return int.from_bytes(os.urandom(7), "big") % NUMBERS
 
 

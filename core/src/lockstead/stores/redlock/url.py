@@ -1,4 +1,4 @@
-"""Decides what a `redlock:` URL says: which masters, the prefix, credentials, TLS, and how long to wait for whom.
+"""What a `redlock:` URL says: which masters, the prefix, credentials, TLS, and how long to wait for whom.
 
     redlock://[user:password@]host1[:port],host2[:port],host3[:port][/db][?prefix=...&restart_delay=...&master_limit=...]
 
@@ -55,7 +55,7 @@ class _Opener:
         return rest, fragment
 
     def printable(self, store_url: str) -> str:
-        """Give the URL without user and password."""
+        """Return the URL without user and password."""
         return printable(store_url)
 
     def open(self, store_url: str, client: object | None) -> RedlockStore:

@@ -18,7 +18,7 @@ from lockstead.stores.redlock.scripts import NUMBERS, Seen, Words, seen
 
 
 def quorum_of(masters: int) -> int:
-    """Give how many masters decide."""
+    """Return how many masters decide."""
     return masters // 2 + 1
 
 
@@ -161,7 +161,7 @@ def by_vote(tally: Tally, is_last: bool) -> Vote | None:
 
 
 def rival(tally: Tally) -> Conflict | Absent | None:
-    """Give what stands in the way of a vote on a quorum: another record or state, or none at all."""
+    """Return what stands in the way of a vote on a quorum: another record or state, or none at all."""
     states = Counter(one.state if one.incarnation is not None else None for one in tally.refusing)
     by_incarnation = Counter(one.incarnation for one in tally.refusing)
     for state, count in states.items():
@@ -177,7 +177,7 @@ def rival(tally: Tally) -> Conflict | Absent | None:
 
 
 def shown(alike: list[Seen], tally: Tally, is_last: bool) -> Snapshot | None:
-    """Show one record from what a quorum has of it; None while masters that were asked might agree better.
+    """Return one record from what a quorum has of it; None while masters that were asked might agree better.
 
     The revision is what a quorum agrees on. Where none does, some master missed a write, or writes came in different
     orders: fields are merged, those of who applied most last, so that what was added anywhere shows; and the
@@ -209,7 +209,7 @@ def by_list(by_place: Mapping[int, Seen], answered: set[int], tally: Tally) -> S
 
 
 def target_of(alike: list[Seen], quorum: int) -> dict[bytes, bytes] | None:
-    """Give the hash that all who have this record should have; None where they have it, or nobody can say.
+    """Return the hash that all who have this record should have; None where they have it, or nobody can say.
 
     A state that came of a vote which may be taken back again is passed on only if a quorum has it.
     """

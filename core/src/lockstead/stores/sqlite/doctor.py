@@ -1,4 +1,4 @@
-"""Decides what an examination of a SQLite file looks at beyond a store's commands: disk, journal, clock, processes.
+"""What an examination of a SQLite file looks at beyond a store's commands: disk, journal, clock, processes.
 
 Whether the file's locks hold between processes is tried with a real child, which also has to see what we wrote. Must
 not know commands or records.
@@ -132,7 +132,7 @@ def _processes(connection: sqlite3.Connection, path: Path, program: str) -> Find
 
 
 def _with_child(connection: sqlite3.Connection, path: Path, program: str) -> tuple[str, str, int]:
-    """Give what a child was told while we held the write lock, and after it; and the number it must have seen then."""
+    """Return what a child was told while we held the write lock, and after it, and the number to be seen then."""
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", program, str(path)],
         stdin=subprocess.PIPE,

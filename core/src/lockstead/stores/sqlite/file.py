@@ -1,4 +1,4 @@
-"""Decides which file may hold locks, how a connection to it is made ready, and what an error of SQLite means.
+"""Which file may hold locks, how a connection to it is made ready, and what an error of SQLite means.
 
 Must not know commands or records.
 """
@@ -212,7 +212,7 @@ def _mounts() -> list[Mount]:
 
 
 def is_unreadable(error: sqlite3.Error) -> bool:
-    """Tell whether a row could not be read for what somebody wrote into it: it is too large, or no text."""
+    """Return whether a row could not be read for what somebody wrote into it: it is too large, or no text."""
     return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_TOOBIG or "decode to UTF-8" in str(error)
 
 
@@ -237,7 +237,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, ends_at: float) -> None
 
 
 def _identify(connection: sqlite3.Connection) -> tuple[int, int, int]:
-    """Give application, version and number of tables, all three of one instant."""
+    """Return application, version and number of tables, all three of one instant."""
     row = connection.execute(
         "SELECT a.application_id, v.user_version, (SELECT count(*) FROM sqlite_master) "
         "FROM pragma_application_id() a, pragma_user_version() v"
@@ -271,7 +271,7 @@ def _use_wal(connection: sqlite3.Connection, path: Path, ends_at: float) -> None
 
 
 def is_read_only(error: BaseException | None) -> bool:
-    """Tell whether this is SQLite's word that it may not write."""
+    """Return whether this is SQLite's word that it may not write."""
     return isinstance(error, sqlite3.Error) and _is(error, sqlite3.SQLITE_READONLY)
 
 

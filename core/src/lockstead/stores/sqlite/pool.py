@@ -1,4 +1,4 @@
-"""Decides which connection serves a command, who writes next, and when a connection is no longer any good.
+"""Which connection serves a command, who writes next, and when a connection is no longer any good.
 
 Must not know commands or records, nor what is asked of a connection.
 """
@@ -52,7 +52,7 @@ class Pool:
         self._watch_turn = threading.Lock()
 
     def has_file(self) -> bool:
-        """Tell whether the file is there: a connection would make it. Refuses a place where none can be."""
+        """Return whether the file is there: a connection would make it. Refuses a place where none can be."""
         if identity(self._path_text) is not None:
             return True
         if not self._is_open:
@@ -86,7 +86,7 @@ class Pool:
                 raise self.failure(error, WATCH_LIMIT) from error
 
     def take(self, limit: float) -> _Link:
-        """Give a connection to the file that stands under the path now."""
+        """Return a connection to the file that stands under the path now."""
         while self._idle:
             with suppress(IndexError):
                 link = self._idle.pop()
@@ -160,7 +160,7 @@ class Pool:
         return failure(error, self._path, limit, may_be_applied=False)
 
     def forget(self) -> Pool:
-        """Give a fresh pool to a forked child, and keep the inherited connections from ever being closed in it."""
+        """Return a fresh pool to a forked child, and keep the inherited connections from ever being closed in it."""
         for link in self._every:
             # Closing an inherited connection gives up locks and may remove the journal under the parent's feet, and
             # Python closes it with the last reference: so there is one more.

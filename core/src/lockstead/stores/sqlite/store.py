@@ -1,4 +1,4 @@
-"""Decides how records are kept in one SQLite file on a local disk, shared by the processes of one machine.
+"""How records are kept in one SQLite file on a local disk, shared by the processes of one machine.
 
 Time is the boot clock, never SQLite's `now`, which is the caller's own wall clock. One counter of the whole file, as
 `max(stored + 1, wall milliseconds)`, is both incarnation and fencing token: it outlives every record, and grows even
@@ -48,14 +48,14 @@ from lockstead.stores.sqlite.url import absolute, url_of
 from lockstead.values import Name
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Promise
+    from lockstead.stores.examination import Finding, Guarantee
 
 A = TypeVar("A")
 
 TRAITS: Final = Traits(
     scheme="sqlite",
     guarantee="single machine: the boot clock and file locks of one kernel; never on a network file system",
-    clock=StoreClock.SHARED,
+    clock=StoreClock.ONE_CLOCK,
     tokens=TokenSource.NATIVE,
 )
 
@@ -318,7 +318,7 @@ class SqliteStore:
         return False
 
     def _look(self, name: Name, counter: int | None) -> tuple[int, tuple[int, int] | None]:
-        """Give the change counter and, if it is not `counter`, the record's state (None: absent)."""
+        """Return the change counter and, if it is not `counter`, the record's state (None: absent)."""
         with self._pool.watch() as connection:
             seen = int(connection.execute("PRAGMA data_version").fetchone()[0])
             if seen == counter:
@@ -327,14 +327,14 @@ class SqliteStore:
             return seen, None if row is None else (int(row[0]), int(row[1]))
 
     @property
-    def unmade(self) -> str | None:
+    def missing(self) -> str | None:
         """Say that the file is not there yet; None if it is. The first lock makes it."""
         return None if self._pool.has_file() else f"there is no file {self._path} yet"
 
     # --- examining -----------------------------------------------------------------------------------------------
 
     @property
-    def behind(self) -> Mapping[Promise, str]:
+    def behind(self) -> Mapping[Guarantee, str]:
         """Nothing but transactions keeps the promises here."""
         return {}
 
@@ -365,7 +365,7 @@ def _at(name: Name) -> _At:
 
 
 def _fields(row: _Row) -> dict[str, str]:
-    """Give the fields of a row; those of `unreadable` if another program wrote there, or a disk failed."""
+    """Return the fields of a row; those of `unreadable` if another program wrote there, or a disk failed."""
     if not _is_counted(row) or not isinstance(row.updated, float) or not abs(row.updated) <= EPOCH_MAX:
         return unreadable(NO_HEAD)
     return map_of_text(row.fields)
@@ -391,7 +391,7 @@ def _find(connection: sqlite3.Connection, at: _At) -> _Row | None:
 
 
 def _measured(connection: sqlite3.Connection, at: _At) -> tuple[object, ...] | None:
-    """Give a row whose fields are too large to be read, or no text; nothing of it where that goes for more of it."""
+    """Return a row whose fields are too large to be read, or no text; nothing of it where that goes for more of it."""
     try:
         found: tuple[object, ...] | None = connection.execute(_MEASURED, at).fetchone()
     except sqlite3.Error as error:
@@ -404,7 +404,7 @@ def _measured(connection: sqlite3.Connection, at: _At) -> tuple[object, ...] | N
 def _each(
     connection: sqlite3.Connection, space: str, names: list[tuple[bytes, bytes]]
 ) -> Iterator[tuple[str, str, _Row]]:
-    """Read rows one by one, so that one that cannot be read hides no other. A name that is no text is nobody's."""
+    """Read rows one by one, so that one that cannot be read hides no other. A name that is not text is nobody's."""
     for key, part in names:
         try:
             at = space, key.decode(), part.decode()

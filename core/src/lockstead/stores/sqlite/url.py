@@ -1,4 +1,4 @@
-"""Decides what a `sqlite:` URL says: which file, and that only a fragment names a key.
+"""What a `sqlite:` URL says: which file, and that only a fragment names a key.
 
 A DAG file names many locks and opens none, so this file imports nothing but to open one. Must not know SQLite.
 """
@@ -29,11 +29,11 @@ class _Opener:
         return frozenset()
 
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Give (store, key); only a fragment names a key."""
+        """Return (store, key); only a fragment names a key."""
         return rest, fragment
 
     def printable(self, store_url: str) -> str:
-        """Give the absolute URL: there are no credentials in it."""
+        """Return the absolute URL: there are no credentials in it."""
         return url_of(absolute(path_of(store_url)))
 
     def open(self, store_url: str, client: object | None) -> SqliteStore:
@@ -69,14 +69,14 @@ def absolute(path: os.PathLike[str] | str) -> str:
 
 
 def url_of(path: os.PathLike[str] | str) -> str:
-    """Give the URL of a file, from its absolute path."""
+    """Return the URL of a file, from its absolute path."""
     from urllib.parse import quote
 
     return "sqlite:///" + quote(str(path), safe="/:@!$&*+,;=")
 
 
 def path_of(store_url: str) -> str:
-    """Give the path that a URL names, as it stands there; ValueError if it names none."""
+    """Return the path that a URL names, as it stands there; ValueError if it names none."""
     from urllib.parse import unquote
 
     path = unquote(store_url.removeprefix("sqlite:///"), errors="strict") if store_url.startswith("sqlite:///") else ""

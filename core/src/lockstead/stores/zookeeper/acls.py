@@ -1,4 +1,4 @@
-"""Decides who may do what with a node that is made: by the ACL in a file, in the form of ZooKeeper's own shell.
+"""Who may do what with a node that is made: by the ACL in a file, in the form of ZooKeeper's own shell.
 
 Must not know sessions or records.
 """
@@ -31,7 +31,7 @@ def acl_of(file: str) -> list[Any]:
         with Path(file).open("rb") as opened:
             said = opened.read(FILE_BYTES_MAX).decode()
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not text"
         raise StoreRefused(f"the file of acl= in the URL of a ZooKeeper store cannot be read: {file}: {why}") from error
     acl: list[Any] = []
     for number, entry in enumerate(re.split(r"[,\s]+", said.strip()), 1):
@@ -47,12 +47,12 @@ def acl_of(file: str) -> list[Any]:
 
 
 def is_open(acl: list[Any]) -> bool:
-    """Tell whether an ACL lets everybody change a node."""
+    """Return whether an ACL lets everybody change a node."""
     return any(one.id.scheme == "world" and one.perms & ~Permissions.READ for one in acl)
 
 
 def acl_of_entry(default: list[Any] | None) -> list[Any]:
-    """Give the ACL of an entry in the history: where an ACL names users, only its writer may change it."""
+    """Return the ACL of an entry in the history: where an ACL names users, only its writer may change it."""
     acl: list[Any] = default or OPEN_ACL_UNSAFE
     named = [one.id for one in acl if one.perms & Permissions.READ and one.id.scheme not in {"world", "auth"}]
     return [*CREATOR_ALL_ACL, *(ACL(Permissions.READ, one) for one in named)] if named else acl

@@ -1,4 +1,4 @@
-"""Decides what came of a request to a ZooKeeper: a value, an error that is an answer, or what a caller is told instead.
+"""What came of a request to a ZooKeeper: a value, an error that is an answer, or what a caller is told instead.
 
 What was given to kazoo is of unknown outcome until an answer says otherwise. Must not know records.
 """
@@ -36,7 +36,7 @@ def outcome(result: Any, ends_at: float, *, writes: bool) -> Any:
 
 
 def refused_at(results: Sequence[Any]) -> tuple[int, Exception] | None:
-    """Give which operation of a multi was refused, and how; None if all were carried out. Raises StoreError."""
+    """Return which operation of a multi was refused, and how; None if all were carried out. Raises StoreError."""
     for index, result in enumerate(results):
         if isinstance(result, kz.RolledBackError):
             continue
@@ -48,7 +48,7 @@ def refused_at(results: Sequence[Any]) -> tuple[int, Exception] | None:
 
 
 def doubt(what: str, *, writes: bool) -> StoreError:
-    """Give the error of a request without an answer: only what writes may have changed something."""
+    """Return the error of a request without an answer: only what writes may have changed something."""
     return OutcomeUnknown(f"ZooKeeper: {what}") if writes else StoreUnavailable(f"ZooKeeper: {what}")
 
 

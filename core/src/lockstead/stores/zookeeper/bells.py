@@ -1,4 +1,4 @@
-"""Decides who is woken when a node of a ZooKeeper changes: everybody who has a bell there.
+"""Who is woken when a node of a ZooKeeper changes: everybody who has a bell there.
 
 Must not know what a node is.
 """

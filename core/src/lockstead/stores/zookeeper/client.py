@@ -1,4 +1,4 @@
-"""Decides how kazoo is set up: never to repeat a request, to tell at once what it hears, and to wait cheaply.
+"""How kazoo is set up: never to repeat a request, to tell at once what it hears, and to wait cheaply.
 
 Must not know requests.
 """
@@ -84,7 +84,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
 
 
 def made(where: Where) -> Any:
-    """Give a client that is not started. Of the connection alone it says that it is to be tried again."""
+    """Return a client that is not started. Of the connection alone it says that it is to be tried again."""
     has_user = bool(where.user or where.password)
     own = CREATOR_ALL_ACL if has_user else OPEN_ACL_UNSAFE
     return KazooClient(

@@ -1,4 +1,4 @@
-"""Decides which requests a command is: the layout of records, and what each answer of ZooKeeper means.
+"""Which requests a command is: the layout of records, and what each answer of ZooKeeper means.
 
 A record is a node that is made anew with every grant, and under it a *mark*, an empty node of a random name. The name
 of the mark is the incarnation. Whatever is written expects the mark of its incarnation in the same transaction: a
@@ -53,7 +53,7 @@ class Commands:
         self._grants = Grants(tree, line)
 
     def flow(self, command: Command[Any]) -> Flow[Any]:
-        """Give the flow of a command."""
+        """Return the flow of a command."""
         match command:
             case Read():
                 return self._read(command.name)
@@ -110,7 +110,7 @@ class Commands:
     # --- granting ------------------------------------------------------------------------------------------------
 
     def _create(self, command: Create) -> Flow[Snapshot | Conflict]:
-        answer = yield from self._grants.grant(command.name, command.fields, command.asker, None)
+        answer = yield from self._grants.grant(command.name, command.fields, command.waiter_id, None)
         return Conflict() if isinstance(answer, Absent) else answer
 
     def _replace(self, command: Replace) -> Flow[Snapshot | Conflict | Absent]:
@@ -118,7 +118,7 @@ class Commands:
         if version is None or not is_mark(command.incarnation):
             return (yield from what_stands(self._tree.record(command.name)))
         expected = Expected(command.incarnation, version)
-        return (yield from self._grants.grant(command.name, command.fields, command.asker, expected))
+        return (yield from self._grants.grant(command.name, command.fields, command.waiter_id, expected))
 
     # --- writing -------------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class Commands:
         return (yield from what_stands(path))
 
     def _remove_damaged(self, path: str, command: Remove) -> Flow[Removed | Conflict | Absent]:
-        """Delete a node that is no record, with whatever stands below it, if it is the very one that was shown."""
+        """Delete a node that is not a record, with whatever stands below it, if it is the very one that was shown."""
         got = (yield read(path))[0]
         if isinstance(got, kz.NoNodeError):
             return Absent()

@@ -1,4 +1,4 @@
-"""Decides what an examination of a ZooKeeper looks at beyond a store's commands: servers, majority, sessions, rights.
+"""What an examination of a ZooKeeper looks at beyond a store's commands: servers, majority, sessions, rights.
 
 Servers are asked by the one word that they answer by default (`srvr`); what they do not say is a note. Must not know
 what a lock is.
@@ -10,23 +10,23 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from lockstead.stores.examination import Finding, Promise, Severity
+from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.zookeeper.acls import acl_of, is_open
 from lockstead.stores.zookeeper.probe import Seen, look
 from lockstead.stores.zookeeper.url import Where
 
-BEHIND: Final[Mapping[Promise, str]] = {
-    Promise.CREATE_PRESENT: "the refusal to create a node that is there",
-    Promise.CREATE_RACE: "the refusal to create a node that is there",
-    Promise.EXTEND_REVISION: "the version expected by setData",
-    Promise.EXTEND_RACE: "the version expected by setData",
-    Promise.EXTEND_INCARNATION: "the check of a mark in a multi",
-    Promise.REPLACE_REVISION: "the version expected by delete in a multi",
-    Promise.REMOVE_REVISION: "the version expected by delete in a multi",
-    Promise.STALE_EXTEND: "the check of a mark in a multi",
-    Promise.STALE_REPLACE: "the deletion of a mark in a multi",
-    Promise.STALE_REMOVE: "the deletion of a mark in a multi",
-    Promise.TOKEN: "the numbers of transactions (zxid)",
+BEHIND: Final[Mapping[Guarantee, str]] = {
+    Guarantee.CREATE_PRESENT: "the refusal to create a node that is there",
+    Guarantee.CREATE_RACE: "the refusal to create a node that is there",
+    Guarantee.EXTEND_REVISION: "the version expected by setData",
+    Guarantee.EXTEND_RACE: "the version expected by setData",
+    Guarantee.EXTEND_INCARNATION: "the check of a mark in a multi",
+    Guarantee.REPLACE_REVISION: "the version expected by delete in a multi",
+    Guarantee.REMOVE_REVISION: "the version expected by delete in a multi",
+    Guarantee.STALE_EXTEND: "the check of a mark in a multi",
+    Guarantee.STALE_REPLACE: "the deletion of a mark in a multi",
+    Guarantee.STALE_REMOVE: "the deletion of a mark in a multi",
+    Guarantee.TOKEN: "the numbers of transactions (zxid)",
 }
 
 OLD: Final = (3, 5)
@@ -50,7 +50,7 @@ def examination(where: Where, limit: float) -> Iterator[Finding]:
 
 
 def _granted(where: Where, seen: list[Seen], limit: float) -> float | None:
-    """Give how long a session lasts that asks for what this store asks for; None where no server says."""
+    """Return how long a session lasts that asks for what this store asks for; None where no server says."""
     for host in (one.host for one in seen if one.kind == "serves"):
         bounds = dict(_BOUND.findall(look(where, host, limit, b"conf").said))
         if len(bounds) == 2:

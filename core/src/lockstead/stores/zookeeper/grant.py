@@ -1,4 +1,4 @@
-"""Decides how a lock is granted: one transaction that makes the record, and proves that nobody in line is overtaken.
+"""How a lock is granted: one transaction that makes the record, and proves that nobody in line is overtaken.
 
 Whose turn it is, is judged by the server in that transaction. Somebody stands in line only below the node of the queue,
 so: who has no place makes the queue's node and deletes it again, which nobody can while it is there; who has the first
@@ -55,7 +55,7 @@ class Grants:
         self._line = line
 
     def grant(
-        self, name: Name, fields: Mapping[str, str], asker: str, expected: Expected | None
+        self, name: Name, fields: Mapping[str, str], waiter_id: str, expected: Expected | None
     ) -> Flow[Snapshot | Conflict | Absent]:
         """Write a record in the place of the one expected, or of none. Conflict(is_queued) if it is not the turn.
 
@@ -65,7 +65,7 @@ class Grants:
         data = written(mark, kept)
         before = 0 if expected is None else 2
         makes = "enter" if name.space is Space.AUDIT else "create"
-        turn = yield from self._turn(name, asker)
+        turn = yield from self._turn(name, waiter_id)
         while isinstance(turn, _Turn):
             operations: list[Operation] = []
             if expected is not None:
@@ -78,7 +78,7 @@ class Grants:
                 continue
             refused = refused_at(results)
             if refused is None:
-                self._line.granted(name, asker)
+                self._line.granted(name, waiter_id)
                 stat = results[before + 2]
                 return Snapshot(kept, mark, str(stat.version), token=stat.mzxid)
             index, error = refused
@@ -95,10 +95,10 @@ class Grants:
 
     # --- whose turn ----------------------------------------------------------------------------------------------
 
-    def _turn(self, name: Name, asker: str) -> Flow[_Turn | Conflict]:
-        if not asker:
+    def _turn(self, name: Name, waiter_id: str) -> Flow[_Turn | Conflict]:
+        if not waiter_id:
             return _Turn()
-        stand = self._line.stand(name, asker)
+        stand = self._line.stand(name, waiter_id)
         if stand is None:
             return self._newcomer(name)
         node = stand.node
@@ -115,7 +115,7 @@ class Grants:
         return _Turn((("create", queue, b""), ("delete", queue)))
 
     def _next_turn(self, name: Name, turn: _Turn, error: Exception) -> Flow[_Turn | Conflict]:
-        """Give what to try after a turn that the server did not grant."""
+        """Return what to try after a turn that the server did not grant."""
         if turn != self._newcomer(name):
             # a place that went with its session, or a node of a queue into which somebody came, or that has gone
             return _QUEUED if isinstance(error, kz.NotEmptyError) else self._newcomer(name)
@@ -133,7 +133,7 @@ class Grants:
             if isinstance(found, kz.NoNodeError):
                 return []
             order = in_order(found)
-            # what is no place of ours is in the way of a newcomer, and who is first in the way of everybody
+            # what is not a place of ours is in the way of a newcomer, and who is first in the way of everybody
             strays = [*(set(found) - set(order)), *order[:1]]
             if not found or not (yield from cleared(queue, strays)):
                 break

@@ -1,4 +1,4 @@
-"""Decides how a process waits on a ZooKeeper: in a queue, or by looking; and who is woken by what.
+"""How a process waits on a ZooKeeper: in a queue, or by looking; and who is woken by what.
 
 A place in a queue is an ephemeral node with a number from the server; its name begins with an identifier of its own, so
 that a place whose making was never answered is found again. Who is first watches the record, everybody else the place
@@ -48,7 +48,7 @@ class Stand:
     """
 
     name: Name
-    asker: str
+    waiter_id: str
     guid: str = field(default_factory=lambda: os.urandom(16).hex())
     node: str = ""
     is_first: bool = False
@@ -79,26 +79,26 @@ class Line:
 
     # --- for grants ----------------------------------------------------------------------------------------------
 
-    def stand(self, name: Name, asker: str) -> Stand | None:
-        """Give where an asker stands, if it has a place."""
+    def stand(self, name: Name, waiter_id: str) -> Stand | None:
+        """Return where a waiter_id stands, if it has a place."""
         with self._lock:
-            stand = self._stands.get((name, asker)) if asker else None
+            stand = self._stands.get((name, waiter_id)) if waiter_id else None
         return stand if stand is not None and stand.node else None
 
-    def granted(self, name: Name, asker: str) -> None:
+    def granted(self, name: Name, waiter_id: str) -> None:
         """Forget who was granted the lock: the same step took the place out of the queue."""
-        if not asker:
+        if not waiter_id:
             return
         with self._lock:
-            stand = self._stands.pop((name, asker), None)
-            self._remember(name, asker)
+            stand = self._stands.pop((name, waiter_id), None)
+            self._remember(name, waiter_id)
             if stand is not None and stand.is_alone:
                 self._uncleared.add(name)
         if stand is not None:
             stand.has_left = True
 
     def clears(self, name: Name) -> str:
-        """Give the node of a queue that who releases clears up: the one granted stood there alone; "" for none."""
+        """Return the node of a queue that who releases clears up: the one granted stood there alone; "" for none."""
         if name not in self._uncleared:
             return ""
         self._uncleared.discard(name)
@@ -122,12 +122,12 @@ class Line:
         finally:
             self._bells.remove(path, bell)
 
-    def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        """Block until the asker is first and the record is gone (True), or as `wait`, or it has changed (False)."""
+    def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        """Block until the waiter_id is first and the record is gone (True), or as `wait`, or it has changed (False)."""
         ends_at = time.monotonic() + seconds
         if is_over(0.0):
             return False
-        stand = self._found(name, asker)
+        stand = self._found(name, waiter_id)
         if stand is None:
             return False
         try:
@@ -146,11 +146,11 @@ class Line:
             pass
         return False
 
-    def _found(self, name: Name, asker: str) -> Stand | None:
+    def _found(self, name: Name, waiter_id: str) -> Stand | None:
         with self._lock:
-            if (name, asker) in self._left:
+            if (name, waiter_id) in self._left:
                 return None
-            return self._stands.setdefault((name, asker), Stand(name, asker))
+            return self._stands.setdefault((name, waiter_id), Stand(name, waiter_id))
 
     def _look(self, client: Any, stand: Stand, ends_at: float, is_over: Callable[[float], bool]) -> bool:
         """Take a place if there is none, and watch what stands before it. True: it is first and the record is gone."""
@@ -173,7 +173,7 @@ class Line:
             if not isinstance(before, kz.NoNodeError):
                 if stand.is_first or before[1].ephemeralOwner:
                     return False
-                # nobody's place, and it would stand for ever: without it there is another to watch
+                # nobody's place, and it would stand forever: without it there is another to watch
                 self._carry_out(client, cleared(queue, [order[index - 1]]), ends_at, is_over)
                 continue
             if stand.is_first:
@@ -202,7 +202,7 @@ class Line:
                 if stand.making is None:
                     ask = Ask(
                         lambda client: (
-                            client.create_async(f"{queue}/{stand.guid}-", stand.asker.encode(), None, True, True),
+                            client.create_async(f"{queue}/{stand.guid}-", stand.waiter_id.encode(), None, True, True),
                         ),
                         writes=True,
                     )
@@ -232,7 +232,7 @@ class Line:
     # --- looking -------------------------------------------------------------------------------------------------
 
     def shown(self, name: Name) -> Flow[list[Standing]]:
-        """Show the first entries of a queue, in its order; behind them what is no place of ours."""
+        """Return the first entries of a queue, in its order; behind them what is not a place of ours."""
         queue = self._tree.queue(name)
         found = (yield _whole(queue))[0]
         if isinstance(found, kz.NoNodeError):
@@ -255,18 +255,18 @@ class Line:
 
     # --- leaving -------------------------------------------------------------------------------------------------
 
-    def leave(self, name: Name, asker: str, limit: float) -> None:
-        """Give up the place of an asker, and let no request of it that is still under way bring it back."""
+    def leave(self, name: Name, waiter_id: str, limit: float) -> None:
+        """Return up the place of a waiter_id, and let no request of it that is still under way bring it."""
         with self._lock:
-            self._remember(name, asker)
-            stand = self._stands.get((name, asker))
+            self._remember(name, waiter_id)
+            stand = self._stands.get((name, waiter_id))
             if stand is None:
                 return
             stand.has_left = True
         stand.bell.set()
         self._wire.run(self._leaving(stand), limit)
         with self._lock:
-            self._stands.pop((name, asker), None)
+            self._stands.pop((name, waiter_id), None)
         self._bells.remove(stand.watches, stand.bell)
 
     def _leaving(self, stand: Stand) -> Flow[None]:
@@ -279,8 +279,8 @@ class Line:
             yield Ask(lambda client: (client.delete_async(f"{queue}/{node}"),), writes=True)
             yield Ask(lambda client: (client.delete_async(queue),), writes=True)
 
-    def _remember(self, name: Name, asker: str) -> None:
-        self._left[name, asker] = None
+    def _remember(self, name: Name, waiter_id: str) -> None:
+        self._left[name, waiter_id] = None
         if len(self._left) > LEFT_MAX:
             del self._left[next(iter(self._left))]
 
@@ -309,7 +309,7 @@ def _whole(queue: str) -> Ask:
 
 
 def _of(stand: Stand, found: Any) -> str:
-    """Give the place that bears this one's identifier; "" if there is none."""
+    """Return the place that bears this one's identifier; "" if there is none."""
     if isinstance(found, kz.NoNodeError):
         return ""
     return next((node for node in found if node.startswith(stand.guid)), "")

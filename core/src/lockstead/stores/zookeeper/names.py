@@ -1,4 +1,4 @@
-"""Decides where a record, its mark and its queue stand in the tree of a ZooKeeper, and what a node's data says.
+"""Where a record, its mark and its queue stand in the tree of a ZooKeeper, and what a node's data says.
 
 Every name is one node name, escaped one-to-one, so that no key can reach another's nodes, "." or "..". Must not know a
 connection, nor what the fields of a record mean.
@@ -47,11 +47,11 @@ class Tree:
     base: str
 
     def space(self, space: Space) -> str:
-        """Give the node under which all records of a space stand."""
+        """Return the node under which all records of a space stand."""
         return f"{self.base}/{space.value}"
 
     def record(self, name: Name) -> str:
-        """Give the node of a record."""
+        """Return the node of a record."""
         return f"{self.base}/{name.space.value}/{node_name(name)}"
 
     @property
@@ -60,19 +60,19 @@ class Tree:
         return f"{self.base}/queue"
 
     def queue(self, name: Name) -> str:
-        """Give the node under which those stand who wait for a key."""
+        """Return the node under which those stand who wait for a key."""
         return f"{self.base}/queue/{node_name(name)}"
 
 
 def node_name(name: Name) -> str:
-    """Give the node name of a record below its space."""
+    """Return the node name of a record below its space."""
     if name.space is Space.LOCK:
         return _escaped(name.key)
     return f"{_escaped(name.key)}{_SEPARATOR}{_escaped(name.part)}"
 
 
 def named(space: Space, node: str) -> Name | None:
-    """Give the name whose node this is; None if it is nobody's."""
+    """Return the name whose node this is; None if it is nobody's."""
     key, separator, part = node.partition(_SEPARATOR)
     try:
         name = Name(_plain(key), space, _plain(part))
@@ -82,24 +82,24 @@ def named(space: Space, node: str) -> Name | None:
 
 
 def is_mark(incarnation: str) -> bool:
-    """Tell whether an incarnation can be the name of a mark of ours."""
+    """Return whether an incarnation can be the name of a mark of ours."""
     return _MARK.fullmatch(incarnation) is not None
 
 
 def in_order(places: list[str]) -> list[str]:
-    """Sort the places of a queue as they were taken; what is no place of ours is left out."""
+    """Sort the places of a queue as they were taken; what is not a place of ours is left out."""
     found = [match for match in map(_PLACE.fullmatch, places) if match is not None]
     return [match[0] for match in sorted(found, key=lambda match: int(match[2]))]
 
 
 def standing(node: str, stat: Any) -> Standing:
-    """Show one node of a queue, by what is known of it; one that no session holds is no place of ours."""
+    """Return one node of a queue, by what is known of it; one that no session holds is not a place of ours."""
     is_stray = _PLACE.fullmatch(node) is None or not stat.ephemeralOwner
     return Standing(node if is_stray else "", on_calendar(stat.ctime / 1000), is_stray)
 
 
 def written(mark: str, fields: dict[str, str]) -> bytes:
-    """Give a record as the data of its node."""
+    """Return a record as the data of its node."""
     return _encode({"incarnation": mark, "fields": fields}).encode("utf-8", "surrogatepass")
 
 

@@ -1,4 +1,4 @@
-"""Decides what is said when there is no session: who stands behind the port, asked by the one word that servers answer
+"""What is said when there is no session: who stands behind the port, asked by the one word that servers answer
 by default (`srvr`).
 
 Must not know sessions or records.
@@ -49,7 +49,7 @@ def why_silent(where: Where, limit: float) -> StoreError:
     if "foreign" in kinds:
         host = next(one.host for one in seen if one.kind == "foreign")
         return StoreRefused(
-            f"what answers at {host} is no ZooKeeper; look at the port, and whether it wants TLS (tls=true)"
+            f"what answers at {host} is not ZooKeeper; look at the port, and whether it wants TLS (tls=true)"
         )
     if "mute" in kinds:
         return StoreUnavailable(

@@ -1,4 +1,4 @@
-"""Decides what an examination of a ZooKeeper says of the path: whether it is there, and what this user may do in it.
+"""What an examination of a ZooKeeper says of the path: whether it is there, and what this user may do in it.
 
 It is tried and not computed: ACLs name users by hashes, and what the servers make of them only they know. Must not know
 sessions.

@@ -1,4 +1,4 @@
-"""Decides how requests to a ZooKeeper are put: what goes out together, what is one transaction, what is read afresh.
+"""How requests to a ZooKeeper are put: what goes out together, what is one transaction, what is read afresh.
 
 Must not know sessions, limits or records.
 """
@@ -97,7 +97,7 @@ def make(path: str) -> Flow[None]:
 
 
 def cleared(queue: str, nodes: Sequence[str]) -> Flow[bool]:
-    """Delete those of these nodes of a queue that are not ephemeral: nobody's places, and they would stand for ever.
+    """Delete those of these nodes of a queue that are not ephemeral: nobody's places, and they would stand forever.
 
     True if one was deleted or has gone, so that the queue is worth another look.
     """
@@ -109,14 +109,14 @@ def cleared(queue: str, nodes: Sequence[str]) -> Flow[bool]:
     gone = yield Ask(lambda client: [client.delete_async(f"{queue}/{node}") for node in strays], writes=True)
     if all(isinstance(one, kz.NotEmptyError) for one in gone):
         raise StoreRefused(
-            f"what stands at {queue}/{strays[0]} in ZooKeeper is no place in a queue, and keeps everybody waiting; "
+            f"what stands at {queue}/{strays[0]} in ZooKeeper is not a place in a queue, and keeps everybody waiting; "
             "delete it with all that stands below it"
         )
     return True
 
 
 def everything_below(path: str, children: int) -> Flow[list[str]]:
-    """Give all nodes below a node, each behind the one above it. StoreRefused if there are more than BELOW_MAX."""
+    """Return all nodes below a node, each behind the one above it. StoreRefused if there are more than BELOW_MAX."""
     found: list[str] = []
     level, count = [path], children
     while level and count:

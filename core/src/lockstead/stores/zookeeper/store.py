@@ -1,4 +1,4 @@
-"""Decides what a store on ZooKeeper is: one session, the commands as flows of requests on it, and a queue.
+"""What a store on ZooKeeper is: one session, the commands as flows of requests on it, and a queue.
 
 A session is only for the queue and for being told of changes. Locks outlive it: they are nodes that stay until somebody
 deletes them, renewed by writes. Must not know what the fields of a record mean.
@@ -18,7 +18,7 @@ from lockstead.stores.zookeeper.wire import Wire
 from lockstead.values import Name
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Promise
+    from lockstead.stores.examination import Finding, Guarantee
     from lockstead.stores.zookeeper.url import Where
 
 A = TypeVar("A")
@@ -77,21 +77,21 @@ class ZookeeperStore:
         """Block until the record changed (True), `seconds` passed, or the caller wants to stop (False)."""
         return self._line.wait(name, seconds, is_over)
 
-    def queue(self, name: Name, asker: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+    def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
         """Block, in line, until it is worth asking for the lock (True), or as `wait`."""
-        return self._line.queue(name, asker, seconds, is_over)
+        return self._line.queue(name, waiter_id, seconds, is_over)
 
-    def leave(self, name: Name, asker: str, limit: float) -> None:
-        """Give up the place of an asker, if there is one."""
-        self._line.leave(name, asker, limit)
+    def leave(self, name: Name, waiter_id: str, limit: float) -> None:
+        """Give up the place of a waiter_id, if there is one."""
+        self._line.leave(name, waiter_id, limit)
 
     def standing(self, name: Name, limit: float) -> list[Standing]:
-        """Show the first of a key's queue."""
+        """Return the first of a key's queue."""
         shown: list[Standing] = self._wire.run(self._line.shown(name), limit)
         return shown
 
     @property
-    def behind(self) -> Mapping[Promise, str]:
+    def behind(self) -> Mapping[Guarantee, str]:
         """What keeps a promise, in the words of ZooKeeper."""
         from lockstead.stores.zookeeper.doctor import BEHIND
 

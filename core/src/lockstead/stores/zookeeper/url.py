@@ -1,4 +1,4 @@
-"""Decides what a `zk:` URL says: servers, credentials, the path that holds the locks, and that only a fragment names
+"""What a `zk:` URL says: servers, credentials, the path that holds the locks, and that only a fragment names
 a key.
 
 A DAG file names many locks and opens none, so this file imports nothing but to open one. Must not know kazoo.
@@ -105,11 +105,11 @@ class _Opener:
         return True
 
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Give (store, key); only a fragment names a key."""
+        """Return (store, key); only a fragment names a key."""
         return rest, fragment
 
     def printable(self, store_url: str) -> str:
-        """Give the URL without user and password."""
+        """Return the URL without user and password."""
         return where_of(store_url).url
 
     def open(self, store_url: str, client: object | None) -> ZookeeperStore:

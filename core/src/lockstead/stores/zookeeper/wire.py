@@ -1,4 +1,4 @@
-"""Decides how one session with a ZooKeeper is opened, limited and given up, and how commands take turns on it.
+"""How one session with a ZooKeeper is opened, limited and given up, and how commands take turns on it.
 
 kazoo never repeats a request here: nothing is asked by its `retry`. What it was given while it had no connection it
 would send later, so nothing is given to it before it is connected. Must not know records.
@@ -55,7 +55,7 @@ class Wire:
     # --- the session ---------------------------------------------------------------------------------------------
 
     def ready(self, limit: float) -> Any:
-        """Give a client that is connected, within `limit` seconds; otherwise StoreUnavailable or StoreRefused."""
+        """Return a client that is connected, within `limit` seconds; otherwise StoreUnavailable or StoreRefused."""
         client, live = self._started()
         if live.is_set():
             return client
@@ -187,7 +187,7 @@ class Wire:
     # --- life ----------------------------------------------------------------------------------------------------
 
     def forget(self) -> Wire:
-        """Give a new wire for a forked child. The inherited one is kept, so that nothing of it is closed."""
+        """Return a new wire for a forked child. The inherited one is kept, so that nothing of it is closed."""
         wire = Wire(self._where, self._make)
         wire._is_closed = self._is_closed
         wire._inherited = [*self._inherited, self._client]

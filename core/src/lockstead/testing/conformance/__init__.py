@@ -1,4 +1,4 @@
-"""Decides what a store has to promise. Who brings a store subclasses this; what passes here can carry locks.
+"""What a store has to promise. Who brings a store subclasses this; what passes here can carry locks.
 
     class TestMyStore(StoreConformance):
         @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from lockstead.errors import StoreError
 from lockstead.protocol.commands import Command, Create, Extend
-from lockstead.stores.port import Awaits, Store
+from lockstead.stores.port import AsyncStore, Store
 from lockstead.testing.conformance.base import Ask, AskAtOnce, created, is_a, shows, stands
 from lockstead.testing.conformance.store import StoreConformance
 from lockstead.values import Name
@@ -25,7 +25,7 @@ class AwaitingConformance(StoreConformance):
 
     @pytest.fixture
     def runner(self) -> Iterator[asyncio.Runner]:
-        """Give the event loop of this test."""
+        """Return the event loop of this test."""
         with asyncio.Runner() as runner:
             yield runner
 
@@ -34,14 +34,14 @@ class AwaitingConformance(StoreConformance):
         """Ask by `aperform`."""
 
         def asks(command: Command[A]) -> A:
-            return cast(A, runner.run(is_a(Awaits, store).aperform(command, self.limit)))  # type: ignore[type-abstract]
+            return cast(A, runner.run(is_a(AsyncStore, store).aperform(command, self.limit)))  # type: ignore[type-abstract]
 
         return asks
 
     @pytest.fixture
     def at_once(self, store: Store, runner: asyncio.Runner) -> AskAtOnce:
         """Ask by `aperform`, all in one event loop."""
-        awaits = is_a(Awaits, store)  # type: ignore[type-abstract]
+        awaits = is_a(AsyncStore, store)  # type: ignore[type-abstract]
 
         async def asked(command: Command[Any]) -> object:
             try:
@@ -57,7 +57,7 @@ class AwaitingConformance(StoreConformance):
     def test_h18_a_cancelled_command_leaves_a_store_that_works(
         self, store: Store, ask: Ask, runner: asyncio.Runner
     ) -> None:
-        awaits = is_a(Awaits, store)  # type: ignore[type-abstract]
+        awaits = is_a(AsyncStore, store)  # type: ignore[type-abstract]
 
         async def cancelled(turns: int) -> None:
             asking = asyncio.ensure_future(awaits.aperform(Create(Name(f"cancelled-{turns}"), {}), self.limit))
@@ -71,7 +71,7 @@ class AwaitingConformance(StoreConformance):
         stands(ask, APT, created(ask, APT))
 
     def test_every_event_loop_is_served_and_each_ends_by_itself(self, store: Store) -> None:
-        awaits = is_a(Awaits, store)  # type: ignore[type-abstract]
+        awaits = is_a(AsyncStore, store)  # type: ignore[type-abstract]
 
         async def touch() -> None:
             shows(await awaits.aperform(Extend(APT, {}, None), self.limit))

@@ -1,4 +1,4 @@
-"""Decides how the conformance suite asks a store: one command after the other, or many at the same instant.
+"""How the conformance suite asks a store: one command after the other, or many at the same instant.
 
 Must not know what is promised: that is what the other files of this package are for.
 """
@@ -25,7 +25,7 @@ class Ask(Protocol):
     """Carries out one command on the store under test, and raises what the store raises."""
 
     def __call__(self, command: Command[A]) -> A:
-        """Give the answer."""
+        """Return the answer."""
         ...
 
 
@@ -33,7 +33,7 @@ class AskAtOnce(Protocol):
     """Carries out commands at the same instant, and gives answers and errors of the store in the order asked."""
 
     def __call__(self, commands: Sequence[Command[Any]]) -> list[Any]:
-        """Give the answers; in the place of one, the StoreError that was raised."""
+        """Return the answers; in the place of one, the StoreError that was raised."""
         ...
 
 
@@ -48,12 +48,12 @@ class Suite:
 
     @pytest.fixture
     def store(self) -> Iterator[Store]:
-        """Give an empty store, and close it after the test."""
+        """Return an empty store, and close it after the test."""
         raise NotImplementedError("a conformance class has a fixture `store` that gives an empty store")
 
     @pytest.fixture
     def twin(self, store: Store) -> Iterator[Store]:
-        """Give a second store on the same place as `store`, opened by itself, and close it after the test."""
+        """Return a second store on the same place as `store`, opened by itself, and close it after the test."""
         raise NotImplementedError("a conformance class has a fixture `twin` that opens the place of `store` again")
 
     @pytest.fixture
@@ -124,12 +124,12 @@ def require(promise: bool, otherwise: str) -> None:
 
 
 def shows(answer: object) -> Snapshot:
-    """Give an answer that must be a record."""
+    """Return an answer that must be a record."""
     return is_a(Snapshot, answer)
 
 
 def is_a(kind: type[T], answer: object) -> T:
-    """Give an answer that must be of this kind."""
+    """Return an answer that must be of this kind."""
     if not isinstance(answer, kind):
         raise AssertionError(f"expected {kind}, the store answered {answer!r}")  # noqa: TRY004 - the store failed, not the caller
     return answer
@@ -150,12 +150,12 @@ def stands(ask: Ask, name: Name, expected: Snapshot) -> None:
 
 
 def same_state(one: Snapshot, other: Snapshot) -> bool:
-    """Tell whether two answers show the same incarnation at the same revision."""
+    """Return whether two answers show the same incarnation at the same revision."""
     return (one.incarnation, one.revision) == (other.incarnation, other.revision)
 
 
 def listed(ask: Ask, space: Space, key: str | None = None, part_prefix: str = "") -> dict[Name, Snapshot]:
-    """Give a listing by name; a name that comes twice fails."""
+    """Return a listing by name; a name that comes twice fails."""
     entries = ask(List(space, key, part_prefix)).entries
     names = [name for name, _ in entries]
     require(len(set(names)) == len(names), f"a listing names a record twice: {names}")

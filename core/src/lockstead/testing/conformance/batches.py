@@ -1,4 +1,4 @@
-"""Decides what `perform_many` promises: each command as if it had been asked alone."""
+"""What `perform_many` promises: each command as if it had been asked alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from lockstead.errors import StoreError
 from lockstead.protocol.commands import Absent, Command, Conflict, Create, Extend, List, Read, Remove, Removed, Snapshot
-from lockstead.stores.port import Batches, Store
+from lockstead.stores.port import Store, SupportsBatching
 from lockstead.testing.conformance.base import Ask, Suite, created, is_a, require, shows, stands
 from lockstead.values import Name, Space
 
@@ -58,4 +58,4 @@ class BatchConformance(Suite):
         require(self._all(store, []) == [], "nothing asked, and something answered")
 
     def _all(self, store: Store, commands: list[Command[Any]]) -> list[Any]:
-        return is_a(Batches, store).perform_many(commands, self.limit)  # type: ignore[type-abstract]
+        return is_a(SupportsBatching, store).perform_many(commands, self.limit)  # type: ignore[type-abstract]

@@ -1,4 +1,4 @@
-"""Decides what each command of a store does, asked one after the other."""
+"""What each command of a store does, asked one after the other."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class CommandsConformance(Suite):
     def test_a_store_says_what_it_is(self, store: Store) -> None:
         traits = store.traits
         require(store.url.startswith(f"{traits.scheme}:"), f"{store.url!r} does not begin with {traits.scheme!r}")
-        require(bool(re.fullmatch(r"[a-z][a-z0-9+.-]*", traits.scheme)), f"{traits.scheme!r} is no scheme")
+        require(bool(re.fullmatch(r"[a-z][a-z0-9+.-]*", traits.scheme)), f"{traits.scheme!r} is not a scheme")
         require(bool(traits.guarantee), "traits.guarantee must say what the locks of this store are worth")
-        durations = (traits.granularity, traits.date_step, traits.ttl_recommended)
+        durations = (traits.clock_skew_max, traits.clock_resolution, traits.ttl_recommended)
         require(all(duration >= 0 for duration in durations), f"a duration is negative: {traits}")
         require(store.traits == traits, "traits must be constant")
 
@@ -156,7 +156,7 @@ class CommandsConformance(Suite):
             return twin.perform(command, self.limit)
 
         incarnations = []
-        # by two handles in turn: what must not come back is no matter of one handle's memory
+        # by two handles in turn: what must not come back is not a matter of one handle's memory
         for creator, remover in ((ask, by_twin), (by_twin, ask), (by_twin, by_twin), (ask, ask)):
             made = created(creator, APT)
             replaced = shows(remover(Replace(APT, {}, made.incarnation, made.revision)))
@@ -198,5 +198,5 @@ class CommandsConformance(Suite):
 
 
 def _other(incarnation: str) -> str:
-    """Give an incarnation that is not this one and looks like it."""
+    """Return an incarnation that is not this one and looks like it."""
     return str(int(incarnation) + 1) if incarnation.isdigit() else incarnation + "0"

@@ -40,7 +40,7 @@ class HostileConformance(Suite):
 
     @pytest.fixture
     def spoil(self) -> Spoil:
-        """Give a function that damages a record which stands there."""
+        """Return a function that damages a record which stands there."""
         raise NotImplementedError("a class of this suite has a fixture `spoil` that damages a record")
 
     @pytest.mark.parametrize("name", [APT, MEMBER], ids=["lock", "member"])

@@ -1,4 +1,4 @@
-"""Decides what a store has to promise of its time and its tokens, and of being opened, closed and shown."""
+"""What a store has to promise of its time and its tokens, and of being opened, closed and shown."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class TimeConformance(Suite):
     def test_the_time_of_an_answer_is_what_the_traits_say(self, store: Store, ask: Ask) -> None:
         made = created(ask, APT)
         seen = shows(ask(Read(APT)))
-        if store.traits.clock in (StoreClock.NONE, StoreClock.ENFORCED):
+        if store.traits.clock in (StoreClock.NONE, StoreClock.SERVER_EXPIRES):
             require(made.updated_at is None and made.store_now is None, f"a store without a clock shows time: {made}")
             return
         for answer in (made, seen):
             updated_at, now = answer.updated_at, answer.store_now
             if updated_at is None or now is None:
                 raise AssertionError(f"a store with a clock shows no time: {answer}")
-            if store.traits.clock is StoreClock.SHARED:
+            if store.traits.clock is StoreClock.ONE_CLOCK:
                 require(now >= updated_at, f"on one clock the record changed after the answer: {answer}")
             else:
-                error = store.traits.granularity + store.traits.date_step
+                error = store.traits.clock_skew_max + store.traits.clock_resolution
                 require(now >= updated_at - error, f"the two clocks differ by more than the traits say: {answer}")
         require(seen.updated_at == made.updated_at, "a Read moved updated_at")
 
     def test_h07_updated_at_moves_with_every_write_and_never_back(self, store: Store, ask: Ask) -> None:
-        if store.traits.clock in (StoreClock.NONE, StoreClock.ENFORCED):
+        if store.traits.clock in (StoreClock.NONE, StoreClock.SERVER_EXPIRES):
             return
         made = created(ask, APT)
         instants = [_updated(made)]

@@ -1,4 +1,4 @@
-"""Decides what a store has to promise of names: every key is a name of its own, and listings tell them all."""
+"""What a store has to promise of names: every key is a name of its own, and listings tell them all."""
 
 from __future__ import annotations
 

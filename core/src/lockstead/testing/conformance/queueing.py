@@ -1,4 +1,4 @@
-"""Decides what a queue promises: nobody is overtaken, and nobody who has gone is waited for."""
+"""What a queue promises: nobody is overtaken, and nobody who has gone is waited for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from lockstead.protocol.commands import Conflict, Create, Extend, Read, Remove, Replace, Snapshot
-from lockstead.stores.port import Queues, ShowsQueue, Store
+from lockstead.stores.port import ShowsQueue, Store, SupportsFifoQueue
 from lockstead.testing.conformance.base import Ask, Suite, is_a, require, shows
 from lockstead.values import Name
 
@@ -26,9 +26,9 @@ class QueueConformance(Suite):
         second.begin()
         ask(Remove(APT, held.incarnation))
         require(first.turn() is True, "the first in line was not told that its turn has come")
-        for asker, place in (("second", twin), ("newcomer", store)):
-            answer = place.perform(_taking(asker), self.limit)
-            require(isinstance(answer, Conflict) and answer.is_queued, f"{asker} overtook the first: {answer}")
+        for waiter_id, place in (("second", twin), ("newcomer", store)):
+            answer = place.perform(_taking(waiter_id), self.limit)
+            require(isinstance(answer, Conflict) and answer.is_queued, f"{waiter_id} overtook the first: {answer}")
         granted = shows(store.perform(_taking("first"), self.limit))
         ask(Remove(APT, granted.incarnation))
         require(second.turn() is True, "the second in line was not told that its turn has come")
@@ -52,7 +52,7 @@ class QueueConformance(Suite):
             require(told, f"since when it waits is told wrongly: {seen}")
         for line, place in ((first, store), (second, twin)):
             line.stops()
-            is_a(Queues, place).leave(APT, line.asker, self.limit)  # type: ignore[type-abstract]
+            is_a(SupportsFifoQueue, place).leave(APT, line.waiter_id, self.limit)  # type: ignore[type-abstract]
         require(list(store.standing(APT, self.limit)) == [], "who has left is shown still")
         ask(Remove(APT, held.incarnation))
 
@@ -72,7 +72,7 @@ class QueueConformance(Suite):
         first.begin()
         second.begin()
         first.stops()
-        queues = is_a(Queues, store)  # type: ignore[type-abstract]
+        queues = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
         queues.leave(APT, "first", self.limit)
         queues.leave(APT, "first", self.limit)
         ask(Remove(APT, held.incarnation))
@@ -93,7 +93,7 @@ class QueueConformance(Suite):
 
     def test_who_only_looks_takes_no_place(self, store: Store, ask: Ask) -> None:
         held = shows(ask(_taking("holder")))
-        is_a(Queues, store).wait(APT, 0.2, _asleep)  # type: ignore[type-abstract]
+        is_a(SupportsFifoQueue, store).wait(APT, 0.2, _asleep)  # type: ignore[type-abstract]
         ask(Remove(APT, held.incarnation))
         shows(ask(_taking("newcomer")))
         shows(ask(Read(APT)))
@@ -115,8 +115,8 @@ class QueueConformance(Suite):
         shows(twin.perform(_taking("first"), self.limit))
 
 
-def _taking(asker: str) -> Create:
-    return Create(APT, {"v": "1", "identity": asker}, 30.0, asker, 33.0)
+def _taking(waiter_id: str) -> Create:
+    return Create(APT, {"v": "1", "identity": waiter_id}, 30.0, waiter_id, 33.0)
 
 
 def _asleep(seconds: float) -> bool:
@@ -127,9 +127,9 @@ def _asleep(seconds: float) -> bool:
 class _InLine:
     """Somebody who queues in a thread of its own until told that it is worth asking."""
 
-    def __init__(self, store: Store, asker: str, limit: float) -> None:
-        self._queue: Callable[..., bool] = is_a(Queues, store).queue  # type: ignore[type-abstract]
-        self.asker = asker
+    def __init__(self, store: Store, waiter_id: str, limit: float) -> None:
+        self._queue: Callable[..., bool] = is_a(SupportsFifoQueue, store).queue  # type: ignore[type-abstract]
+        self.waiter_id = waiter_id
         self._limit = limit
         self._result: bool | None = None
         self._stop = threading.Event()
@@ -137,7 +137,7 @@ class _InLine:
         self._thread = threading.Thread(target=self._stand, daemon=True)
 
     def _stand(self) -> None:
-        self._result = self._queue(APT, self.asker, self._limit, self._is_over)
+        self._result = self._queue(APT, self.waiter_id, self._limit, self._is_over)
 
     def _is_over(self, seconds: float) -> bool:
         self._looked.release()

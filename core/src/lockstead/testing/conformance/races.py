@@ -1,4 +1,4 @@
-"""Decides what a store has to promise when many ask at the same instant, from threads and from a forked child."""
+"""What a store has to promise when many ask at the same instant, from threads and from a forked child."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class RacesConformance(Suite):
 
 
 def winner(answers: Sequence[object]) -> Snapshot | None:
-    """Give the one answer that won; None if outcomes are unknown and none is seen to have won."""
+    """Return the one answer that won; None if outcomes are unknown and none is seen to have won."""
     won = [answer for answer in answers if isinstance(answer, Snapshot)]
     unclear = [answer for answer in answers if isinstance(answer, StoreError)]
     require(len(won) == 1 or (bool(unclear) and not won), f"{len(won)} of {len(answers)} won: {answers}")

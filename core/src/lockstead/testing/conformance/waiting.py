@@ -1,4 +1,4 @@
-"""Decides what `wait` promises."""
+"""What `wait` promises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import Any, Final
 
 from lockstead.protocol.commands import Command, Extend, Remove
-from lockstead.stores.port import Store, Waits
+from lockstead.stores.port import Store, SupportsWatch
 from lockstead.testing.conformance.base import Ask, Suite, created, is_a, require
 from lockstead.values import Name
 
@@ -30,7 +30,7 @@ class WaitingConformance(Suite):
 
     def test_wait_ends_when_time_is_up_or_the_caller_wants_to_stop(self, store: Store, ask: Ask) -> None:
         created(ask, APT)
-        waits = is_a(Waits, store)  # type: ignore[type-abstract]
+        waits = is_a(SupportsWatch, store)  # type: ignore[type-abstract]
         require(not waits.wait(APT, 0.0, lambda _pause: False), "no time to wait, and nothing changed")
         require(not waits.wait(APT, 0.06, _asleep), "nothing changed")
         began_at = time.monotonic()
@@ -39,7 +39,7 @@ class WaitingConformance(Suite):
 
     def test_wait_on_an_absent_record_is_short(self, store: Store) -> None:
         # it may have gone between the caller's read and the wait
-        waits = is_a(Waits, store)  # type: ignore[type-abstract]
+        waits = is_a(SupportsWatch, store)  # type: ignore[type-abstract]
         began_at = time.monotonic()
         waits.wait(APT, self.limit, _asleep)
         require(time.monotonic() - began_at < self.limit / 2, "who waits for what is not there waits for nobody")
@@ -60,7 +60,7 @@ class _Waiting:
 
     def __init__(self, store: Store, limit: float) -> None:
         self.has_begun = threading.Event()
-        self._waits = is_a(Waits, store)  # type: ignore[type-abstract]
+        self._waits = is_a(SupportsWatch, store)  # type: ignore[type-abstract]
         self._limit = limit
         self._seen: bool | None = None
         self._looks = 0

@@ -66,7 +66,7 @@ class Api:
         }
 
     def route(self, request: Request) -> Route:
-        """Give the operation a request asks for; raises ApiError for what the API does not have."""
+        """Return the operation a request asks for; raises ApiError for what the API does not have."""
         upload_id = request.query.get("upload_id")
         if upload_id is None:
             return route(request)
@@ -244,7 +244,7 @@ class Api:
 
 
 def refusal(request: Request, error: ApiError) -> Answer:
-    """Give the answer for a refusal, in the shape of the API that was spoken."""
+    """Return the answer for a refusal, in the shape of the API that was spoken."""
     if error.status == 304:
         return Answer(304)
     if is_plain(request):

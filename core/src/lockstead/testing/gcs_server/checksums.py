@@ -16,12 +16,12 @@ POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
 
 
 def md5_base64(content: bytes) -> str:
-    """Give the MD5 of the content in base64."""
+    """Return the MD5 of the content in base64."""
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
 
 def crc32c_base64(content: bytes) -> str:
-    """Give the CRC-32C of the content, big-endian, in base64."""
+    """Return the CRC-32C of the content, big-endian, in base64."""
     return base64.b64encode(_crc32c()(content).to_bytes(4, "big")).decode()
 
 
@@ -36,7 +36,7 @@ def _table() -> tuple[int, ...]:
 
 
 def crc32c_in_python(content: bytes) -> int:
-    """Give the CRC-32C of the content as a number, without any library."""
+    """Return the CRC-32C of the content as a number, without any library."""
     table, value = _table(), 0xFFFFFFFF
     for byte in content:
         value = table[(value ^ byte) & 0xFF] ^ (value >> 8)

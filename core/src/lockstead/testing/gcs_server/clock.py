@@ -29,7 +29,7 @@ class ManualClock:
         self._lock = threading.Lock()
 
     def __call__(self) -> float:
-        """Give the seconds since the epoch this clock stands at."""
+        """Return the seconds since the epoch this clock stands at."""
         with self._lock:
             return self._now
 

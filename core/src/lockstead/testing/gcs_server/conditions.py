@@ -75,7 +75,7 @@ def conditions_of(query: Mapping[str, str], prefix: str = "if") -> Conditions:
 
 
 def whole_number(query: Mapping[str, str], key: str) -> int | None:
-    """Give a query's whole number, None if it is not there; raises ApiError 400 for anything else."""
+    """Return a query's whole number, None if it is not there; raises ApiError 400 for anything else."""
     text = query.get(key)
     if text is None:
         return None

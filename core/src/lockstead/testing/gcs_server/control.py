@@ -23,7 +23,7 @@ from lockstead.testing.gcs_server.faults import Faults, Injected
 from lockstead.testing.gcs_server.request_log import RequestLog
 from lockstead.testing.gcs_server.wire import Answer, Request, json_answer
 
-NUMBERS: Final = ("latency", "date_offset", "date_step", "mutation_gap")
+NUMBERS: Final = ("latency", "date_offset", "clock_resolution", "mutation_gap")
 SWITCHES: Final = ("hides_date", "one_mutation_per_second")
 
 
@@ -36,7 +36,7 @@ class Control:
         self._pause = pause
 
     def answer(self, request: Request) -> tuple[Answer, Callable[[], None] | None]:
-        """Give the answer, and what is to be done once it has been sent."""
+        """Return the answer, and what is to be done once it has been sent."""
         try:
             return self._answer(request)
         except ApiError as error:

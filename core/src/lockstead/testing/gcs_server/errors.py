@@ -63,17 +63,17 @@ class ApiError(Exception):
 
 
 def no_object(bucket: str, name: str) -> ApiError:
-    """Give the refusal for an object that is not there."""
+    """Return the refusal for an object that is not there."""
     return ApiError(404, f"No such object: {bucket}/{name}")
 
 
 def no_bucket() -> ApiError:
-    """Give the refusal for a bucket that is not there."""
+    """Return the refusal for a bucket that is not there."""
     return ApiError(404, "The specified bucket does not exist.")
 
 
 def too_many_changes(bucket: str, name: str) -> ApiError:
-    """Give the refusal for a second change of one object within the second."""
+    """Return the refusal for a second change of one object within the second."""
     return ApiError(
         429,
         f"The object {bucket}/{name} exceeded the rate limit for object mutation operations "
@@ -82,7 +82,7 @@ def too_many_changes(bucket: str, name: str) -> ApiError:
 
 
 def json_body(error: ApiError) -> bytes:
-    """Give the error as the JSON API writes it: `{"error": {"code", "message", "errors": [...]}}`."""
+    """Return the error as the JSON API writes it: `{"error": {"code", "message", "errors": [...]}}`."""
     detail: dict[str, str] = {
         "message": error.message,
         "domain": "usageLimits" if error.status == 429 else "global",
@@ -94,7 +94,7 @@ def json_body(error: ApiError) -> bytes:
 
 
 def xml_body(error: ApiError) -> bytes:
-    """Give the error as plain reads of objects get it: an XML document."""
+    """Return the error as plain reads of objects get it: an XML document."""
     code = XML_CODES.get(error.status, "Error")
     message = error.message.replace("&", "&amp;").replace("<", "&lt;")
     return (

@@ -28,7 +28,7 @@ class Exchange:
         self._clock = clock
 
     def answer(self, request: Request) -> Answer | None:
-        """Give the answer to a request, or None."""
+        """Return the answer to a request, or None."""
         try:
             asked, refused = self._api.route(request), None
         except ApiError as error:

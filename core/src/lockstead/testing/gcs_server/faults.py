@@ -45,7 +45,7 @@ class Fault:
     """One fault.
 
     kind is a pattern over the kinds of `Route` (`mutation` stands for all that change an object, a comma for "or"),
-    name a pattern over object names. times None strikes for ever. seconds is how long those that wait do so; None
+    name a pattern over object names. times None strikes forever. seconds is how long those that wait do so; None
     waits until released, or until the server stops.
     """
 
@@ -150,8 +150,8 @@ class Injected:
 class Faults:
     """All faults of a server, and its standing conditions.
 
-    latency: seconds added to every request. date_offset: seconds added to `Date` alone. date_step: `Date` moves in
-    steps of so many seconds. hides_date: no `Date` at all. mutation_gap: least seconds between two changes of one
+    latency: seconds added to every request. date_offset: seconds added to `Date` alone. clock_resolution: `Date` moves
+    in steps of so many seconds. hides_date: no `Date` at all. mutation_gap: least seconds between two changes of one
     object. denied: permissions that nobody has (`storage.objects.delete`).
     """
 
@@ -162,7 +162,7 @@ class Faults:
         self._is_closed = False
         self.latency = 0.0
         self.date_offset = 0.0
-        self.date_step = 1.0
+        self.clock_resolution = 1.0
         self.hides_date = False
         self.mutation_gap = 0.0
         self.denied: frozenset[str] = frozenset()
@@ -210,7 +210,7 @@ class Faults:
         injected.remove()
 
     def active(self) -> list[Injected]:
-        """Give the faults that were injected and not cleared, the spent ones too."""
+        """Return the faults that were injected and not cleared, the spent ones too."""
         with self._changed:
             return list(self._injected)
 
@@ -221,10 +221,10 @@ class Faults:
         for one in injected:
             one.remove()
         self.latency = self.date_offset = self.mutation_gap = 0.0
-        self.date_step, self.hides_date, self.denied = 1.0, False, frozenset()
+        self.clock_resolution, self.hides_date, self.denied = 1.0, False, frozenset()
 
     def pick(self, kind: str, name: str) -> Injected | None:
-        """Give the fault that strikes this request, if any."""
+        """Return the fault that strikes this request, if any."""
         if not self._injected:
             return None
         with self._changed:
@@ -238,10 +238,10 @@ class Faults:
             return not self._changed.wait_for(lambda: self._is_closed, self.latency)
 
     def date(self, now: float) -> str | None:
-        """Give what stands in `Date` when the server's clock says now."""
+        """Return what stands in `Date` when the server's clock says now."""
         if self.hides_date:
             return None
-        step = self.date_step if self.date_step > 0 else 1.0
+        step = self.clock_resolution if self.clock_resolution > 0 else 1.0
         return http_date((now + self.date_offset) // step * step)
 
     def open(self) -> None:

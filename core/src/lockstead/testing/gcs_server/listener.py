@@ -89,7 +89,7 @@ class Listener:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Give a socket that has the port but does not listen: to connect to it is refused.
+    """Return a socket that has the port but does not listen: to connect to it is refused.
 
     Tries for some seconds if the port is taken, since a port just left may be so; then raises OSError.
     """

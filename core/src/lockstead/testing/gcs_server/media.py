@@ -26,13 +26,13 @@ FIELD_HEADERS = {
 
 
 def content_tag(stored: StoredObject) -> str:
-    """Give the entity tag of the content: its MD5, quoted, or for composed objects the generation."""
+    """Return the entity tag of the content: its MD5, quoted, or for composed objects the generation."""
     md5 = stored.draft.md5
     return f'"{base64.b64decode(md5).hex() if md5 is not None else stored.generation}"'
 
 
 def content_answer(stored: StoredObject, headers: Mapping[str, str]) -> Answer:
-    """Give the content, a part of it, or 304.
+    """Return the content, a part of it, or 304.
 
     headers are the request's, names in lower case. Raises ApiError 416 for a range beyond the end, 412 for If-Match.
     """

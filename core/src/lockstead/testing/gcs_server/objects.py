@@ -109,14 +109,14 @@ class Store:
             return self._buckets[name]
 
     def bucket(self, name: str) -> Bucket:
-        """Give a bucket; raises ApiError 404."""
+        """Return a bucket; raises ApiError 404."""
         with self._lock:
             if name not in self._buckets:
                 raise no_bucket()
             return self._buckets[name]
 
     def buckets(self) -> list[Bucket]:
-        """Give all buckets by name."""
+        """Return all buckets by name."""
         with self._lock:
             return sorted(self._buckets.values(), key=lambda bucket: bucket.name)
 
@@ -143,12 +143,12 @@ class Store:
     def get(
         self, bucket: str, name: str, conditions: Conditions = ALWAYS, generation: int | None = None
     ) -> StoredObject:
-        """Give an object; raises ApiError 404, 412 or 304."""
+        """Return an object; raises ApiError 404, 412 or 304."""
         with self._lock:
             return self._found(bucket, name, conditions, generation)
 
     def names(self, bucket: str) -> dict[str, StoredObject]:
-        """Give the bucket's objects by name, in the order of names; raises ApiError 404."""
+        """Return the bucket's objects by name, in the order of names; raises ApiError 404."""
         with self._lock:
             objects = self._in(bucket)
             return {name: objects[name] for name in sorted(objects)}

@@ -45,7 +45,7 @@ def admit(kind: str, denied: Collection[str], *, overwrites: bool) -> None:
 
 
 def hidden(kind: str, denied: Collection[str], error: ApiError) -> ApiError:
-    """Give what is said of an object that is not there: who may not list must not learn that it is not.
+    """Return what is said of an object that is not there: who may not list must not learn that it is not.
 
     Source: googleapis/google-api-php-client, issue 1791.
     """

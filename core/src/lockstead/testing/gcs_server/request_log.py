@@ -19,7 +19,7 @@ LINES_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class LoggedRequest:
-    """One request; status is None while there is no answer, and for ever if it was never given."""
+    """One request; status is None while there is no answer, and forever if it was never given."""
 
     kind: str
     method: str
@@ -57,7 +57,7 @@ class RequestLog:
                 self._changed.notify_all()
 
     def all(self) -> list[LoggedRequest]:
-        """Give all lines, the oldest first."""
+        """Return all lines, the oldest first."""
         with self._changed:
             return list(self._lines.values())
 

@@ -42,7 +42,7 @@ BUCKET_READ_ONLY = frozenset({"kind", "id", "selfLink", "name", "timeCreated", "
 
 
 def object_resource(stored: StoredObject, base: str) -> Resource:
-    """Give an object as the JSON API shows it; base is the URL of the server without a slash at the end."""
+    """Return an object as the JSON API shows it; base is the URL of the server without a slash at the end."""
     draft, generation = stored.draft, str(stored.generation)
     link = f"{base}/storage/v1/b/{stored.bucket}/o/{quote(stored.name, safe='')}"
     resource: Resource = {
@@ -75,7 +75,7 @@ def object_resource(stored: StoredObject, base: str) -> Resource:
 
 
 def bucket_resource(bucket: Bucket, base: str) -> Resource:
-    """Give a bucket as the JSON API shows it, with the defaults a new one has there (soft delete for 7 days)."""
+    """Return a bucket as the JSON API shows it, with the defaults a new one has there (soft delete for 7 days)."""
     return {
         "kind": "storage#bucket",
         "id": bucket.name,
@@ -95,12 +95,12 @@ def bucket_resource(bucket: Bucket, base: str) -> Resource:
 
 
 def bucket_fields(resource: Mapping[str, object]) -> Resource:
-    """Give what a caller may set on a bucket."""
+    """Return what a caller may set on a bucket."""
     return {key: value for key, value in resource.items() if key not in BUCKET_READ_ONLY}
 
 
 def etag(stored: StoredObject) -> str:
-    """Give the object's entity tag for the JSON API, another one for every change."""
+    """Return the object's entity tag for the JSON API, another one for every change."""
     return base64.b64encode(b"%d/%d" % (stored.generation, stored.metageneration)).decode()
 
 
@@ -167,7 +167,7 @@ def merged_metadata(old: Mapping[str, str], changes: object) -> dict[str, str]:
 
 
 def checked_name(name: object) -> str:
-    """Give the object name if it may be one; raises ApiError 400."""
+    """Return the object name if it may be one; raises ApiError 400."""
     if not isinstance(name, str) or not name:
         raise ApiError(400, "Required parameter: name", "required")
     if name in {".", ".."} or "\r" in name or "\n" in name or len(name.encode()) > NAME_BYTES_MAX:

@@ -15,7 +15,7 @@ HOLDS = {"eventBasedHold": "Event-Based", "temporaryHold": "Temporary"}
 
 
 def held_by_default(bucket: Mapping[str, object], draft: Mapping[str, object]) -> dict[str, object]:
-    """Give the fields of a new object: a bucket may put every one under a hold."""
+    """Return the fields of a new object: a bucket may put every one under a hold."""
     if bucket.get("defaultEventBasedHold") and "eventBasedHold" not in draft:
         return {**draft, "eventBasedHold": True}
     return dict(draft)
@@ -24,7 +24,7 @@ def held_by_default(bucket: Mapping[str, object], draft: Mapping[str, object]) -
 def refusal(
     bucket: Mapping[str, object], place: str, created_at: float, fields: Mapping[str, object], now: float
 ) -> ApiError | None:
-    """Give the refusal to delete or overwrite an object; None if it may be. place is bucket/name; instants: seconds."""
+    """Return refusal to delete or overwrite an object; None if it may be. place is bucket/name; instants: seconds."""
     for field, called in HOLDS.items():
         if fields.get(field):
             return ApiError(

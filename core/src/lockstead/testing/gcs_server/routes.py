@@ -42,7 +42,7 @@ class Route:
 
 
 def route(request: Request) -> Route:
-    """Give the operation of a request that is not part of a resumable upload.
+    """Return the operation of a request that is not part of a resumable upload.
 
     Raises ApiError 404 or 405 for what the API does not have, 400 for a bad name or body.
     """

@@ -81,7 +81,7 @@ class GcsServer:
             self.store.create_bucket(name, fields)
 
     def objects(self, bucket: str) -> dict[str, StoredObject]:
-        """Give a bucket's objects by name, without a request."""
+        """Return a bucket's objects by name, without a request."""
         return self.store.names(bucket)
 
     # life

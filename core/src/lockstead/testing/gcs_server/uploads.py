@@ -59,7 +59,7 @@ class Sessions:
         return upload_id
 
     def get(self, upload_id: str) -> Session:
-        """Give a session; raises ApiError 404."""
+        """Return a session; raises ApiError 404."""
         with self._lock:
             if upload_id not in self._sessions:
                 raise ApiError(404, "No such upload.")

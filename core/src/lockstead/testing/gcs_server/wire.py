@@ -42,11 +42,11 @@ class Request:
         return f"http://{self.headers.get('host', 'localhost')}"
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Give the query with its repetitions; `query` keeps the last of each."""
+        """Return the query with its repetitions; `query` keeps the last of each."""
         return parse_qsl(self.raw_query, keep_blank_values=True)
 
     def json(self) -> dict[str, object]:
-        """Give the body as a JSON object, an empty one for no body; raises ApiError 400."""
+        """Return the body as a JSON object, an empty one for no body; raises ApiError 400."""
         return json_object(self.body)
 
 
@@ -73,7 +73,7 @@ def json_object(text: bytes) -> dict[str, object]:
 
 
 def json_answer(resource: Mapping[str, object], status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
-    """Give an answer whose body is JSON."""
+    """Return an answer whose body is JSON."""
     return Answer(
         status, json.dumps(resource).encode(), (("Content-Type", "application/json; charset=UTF-8"), *headers)
     )

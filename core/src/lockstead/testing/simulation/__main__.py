@@ -1,4 +1,4 @@
-"""Decides what the command line shows: the event log of one seed, or one line for each seed that fails."""
+"""What the command line shows: the event log of one seed, or one line for each seed that fails."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _play_many(seeds: range, scenario: Scenario | None, jobs: int) -> int:
 
 
 def replay_line(seed: int, scenario: Scenario) -> str:
-    """Give the line that replays a seed; the scenario only where the seed alone does not tell it."""
+    """Return the line that replays a seed; the scenario only where the seed alone does not tell it."""
     return f"make sim SEED={seed}" + ("" if scenario is scenario_of(seed) else f" SCENARIO={scenario.value}")
 
 

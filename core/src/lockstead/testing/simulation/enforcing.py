@@ -1,4 +1,4 @@
-"""Decides what a simulated server does that drops records by itself, and renews what hangs on one lease together.
+"""What a simulated server does that drops records by itself, and renews what hangs on one lease together.
 
 As etcd does: a record that is written hangs on what its process renewed a while ago, and two renewals in quick
 succession are one. Must not know what fields mean, nor who ought to hold.
@@ -27,7 +27,7 @@ from lockstead.values import Name
 
 H = TypeVar("H", Snapshot | Conflict, Snapshot | Conflict | Absent)
 
-ENFORCED: Final = Traits("enforced", "simulated", StoreClock.ENFORCED, TokenSource.NATIVE)
+ENFORCED: Final = Traits("enforced", "simulated", StoreClock.SERVER_EXPIRES, TokenSource.NATIVE)
 
 _HANGS_ON: Final = 0.9
 """The part of `stands` after which what a process renewed is too old for another record to hang on it."""
@@ -49,7 +49,7 @@ class Renewal:
 
 @dataclass(slots=True)
 class Life:
-    """How long a record stands after each renewal (the store's seconds), and until when it does now (0: for ever)."""
+    """How long a record stands after each renewal (the store's seconds), and until when it does now (0: forever)."""
 
     stands: float
     ends_at: float
@@ -69,9 +69,9 @@ class EnforcedStore(SimulatedStore):
         self._asker: object = None
         self._sent_at: float | None = None
 
-    def asked(self, command: Command[Any], asker: object, sent_at: float | None) -> Any:
+    def asked(self, command: Command[Any], waiter_id: object, sent_at: float | None) -> Any:
         """Carry out a command of a process that sent it at this instant of its own clock; None: it waits no more."""
-        self._asker, self._sent_at = asker, sent_at
+        self._asker, self._sent_at = waiter_id, sent_at
         try:
             return self.perform(command)
         finally:

@@ -1,4 +1,4 @@
-"""Decides how a real store takes part in a run: it answers, and the books that properties are checked against are kept.
+"""How a real store takes part in a run: it answers, and the books that properties are checked against are kept.
 
 Must not know which store it is, nor what fields mean. The store must read the clock that it is given, and no other.
 """

@@ -1,4 +1,4 @@
-"""Decides what a simulated machine is: two clocks, a way to the store, and the accidents that befall it.
+"""What a simulated machine is: two clocks, a way to the store, and the accidents that befall it.
 
 Must not know leases. Its boot clock runs on while it stands still; its wall clock jumps as it likes.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lockstead.protocol.book import Book
 from lockstead.protocol.commands import Reply, Script
+from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.terms import Terms
 from lockstead.settings import Settings
 from lockstead.testing.simulation.network import Network
@@ -40,11 +40,11 @@ class Machine(Actor):
         self._nonces = 0
 
     def now(self) -> float:
-        """Give this process's boot clock."""
+        """Return this process's boot clock."""
         return self.clock.at(self.world.now)
 
     def wall(self) -> float:
-        """Give this process's wall clock: for people only."""
+        """Return this process's wall clock: for people only."""
         return 1.7e9 + self.world.now + self._wall_ahead
 
     def jump(self, seconds: float) -> None:
@@ -64,10 +64,10 @@ class Machine(Actor):
     def looks_at_clock(self, name: Name, store_now: float) -> None:
         """See what the store's clock says."""
         now = self.now()
-        self.terms.book.read_clock(name.key, store_now, Reply(None, now, now), self.settings.drift)
+        self.terms.observations.read_clock(name.key, store_now, Reply(None, now, now), self.settings.drift)
 
     def nonce(self) -> str:
-        """Give a name that nobody else has."""
+        """Return a name that nobody else has."""
         self._nonces += 1
         return f"{self.name}/{self.epoch}.{self._nonces}"
 
@@ -90,7 +90,7 @@ class Machine(Actor):
         """End here and now, and forget everything; what was sent is on its way."""
         self.epoch += 1
         self.stopped_until = self.world.now
-        self.terms = Terms(self.terms.traits, self.settings, Book())
+        self.terms = Terms(self.terms.traits, self.settings, ObservationCache())
         self.tell("died")
 
     def tell(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Decides what becomes of a message: delivered, lost, late, doubled, overtaken, refused. Must not know what it says.
+"""What becomes of a message: delivered, lost, late, doubled, overtaken, refused. Must not know what it says.
 
 A request may commit long after its sender gave up; an answer that comes after the limit is never seen.
 """
@@ -75,7 +75,7 @@ class Faults:
     changes_every: float = 0.0
 
     def ladder(self) -> list[tuple[float, int]]:
-        """Give the thresholds for one throw of the dice."""
+        """Return the thresholds for one throw of the dice."""
         steps, total = [], 0.0
         for kind, odds in enumerate(self.odds):
             if odds:

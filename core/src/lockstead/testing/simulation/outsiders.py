@@ -1,4 +1,4 @@
-"""Decides what those do who share the store and keep no lease: operators, administrators, another implementation.
+"""What those do who share the store and keep no lease: operators, administrators, another implementation.
 
 Must not know what holds of a correct protocol: that is `properties`.
 """
@@ -35,8 +35,8 @@ class Operator(Process):
         revoked = Revocation(self.name, "tidying up")
 
         def done(broken: Any, _: StoreError | None) -> None:
-            if isinstance(broken, Broken) and broken.removed and broken.believed_for is not None:
-                self.watch.forsaken(broken.seen.incarnation, broken.believed_for)
+            if isinstance(broken, Broken) and broken.removed and broken.max_overlap is not None:
+                self.watch.forsaken(broken.seen.incarnation, broken.max_overlap)
 
         script = break_lease(self.key, revoked, self.terms, now=at_once, incarnation=None, salt=self.nonce())
         self.converse(self._noting(script), done)
@@ -81,7 +81,7 @@ class Operator(Process):
                 ttl = float(entry.fields["ttl"])
                 self.watch.forsaken(
                     entry.incarnation,
-                    expiry.believed_until(0.0, ttl, self.settings.drift, self.terms.traits.granularity),
+                    expiry.believed_until(0.0, ttl, self.settings.drift, self.terms.traits.clock_skew_max),
                 )
 
     def damages(self, _: Any) -> None:

@@ -1,4 +1,4 @@
-"""Decides what one seed stands for: which store, settings, processes, faults and accidents. Plays nothing.
+"""What one seed stands for: which store, settings, processes, faults and accidents. Plays nothing.
 
 Two scenarios. The long one goes on for some ttls, and each kind of fault is in some of its plans and not in others, so
 that none hides another. The short one ends its rough part with the fiftieth request that is delivered, and every kind
@@ -76,14 +76,14 @@ class Plan:
 
 
 def scenario_of(seed: int) -> Scenario:
-    """Give the scenario that a seed stands for, unless another one is asked for."""
+    """Return the scenario that a seed stands for, unless another one is asked for."""
     return Scenario.LONG if seed % LONG_EVERY == 0 else Scenario.SHORT
 
 
 def plan_of(
     seed: int, scenario: Scenario | None = None, traits: Traits | None = None, *, is_simulated: bool = True
 ) -> Plan:
-    """Give the plan of a seed. traits: of the only kind of store to play, instead of one of the four.
+    """Return the plan of a seed. traits: of the only kind of store to play, instead of one of the four.
 
     is_simulated: a real store is given the boot clock, which nobody sets, and loses nothing.
     """
@@ -91,11 +91,11 @@ def plan_of(
     plan = _long(dice) if (scenario or scenario_of(seed)) is Scenario.LONG else _short(dice)
     if traits is None and seed % _ENFORCED_OF in _ENFORCED_AT:
         traits = ENFORCED
-    if traits is None or traits.clock is not StoreClock.ENFORCED:
+    if traits is None or traits.clock is not StoreClock.SERVER_EXPIRES:
         plan = plan if traits is None else replace(plan, traits=traits)
         if not is_simulated:
             return plan
-        plan = _set_at_times(plan, Random(seed ^ 0xC10C)) if plan.traits.clock is StoreClock.SHARED else plan
+        plan = _set_at_times(plan, Random(seed ^ 0xC10C)) if plan.traits.clock is StoreClock.ONE_CLOCK else plan
         return plan if plan.sets_clock else _with_extra(plan, Random(seed ^ 0xE7A))
     shortest = min(settings.ttl for settings in plan.settings)
     return replace(plan, traits=traits, grants_at_most=Random(seed ^ 0xE7CD).choice((0.0, 0.0, 0.9 * shortest)))
@@ -126,7 +126,7 @@ def _with_extra(plan: Plan, dice: Random) -> Plan:
             return plan
         longest = max(settings.ttl for settings in plan.settings)
         return replace(plan, extra=Extra.KEYS, habits=replace(plan.habits, besides=0.9, work=2 * longest))
-    is_dated = plan.traits.clock is StoreClock.DATED
+    is_dated = plan.traits.clock is StoreClock.TWO_CLOCKS
     extra = dice.choice((Extra.THREADS, Extra.RESTART, *((Extra.PACED, Extra.CONTENDER) if is_dated else ())))
     accidents = dict(zip(ACCIDENTS, plan.accidents, strict=True))
     traits, faults, habits = plan.traits, plan.faults, plan.habits

@@ -1,6 +1,7 @@
-"""Decides how a simulated process keeps its leases: the simulator's twin of the engine and its keeper.
+"""How a simulated process keeps its leases: the simulator's twin of the engine and its keeper.
 
-Runs the very same `Rota`, `Tenure` and scripts as the real one. Must not know what the work under a lease is.
+Runs the very same `RenewalSchedule`, `Tenure` and scripts as the real one. Must not know what the work under a lease
+is.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreError
-from lockstead.protocol.acquire import Acquisition, Grant
+from lockstead.protocol.acquire import AcquireRequest, Grant
 from lockstead.protocol.commands import Script
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.lifecycle import Duty, State, Tenure
@@ -18,7 +19,7 @@ from lockstead.protocol.members import Attached, MemberRenewed, renew_member
 from lockstead.protocol.record import Record, encode
 from lockstead.protocol.release import Had, Outcome, give_back, may_remove_after_loss, sweep
 from lockstead.protocol.renew import Over, renew
-from lockstead.protocol.rota import Rota
+from lockstead.protocol.schedule import RenewalSchedule
 from lockstead.protocol.terms import Terms
 from lockstead.settings import Settings
 from lockstead.testing.simulation.machine import Machine
@@ -31,7 +32,7 @@ from lockstead.values import Name
 EVER = float("inf")
 
 
-class Kept:
+class KeptLease:
     """A lease in a process: its tenure, the renewal in flight, and who waits for that to come back."""
 
     __slots__ = ("in_flight", "settled", "tenure")
@@ -44,7 +45,7 @@ class Kept:
 
 @lru_cache(maxsize=256)
 def _fields_of(owner: str, ttl: float, lock_delay: float) -> Mapping[str, str]:
-    """Give what all records of one process say, but for their holder."""
+    """Return what all records of one process say, but for their holder."""
     return encode(Record(owner, ttl, owner=owner, lock_delay=lock_delay))
 
 
@@ -59,19 +60,19 @@ class Process(Machine):
         self._renew_state()
 
     def _renew_state(self) -> None:
-        self._rota = Rota()
-        self._kept: dict[int, Kept] = {}
+        self._rota = RenewalSchedule()
+        self._kept: dict[int, KeptLease] = {}
         self._wishes: set[str] = set()
         self._keeps_at = EVER
 
     # --- asking --------------------------------------------------------------------------------------------------
 
-    def wish(self, name: Name, *, reclaim: bool = False) -> Acquisition:
+    def wish(self, name: Name, *, reclaim: bool = False) -> AcquireRequest:
         """Make one wish for one lock, with a holder of its own."""
         holder = self.nonce()
         self._wishes.add(holder)
         fields = {**self._fields, "identity": holder}
-        return Acquisition(name, holder, self.name, fields, reclaim=reclaim, keeps=self._keeps)
+        return AcquireRequest(name, holder, self.name, fields, reclaim=reclaim, keeps=self._keeps)
 
     def _keeps(self, holder: str) -> bool:
         # the answer of one that was granted may still be on its way
@@ -79,7 +80,7 @@ class Process(Machine):
 
     # --- keeping -------------------------------------------------------------------------------------------------
 
-    def granted(self, grant: Grant, want: Acquisition, *, unused: bool = False) -> Kept:
+    def granted(self, grant: Grant, want: AcquireRequest, *, unused: bool = False) -> KeptLease:
         """Take a grant into care. unused: nobody will work under it."""
         self._wishes.discard(want.holder)
         return self.keep(
@@ -92,11 +93,11 @@ class Process(Machine):
                 unsettled=want.unsettled,
                 unused=unused,
                 token=grant.token,
-                predecessor=grant.predecessor,
+                previous_lease=grant.previous_lease,
             )
         )
 
-    def attached(self, joined: Attached, settings: Settings) -> Kept:
+    def attached(self, joined: Attached, settings: Settings) -> KeptLease:
         """Take a membership into care."""
         return self.keep(
             Tenure(
@@ -113,9 +114,9 @@ class Process(Machine):
             )
         )
 
-    def keep(self, tenure: Tenure) -> Kept:
+    def keep(self, tenure: Tenure) -> KeptLease:
         """Renew a lease from now on."""
-        kept = self._kept[id(tenure)] = Kept(tenure)
+        kept = self._kept[id(tenure)] = KeptLease(tenure)
         self.watch.began(self, tenure)
         self._plan(tenure)
         if self.world.is_told:
@@ -123,7 +124,7 @@ class Process(Machine):
             self.tell(f"holds {tenure.lease.incarnation} as {tenure.lease.holder}, {left:.3f} s left")
         return kept
 
-    def register(self, kept: Kept, joined: Attached) -> None:
+    def register(self, kept: KeptLease, joined: Attached) -> None:
         """An owner that shares its lease became a member too."""
         kept.tenure.registration = joined.registration
         kept.tenure.registered(joined.registration_deadline, self.now())
@@ -150,7 +151,7 @@ class Process(Machine):
                 case Duty.RENEW:
                     tenure.sending(now)
                     self._renew(kept)
-                case Duty.TELL:
+                case Duty.NOTIFY_LOSS:
                     self.drop(kept)
                     self._tell_loss(kept)
                     continue
@@ -160,7 +161,7 @@ class Process(Machine):
                 self._rota.plan(tenure)
         self._wake()
 
-    def _renew(self, kept: Kept) -> None:
+    def _renew(self, kept: KeptLease) -> None:
         tenure = kept.tenure
         script: Script[Any]
         if tenure.registration is None:
@@ -174,7 +175,7 @@ class Process(Machine):
         kept.in_flight = Talk(self, script, tenure.settings.request_timeout, then)
         kept.in_flight.start()
 
-    def _renewed(self, kept: Kept, outcome: Any, error: StoreError | None) -> None:
+    def _renewed(self, kept: KeptLease, outcome: Any, error: StoreError | None) -> None:
         tenure, now = kept.tenure, self.now()
         kept.in_flight = None
         was_held = tenure.state is State.HELD
@@ -200,17 +201,17 @@ class Process(Machine):
             settled, kept.settled = kept.settled, None
             settled()
 
-    def drop(self, kept: Kept) -> None:
+    def drop(self, kept: KeptLease) -> None:
         """Stop renewing a lease."""
         if self._kept.pop(id(kept.tenure), None) is not None:
             self._rota.drop(kept.tenure)
 
-    def _tell_loss(self, kept: Kept) -> None:
+    def _tell_loss(self, kept: KeptLease) -> None:
         self.watch.lost(self, kept.tenure)
         reason = kept.tenure.reason
         self.tell(f"lost {kept.tenure.lease.incarnation}: {reason.value if reason else ''} {kept.tenure.detail}")
 
-    def lose(self, kept: Kept, reason: LossReason, detail: str = "") -> None:
+    def lose(self, kept: KeptLease, reason: LossReason, detail: str = "") -> None:
         """Note a loss that somebody else found."""
         if kept.tenure.lose(reason, detail):
             self.drop(kept)
@@ -218,7 +219,7 @@ class Process(Machine):
 
     # --- leaving -------------------------------------------------------------------------------------------------
 
-    def leave(self, kept: Kept) -> bool:
+    def leave(self, kept: KeptLease) -> bool:
         """End the belief and the renewing; True if there is anything to give back."""
         tenure, now = kept.tenure, self.now()
         self.watch.is_told_in_time(self, tenure)
@@ -233,7 +234,7 @@ class Process(Machine):
         self.watch.ended(tenure)
         return was_held or (tenure.state is State.LOST and may_remove_after_loss(tenure, now))
 
-    def settle(self, kept: Kept, then: Callable[[], None]) -> None:
+    def settle(self, kept: KeptLease, then: Callable[[], None]) -> None:
         """Wait for the renewal in flight, at most two request limits, then go on."""
         if kept.in_flight is None:
             then()
@@ -247,8 +248,8 @@ class Process(Machine):
 
         self.after(2 * kept.tenure.settings.request_timeout, enough)
 
-    def release(self, kept: Kept, then: Callable[[], None]) -> None:
-        """Give back what this process has of a lease, as `Lease.release` does."""
+    def release(self, kept: KeptLease, then: Callable[[], None]) -> None:
+        """Release what this process has of a lease, as `Lease.release` does."""
         tenure = kept.tenure
         if not self.leave(kept):
             then()
@@ -274,7 +275,7 @@ class Process(Machine):
 
         self.settle(kept, lambda: _no_talk(self.converse(give_back(tenure, self.terms, bound_at=bound_at), ended)))
 
-    def given_up(self, want: Acquisition) -> None:
+    def clean_up_abandoned(self, want: AcquireRequest) -> None:
         """Take back what an acquisition that ended without a grant may have written."""
         self._wishes.discard(want.holder)
         if want.unsettled or want.reclaim:
@@ -298,7 +299,7 @@ class Process(Machine):
 
     # --- tokens --------------------------------------------------------------------------------------------------
 
-    def draw(self, kept: Kept) -> None:
+    def draw(self, kept: KeptLease) -> None:
         """Ask for the fencing token of a lease."""
         tenure = kept.tenure
         if not tenure.believes(self.now()):

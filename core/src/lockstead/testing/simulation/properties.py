@@ -1,4 +1,4 @@
-"""Decides what must hold in every run, and says so at the instant at which it does not.
+"""What must hold in every run, and says so at the instant at which it does not.
 
 Belief is arithmetic: a process that stands still believes until its own clock says otherwise. Beliefs can begin or be
 lengthened only at a grant, an attachment and a renewal, so a check at each of these covers every instant.
@@ -14,7 +14,7 @@ from lockstead.protocol.commands import StoreClock
 from lockstead.protocol.lifecycle import State, Tenure
 from lockstead.testing.simulation.store import Entry, SimulatedStore
 from lockstead.testing.simulation.world import Actor, Violation, World
-from lockstead.values import Ending, Name, Space
+from lockstead.values import LeaseOutcome, Name, Space
 
 HAIR: Final = 1e-6
 """Seconds by which floating-point instants may err."""
@@ -101,14 +101,14 @@ class Watch:
 
         This one has to repair what was left, and answers for it; but not if it gives the lease back unused.
         """
-        if tenure.predecessor is None:
+        if tenure.previous_lease is None:
             return
         name, mine, order = tenure.lease.name, tenure.lease.incarnation, self._store.order
         unfinished = self._unfinished.setdefault(name, set())
         # what an operator deleted tells nothing, also not of those before
         silenced = max((order[one] for one in self._deleted), default=0)
         before = {one for one in unfinished if silenced < order[one] < order[mine]}
-        if before and tenure.predecessor.ending is Ending.CLEAN:
+        if before and tenure.previous_lease.ending is LeaseOutcome.CLEAN:
             self.violated(f"{process.name} is told of a clean end, but {before} stopped in the middle")
         # an answer may come so late that others have worked since, and were told
         if not tenure.unused and order[mine] > self._answers.get(name, 0):
@@ -134,9 +134,9 @@ class Watch:
         """An operator is about to remove this lease at once, and has given up mutual exclusion for it."""
         self._forsaken.setdefault(incarnation, float("inf"))
 
-    def forsaken(self, incarnation: str, believed_for: float) -> None:
+    def forsaken(self, incarnation: str, max_overlap: float) -> None:
         """Somebody removed this lease on purpose, knowing that it may be believed for so long (the store's seconds)."""
-        until = self._world.now + self._store.true_span(believed_for)
+        until = self._world.now + self._store.true_span(max_overlap)
         self._forsaken[incarnation] = min(until, self._forsaken.get(incarnation, until))
         for process, tenure in self._beliefs.values():
             self._check_forsaken(process, tenure)
@@ -151,7 +151,7 @@ class Watch:
     # --- tokens --------------------------------------------------------------------------------------------------
 
     def is_superseded(self, tenure: Tenure) -> bool:
-        """Tell whether a lease is not the one that stands in the store, or has ended there."""
+        """Return whether a lease is not the one that stands in the store, or has ended there."""
         entry = self._store.entries.get(tenure.lease.name)
         return entry is None or entry.incarnation != tenure.lease.incarnation or "ended" in entry.fields
 
@@ -186,7 +186,7 @@ class Watch:
 
     def _check_told(self, name: Name, entry: Entry, was: Entry | None) -> None:
         """Who comes after a section that stopped in the middle finds its record there."""
-        if name.space is not Space.LOCK or self._store.traits.clock is StoreClock.ENFORCED:
+        if name.space is not Space.LOCK or self._store.traits.clock is StoreClock.SERVER_EXPIRES:
             return
         before, self._latest[name] = self._latest.get(name), entry.incarnation
         if was is None and before in self._cut_off - self._deleted:

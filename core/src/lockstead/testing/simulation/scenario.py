@@ -1,4 +1,4 @@
-"""Decides how a seed's plan is played to the end, and what came of it.
+"""How a seed's plan is played to the end, and what came of it.
 
 A run has a rough part, in which everything that can go wrong does, and a calm one, in which a fresh contender must
 get the lock in time.
@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from lockstead.protocol.acquire import Grant, acquire
-from lockstead.protocol.book import Book
 from lockstead.protocol.commands import StoreClock, Traits
+from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.terms import Terms
 from lockstead.settings import Settings
 from lockstead.testing.simulation.enforcing import EnforcedStore
@@ -103,7 +103,7 @@ class Stage:
         world = self.world = World(seed, is_told=is_told)
         store_clock = BootClock(1000 * world.dice.random(), plan.rates[-1])
         self.store: SimulatedStore
-        if opened is None and plan.traits.clock is StoreClock.ENFORCED:
+        if opened is None and plan.traits.clock is StoreClock.SERVER_EXPIRES:
             self.store = EnforcedStore(world, plan.traits, store_clock, plan.grants_at_most)
         elif opened is None:
             self.store = SimulatedStore(world, plan.traits, store_clock, plan.skew)
@@ -127,7 +127,9 @@ class Stage:
 
     def _enter(self, kind: type[M], name: str, settings: Settings, rate: float) -> M:
         clock = BootClock(1e5 * self.world.dice.random(), rate)
-        made = kind(name, clock, self.world, self.network, self.watch, Terms(self.plan.traits, settings, Book()))
+        made = kind(
+            name, clock, self.world, self.network, self.watch, Terms(self.plan.traits, settings, ObservationCache())
+        )
         made.is_watching = self.plan.watches
         return made
 
@@ -240,15 +242,15 @@ class Stage:
         return max(touched_at, self.calm_at or 0.0) + self._patience()
 
     def _patience(self) -> float:
-        """Give how long H1 lets a contender wait after the last commit, in true seconds."""
+        """Return how long H1 lets a contender wait after the last commit, in true seconds."""
         traits = self.plan.traits
         settings = max(self.plan.settings, key=lambda one: one.ttl)
         drift = settings.drift
-        patience = settings.ttl * (1 + drift) + traits.granularity + settings.lock_delay
+        patience = settings.ttl * (1 + drift) + traits.clock_skew_max + settings.lock_delay
         patience += settings.backoff_max + 2 * settings.request_timeout
-        if traits.clock is StoreClock.DATED:
+        if traits.clock is StoreClock.TWO_CLOCKS:
             patience += 2.0
-        if traits.clock not in (StoreClock.SHARED, StoreClock.ENFORCED) or self.plan.sets_clock:
+        if traits.clock not in (StoreClock.ONE_CLOCK, StoreClock.SERVER_EXPIRES) or self.plan.sets_clock:
             # by observation it counts from the first sight of the last state, and that may come a pause later
             patience += settings.backoff_max + 2 * settings.request_timeout
         return patience / (1 - drift)

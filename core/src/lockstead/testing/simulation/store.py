@@ -1,4 +1,4 @@
-"""Decides what the simulated store answers: compare-and-swap in one step, in three kinds of time and tokens.
+"""What the simulated store answers: compare-and-swap in one step, in three kinds of time and tokens.
 
 Must not know what fields mean, nor who asks. Time is true time turned into the store's own.
 """
@@ -30,9 +30,15 @@ from lockstead.protocol.commands import (
 from lockstead.testing.simulation.world import BootClock, World
 from lockstead.values import Name, Space
 
-SHARED: Final = Traits("shared", "simulated", StoreClock.SHARED, TokenSource.NATIVE)
+SHARED: Final = Traits("shared", "simulated", StoreClock.ONE_CLOCK, TokenSource.NATIVE)
 DATED: Final = Traits(
-    "dated", "simulated", StoreClock.DATED, TokenSource.DRAWN, granularity=2.0, date_step=1.0, foreign=True
+    "dated",
+    "simulated",
+    StoreClock.TWO_CLOCKS,
+    TokenSource.DRAWN,
+    clock_skew_max=2.0,
+    clock_resolution=1.0,
+    foreign=True,
 )
 NONE: Final = Traits("none", "simulated", StoreClock.NONE, TokenSource.NATIVE)
 PROFILES: Final = (SHARED, DATED, NONE)
@@ -82,9 +88,9 @@ class SimulatedStore:
         self.traits = traits
         self._clock = clock
         self._has_date = traits.clock is not StoreClock.NONE
-        is_dated = traits.clock is StoreClock.DATED
+        is_dated = traits.clock is StoreClock.TWO_CLOCKS
         self._skew = skew if is_dated else 0.0
-        self._step = traits.date_step if is_dated else 0.0
+        self._step = traits.clock_resolution if is_dated else 0.0
         self._is_native = traits.tokens is TokenSource.NATIVE
         self._grants = 0
         self.entries: dict[Name, Entry] = {}
@@ -125,15 +131,15 @@ class SimulatedStore:
         self._clock.offset += seconds
 
     def time(self) -> float:
-        """Give the time by which `updated` is stamped."""
+        """Return the time by which `updated` is stamped."""
         return self._clock.at(self._world.now)
 
     def true_span(self, store_seconds: float) -> float:
-        """Give how long a span of the store's time truly lasts."""
+        """Return how long a span of the store's time truly lasts."""
         return store_seconds / self._clock.rate
 
     def date(self, now: float) -> float | None:
-        """Give what an answer says of the time, if it says any; now is the store's time."""
+        """Return what an answer says of the time, if it says any; now is the store's time."""
         if not self._has_date:
             return None
         step = self._step

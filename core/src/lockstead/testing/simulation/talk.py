@@ -1,4 +1,4 @@
-"""Decides how a script is driven in virtual time: the simulator's twin of the blocking and the awaiting driver.
+"""How a script is driven in virtual time: the simulator's twin of the blocking and the awaiting driver.
 
 Stamps every command's send and receipt by the process's boot clock, limits it, and throws what went wrong.
 """
@@ -152,7 +152,7 @@ class Talk:
         if seconds == 0.0:
             self._count_idle_turn()
         slept, changed = seconds, False
-        if process.is_watching and random() < 0.2 and command.heeds:
+        if process.is_watching and random() < 0.2 and command.wake_on_change:
             slept, changed = seconds * random(), True
         self.has_paused = True
         # as `World.at` does: half of all steps end here

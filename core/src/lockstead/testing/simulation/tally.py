@@ -1,4 +1,4 @@
-"""Decides how many seeds are played on all cores, and what is told of them: failures, speed, and every kind of fault.
+"""How many seeds are played on all cores, and what is told of them: failures, speed, and every kind of fault.
 
 Must not know what happens in a run. A kind of fault that never fires shows as a nought.
 """
@@ -100,12 +100,12 @@ def play_chunk(scenario: Scenario | None, seeds: range) -> Tallies:
 
 
 def cores() -> int:
-    """Give how many processors this process may use."""
+    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def shown(tallies: Tallies, took: float) -> Iterable[str]:
-    """Give the lines of the report. took: seconds from the first run to the last."""
+    """Return the lines of the report. took: seconds from the first run to the last."""
     runs = sum(tally.runs for tally in tallies.values())
     failed = sum(len(tally.failed) for tally in tallies.values())
     yield f"{runs} runs, {failed} failed, in {took:.1f} s: {runs / took:.0f} runs a second"

@@ -1,4 +1,4 @@
-"""Decides how the event log names commands and answers. Used only while somebody reads along."""
+"""How the event log names commands and answers. Used only while somebody reads along."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHOWN = ("identity", "ttl", "closing", "revoked", "token", "tombstone")
 
 
 def brief(thing: Any) -> str:
-    """Give one short phrase for a command or an answer."""
+    """Return one short phrase for a command or an answer."""
     match thing:
         case Snapshot():
             fields = {key: thing.fields[key] for key in _SHOWN if key in thing.fields}

@@ -1,4 +1,4 @@
-"""Decides what simulated processes do: take the lock, work, share it, hand it on, give it back.
+"""What simulated processes do: take the lock, work, share it, hand it on, give it back.
 
 All choices come from the world's dice. Must not know what holds of a correct protocol: that is `properties`.
 """
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstead.errors import StoreError
-from lockstead.protocol.acquire import Acquisition, Grant, acquire
-from lockstead.protocol.members import Attached, attach, withdraw
+from lockstead.protocol.acquire import AcquireRequest, Grant, acquire
+from lockstead.protocol.members import Attached, attach, remove_member
 from lockstead.protocol.record import number
 from lockstead.protocol.release import release
 from lockstead.protocol.renew import Over
 from lockstead.protocol.terms import LeaseId
-from lockstead.testing.simulation.process import Kept, Process
+from lockstead.testing.simulation.process import KeptLease, Process
 from lockstead.testing.simulation.talk import Talk
 from lockstead.values import Name
 
@@ -66,9 +66,9 @@ class Worker(Process):
         self.habits = habits
         self.mailbox = mailbox
         self._asking: Talk | None = None
-        self._want: Acquisition | None = None
-        self._held: Kept | None = None
-        self._besides: list[Kept] = []
+        self._want: AcquireRequest | None = None
+        self._held: KeptLease | None = None
+        self._besides: list[KeptLease] = []
         self._has_died = False
         self._is_finishing = False
 
@@ -117,7 +117,7 @@ class Worker(Process):
         if want is None:
             return
         if not isinstance(outcome, Grant):
-            self.given_up(want)
+            self.clean_up_abandoned(want)
             self.after(self._span(self.habits.idle), self.begin)
             return
         kept = self._held = self.granted(outcome, want)
@@ -125,22 +125,22 @@ class Worker(Process):
             self.watch.got_token(kept.tenure, outcome.token, was_superseded=False)
         self._work(kept)
 
-    def _check_wait(self, want: Acquisition) -> None:
+    def _check_wait(self, want: AcquireRequest) -> None:
         if self._want is want and self.world.now >= self.stopped_until + 1.2:
             self.watch.violated(f"{want.holder} still waits a second after its time was up")
 
-    def _cancel(self, want: Acquisition | None) -> None:
+    def _cancel(self, want: AcquireRequest | None) -> None:
         if want is None or self._want is not want or self._asking is None:
             return
         self.tell("cancels its acquisition")
         self._asking.cancel()
         self._want = self._asking = None
-        self.given_up(want)
+        self.clean_up_abandoned(want)
         self.after(self._span(self.habits.idle), self.begin)
 
     # --- working -------------------------------------------------------------------------------------------------
 
-    def _work(self, kept: Kept) -> None:
+    def _work(self, kept: KeptLease) -> None:
         habits = self.habits
         length = self._span(habits.work)
         if self._throws(habits.draws):
@@ -156,7 +156,7 @@ class Worker(Process):
         ends = self._detach if self._throws(habits.detaches) else self._finish_work
         self.after(length, ends, kept)
 
-    def _draw(self, kept: Kept) -> None:
+    def _draw(self, kept: KeptLease) -> None:
         self.draw(kept)
 
     def _rival(self, _: Any) -> None:
@@ -170,11 +170,11 @@ class Worker(Process):
             if isinstance(outcome, Grant):
                 self.release(self.granted(outcome, want, unused=True), _nothing)
             else:
-                self.given_up(want)
+                self.clean_up_abandoned(want)
 
         self.converse(acquire(want, self.terms, gives_up_at=self.now(), tries_once=True), asked, self.now())
 
-    def _join_in(self, kept: Kept) -> None:
+    def _join_in(self, kept: KeptLease) -> None:
         """Become a member once more, as another thread of a process that works under a shared lease may."""
         lease, nonce = kept.tenure.lease, self.nonce()
         if not kept.tenure.shared or not kept.tenure.believes(self.now()):
@@ -202,11 +202,11 @@ class Worker(Process):
                 held_for = 0.0 if self._is_finishing else min(longest, self._span(self.habits.work))
                 self.after(held_for, lambda _: self.release(other, _nothing))
             else:
-                self.given_up(want)
+                self.clean_up_abandoned(want)
 
         self.converse(acquire(want, self.terms, gives_up_at=gives_up_at, tries_once=False), asked, gives_up_at)
 
-    def _finish_work(self, kept: Kept) -> None:
+    def _finish_work(self, kept: KeptLease) -> None:
         if self._held is not kept:
             return
         lease = kept.tenure.lease
@@ -214,12 +214,12 @@ class Worker(Process):
             self.mailbox.shared.remove(lease)
         self.release(kept, lambda: self._freed(kept))
 
-    def _freed(self, kept: Kept) -> None:
+    def _freed(self, kept: KeptLease) -> None:
         if self._held is kept:
             self._held = None
             self.after(self._span(self.habits.idle), self.begin)
 
-    def _detach(self, kept: Kept) -> None:
+    def _detach(self, kept: KeptLease) -> None:
         tenure = kept.tenure
         if self._held is not kept:
             return
@@ -232,7 +232,7 @@ class Worker(Process):
 
         def settled() -> None:
             if tenure.registration is not None:
-                self.converse(withdraw(tenure.registration, self.terms), _ignored)
+                self.converse(remove_member(tenure.registration, self.terms), _ignored)
             tenure.left()
             if is_last:
                 self.mailbox.detached.append(tenure.lease)
@@ -242,7 +242,7 @@ class Worker(Process):
 
     # --- sharing -------------------------------------------------------------------------------------------------
 
-    def _share(self, kept: Kept) -> None:
+    def _share(self, kept: KeptLease) -> None:
         tenure = kept.tenure
         if self._held is not kept or not tenure.believes(self.now()) or tenure.registration is not None:
             return
@@ -317,7 +317,7 @@ class Worker(Process):
         return self._held is not None
 
     def finish(self, _: Any = None) -> None:
-        """Give back what is held, stop asking, begin nothing new."""
+        """Release what is held, stop asking, begin nothing new."""
         self._is_finishing = True
         if self._want is not None:
             self._cancel(self._want)

@@ -1,4 +1,4 @@
-"""Decides what happens next: true time, one heap of events, one set of dice. Must not know locks.
+"""What happens next: true time, one heap of events, one set of dice. Must not know locks.
 
 Nothing here sleeps or reads a clock. Two events of one instant happen in the order in which they were planned.
 """
@@ -34,11 +34,11 @@ class BootClock:
         self.rate = rate
 
     def at(self, true: float) -> float:
-        """Give the reading at a true instant."""
+        """Return the reading at a true instant."""
         return self.offset + self.rate * true
 
     def when(self, reading: float) -> float:
-        """Give the true instant of a reading."""
+        """Return the true instant of a reading."""
         return (reading - self.offset) / self.rate
 
 

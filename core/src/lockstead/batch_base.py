@@ -1,4 +1,4 @@
-"""Decides how several locks are asked for as one wish: which are still wanted, how long to pause, when not to wait.
+"""How several locks are asked for as one wish: which are still wanted, how long to pause, when not to wait.
 
 The rule that keeps two batches from waiting for each other: nobody waits while holding. A batch asks for more at any
 time, but it waits only when it holds nothing; and whoever wants all locks at once takes them in one order, the same
@@ -11,8 +11,8 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Generic, TypeVar
 
-from lockstead.conversations import Asking
 from lockstead.errors import NotAcquired, OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.operations import Acquisition
 from lockstead.protocol.acquire import Contended, Grant
 from lockstead.runtime.engine import Engine, in_seconds
 from lockstead.runtime.held import HeldLease
@@ -26,26 +26,26 @@ AT_ONCE: Final = 8
 
 
 def wished(keys: Iterable[str]) -> tuple[str, ...]:
-    """Give the keys of a batch, each once; TypeError or ValueError for what are no keys."""
+    """Return the keys of a batch, each once; TypeError or ValueError for what are not keys."""
     if isinstance(keys, str):
         raise TypeError(f"keys are several: write [{keys!r}] for one")
     return tuple(dict.fromkeys(checked_key(key) for key in keys))
 
 
 def in_order(keys: Iterable[str]) -> list[str]:
-    """Give the keys in the one order in which everybody takes several locks: by their UTF-8 bytes, in any language."""
+    """Return keys in the one order in which everybody takes several locks: by their UTF-8 bytes, in any language."""
     return sorted(wished(keys), key=lambda key: key.encode("utf-8", "surrogatepass"))
 
 
 class Ask:
     """One look at one key: what it asks, and what came of it. Written by one thread, read when that is over."""
 
-    __slots__ = ("asking", "error", "key", "outcome", "script")
+    __slots__ = ("acquisition", "error", "key", "outcome", "script")
 
     def __init__(self, engine: Engine, key: str, settings: Settings, *, look_first: bool) -> None:
         self.key = key
-        self.asking = Asking(engine, key, settings, 0.0, reclaim=False, is_patient=True)
-        self.script = self.asking.script(was_first=not look_first, in_time=True)
+        self.acquisition = Acquisition(engine, key, settings, 0.0, reclaim=False, is_patient=True)
+        self.script = self.acquisition.script(was_first=not look_first, in_time=True)
         self.outcome: Grant | Contended | None = None
         self.error: BaseException | None = None
 
@@ -71,7 +71,7 @@ class HeldBatch(Generic[L]):
         engine.warn_once(", ".join(self._keys[:3]), settings)
 
     @property
-    def waiting(self) -> tuple[str, ...]:
+    def pending_keys(self) -> tuple[str, ...]:
         """The keys that were not had yet, in the order they were given."""
         return tuple(key for key in self._keys if key in self._wanted)
 
@@ -94,26 +94,26 @@ class HeldBatch(Generic[L]):
         self._had.append(lease)
 
     def _wants_again(self, lease: L) -> bool:
-        """Tell whether a lease was lost before its turn came; its key is then asked for anew."""
+        """Return whether a lease was lost before its turn came; its key is then asked for anew."""
         if lease.is_held or lease._is_ended:
             return False
         self._wanted.add(lease.key)
         return True
 
     def _left_early(self, lease: L) -> None:
-        """Note that the loop over `each` was left in this lease's turn: it raises nothing there if it was lost."""
+        """Note that `iter_as_acquired` was left in this lease's turn: it raises nothing there if it was lost."""
         if lease.lost_reason is not None:
             self._left.append(lease)
 
     def _to_leave(self) -> list[L]:
-        """Give the leases to leave at the end of the batch's own block: what is still held, and what was lost."""
+        """Return the leases to leave at the end of the batch's own block: what is still held, and what was lost."""
         return [*reversed(list(self)), *self._left]
 
     # --- one round -----------------------------------------------------------------------------------------------
 
     def _asks(self) -> list[Ask]:
-        """Give what one round asks, in random order: two batches must not meet at every key."""
-        keys = random.sample(self.waiting, len(self._wanted))
+        """Return what one round asks, in random order: two batches must not meet at every key."""
+        keys = random.sample(self.pending_keys, len(self._wanted))
         asks = [Ask(self._engine, key, self._settings, look_first=self._has_asked) for key in keys]
         self._has_asked = True
         return asks
@@ -129,12 +129,12 @@ class HeldBatch(Generic[L]):
         for one in asks:
             if one.outcome is None:
                 error = one.error or StoreUnavailable("the round ended before it was asked for")
-                one.asking.failed(error)
+                one.acquisition.failed(error)
                 errors.append(error)
                 continue
-            lease = one.asking.ended(one.outcome, kind)
+            lease = one.acquisition.ended(one.outcome, kind)
             if lease is None:
-                self._contended = one.asking.not_acquired()
+                self._contended = one.acquisition.not_acquired()
             else:
                 got.append(lease)
                 self._add(lease)
@@ -155,7 +155,7 @@ class HeldBatch(Generic[L]):
         if held is not None:
             raise ValueError(
                 f"the batch still holds {held.key!r}: release what you have before you wait for the rest, "
-                "or two batches may wait for each other for ever; try_more() asks without waiting"
+                "or two batches may wait for each other forever; try_acquire_rest() asks without waiting"
             )
         for key in self._wanted:
             self._engine.refuse_self_wait(Name(key))
@@ -173,7 +173,7 @@ class HeldBatch(Generic[L]):
         return min(drawn, left) if left > 0 else None
 
     def _wait_is_over(self, started_at: float, silence: StoreError | None) -> Exception:
-        """Give the error of a wait that ended with keys still wanted; silence is what the last round ended with."""
+        """Return the error of a wait that ended with keys still wanted; silence is what the last round ended with."""
         waited = self._engine.clock.now() - started_at
         one = self._contended
         if one is None or silence is not None:

@@ -1,4 +1,4 @@
-"""Decides how a record is shown to a person: who holds what, since when, why, until when, and what was broken.
+"""How a record is shown to a person: who holds what, since when, why, until when, and what was broken.
 
 Instants are of the *writer's* wall clock, for reading only; nothing here decides anything.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class LockInfo:
     """Who holds a key, as its record says.
 
     holder is owner plus nonce. ttl, age, expected are seconds; age is the time since the last renewal by the store's
@@ -46,7 +46,7 @@ class Holding:
     is_expired: bool
     closing: bool
     revoked_by: str | None
-    revoked_because: str | None
+    revoke_reason: str | None
     host: str | None
     pid: int | None
     where: str | None
@@ -56,12 +56,12 @@ class Holding:
     acquired_epoch: float | None
     expires_epoch: float | None
     alert_epoch: float | None
-    problem: str | None = None
+    decode_error: str | None = None
 
     @property
     def is_foreign(self) -> bool:
         """Whether another implementation wrote it: only these name no ttl. labels then is all that it says besides."""
-        return self.ttl is None and self.problem is None
+        return self.ttl is None and self.decode_error is None
 
     @property
     def acquired_at(self) -> pendulum.DateTime | None:
@@ -106,23 +106,23 @@ def contender(standing: Standing) -> Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Breaking:
+class BreakResult:
     """What `break_lease` did. removed: at once; otherwise revoked, and the holder finds out at its next renewal.
 
     Where `was.revoked_by` names somebody and removed is false, it was revoked before and nothing was changed.
-    believed_for: seconds, from the store's answer on, for which the old holder may still believe that it holds; 0 if
+    max_overlap: seconds, from the store's answer on, for which the old holder may still believe that it holds; 0 if
     the lease had expired.
     """
 
-    was: Holding
+    was: LockInfo
     removed: bool
-    believed_for: float | None
-    believed_until_epoch: float | None
+    max_overlap: float | None
+    overlap_until_epoch: float | None
 
     @property
     def believed_until(self) -> pendulum.DateTime | None:
         """Until when the old holder may still believe, by this machine's wall clock."""
-        return instant(self.believed_until_epoch)
+        return instant(self.overlap_until_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class AuditEntry:
 
 
 def instant(epoch: float | None) -> pendulum.DateTime | None:
-    """Give seconds since the epoch as a datetime in UTC; None for none, or one that no calendar has."""
+    """Return seconds since the epoch as a datetime in UTC; None for none, or one that no calendar has."""
     epoch = on_calendar(epoch)
     if epoch is None:
         return None
@@ -160,10 +160,10 @@ def instant(epoch: float | None) -> pendulum.DateTime | None:
     return pendulum.from_timestamp(epoch)
 
 
-def holding(key: str, sight: Sight, terms: Terms) -> Holding:
-    """Show what stands under a key."""
+def holding(key: str, sight: Sight, terms: Terms) -> LockInfo:
+    """Return what stands under a key."""
     record = sight.record
-    return Holding(
+    return LockInfo(
         key=key,
         holder=record.holder,
         owner=record.owner or record.holder,
@@ -176,7 +176,7 @@ def holding(key: str, sight: Sight, terms: Terms) -> Holding:
         is_expired=sight.is_expired,
         closing=record.closing,
         revoked_by=record.revoked.by if record.revoked else None,
-        revoked_because=record.revoked.reason if record.revoked else None,
+        revoke_reason=record.revoked.reason if record.revoked else None,
         host=record.host,
         pid=record.pid,
         where=record.where,
@@ -189,20 +189,20 @@ def holding(key: str, sight: Sight, terms: Terms) -> Holding:
     )
 
 
-def listing(name: Name, seen: Snapshot, terms: Terms) -> Holding | None:
-    """Show one entry of a listing: a record that cannot be read hides no other. None for one that nobody holds."""
+def listing(name: Name, seen: Snapshot, terms: Terms) -> LockInfo | None:
+    """Return one entry of a listing: a record that cannot be read hides no other. None for one that nobody holds."""
     try:
         checked_key(name.key)
         seen_now = sight(name, seen, terms)
     except (StoreRefused, ValueError) as refused:
-        # a name that is no key is nobody's lock: nothing of ours asks for it
+        # a name that is not a key is nobody's lock: nothing of ours asks for it
         return _unreadable(clean(name.key), seen, str(refused))
     return None if seen_now.record.ended else holding(name.key, seen_now, terms)
 
 
-def _unreadable(key: str, seen: Snapshot, problem: str) -> Holding:
+def _unreadable(key: str, seen: Snapshot, decode_error: str) -> LockInfo:
     identity = clean(seen.fields.get("identity", ""))
-    return Holding(
+    return LockInfo(
         key=key,
         holder=identity,
         owner=clean(seen.fields.get("owner", identity)),
@@ -215,7 +215,7 @@ def _unreadable(key: str, seen: Snapshot, problem: str) -> Holding:
         is_expired=False,
         closing=False,
         revoked_by=None,
-        revoked_because=None,
+        revoke_reason=None,
         host=None,
         pid=None,
         where=None,
@@ -225,7 +225,7 @@ def _unreadable(key: str, seen: Snapshot, problem: str) -> Holding:
         acquired_epoch=None,
         expires_epoch=None,
         alert_epoch=None,
-        problem=problem,
+        decode_error=decode_error,
     )
 
 
@@ -248,8 +248,8 @@ def audited(name: Name, seen: Snapshot) -> AuditEntry:
     )
 
 
-def breaking(key: str, broken: Broken, terms: Terms, wall_now: float) -> Breaking:
-    """Show what was broken."""
+def breaking(key: str, broken: Broken, terms: Terms, wall_now: float) -> BreakResult:
+    """Return what was broken."""
     was = holding(key, Sight(broken.record, broken.seen, None, is_expired=False), terms)
-    until = None if broken.believed_for is None else wall_now + broken.believed_for
-    return Breaking(was, broken.removed, broken.believed_for, until)
+    until = None if broken.max_overlap is None else wall_now + broken.max_overlap
+    return BreakResult(was, broken.removed, broken.max_overlap, until)

@@ -1,4 +1,4 @@
-"""Decides what a client remembers of what it saw: since when each record stands still, and which clocks ran steadily.
+"""What a client remembers of what it saw: since when each record stands still, and which clocks ran steadily.
 
 The one thing in the protocol that changes in place; it outlives an acquisition.
 """
@@ -36,7 +36,7 @@ class Look(NamedTuple):
     changed_after: float | None = None
 
     def is_change(self, reply: Reply[Any]) -> bool:
-        """Tell whether the look that this reply gave is the first of a state that came after one seen before."""
+        """Return whether the look that this reply gave is the first of a state that came after one seen before."""
         return self.changed_after is not None and self.first_received_at == reply.received_at
 
 
@@ -53,7 +53,7 @@ class Reading(NamedTuple):
 
 
 @dataclass(slots=True)
-class Book:
+class ObservationCache:
     """What one client has seen: since when each record stands still, and whether the store's clocks can be trusted.
 
     Safe to share between threads: a state is named by incarnation and revision, so any first sight of it is true.
@@ -113,13 +113,13 @@ class Book:
     def wrote(self, traits: Traits, reply: Reply[Any]) -> None:
         """Calibrate by the answer to a write of our own."""
         answer = reply.answer
-        if traits.clock is not StoreClock.DATED or not isinstance(answer, Snapshot):
+        if traits.clock is not StoreClock.TWO_CLOCKS or not isinstance(answer, Snapshot):
             return
         if answer.updated_at is None or answer.store_now is None:
             self.is_calibrated = False
             return
         times = (answer.updated_at, answer.store_now, reply.sent_at, reply.received_at)
-        self.is_calibrated = expiry.calibrated(*times, traits.granularity, traits.date_step)
+        self.is_calibrated = expiry.calibrated(*times, traits.clock_skew_max, traits.clock_resolution)
 
 
 def _enter(entries: dict[K, V], key: K, value: V) -> None:

@@ -1,4 +1,4 @@
-"""Decides what each call of the API asks of a store and what is noted of the answer: once, for both colours.
+"""What each call of the API asks of a store and what is noted of the answer: once, for both colours.
 
 Every function here gives a script; `lock` runs it blocking, `aio` awaiting. Must not know which of them does.
 """
@@ -11,15 +11,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NoReturn, TypeVar
 
-from lockstead import opening
+from lockstead import registry
 from lockstead.errors import LeaseLost, LossReason, NotAcquired, StoreError, StoreRefused, StoreUnavailable
-from lockstead.events import Attached, Detached, Released, ReleaseFailed, Renewed, Warned
-from lockstead.holding import AuditEntry, Breaking, Contender, Holding, audited, breaking, contender, holding, listing
+from lockstead.events import Attached, Detached, EngineWarning, Released, ReleaseFailed, Renewed
 from lockstead.protocol import release as leaving
 from lockstead.protocol.acquire import Contended, Grant, acquire
 from lockstead.protocol.commands import List, Read, Script, TokenSource, ask
 from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.members import attach, drain, member_name, registered, withdraw
+from lockstead.protocol.members import attach, drain, member_name, registered, remove_member
 from lockstead.protocol.patience import patiently
 from lockstead.protocol.record import decode, number, progress_text
 from lockstead.protocol.release import Sight
@@ -30,12 +29,13 @@ from lockstead.runtime.engine import Engine, fresh_nonce
 from lockstead.runtime.held import HeldLease, lost_by_ticket
 from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import never_in
-from lockstead.runtime.keeper import Kept
-from lockstead.runtime.line import Waiter
+from lockstead.runtime.keeper import KeptLease
+from lockstead.runtime.local_queue import Waiter
 from lockstead.runtime.run import OVERTIME, STALLED, Limits
 from lockstead.settings import Settings
 from lockstead.stores.port import ShowsQueue
 from lockstead.values import Duration, LeaseTicket, Name, Sequencer, Space, seconds
+from lockstead.views import AuditEntry, BreakResult, Contender, LockInfo, audited, breaking, contender, holding, listing
 
 L = TypeVar("L", bound=HeldLease)
 
@@ -51,10 +51,10 @@ SILENCES_TOLD: Final = 3
 """Attempts of one acquisition without an answer of the store until who waits is told; one alone is an accident."""
 
 
-class Asking:
+class Acquisition:
     """One acquisition, from the wish to the lease: its place in line, its script, and what it leaves if it fails.
 
-    limit is the longest wait in seconds, None for ever, 0 for one try that stands in no line. is_patient: a try that
+    limit is the longest wait in seconds, None forever, 0 for one try that stands in no line. is_patient: a try that
     waits for nobody gives the store the time of its requests, and not just the second in which a wait has to end.
     spent: seconds of the wait that are over already, since the store had to be opened.
     """
@@ -90,7 +90,7 @@ class Asking:
             engine.refuse_self_wait(name)
             self._want.on_wait = self._waiting
         # until it is kept or given up, a sibling of the same owner must not take it for a dead process's
-        engine.wishes[self._want.holder] = self._want
+        engine.pending_holders[self._want.holder] = self._want
 
     def enter(self, bell: Waiter) -> bool:
         """Stand in line; True if it is our turn at once."""
@@ -110,9 +110,9 @@ class Asking:
         if isinstance(seen, StoreError):
             self._silences += 1
             if self._silences == SILENCES_TOLD:
-                # a wrong address is waited out like an outage, and who waits for ever would never hear of it
+                # a wrong address is waited out like an outage, and who waits forever would never hear of it
                 what = "cannot be reached" if isinstance(seen, StoreUnavailable) else "does not answer"
-                self.engine.emit(Warned(self.key, f"the store {what}, and the wait for it goes on: {seen}"))
+                self.engine.emit(EngineWarning(self.key, f"the store {what}, and the wait for it goes on: {seen}"))
         elif not self._is_told:
             self._is_told = True
             self.engine.waiting(self.key, self._want.holder, seen)
@@ -149,23 +149,23 @@ class Asking:
         if isinstance(outcome, Contended):
             self._contended = outcome
             self._is_over = True
-            engine.wishes.pop(self._want.holder, None)
-            engine.given_up(self._want, self._settings)
+            engine.pending_holders.pop(self._want.holder, None)
+            engine.clean_up_abandoned(self._want, self._settings)
             return None
         if engine.lines.is_followed(self.key):
             engine.lines.note(self.key, Contended(decode(self._want.name, self._want.fields)))
         waited = max(0.0, engine.clock.now() - self._started_at)
         kept = engine.granted(outcome, self._want, self._terms, waited)
-        engine.wishes.pop(self._want.holder, None)
+        engine.pending_holders.pop(self._want.holder, None)
         return kind(engine, kept, engine.took(kept))
 
     @never_in
     def failed(self, error: BaseException) -> None:
         """The acquisition ended without an answer: take back what it may have written, if it came to that."""
         self._is_over = True
-        self.engine.wishes.pop(self._want.holder, None)
+        self.engine.pending_holders.pop(self._want.holder, None)
         if self._has_asked:
-            self._tidy(partial(self.engine.given_up, self._want, self._settings, error))
+            self._tidy(partial(self.engine.clean_up_abandoned, self._want, self._settings, error))
 
     def _tidy(self, work: Callable[[], None]) -> None:
         """Do it; or have it done, where this acquisition is being collected by a thread that may hold any lock."""
@@ -180,7 +180,7 @@ class Asking:
             self.engine.look_after(self._want.name, self._want.holder, self._settings)
 
     def not_acquired(self) -> NotAcquired:
-        """Give the error of a wait that ended because others hold the lock."""
+        """Return the error of a wait that ended because others hold the lock."""
         waited = self.engine.clock.now() - self._started_at
         return self.engine.not_acquired(Name(self.key), self._contended, waited, has_waited=self._waits)
 
@@ -197,7 +197,7 @@ def _seen_by_another(seen: Contended | StoreError) -> Script[Contended]:
 
 
 def sequencer(lease: HeldLease) -> Script[Sequencer]:
-    """Give key, mode and token; draw the token when first asked."""
+    """Return key, mode and token; draw the token when first asked."""
     lease.check()
     engine, tenure = lease._engine, lease._tenure
     if tenure.token is None:
@@ -264,7 +264,7 @@ def detach(lease: HeldLease) -> Script[LeaseTicket]:
     engine, tenure = lease._engine, lease._tenure
     if tenure.registration is not None:
         try:
-            yield from withdraw(tenure.registration, lease._kept.terms)
+            yield from remove_member(tenure.registration, lease._kept.terms)
         except StoreError as error:
             engine.emit(ReleaseFailed(lease.key, lease.holder, error))
     engine.keeper.left(lease._kept)
@@ -274,7 +274,7 @@ def detach(lease: HeldLease) -> Script[LeaseTicket]:
 
 
 def give_back(lease: HeldLease, bound_at: float) -> Script[bool]:
-    """Give back what this process has of a lease whose belief has ended; True if we removed it."""
+    """Release what this process has of a lease whose belief has ended; True if we removed it."""
     engine = lease._engine
     outcome = yield from leaving.give_back(lease._tenure, lease._kept.terms, bound_at=bound_at)
     removed = outcome.is_free
@@ -286,14 +286,14 @@ def give_back(lease: HeldLease, bound_at: float) -> Script[bool]:
 
 
 def drain_bound(terms: Terms, drain: Duration | None) -> float:
-    """Give how long a release waits for members, seconds."""
+    """Return how long a release waits for members, seconds."""
     return terms.drain_bound() if drain is None else seconds(drain, "drain")
 
 
 # --- tickets --------------------------------------------------------------------------------------------------------
 
 
-def attached(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[Kept]:
+def attached(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[KeptLease]:
     """Become a member of the lease that a ticket names, in the keeper's care. LeaseLost if it is gone."""
     engine.refuse_if_closed()
     said, lease, scaled = _of_ticket(engine, key, settings, ticket)
@@ -311,7 +311,7 @@ def attached(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket |
 def released(
     engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str, drain: Duration | None
 ) -> Script[bool]:
-    """Give back, as its owner, the lease that a ticket names; True if we removed it."""
+    """Release, as its owner, the lease that a ticket names; True if we removed it."""
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     terms = engine.terms(scaled)
     bound_at = engine.clock.now() + drain_bound(terms, drain)
@@ -320,7 +320,7 @@ def released(
     )
     removed = outcome.is_free
     if outcome is leaving.Outcome.ENDED:
-        engine.emit(Warned(key, (yield from _told_of_revocation(lease, terms))))
+        engine.emit(EngineWarning(key, (yield from _told_of_revocation(lease, terms))))
     engine.emit(Released(key, lease.holder, removed, outcome.value))
     engine.lines.ring(key)
     return removed
@@ -381,50 +381,52 @@ def drained(
     key: str,
     settings: Settings,
     ticket: LeaseTicket | str,
-    whose: Callable[[str], bool] | None,
+    owner_filter: Callable[[str], bool] | None,
     timeout: Duration | None,
 ) -> tuple[Script[bool], Limits]:
     """Wait until no member, of those chosen by owner, works under a ticket's lease; the limits of that."""
     limits = _patience(engine, settings, timeout)
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     bound_at = math.inf if limits.gives_up_at is None else limits.gives_up_at
-    return drain(lease, engine.terms(scaled), bound_at=bound_at, salt=fresh_nonce(), whose=whose), limits
+    return drain(lease, engine.terms(scaled), bound_at=bound_at, salt=fresh_nonce(), owner_filter=owner_filter), limits
 
 
 def _patience(engine: Engine, settings: Settings, timeout: Duration | None) -> Limits:
-    """Give the limits of a wait that takes no lock: `timeout` seconds, or for ever, or until the client is closed."""
+    """Return the limits of a wait that takes no lock: `timeout` seconds, or forever, or until the client is closed."""
     engine.refuse_if_closed()
     gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
     return Limits(settings.request_timeout, gives_up_at, lambda: engine.is_closed)
 
 
-def members(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[list[Holding]]:
-    """Show who is registered under the lease that a ticket names, the oldest first."""
+def members(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str) -> Script[list[LockInfo]]:
+    """Return who is registered under the lease that a ticket names, the oldest first."""
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     said = yield from registered(lease)
     shown = (listing(name, seen, engine.terms(scaled)) for name, seen in said.answer.entries)
     return sorted((one for one in shown if one is not None), key=lambda one: one.acquired_epoch or 0.0)
 
 
-def withdrawn(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str, member: Holding) -> Script[bool]:
+def withdrawn(
+    engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str, member: LockInfo
+) -> Script[bool]:
     """Take back the registration of a member that is vouched to be dead; False if it was gone already."""
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     name = member_name(lease, member.holder)
-    return (yield from withdraw(LeaseId(name, member.holder, member.incarnation, lease.ttl), engine.terms(scaled)))
+    return (yield from remove_member(LeaseId(name, member.holder, member.incarnation, lease.ttl), engine.terms(scaled)))
 
 
 def _of_ticket(
     engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | str
 ) -> tuple[LeaseTicket, LeaseId, Settings]:
-    said = opening.checked_ticket(ticket, key, engine.store.url)
+    said = registry.checked_ticket(ticket, key, engine.store.url)
     return said, LeaseId(Name(key), said.holder, said.incarnation, said.ttl), settings.for_ttl(said.ttl)
 
 
 # --- looking and breaking -------------------------------------------------------------------------------------------
 
 
-def inspected(engine: Engine, key: str, settings: Settings) -> Script[Holding | None]:
-    """Show who holds a key."""
+def inspected(engine: Engine, key: str, settings: Settings) -> Script[LockInfo | None]:
+    """Return who holds a key."""
     engine.refuse_if_closed()
     terms = engine.terms(settings)
     sight = yield from leaving.look(Name(key), terms)
@@ -432,7 +434,7 @@ def inspected(engine: Engine, key: str, settings: Settings) -> Script[Holding | 
 
 
 def contenders(engine: Engine, key: str, settings: Settings) -> list[Contender]:
-    """Show who waits for a key, in the order of the store's queue; blocks. StoreRefused where a store knows none."""
+    """Return who waits for a key, in the order of the store's queue; blocks. StoreRefused where a store knows none."""
     engine.refuse_if_closed()
     store = engine.store
     if not isinstance(store, ShowsQueue):
@@ -453,8 +455,8 @@ def _waits_to_see(engine: Engine, key: str, seen: Sight) -> None:
     engine.waiting(key, "", Contended(seen.record))
 
 
-def listed(engine: Engine) -> Script[list[Holding]]:
-    """Show every key that is held or whose record cannot be read, by name."""
+def listed(engine: Engine) -> Script[list[LockInfo]]:
+    """Return every key that is held or whose record cannot be read, by name."""
     engine.refuse_if_closed()
     terms = engine.terms(PLAIN)
     said = yield from ask(List(Space.LOCK))
@@ -463,14 +465,14 @@ def listed(engine: Engine) -> Script[list[Holding]]:
 
 
 def history(engine: Engine, key: str | None) -> Script[list[AuditEntry]]:
-    """Show the leases of one key, or of all, that were broken, the oldest first."""
+    """Return the leases of one key, or of all, that were broken, the oldest first."""
     engine.refuse_if_closed()
     said = yield from ask(List(Space.AUDIT, key))
     return sorted((audited(name, seen) for name, seen in said.answer.entries), key=lambda one: one.at_epoch or 0.0)
 
 
 def verified(engine: Engine, sequencer: Sequencer | str) -> Script[bool]:
-    """Tell whether a sequencer names the lease that holds its key."""
+    """Return whether a sequencer names the lease that holds its key."""
     engine.refuse_if_closed()
     said = sequencer if isinstance(sequencer, Sequencer) else Sequencer.parse(sequencer)
     return (yield from verify(said, engine.terms(PLAIN)))
@@ -478,14 +480,14 @@ def verified(engine: Engine, sequencer: Sequencer | str) -> Script[bool]:
 
 def broken(
     engine: Engine, key: str, settings: Settings, *, reason: str, by: str | None, now: bool, incarnation: str | None
-) -> Script[Breaking | None]:
+) -> Script[BreakResult | None]:
     """Revoke or remove the lease on a key, and leave an audit entry; None if there was none.
 
     One that was revoked before has its entry, unless that answer was lost: then it gets it now.
     """
     engine.refuse_if_closed()
     terms = engine.terms(settings)
-    revoked = opening.revocation(reason, by, settings)
+    revoked = registry.revocation(reason, by, settings)
     done = yield from leaving.break_lease(
         Name(key), revoked, terms, now=now, incarnation=incarnation, salt=fresh_nonce()
     )
@@ -503,5 +505,5 @@ def broken(
         yield from leaving.audit(Name(key), part, entry)
     except StoreError as error:
         # the lease is broken all the same, and whoever broke it must not take it for unbroken
-        engine.emit(Warned(key, f"the lease was broken, but its audit entry may be missing: {error}"))
+        engine.emit(EngineWarning(key, f"the lease was broken, but its audit entry may be missing: {error}"))
     return report

@@ -1,4 +1,4 @@
-"""Decides how a URL becomes an opened engine: shared per process and URL, closed with its last user.
+"""How a URL becomes an opened engine: shared per process and URL, closed with its last user.
 
 The registry here is the one module-level state of the engine. Naming a lock parses its URL and opens nothing.
 """
@@ -62,7 +62,7 @@ def target(url: str) -> Target:
 
 
 def known_settings(url: StoreUrl) -> dict[str, Any]:
-    """Give the settings that stood in a URL; ValueError for one that is none, with the word that may be meant."""
+    """Return the settings that stood in a URL; ValueError for one that is none, with the word that may be meant."""
     unknown = sorted(set(url.options) - SETTING_NAMES)
     if unknown:
         _refuse_of_call(unknown[0], " in the URL")
@@ -85,7 +85,7 @@ def open_store(url: str, client: object | None) -> Store:
 
 
 def shared_engine(target: Target, client: object | None) -> Engine:
-    """Give the engine of a store, opening it if nobody in this process has; it lives as long as anybody uses it."""
+    """Return the engine of a store, opening it if nobody in this process has; it lives as long as anybody uses it."""
     identity = (target.store.text, id(client) if client is not None else 0)
     from lockstead.runtime.engine import Engine
 
@@ -105,7 +105,7 @@ _OF_CALL: Final = {
     "reclaim": "hold(), acquire() or try_acquire()",
     "interrupt": "hold()",
 }
-"""What is no setting of a lock but an argument of what asks for it, and where it is given."""
+"""What is not a setting of a lock but an argument of what asks for it, and where it is given."""
 
 
 def _refuse_of_call(name: str, where: str, kind: type[Exception] = ValueError) -> None:
@@ -168,7 +168,7 @@ class NamedLock:
         """The settings, complete and checked."""
         return self._settings
 
-    def must_tell_unclean(self) -> None:
+    def require_unclean_detection(self) -> None:
         """Raise ValueError where a store can never tell that the holder before stopped in the middle; opens no store.
 
         For who will not work after that: where the server drops what nobody renews, a free key looks the same after
@@ -177,7 +177,7 @@ class NamedLock:
         from lockstead.protocol.commands import StoreClock
 
         traits = urls.traits(self._named) if self._opened is None else self._opened.traits
-        if traits.clock is StoreClock.ENFORCED:
+        if traits.clock is StoreClock.SERVER_EXPIRES:
             raise ValueError(
                 f"{traits.scheme}: cannot tell how a holder ended, so on_unclean='fail' would never fail; "
                 "take on_unclean='warn', or another store"

@@ -1,4 +1,4 @@
-"""Decides who of the waiters of one process asks the store: one a key, in the order they came.
+"""Who of the waiters of one process asks the store: one a key, in the order they came.
 
 A thousand waiters in one process thus poll like one. Must not know what they wait for.
 
@@ -39,7 +39,7 @@ LOOK_AGAIN: Final = 5.0
 """Seconds until who stands in line looks by itself whether it is first: who was before it may not have rung."""
 
 
-class ThreadBell:
+class ThreadWaker:
     """A blocking waiter's bell: a lock that is held while the bell is silent. Every try has one, and few ever wait.
 
     Safe to ring from any thread; waited for by one.
@@ -64,18 +64,18 @@ class ThreadBell:
 
     def wait(self, seconds: float) -> bool:
         """Sleep up to `seconds`; True as soon as it was rung."""
-        # a negative time-out would be for ever
+        # a negative time-out would be forever
         was = self._silence.acquire(timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX))
         if was:
             self.ring()
         return was
 
     def take(self) -> bool:
-        """Tell whether it was rung, and silence it."""
+        """Return whether it was rung, and silence it."""
         return self._silence.acquire(blocking=False)
 
 
-class NoBell:
+class NullWaker:
     """The bell of who stands in no line: nobody rings it."""
 
     __slots__ = ()
@@ -90,10 +90,10 @@ class NoBell:
         return False
 
 
-NO_BELL: Final = NoBell()
+NULL_WAKER: Final = NullWaker()
 
 
-class Lines:
+class LocalQueue:
     """The waiters of one client, a line for each key, and what the first in line saw last."""
 
     __slots__ = ("_lines", "_lock", "_noted")
@@ -110,7 +110,7 @@ class Lines:
             return self._first(key) is waiter
 
     def is_first(self, key: str, waiter: Waiter) -> bool:
-        """Tell whether it is this one's turn to ask the store."""
+        """Return whether it is this one's turn to ask the store."""
         with self._lock:
             return self._first(key) is waiter
 
@@ -132,7 +132,7 @@ class Lines:
             following.ring()
 
     def _first(self, key: str) -> Waiter | None:
-        """Give the first in line who can ask, and forget those who never will. Called with the lock held.
+        """Return the first in line who can ask, and forget those who never will. Called with the lock held.
 
         Whose event loop does not run keeps its place, and nobody waits for it meanwhile.
         """
@@ -153,11 +153,11 @@ class Lines:
                 self._noted[key] = seen
 
     def is_followed(self, key: str) -> bool:
-        """Tell whether anybody stands behind the first."""
+        """Return whether anybody stands behind the first."""
         return len(self._lines.get(key, ())) > 1
 
     def noted(self, key: str) -> object | None:
-        """Give what was noted last; None if nothing is known."""
+        """Return what was noted last; None if nothing is known."""
         return self._noted.get(key)
 
     def ring(self, key: str) -> None:
@@ -168,7 +168,7 @@ class Lines:
         if first is not None:
             first.ring()
 
-    def ring_all(self) -> None:
+    def wake_all(self) -> None:
         """Wake everybody: there is nothing left to wait for."""
         with self._lock:
             waiters = [waiter for line in self._lines.values() for waiter in line]

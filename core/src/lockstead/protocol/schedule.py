@@ -1,4 +1,4 @@
-"""Decides who is due when: the keeper's plan for all leases of a client. Pure: it is told the time, it never waits.
+"""Who is due when: the keeper's plan for all leases of a client. Pure: it is told the time, it never waits.
 
 One heap entry a lease; an entry that came too early is put back where the lease's own `wake_at` says.
 """
@@ -11,7 +11,7 @@ import itertools
 from lockstead.protocol.lifecycle import Tenure
 
 
-class Rota:
+class RenewalSchedule:
     """Tenures by the instant at which something is due next. Not safe to share between threads."""
 
     __slots__ = ("_count", "_heap", "_planned")
@@ -46,7 +46,7 @@ class Rota:
             heapq.heapify(self._heap)
 
     def wake_at(self) -> float:
-        """Give the instant of the first duty; infinity when there is none."""
+        """Return the instant of the first duty; infinity when there is none."""
         while self._heap and not self._is_current(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else float("inf")

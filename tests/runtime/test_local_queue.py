@@ -11,8 +11,8 @@ import pytest
 from lockstead import AsyncClient, Client, NotAcquired
 from lockstead.events import LockEvent, Waiting
 from lockstead.protocol.commands import Create, Extend, Read, Replace
-from lockstead.runtime.awaiting import LoopBell
-from lockstead.runtime.line import Lines, ThreadBell
+from lockstead.runtime.awaiting import AsyncWaker
+from lockstead.runtime.local_queue import LocalQueue, ThreadWaker
 from tests.runtime.faulty import Faulty, Watching, quiet, until
 
 
@@ -197,7 +197,7 @@ def test_who_waits_is_told_of_once() -> None:
 
 
 def test_a_bell_is_heard_until_it_is_silenced() -> None:
-    bell = ThreadBell()
+    bell = ThreadWaker()
     assert not bell.wait(-1.0)
     assert not bell.wait(0.01)
     assert not bell.take()
@@ -211,7 +211,7 @@ def test_a_bell_is_heard_until_it_is_silenced() -> None:
 
 
 def test_a_bell_rung_by_many_threads_wakes_who_sleeps() -> None:
-    bell = ThreadBell()
+    bell = ThreadWaker()
     for _ in range(50):
         ringers = [threading.Thread(target=bell.ring) for _ in range(4)]
         for ringer in ringers:
@@ -247,10 +247,10 @@ def test_a_waiter_whose_event_loop_has_ended_keeps_nobody_waiting(is_closed: boo
 
 def test_a_waiter_whose_event_loop_stands_still_keeps_its_place() -> None:
     """Who came behind it asks meanwhile, and is passed once the loop runs again."""
-    lines, behind, loop = Lines(), ThreadBell(), asyncio.new_event_loop()
+    lines, behind, loop = LocalQueue(), ThreadWaker(), asyncio.new_event_loop()
 
-    async def enter() -> LoopBell:
-        bell = LoopBell()
+    async def enter() -> AsyncWaker:
+        bell = AsyncWaker()
         assert lines.enter("apt", bell)
         return bell
 
@@ -268,7 +268,7 @@ def test_a_waiter_whose_event_loop_stands_still_keeps_its_place() -> None:
 
 
 def test_who_leaves_wakes_the_next_one_also_if_a_newcomer_has_seen_that_it_is_over() -> None:
-    lines, waiters = Lines(), [ThreadBell() for _ in range(3)]
+    lines, waiters = LocalQueue(), [ThreadWaker() for _ in range(3)]
     assert [lines.enter("apt", one) for one in waiters[:2]] == [True, False]
     waiters[0].is_over = True
     assert not lines.enter("apt", waiters[2])
