@@ -320,7 +320,7 @@ renewed:                               /* `Tenure.registered`, `Tenure.renewed` 
         renewed_left = 0; hang_up(MEMBER); goto work
     };
 
-withdraw:                              /* `members.withdraw`: after the belief has ended */
+withdraw:                              /* `members.remove_member`: after the belief has ended */
 #ifdef MEMBER_REMOVES_AT_RELEASE
     atomic { send(MEMBER, REMOVE, GONE) };
 #else

@@ -26,7 +26,7 @@ bit stands = true;                     /* the holder's record; false: the conten
 #define NOTHING 0
 #define SAME    1                      /* written to since */
 #define EXACT   2                      /* as it stands */
-byte first;                            /* the state whose first sight is remembered: `terms.Book` [14] */
+byte first;                            /* the state whose first sight is remembered: `terms.ObservationCache` [14] */
 byte last;                             /* the state that the last read showed */
 
 inline wrote(what) { what = (what == EXACT -> SAME : what) }

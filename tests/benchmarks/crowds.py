@@ -29,7 +29,7 @@ POLL = 0.5
 
 def waiters(size: Size) -> Iterator[Row]:
     """Count what the waiters of one process ask of the store while somebody else holds the lock."""
-    what = f"{size.waiters:,} waiters of one key in one process"
+    what = f"{size.waiters:,} waiters of one process"
     with emulator() as url, httpx.Client() as http:
         holding = lockstead.connect("gs://bench/locks", listener=silent)
         waiting = lockstead.connect("gs://bench/locks", listener=silent)
@@ -51,8 +51,8 @@ def waiters(size: Size) -> Iterator[Row]:
         lease.release()
         holding.close()
     per_interval = POLL * (len(reads) - 1) / (reads[-1] - reads[0])
-    yield Row(f"{what}: reads per poll interval, in all", per_interval, "reads", 1)
-    yield Row(f"{what}: writes while it is held", len(writes), "writes", 0)
+    yield Row(f"{what}: reads per poll interval", per_interval, "reads", 1)
+    yield Row(f"{what}: writes", len(writes), "writes", 0)
 
 
 def asked(http: httpx.Client, url: str, kind: str) -> list[float]:
@@ -85,11 +85,11 @@ def leases(size: Size) -> Iterator[Row]:
     command = [sys.executable, "-m", "tests.benchmarks.crowds", str(size.leases), str(size.keeping)]
     said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=size.keeping + 300)
     kept = KeptLease(**json.loads(said.stdout))
-    what = f"{kept.leases:,} leases in one process, ttl 300 s, memory store"
+    what = f"{kept.leases:,} leases in memory, ttl 300 s"
     share = 100 * kept.cpu_seconds / kept.seconds
     yield Row(f"{what}: {kept.renewals:,} renewals in {kept.seconds:.0f} s", share, "% of a core", 5)
     memory = max(kept.bytes_each, kept.bytes_each_after) / 1024
-    yield Row(f"{what}: resident memory of each, its name, settings and record included", memory, "KiB", 6)
+    yield Row(f"{what}: resident memory each", memory, "KiB", 6)
 
 
 def keep(count: int, seconds: float) -> KeptLease:

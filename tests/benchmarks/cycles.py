@@ -44,7 +44,7 @@ def memory(size: Size) -> Iterator[Row]:
     """Measure the engine without a store worth the name, and what a look at a lease costs."""
     with lockstead.Client(MemoryStore(), listener=silent) as client:
         took = alone(cycle(client.lock("bench")), size)
-        yield Row("memory: acquire and release, p50 (the engine's own cost)", took * 1e6, "µs", 60)
+        yield Row("memory: cycle, p50 (the engine's own cost)", took * 1e6, "µs", 60)
         with client.lock("held").hold() as lease:
             checked = alone(lambda: [lease.check() for _ in range(100)], size) / 100
         yield Row("`lease.check()`", checked * 1e6, "µs", 1)
@@ -67,8 +67,8 @@ def sqlite(size: Size) -> Iterator[Row]:
             two_transactions(Path(folder, "floor.db")) as floor,
         ):
             ours = cycle(client.lock("bench"))
-            what = "SQLite: acquire and release, p50"
-            yield compared(what, in_turn(ours, file_lock, size), "filelock: acquire and release", 2)
+            what = "SQLite: cycle, p50"
+            yield compared(what, in_turn(ours, file_lock, size), "filelock", 2)
             yield compared(what, in_turn(ours, floor, size), "two bare transactions, same settings", None)
 
 
@@ -117,13 +117,13 @@ def gcs(size: Size) -> Iterator[Row]:
             ours()
             asked = http.get(f"{url}/_requests").json()["requests"]
             cycle_requests = [line for line in asked if line["bucket"] == "bench"]
-            yield Row("GCS: requests of an acquire and release", len(cycle_requests), "requests", 2)
-            what = "GCS (our emulator): acquire and release, p50"
+            yield Row("GCS: requests of a cycle", len(cycle_requests), "requests", 2)
+            what = "GCS (our emulator): cycle, p50"
             pair = in_turn(ours, two_requests(http, url), size)
             yield compared(what, pair, "the same two requests by `httpx.Client`", 1.15)
             with httpx.HTTPTransport() as transport:
                 pair = in_turn(ours, two_sendings(transport, url), size)
-            yield compared(what, pair, "the same by the transport below it, which is ours too", None)
+            yield compared(what, pair, "the same requests by our own transport", None)
 
 
 RECORD = {

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 
 from rich.table import Table
@@ -141,7 +142,7 @@ def compared(
 ) -> Row:
     """Make the row of a pair."""
     scale = {"µs": 1e6, "ms": 1e3}[unit]
-    spread = f"{pair.low:.2f} to {pair.high:.2f}"
+    spread = f"{pair.low:.2f}-{pair.high:.2f}"
     return Row(what, pair.ours * scale, unit, limit, against, pair.theirs * scale, pair.ratio, spread, of_ratio)
 
 
@@ -173,10 +174,30 @@ def table(rows: Iterable[Row], about: str) -> Table:
 
 
 def markdown(rows: Iterable[Row], about: str) -> str:
-    """Write the rows as they are kept in docs/benchmarks.md."""
-    lines = [about, "", "| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
-    lines += ["| " + " | ".join(cells(row)) + " |" for row in rows]
+    """Return the rows as docs/benchmarks.md prints them: one line for each figure of ours, with all its peers."""
+    lines = [about, "", "| what | ours | compared with: ratio |", "|---|---|---|"]
+    for (what, _), group in groupby(rows, key=lambda row: (row.what, row.ours)):
+        same = list(group)
+        lines.append(f"| {what} | {_ours(same)} | {'<br>'.join(filter(None, map(_peer, same)))} |")
     return "\n".join(lines)
+
+
+def _ours(same: list[Row]) -> str:
+    return f"{_figure(same[0].ours)} {same[0].unit}".strip() + "".join(_goal(row) for row in same if not row.of_ratio)
+
+
+def _peer(row: Row) -> str:
+    if not row.against:
+        return ""
+    theirs = "" if row.theirs is None else f" {_figure(row.theirs)} {row.unit}"
+    ratio = "" if row.ratio is None else f": {row.ratio:.2f}"
+    spread = f" ({row.spread})" if row.spread else ""
+    return row.against + theirs + ratio + spread + (_goal(row) if row.of_ratio else "")
+
+
+def _goal(row: Row) -> str:
+    goal = row.to_reach.strip().replace("≤ ", "≤").replace(" ×", "×")
+    return f"; {goal}{'' if row.is_reached else ': **NO**'}" if goal else ""
 
 
 def machine(load_before: tuple[float, float, float]) -> str:

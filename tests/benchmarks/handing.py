@@ -80,5 +80,5 @@ def sqlite(size: Size) -> Iterator[Row]:
     ):
         pairs = [(ours.handed_over(), theirs.handed_over()) for _ in range(size.samples + 1)][1:]
     pair = paired([mine for mine, _ in pairs], [other for _, other in pairs])
-    against = "filelock, hand-over"
-    yield compared("SQLite: hand-over between two processes, p50", pair, against, 10, "ms", of_ratio=False)
+    against = "filelock"
+    yield compared("SQLite: hand-over, p50", pair, against, 10, "ms", of_ratio=False)

@@ -45,7 +45,7 @@ def measured(directory: Path, size: Size, say: Callable[[str], None], *, quick: 
     for database in ("PostgreSQL", "SQLite"):
         say(f"a server on {database}")
         with site(database, directory / database) as here:
-            there = f"`concurrency()`, its server on {database}"
+            there = f"`concurrency()` on {database}"
             processes = [here.process() for _ in range(size.waiters)]
             for process in processes:
                 process.hear("started")
@@ -81,7 +81,7 @@ def crowded(here: Site, processes: list[Process], size: Size, there: str) -> Ite
             if number >= 0:
                 taken[kind].append(hand_overs(stays(lines(noted))))
     for kind in OURS:
-        what = f"`@locked` on {kind}: hand-over between {size.waiters} flows that stay {size.hold:g} s, p50"
+        what = f"`@locked` on {kind}: hand-over between {size.waiters} flows, p50"
         yield compared(what, by_rounds(taken[kind], taken[THEIRS]), there, HAND_OVER, "ms")
 
 

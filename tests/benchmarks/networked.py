@@ -133,7 +133,7 @@ def rows(store: Measured, size: Size) -> Iterator[Row]:
 
 def cycles(store: Measured, server: Running, size: Size) -> Iterator[Row]:
     """Measure an uncontended cycle of ours, of the peers and of the floor, in turn."""
-    what = f"{store.name}: acquire and release, p50"
+    what = f"{store.name}: cycle, p50"
     with ExitStack() as stack:
         works, absent = _works([OURS, *store.peers, store.floor], server, stack)
         taken = in_turn(works, size.rounds_networked, size.times_networked)
@@ -218,7 +218,7 @@ def requests(store: Measured, server: Running) -> Iterator[Row]:
         acquire()()
         asked = difference(server, lambda: [acquire()() for _ in range(COUNTED)])
     for kind, limit in store.a_cycle.items():
-        yield Row(f"{store.name}: {kind} of an acquire and release", asked.get(kind, 0) / COUNTED, kind, limit)
+        yield Row(f"{store.name}: {kind} of a cycle", asked.get(kind, 0) / COUNTED, kind, limit)
 
 
 def difference(server: Running, work: Work) -> dict[str, int]:
@@ -238,7 +238,7 @@ def hand_overs(store: Measured, server: Running, size: Size) -> Iterator[Row]:
     """Measure hand-overs of ours and of those peers that wait, in turn."""
     if not store.hand_over_goals:
         return
-    what = f"{store.name}: hand-over between two processes"
+    what = f"{store.name}: hand-over"
     with ExitStack() as stack:
         others, absent = _others([OURS, *store.waiting_peers], server, stack)
         taken = handed_over_in_turn(others, size.hand_overs)
@@ -292,7 +292,7 @@ ROUNDS: Final = 2
 
 def leases(store: Measured, server: Running, size: Size) -> Iterator[Row]:
     """Count what the server is asked for while the leases of one process are all renewed, and look at their memory."""
-    what = f"{store.name}: {size.leases_networked:,} leases of one process"
+    what = f"{store.name}: {size.leases_networked:,} leases"
     with Keeping(server.url, size.leases_networked, size.ttl_networked) as keeping, server.logged():
         # once round, they have come to be renewed together
         begun = keeping.until(lambda renewals: renewals >= size.leases_networked)
@@ -303,12 +303,12 @@ def leases(store: Measured, server: Running, size: Size) -> Iterator[Row]:
 
         asked = difference(server, renewed)
     rounds = max(spent[0], 1) / size.leases_networked
-    yield Row(f"{what}: lost while they were kept", keeping.lost, "leases", 0)
+    yield Row(f"{what}: lost", keeping.lost, "leases", 0)
     for kind, number in asked.items():
         if number > 0 or kind in store.a_round:
             # a lease that was renewed once more or less makes a hundredth, and no request
-            yield Row(f"{what}: {kind} to renew them all", round(number / rounds, 1), "", store.a_round.get(kind))
-    yield Row(f"{what}: resident memory of each", keeping.bytes_each / 1024, "KiB", None)
+            yield Row(f"{what}: {kind} to renew all", round(number / rounds, 1), "", store.a_round.get(kind))
+    yield Row(f"{what}: memory each", keeping.bytes_each / 1024, "KiB", None)
 
 
 BENCHMARKS: Final = {

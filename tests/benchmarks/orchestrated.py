@@ -80,7 +80,7 @@ class Way:
     waiting: str
 
 
-POOLING: Final = Way("a pool with one slot", POOLED, "work", "work", "scheduled")
+POOLING: Final = Way("pool with one slot", POOLED, "work", "work", "scheduled")
 TASK: Final = Way("`@task.locked`", LOCKED, "work", "work", "deferred")
 GROUP: Final = Way("`LockedTaskGroup`", GROUPED, "publish.work", "publish.lock_acquire", "deferred")
 
@@ -181,19 +181,19 @@ def measured(version: str, directory: Path) -> Iterator[Row]:
                 trial.hand_overs()  # what is done for the first time takes longer
             gaps = [statistics.median(trial.hand_overs()) for trial in trials]
             yield from compared("hand-over between two DAGs, p50", ways, gaps)
-            yield from recoveries("its process is killed", ways, [trial.recovery(trial.kill_body) for trial in trials])
+            yield from recoveries("task process killed", ways, [trial.recovery(trial.kill_body) for trial in trials])
             # these wait for minutes, and for nothing that another way does
             with ThreadPoolExecutor(len(trials)) as threads:
                 struck = threads.map(lambda trial: trial.recovery(trial.kill_supervisor), trials)
-                yield from recoveries("the process that watches over it is killed", ways, list(struck))
+                yield from recoveries("supervisor killed", ways, list(struck))
     finally:
         redis.stop()
 
 
 def recoveries(what: str, ways: tuple[Way, ...], found: list[Recovery]) -> Iterator[Row]:
     """Lay out what became of the three."""
-    yield from compared(f"{what}: until the next one works", ways, [one.seconds for one in found])
-    yield from compared(f"{what}: works on beside the next one for", ways, [one.overlap for one in found], limit=0.0)
+    yield from compared(f"{what}: until the next works", ways, [one.seconds for one in found])
+    yield from compared(f"{what}: overlap with the next", ways, [one.overlap for one in found], limit=0.0)
 
 
 def compared(what: str, ways: tuple[Way, ...], seconds: list[float], limit: float | None = None) -> Iterator[Row]:

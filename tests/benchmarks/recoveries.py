@@ -98,8 +98,8 @@ def recoveries(here: Site, processes: list[Process], directory: Path, ours: Sequ
         other.restart()
         while not all(trial.is_over for trial in trials):
             time.sleep(0.2)
-        yield from beside("the holder is killed", kinds, [one.recovered for one in killed], there)
-        what = "the holder is killed, the servers are restarted"
+        yield from beside("holder killed", kinds, [one.recovered for one in killed], there)
+        what = "holder killed, servers restarted"
         yield from beside(what, kinds, [one.recovered for one in restarted], there)
 
 
@@ -107,7 +107,7 @@ def beside(what: str, kinds: Sequence[str], found: Sequence[Found], there: str) 
     """Put ours beside theirs. Where theirs did not recover, it is enough that ours did."""
     theirs = _whole(found[0])
     for kind, each in zip(kinds[1:], found[1:], strict=True):
-        words = f"`@locked` on {kind}: {what}: until the next one is in"
+        words = f"`@locked` on {kind}: {what}: until the next enters"
         mine = _whole(each)
         ours = statistics.median(mine) if mine else math.inf
         if not theirs:
@@ -116,7 +116,7 @@ def beside(what: str, kinds: Sequence[str], found: Sequence[Found], there: str) 
             yield Row(words, ours, "s", 1.0, there, statistics.median(theirs), math.inf, of_ratio=True)
         else:
             pair = paired(mine, theirs)
-            spread = f"{pair.low:.2f} to {pair.high:.2f}"
+            spread = f"{pair.low:.2f}-{pair.high:.2f}"
             yield Row(words, ours, "s", 1.0, there, pair.theirs, pair.ratio, spread, of_ratio=True)
 
 

@@ -60,7 +60,17 @@ def test_a_row_says_whether_it_is_within_its_limit() -> None:
 def test_the_table_says_where_it_was_measured() -> None:
     written = markdown([Row("a", 5.0, "ms", 5.0)], machine((0.0, 0.0, 0.0)))
     assert "cores" in written
-    assert "| a | 5 ms |  |  |  |  | ≤ 5 ms | yes |" in written
+    assert "| a | 5 ms; ≤5 ms |  |" in written
+
+
+def test_a_figure_is_one_line_with_all_that_it_is_compared_with() -> None:
+    rows = [
+        Row("a", 5.0, "ms", 1.0),
+        Row("a", 5.0, "ms", 2.0, "b", 2.0, 2.5, "2.00-3.00", of_ratio=True),
+        Row("a", 5.0, "ms", None, "c", 10.0, 0.5),
+    ]
+    line = "| a | 5 ms; ≤1 ms: **NO** | b 2 ms: 2.50 (2.00-3.00); ≤2×: **NO**<br>c 10 ms: 0.50 |"
+    assert markdown(rows, "here").splitlines()[4:] == [line]
 
 
 def test_the_prices_are_of_the_requests_that_a_lock_makes(monkeypatch: pytest.MonkeyPatch) -> None:

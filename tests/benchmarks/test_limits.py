@@ -64,7 +64,7 @@ def test_who_recovers_later_has_not_reached_the_goal():
     kinds = (THEIRS, "Redis", "SQLite")
     quicker, slower = beside("killed", kinds, [[60.0, 61.0], [54.0, 61.0], [66.0, 64.0]], "theirs")
     assert (quicker.is_reached, slower.is_reached) == (True, False)
-    assert (quicker.to_reach, quicker.spread) == ("≤ 1 ×", "0.90 to 1.00")
+    assert (quicker.to_reach, quicker.spread) == ("≤ 1 ×", "0.90-1.00")
 
 
 def test_where_theirs_does_not_recover_ours_has_to():

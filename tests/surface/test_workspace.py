@@ -134,6 +134,18 @@ def test_help_shows_every_target_and_contributing_says_what_it_does() -> None:
     assert sorted([*rows, "help"]) == sorted(shown)
 
 
+def test_every_place_on_the_map_of_the_project_exists() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where things are")[2].partition("\n\n`")[0]
+    missing = []
+    for row in re.findall(r"^\| .*$", table, re.MULTILINE):
+        first, *others = re.findall(r"`([\w./*-]+(?:/|\.py))`", row) or [""]
+        folder = ROOT / (first if first.endswith("/") else Path(first).parent)
+        library = ROOT / "core/src/lockstead"
+        missing += [name for name in others if not any(any(place.glob(name)) for place in (ROOT, folder, library))]
+        missing += [] if (ROOT / first).exists() else [first]
+    assert missing == []
+
+
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "examples/publishing/README.md"])
 def test_every_page_says_the_same_of_how_long_the_demo_takes(name: str) -> None:
     said = re.findall(r"(?<!-)\b(\w+) minutes(?: on two cores|; `SEED=`|$)", (ROOT / name).read_text(), re.MULTILINE)

@@ -26,7 +26,7 @@ from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
 @mutant(
     "no read after an unknown outcome",
-    "hidden retries of a client library: our own success is a conflict, and the holder waits for itself",
+    "hidden client retries: our own success looks like a conflict, and the holder waits for itself",
     test_hazards.test_h03_a_create_whose_answer_was_lost_is_adopted_without_waiting,
     traits=SHARED,
 )
@@ -48,8 +48,8 @@ def no_read_after_an_unknown_outcome() -> list[Patch]:
 
 
 @mutant(
-    "generation (incarnation) alone on takeover",
-    "a lock that was renewed just in time is taken from its holder",
+    "takeover expects the incarnation alone",
+    "takes a lock that was renewed just in time",
     test_hazards.test_h11_a_takeover_loses_against_a_holder_that_renews_just_in_time,
 )
 def generation_alone_on_takeover() -> list[Patch]:
@@ -65,8 +65,8 @@ def generation_alone_on_takeover() -> list[Patch]:
 
 
 @mutant(
-    "generation (incarnation) alone in the break of a lease whose time is up",
-    "an operator frees a lock that its holder renewed just in time, and is told that nobody can believe in it",
+    "break of an expired lease expects the incarnation alone",
+    "frees a lock that was renewed just in time and reports no overlap",
     test_hazards.test_h12_a_break_of_a_lease_that_is_renewed_just_in_time_revokes_it,
 )
 def breaks_what_is_over_by_the_incarnation_alone() -> list[Patch]:
@@ -79,8 +79,8 @@ def breaks_what_is_over_by_the_incarnation_alone() -> list[Patch]:
 
 
 @mutant(
-    "an operator's break takes any lease for one whose time is up",
-    "a lock is freed under a holder that lives, without the word (now=True) that gives exclusion up",
+    "break treats every lease as expired",
+    "frees a live holder's lock without `now=True`",
     test_hazards.test_h12_a_revoked_lock_is_lost_at_the_next_renewal_and_nobody_renews_it,
 )
 def a_break_judges_nothing() -> list[Patch]:
@@ -92,8 +92,8 @@ def a_break_judges_nothing() -> list[Patch]:
 
 
 @mutant(
-    "an operator's break revokes what is revoked already",
-    "everybody who breaks a dead holder's lock once more makes all wait for another ttl",
+    "break revokes a revoked lease again",
+    "each further break blocks waiters for another ttl",
     test_hazards.test_h12_another_break_of_a_revoked_lease_writes_nothing_and_does_not_prolong_it,
     traits=SHARED,
 )
@@ -112,7 +112,7 @@ def a_break_revokes_again() -> list[Patch]:
 
 @mutant(
     "a waiter writes",
-    "a thousand waiters try to create every second, and the store answers 429 to the holder's renewal",
+    "1,000 waiters create every second, and the store answers 429 to the holder's renewal",
     test_hazards.test_h15_waiting_reads_and_never_writes_and_every_pause_is_bounded,
 )
 def a_waiter_writes() -> list[Patch]:
@@ -125,8 +125,8 @@ def a_waiter_writes() -> list[Patch]:
 
 
 @mutant(
-    "a record that nobody can read counts as free",
-    "a half-written or newer record is overtaken in a rolling deployment",
+    "an unreadable record counts as free",
+    "a damaged or newer record is overwritten in a rolling deployment",
     test_hazards.test_h24_a_record_that_is_damaged_newer_or_not_ours_is_never_free,
     fields={"v": "1", "ttl": "10"},
 )
@@ -143,8 +143,8 @@ def unreadable_record_counts_as_free() -> list[Patch]:
 
 
 @mutant(
-    "reclaim of a holder of one's own process",
-    "two threads of one process, one owner: the second takes the lock from the first",
+    "reclaim from a holder in the same process",
+    "two threads, one owner: the second takes the lock from the first",
     test_rules.test_rule_12_reclaim_is_refused_for_a_holder_that_this_very_process_keeps,
 )
 def reclaims_from_its_own_process() -> list[Patch]:
@@ -162,8 +162,8 @@ def _client(_: Path) -> Iterator[Mapping[str, Any]]:
 
 
 @mutant(
-    "an own record is adopted though it is ending",
-    "an operator has broken what a lost Create wrote: the key is free, and whoever comes next is the second holder",
+    "adopts its own record although it is ending",
+    "an operator broke what a lost Create wrote: the next holder is the second one",
     test_rules.test_rule_02_what_is_ending_already_is_not_adopted_though_it_is_ours,
     field="revoked",
     read_before=True,
@@ -179,8 +179,8 @@ def adopts_what_is_ending() -> list[Patch]:
 
 
 @mutant(
-    "reclaim replaces whatever stands there once the members have left",
-    "while it waited for them, somebody else took the lock: a living holder is overtaken",
+    "reclaim replaces any record after members have left",
+    "somebody took the lock meanwhile: a live holder is replaced",
     test_rules.test_rule_12_reclaim_spares_who_came_while_it_waited_for_members,
 )
 def reclaim_without_a_second_look() -> list[Patch]:
@@ -203,8 +203,8 @@ def reclaim_without_a_second_look() -> list[Patch]:
 
 
 @mutant(
-    "reclaim of what a sibling was granted and has not got yet",
-    "the answer to the first thread's request is on its way when the second one asks",
+    "reclaim of a grant not yet received by a sibling",
+    "the first thread's response is in flight when the second asks",
     test_breaking.test_rule_12_reclaim_spares_what_a_sibling_was_granted_and_has_not_got_yet,
     fixtures=_client,
 )
@@ -220,7 +220,7 @@ def reclaims_what_a_sibling_was_just_granted() -> list[Patch]:
 
 @mutant(
     "reclaim does not wait for members",
-    "the tasks of the run that died are still writing",
+    "tasks of the dead run still write",
     test_rules.test_rule_12_reclaim_closes_lists_waits_and_only_then_replaces,
 )
 def reclaim_without_draining() -> list[Patch]:
@@ -232,8 +232,8 @@ def reclaim_without_draining() -> list[Patch]:
 
 
 @mutant(
-    "a renewal does not expect the incarnation",
-    "a late renewal lengthens the next holder's lease, and its sender believes",
+    "renewal does not expect the incarnation",
+    "a late renewal extends the next holder's lease and its own deadline",
     test_hazards.test_h10_a_renewal_that_arrives_when_the_next_holder_has_it_touches_nothing,
 )
 def renewal_without_the_incarnation() -> list[Patch]:
@@ -247,8 +247,8 @@ def renewal_without_the_incarnation() -> list[Patch]:
 
 
 @mutant(
-    "the renewal outlives the release",
-    "Redisson: a lock that was given back is kept alive forever",
+    "renewal continues after the release",
+    "Redisson: a released lock is kept alive indefinitely",
     test_lifecycle.test_only_a_held_lease_is_believed_or_owed_anything,
     state=State.LEFT,
 )
@@ -281,8 +281,8 @@ def renewal_outlives_release() -> list[Patch]:
 
 
 @mutant(
-    "a renewal brings back what is gone",
-    "an upsert: the renewal that was in flight during the release makes the lock anew, for nobody",
+    "renewal creates a missing record",
+    "upsert: an in-flight renewal recreates the released lock",
     test_hazards.test_h10_a_renewal_that_arrives_after_the_release_brings_nothing_back,
 )
 def renewal_brings_back_what_is_gone() -> list[Patch]:
@@ -302,7 +302,7 @@ def renewal_brings_back_what_is_gone() -> list[Patch]:
 
 
 @mutant(
-    "a release removes whatever is there",
+    "release removes any record",
     "gcslock's plain DELETE: a late release removes the next holder's lock",
     test_hazards.test_h05_a_release_that_comes_too_late_touches_no_other_holders_lock,
 )
@@ -325,8 +325,8 @@ def release_removes_whatever_is_there() -> list[Patch]:
 
 
 @mutant(
-    "an absent record is what we removed, however late the answer",
-    "a holder that was cut off in its release is told that it gave back what two others have held since",
+    "absent record counts as removed by us, however late",
+    "a cut-off holder reports that it released what two others held since",
     test_hazards.test_h05_an_absent_record_is_what_we_removed_only_while_nobody_else_can_have_had_it,
     shared=False,
     is_late=True,
@@ -341,8 +341,8 @@ def absent_is_always_what_we_removed() -> list[Patch]:
 
 
 @mutant(
-    "an absent record is what we removed, though our request was never sent",
-    "an administrator has deleted it, and the release that could not be sent says that it gave it back",
+    "absent record counts as removed by an unsent request",
+    "an administrator deleted it; the release claims success",
     test_hazards.test_h05_an_absent_record_after_a_request_that_was_never_sent_is_somebody_elses_work,
 )
 def never_sent_counts_as_removed() -> list[Patch]:
@@ -366,8 +366,8 @@ def never_sent_counts_as_removed() -> list[Patch]:
 
 
 @mutant(
-    "whoever leaves does not look at the clock",
-    "a process that stood still past its deadline removes a lease that it believed in no more",
+    "release does not check the clock",
+    "a process paused past its deadline removes a lost lease",
     test_leaving.test_h06_who_leaves_after_the_deadline_touches_nothing_though_nobody_noticed_the_loss,
     shared=False,
 )
@@ -382,8 +382,8 @@ def leaves_without_a_look_at_the_clock() -> list[Patch]:
 
 
 @mutant(
-    "the loser cuts the lock-delay",
-    "what the lost process has under way still lands, in the next one's time",
+    "the loser cuts the lock-delay short",
+    "its in-flight requests land in the next holder's time",
     test_rules.test_rule_05_after_a_loss_with_a_delay_the_loser_does_not_remove,
     lock_delay=5.0,
     may=False,
@@ -398,8 +398,8 @@ def loser_cuts_the_lock_delay() -> list[Patch]:
 
 
 @mutant(
-    "nothing is swept after an acquisition that was given up",
-    "a Create that commits late locks everybody out for a ttl, again and again",
+    "no sweep after an abandoned acquisition",
+    "a late Create blocks everybody for a ttl, repeatedly",
     test_hazards.test_h18_an_acquisition_cancelled_in_its_create_is_unsettled_and_swept,
 )
 def nothing_is_swept() -> list[Patch]:
@@ -411,8 +411,8 @@ def nothing_is_swept() -> list[Patch]:
 
 
 @mutant(
-    "what was turned away is asked again at once",
-    "fifty members ask an object that takes one change a second ten times a second each, and none gets through",
+    "rejected requests are repeated at once",
+    "fifty members send ten requests a second each to an object that accepts one change a second; none succeeds",
     test_pace.test_a_token_that_is_always_turned_away_ends_in_doubt_and_not_in_a_token,
 )
 def asks_in_a_volley() -> list[Patch]:
@@ -424,8 +424,8 @@ def asks_in_a_volley() -> list[Patch]:
 
 
 @mutant(
-    "a renewal does not move `expires_at`",
-    "a gcslock or a Ruby gem in the same bucket deletes a lease that is renewed every few seconds",
+    "renewal does not move `expires_at`",
+    "gcslock or the Ruby gem deletes a lease that is being renewed",
     test_record.test_stamps_are_put_on_what_writes_a_life_and_on_nothing_else,
 )
 def renewals_leave_expires_at() -> list[Patch]:

@@ -21,8 +21,8 @@ def _ask_late(command: Any) -> Any:
 
 
 @mutant(
-    "the deadline counts from the answer",
-    "client-go, DistributedLock, filelock: an answer that takes seconds makes a holder that believes seconds too long",
+    "deadline counts from the response",
+    "client-go, DistributedLock, filelock: a slow response extends the holder's deadline past expiry",
     test_rules.test_a_deadline_counts_from_the_send_of_the_request_that_renewed_the_record,
     request_=Create,
 )
@@ -31,8 +31,8 @@ def deadline_from_the_answer() -> list[Patch]:
 
 
 @mutant(
-    "no drift margin on the holder's side",
-    "a holder with a slow clock believes while a contender with a fast one takes over",
+    "no drift margin for holders",
+    "the holder's clock is slow, the contender's fast: two holders",
     test_expiry.test_the_holders_deadline_counts_from_the_send_and_ends_a_drift_early,
 )
 def no_drift_margin_for_holders() -> list[Patch]:
@@ -40,8 +40,8 @@ def no_drift_margin_for_holders() -> list[Patch]:
 
 
 @mutant(
-    "no drift margin on the contender's side",
-    "the same, seen from the other side: the contender's clock is fast",
+    "no drift margin for contenders",
+    "the contender's clock is fast: two holders",
     test_expiry.test_a_records_life_is_the_ttl_a_drift_longer_and_the_lock_delay,
 )
 def no_drift_margin_for_contenders() -> list[Patch]:
@@ -49,8 +49,8 @@ def no_drift_margin_for_contenders() -> list[Patch]:
 
 
 @mutant(
-    "the deadline of an adopted record counts from a Create, and nothing is extended",
-    "the Create that met our own earlier one says nothing of when that one landed",
+    "an adopted record's deadline counts from a Create, without an Extend",
+    "the conflicting Create says nothing about when the earlier one landed",
     test_rules.test_rule_02_an_adopted_create_counts_from_the_extend_that_adopts_it,
 )
 def adopted_record_counts_from_the_create() -> list[Patch]:
@@ -94,8 +94,8 @@ def _over(step: Any) -> Any:
 
 
 @mutant(
-    "a success that comes late revives a lost lease",
-    "the loss was told, the abort has begun, and the lock is 'held' again",
+    "a late success revives a lost lease",
+    "the loss was reported, the abort has begun, and the lock is 'held' again",
     test_lifecycle.test_a_late_success_never_revives_a_lost_lease_nor_moves_its_deadline,
 )
 def late_success_revives() -> list[Patch]:
@@ -113,8 +113,8 @@ def late_success_revives() -> list[Patch]:
 
 
 @mutant(
-    "belief asks whether the keeper lives, not what the clock says",
-    "Vault and the Ruby gem: a process that was stopped goes on where it stood",
+    "`is_held` asks whether the keeper runs, not the clock",
+    "Vault, the Ruby gem: a paused process continues where it stopped",
     test_hazards.test_h08_h09_belief_ends_by_arithmetic_while_a_renewal_hangs_and_the_loss_is_told_before,
 )
 def loss_is_never_told() -> list[Patch]:
@@ -133,8 +133,8 @@ def loss_is_never_told() -> list[Patch]:
 
 
 @mutant(
-    "a lease that is being released is still believed",
-    "the next holder works while the last one still thinks that it may",
+    "a lease being released still counts as held",
+    "two holders work at once",
     test_lifecycle.test_only_a_held_lease_is_believed_or_owed_anything,
     state=State.LEAVING,
 )
@@ -144,8 +144,8 @@ def released_lease_goes_on_believing() -> list[Patch]:
 
 
 @mutant(
-    "quick failures counted as rounds",
-    "25 s of refused connections kill a lease of 300 s",
+    "quick failures count as rounds",
+    "25 s of refused connections lose a lease of 300 s",
     test_lifecycle.test_quick_refusals_in_one_round_count_once,
 )
 def quick_failures_counted_as_rounds() -> list[Patch]:
@@ -161,8 +161,8 @@ def quick_failures_counted_as_rounds() -> list[Patch]:
 
 
 @mutant(
-    "the ttl is turned back by a late Extend",
-    "a renewal writes the ttl of its own settings: contenders judge by that, members believe by the one granted",
+    "a renewal writes the ttl of its own settings",
+    "contenders use that ttl, members the granted one",
     test_rules.test_rule_03_no_renewal_writes_a_ttl_so_a_late_one_cannot_turn_it_back,
 )
 def ttl_turned_back_by_a_late_extend() -> list[Patch]:
@@ -176,7 +176,7 @@ def ttl_turned_back_by_a_late_extend() -> list[Patch]:
 
 
 @mutant(
-    "contenders judge by the ttl of their own settings",
+    "contenders judge by their own ttl",
     "two deployments with different settings share a lock",
     test_rules.test_rule_03_a_contender_judges_by_the_records_ttl_not_by_its_own,
 )
@@ -190,8 +190,8 @@ def contenders_judge_by_their_own_ttl() -> list[Patch]:
 
 
 @mutant(
-    "observation without its margin",
-    "the drift is left out where a store has no clock",
+    "observation without drift margin",
+    "a store without a clock: two holders",
     test_expiry.test_by_observation_a_record_is_over_only_after_every_margin,
     lock_delay=0.0,
 )
@@ -203,8 +203,8 @@ def observation_without_margin() -> list[Patch]:
 
 
 @mutant(
-    "observation counts from the send of the first sight",
-    "the record may have been renewed between that send and its receipt",
+    "observation counts from the send of the first read",
+    "the record may be renewed between send and receipt",
     test_rules.test_rule_09_observation_counts_from_the_receipt_of_the_first_to_the_send_of_the_last,
 )
 def observation_from_the_send() -> list[Patch]:
@@ -218,7 +218,7 @@ def observation_from_the_send() -> list[Patch]:
 
 @mutant(
     "observation ignores the revision",
-    "a holder that renews all the time is taken for one that stands still",
+    "a holder that renews seems to stand still",
     test_rules.test_rule_09_a_renewal_starts_the_observation_anew,
 )
 def observation_ignores_the_revision() -> list[Patch]:
@@ -231,8 +231,8 @@ def observation_ignores_the_revision() -> list[Patch]:
 
 
 @mutant(
-    "`Date` trusted uncalibrated, by contenders",
-    "a front end whose `Date` is a minute ahead gives away a lock that is renewed every few seconds",
+    "contenders trust an uncalibrated `Date`",
+    "a front end's `Date` is a minute ahead: a live lock is taken",
     test_rules.test_rule_07_a_date_far_ahead_hints_but_the_companions_updated_decides,
 )
 def date_trusted_uncalibrated() -> list[Patch]:
@@ -246,8 +246,8 @@ def date_trusted_uncalibrated() -> list[Patch]:
 
 
 @mutant(
-    "`Date` trusted uncalibrated, by members",
-    "a member believes a renewal to be younger than it is",
+    "members trust an uncalibrated `Date`",
+    "a renewal seems younger than it is",
     test_rules.test_rule_07_an_uncalibrated_member_extends_instead_of_counting_from_a_read,
 )
 def members_trust_any_date() -> list[Patch]:
@@ -255,8 +255,8 @@ def members_trust_any_date() -> list[Patch]:
 
 
 @mutant(
-    "another implementation's lock is over the moment its `expires_at` has passed",
-    "its writer's wall clock is half a minute behind",
+    "a foreign lock is over at its `expires_at`",
+    "its writer's wall clock is 30 s behind",
     test_expiry.test_a_foreign_lock_is_over_only_after_the_allowance_for_its_writers_clock,
 )
 def foreign_lock_without_allowance() -> list[Patch]:
@@ -264,8 +264,8 @@ def foreign_lock_without_allowance() -> list[Patch]:
 
 
 @mutant(
-    "a contender believes the age that a clock shows which was set",
-    "a Redis that was an hour behind gets its time; every lock that somebody waits for is taken from its holder",
+    "contenders trust a server clock that was set",
+    "a Redis an hour behind is corrected: waiters take every live lock",
     test_set_clock.test_h31_who_waits_takes_no_live_lease_when_the_clock_is_set_forward,
     seconds=3600.0,
 )
@@ -274,8 +274,8 @@ def contenders_trust_a_clock_that_was_set() -> list[Patch]:
 
 
 @mutant(
-    "a keeper renews the leases of one key alone",
-    "a process that has two locks loses the first as soon as the second is planned, and nobody tells it",
+    "the keeper renews one key only",
+    "planning a second lock silently loses the first",
     test_rota.test_leases_of_several_keys_are_planned_each_by_itself,
 )
 def keeper_renews_one_key_alone() -> list[Patch]:
@@ -291,8 +291,8 @@ def keeper_renews_one_key_alone() -> list[Patch]:
 
 
 @mutant(
-    "a round is counted from when a renewal is due, not from its send",
-    "3,000 leases on a store that takes 0.2 s for each answer: all were told that it cannot be reached",
+    "a round counts from its due time, not its send",
+    "3,000 leases, 0.2 s per response: all reported unreachable",
     test_lifecycle.test_h33_a_renewal_that_waits_to_be_sent_begins_no_round_and_so_never_fails_by_itself,
 )
 def rounds_count_from_when_they_are_due() -> list[Patch]:

@@ -13,8 +13,8 @@ from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
 
 @mutant(
-    "the deadline counts from the take, not from what renewed the lease that the record hangs on",
-    "one lease of etcd for many locks: taking one of them renews nothing, and the server drops it early",
+    "deadline counts from the acquire, not from the renewal of the underlying lease",
+    "one etcd lease for many locks: the server drops it early",
     test_enforced.test_rule_06_what_hangs_on_an_earlier_renewal_counts_from_that,
 )
 def deadline_from_the_take() -> list[Patch]:
@@ -22,8 +22,8 @@ def deadline_from_the_take() -> list[Patch]:
 
 
 @mutant(
-    "a server that drops records is watched as one without a clock",
-    "keeping alive there changes no record, so a holder that renews all the time seems to stand still",
+    "records on an expiring server are observed",
+    "keep-alives change no record: a live holder seems to stand still",
     test_enforced.test_what_stands_there_is_alive_however_long_it_stands_still,
 )
 def enforced_judged_by_observation() -> list[Patch]:
@@ -38,8 +38,8 @@ def enforced_judged_by_observation() -> list[Patch]:
 
 
 @mutant(
-    "what the server granted less than was asked is ignored",
-    "a server that caps the time of its leases: the session of ZooKeeper, a policy",
+    "a shorter granted ttl is ignored",
+    "a ZooKeeper session or a policy caps the lease",
     test_enforced.test_rule_15_what_the_server_grants_less_is_believed_less,
 )
 def less_granted_is_ignored() -> list[Patch]:
@@ -50,8 +50,8 @@ def less_granted_is_ignored() -> list[Patch]:
 
 
 @mutant(
-    "a member counts from two reads that differ where a change renews nothing",
-    "a field written under a lease that nobody kept alive since",
+    "a member counts from changes that renew nothing",
+    "a field was written, but nobody kept the lease alive",
     test_enforced.test_rule_15_a_member_never_counts_from_two_reads_that_differ_where_a_change_renews_nothing,
 )
 def members_count_from_changes_that_renew_nothing() -> list[Patch]:

@@ -25,8 +25,8 @@ def _publishing(incarnation: bool) -> Any:
 
 
 @mutant(
-    "a token drawn without proof: published without expecting incarnation and revision",
-    "a superseded holder writes its token into its successor's record, and both are above everybody's",
+    "token published without expecting incarnation and revision",
+    "a superseded holder writes its token into its successor's record",
     test_rules.test_rule_10_who_was_superseded_between_draw_and_publication_gets_no_token,
 )
 def token_drawn_without_proof() -> list[Patch]:
@@ -34,8 +34,8 @@ def token_drawn_without_proof() -> list[Patch]:
 
 
 @mutant(
-    "a token published without expecting the revision",
-    "a publication that lands late overwrites the token that is in use",
+    "token published without expecting the revision",
+    "a late publication overwrites the token in use",
     test_rules.test_rule_10_a_publication_that_lands_late_is_the_one_token_of_the_lease,
 )
 def token_published_without_the_revision() -> list[Patch]:
@@ -43,7 +43,7 @@ def token_published_without_the_revision() -> list[Patch]:
 
 
 @mutant(
-    "a token drawn and never published",
+    "token drawn, never published",
     "'still before my deadline' proves nothing against a break or a deletion",
     test_rules.test_rule_10_a_token_counts_only_once_it_stands_in_the_record_that_was_read_before_the_draw,
 )
@@ -61,8 +61,8 @@ def token_drawn_but_not_published() -> list[Patch]:
 
 
 @mutant(
-    "a token not shared between siblings",
-    "each task draws its own, and the resource refuses all but the last of them",
+    "siblings do not share a token",
+    "the resource refuses all tasks but the last",
     test_rules.test_rule_10_siblings_that_draw_at_once_share_one_token,
 )
 def token_not_shared_between_siblings() -> list[Patch]:
@@ -85,8 +85,8 @@ def token_not_shared_between_siblings() -> list[Patch]:
 
 
 @mutant(
-    "a native token given without a look at whose record it is",
-    "a process that was superseded while it stood still obtains its successor's token",
+    "native token without checking the holder",
+    "a superseded, paused process gets its successor's token",
     test_hazards.test_h06_h17_a_process_superseded_while_it_was_paused_gets_no_token,
 )
 def native_token_without_a_look() -> list[Patch]:
@@ -94,8 +94,8 @@ def native_token_without_a_look() -> list[Patch]:
 
 
 @mutant(
-    "a token is checked without noting what the check shows of the record and of the store's clock",
-    "the clock was set forward between two checks: a guard refuses the token of a live holder",
+    "`verify()` does not remember record and server clock",
+    "the clock is set forward between two checks: a live holder's token is refused",
     test_set_clock.test_h31_the_token_of_a_live_holder_is_not_refused_when_the_clock_is_set,
     seconds=3600.0,
     traits=SHARED,
@@ -110,8 +110,8 @@ def tokens_checked_without_a_note() -> list[Patch]:
 
 
 @mutant(
-    "a token that was drawn past the deadline is given out",
-    "the draw took as long as the lease: whoever holds it now has a lower token, or none yet",
+    "token drawn past the deadline is returned",
+    "the draw took a whole lease; the next holder's token may be lower",
     test_leaving.test_h06_h17_a_token_that_was_drawn_past_the_deadline_is_given_to_nobody,
 )
 def token_drawn_past_the_deadline() -> list[Patch]:

@@ -16,8 +16,8 @@ from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
 
 @mutant(
-    "a sibling's release removes",
-    "the first of fifty tasks that ends takes the lock from the other forty-nine",
+    "a member's release removes the record",
+    "the first of fifty tasks to end releases the lock of the others",
     test_rules.test_rule_04_a_member_gives_back_its_registration_alone,
 )
 def a_siblings_release_removes() -> list[Patch]:
@@ -33,8 +33,8 @@ def a_siblings_release_removes() -> list[Patch]:
 
 
 @mutant(
-    "attach without looking for `closing`",
-    "a task joins while the owner gives the lock back: the owner has listed already and does not wait",
+    "attach does not check `closing`",
+    "a task joins after the owner listed its members",
     test_rules.test_rule_04_attach_that_registers_after_the_list_sees_closing_and_withdraws,
 )
 def attach_without_looking_for_closing() -> list[Patch]:
@@ -54,8 +54,8 @@ def attach_without_looking_for_closing() -> list[Patch]:
 
 
 @mutant(
-    "attach takes a renewal for good that shows `closing`",
-    "the owner closed between its read and its renewal, has listed nobody, and removes the record",
+    "attach accepts a renewal that shows `closing`",
+    "the owner closed in between, listed nobody and removes the record",
     test_rules.test_rule_04_attach_that_meets_closing_with_its_renewal_withdraws,
 )
 def attach_accepts_closing() -> list[Patch]:
@@ -72,7 +72,7 @@ def attach_accepts_closing() -> list[Patch]:
 
 @mutant(
     "a member reads before it registers",
-    "between its read and its registration the owner closes, lists nobody, and removes",
+    "the owner closes, lists nobody and removes in between",
     test_rules.test_rule_04_a_member_reads_the_record_only_after_the_answer_that_proves_its_registration,
 )
 def member_reads_before_registering() -> list[Patch]:
@@ -89,8 +89,8 @@ def member_reads_before_registering() -> list[Patch]:
 
 
 @mutant(
-    "the owner lists before `closing` is acknowledged",
-    "the request that closes is lost; a task attaches after the list",
+    "owner lists before `closing` is acknowledged",
+    "the closing request is lost; a task attaches after the list",
     test_rules.test_rule_04_nobody_lists_before_an_answer_shows_closing,
 )
 def release_without_closing() -> list[Patch]:
@@ -102,8 +102,8 @@ def release_without_closing() -> list[Patch]:
 
 
 @mutant(
-    "the owner does not wait for members",
-    "the driver of a run ends before its tasks, and the next run begins among them",
+    "owner does not wait for members",
+    "the driver ends before its tasks; the next run overlaps them",
     test_hazards.test_h27_a_release_while_a_member_runs_does_not_let_the_next_one_in,
 )
 def release_without_draining() -> list[Patch]:
@@ -115,8 +115,8 @@ def release_without_draining() -> list[Patch]:
 
 
 @mutant(
-    "at the bound of the wait the owner removes all the same",
-    "a task that takes longer than anybody thought",
+    "owner removes the record when its wait times out",
+    "a task takes longer than expected",
     test_rules.test_rule_04_a_live_member_at_the_bound_leaves_the_record,
 )
 def removed_at_the_drains_bound() -> list[Patch]:
@@ -130,8 +130,8 @@ def removed_at_the_drains_bound() -> list[Patch]:
 
 
 @mutant(
-    "a registration judged dead is removed by its incarnation alone",
-    "a member that renewed just in time is removed, and works on unseen",
+    "dead registration removed by incarnation alone",
+    "a member that renewed just in time works on unseen",
     test_rules.test_rule_04_a_registration_judged_dead_is_removed_by_incarnation_and_revision,
 )
 def members_removed_by_incarnation_alone() -> list[Patch]:
@@ -142,8 +142,8 @@ def members_removed_by_incarnation_alone() -> list[Patch]:
 
 
 @mutant(
-    "a member believes its registration alone",
-    "the lease itself has run out, and somebody else holds it",
+    "a member checks its registration only",
+    "the lease expired; somebody else holds it",
     test_hazards.test_h27_a_member_believes_until_the_earlier_of_its_two_deadlines,
 )
 def member_believes_its_registration_alone() -> list[Patch]:
@@ -154,8 +154,8 @@ def member_believes_its_registration_alone() -> list[Patch]:
 
 
 @mutant(
-    "a member believes the record alone",
-    "its registration has run out, and the owner no longer waits for it",
+    "a member checks the record only",
+    "its registration expired; the owner no longer waits for it",
     test_hazards.test_h27_a_member_believes_until_the_earlier_of_its_two_deadlines,
 )
 def member_believes_the_record_alone() -> list[Patch]:
@@ -166,7 +166,7 @@ def member_believes_the_record_alone() -> list[Patch]:
 
 
 @mutant(
-    "a member's deadline counts from its read, whatever the record's age",
+    "a member's deadline ignores the age of what it read",
     "the record was renewed almost a ttl ago",
     test_expiry.test_a_members_deadline_by_a_read_takes_the_age_as_large_as_it_can_be,
 )
@@ -178,8 +178,8 @@ def members_read_without_age() -> list[Patch]:
 
 
 @mutant(
-    "members count from the age that the server's clock shows",
-    "the clock of a Redis is put back by an hour: everybody believes that somebody has just extended, and nobody does",
+    "members trust the age by the server's clock",
+    "Redis is set back an hour: every member thinks another renews, and nobody does",
     test_set_clock.test_h31_a_member_keeps_a_lease_alive_whatever_the_servers_clock_does,
     seconds=-3600.0,
 )
@@ -194,8 +194,8 @@ def members_trust_a_clock_that_was_set() -> list[Patch]:
 
 
 @mutant(
-    "what moved a revision counts from the receipt of the look before, not from its send",
-    "the answer to that look took seconds: it may have been renewed while it was under way, and not since",
+    "a member counts a change from the receipt of its previous read",
+    "the renewal came while that response was under way",
     test_set_clock.test_h31_of_looks_that_overlap_nobody_says_which_came_first,
 )
 def looks_count_from_their_receipt() -> list[Patch]:
@@ -212,8 +212,8 @@ def looks_count_from_their_receipt() -> list[Patch]:
 
 
 @mutant(
-    "the members of a lease share one registration",
-    "two threads of one process, or two tasks: the first that ends takes it back, and the owner waits for neither",
+    "members share one registration",
+    "the first thread to leave removes it; the owner waits for neither",
     test_rules.test_rule_11_members_live_under_a_name_that_contains_the_incarnation_in_a_space_of_their_own,
 )
 def members_share_a_registration() -> list[Patch]:
@@ -225,8 +225,8 @@ def members_share_a_registration() -> list[Patch]:
 
 
 @mutant(
-    "a member that found no registration of its own goes on",
-    "the store came back empty: another process takes the lock, and this one goes on believing what it last knew",
+    "a member without registration continues",
+    "the store came back empty: another process takes the lock",
     test_hazards.test_h27_a_member_whose_registration_was_removed_is_lost,
 )
 def member_without_registration_goes_on() -> list[Patch]:
@@ -243,8 +243,8 @@ def member_without_registration_goes_on() -> list[Patch]:
 
 
 @mutant(
-    "of two looks that overlap, what differs counts as a change",
-    "the slow answer of another thread shows the older state: a member counts from a renewal that came before",
+    "a difference between overlapping reads counts as a change",
+    "a slow response shows an older state: the deadline is too late",
     test_set_clock.test_h31_of_looks_that_overlap_nobody_says_which_came_first,
 )
 def looks_that_overlap_count() -> list[Patch]:
@@ -260,7 +260,7 @@ def looks_that_overlap_count() -> list[Patch]:
 
 
 @mutant(
-    "the sweep of an unsettled acquisition takes a lease that members work under",
+    "a sweep removes a lease with members",
     "the owner has left, its tasks have not",
     test_rules.test_rule_04_a_sweep_spares_the_lease_that_members_still_work_under,
 )

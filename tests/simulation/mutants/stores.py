@@ -19,8 +19,8 @@ from tests.stores.sqlite import test_store as test_sqlite
 
 
 @mutant(
-    "metageneration (revision) alone as the expectation",
-    "the algorithm as first published and both of its implementations: every holder's record begins at 1 again",
+    "expects the metageneration (revision) alone",
+    "the published algorithm and both implementations: the count starts at 1 for each holder",
     test_hazards.test_h02_a_delayed_request_of_an_old_holder_does_not_hit_the_next,
     is_store=True,
     traits=SHARED,
@@ -59,8 +59,8 @@ def metageneration_alone() -> list[Patch]:
 
 
 @mutant(
-    "revision supplied by the client",
-    "two who renew at once write the same number: to a contender the record seems to stand still",
+    "client supplies the revision",
+    "two renewals write the same number: the record seems to stand still",
     test_rules.test_rule_01_siblings_that_renew_at_once_leave_a_revision_each,
     is_store=True,
 )
@@ -89,8 +89,8 @@ def revision_supplied_by_the_client() -> list[Patch]:
 
 
 @mutant(
-    "tokens from the companion's revision alone",
-    "somebody tidies up, the companion begins at 1 again, and the fence lets everything pass that is older",
+    "tokens are the companion's revision",
+    "the companion is deleted: tokens restart, and the fence accepts older ones",
     test_rules.test_rule_10_tokens_grow_even_over_a_deletion_of_the_companion,
     is_store=True,
 )
@@ -121,8 +121,8 @@ def _opened(folder: Path) -> Iterator[Mapping[str, Any]]:
 
 
 @mutant(
-    "the wall clock in SQLite",
-    "`CURRENT_TIMESTAMP` is the caller's own wall clock: a time server steps it, and a live holder is overtaken",
+    "wall clock in SQLite",
+    "`CURRENT_TIMESTAMP` is stepped by a time server: a live lock is taken",
     test_sqlite.test_h07_the_wall_clock_decides_nothing,
     fixtures=_opened,
     is_store=True,
@@ -138,8 +138,8 @@ def wall_clock_in_sqlite() -> list[Patch]:
 
 
 @mutant(
-    "SQLite: a write that was stalled turns `updated` back",
-    "a process that stood still in its statement makes a fresh renewal look old",
+    "SQLite: a stalled write turns `updated` back",
+    "a fresh renewal looks old",
     test_sqlite.test_h20_a_write_that_was_stalled_does_not_turn_updated_at_back,
     fixtures=_opened,
     is_store=True,
@@ -154,8 +154,8 @@ def sqlite_turns_updated_back() -> list[Patch]:
 
 
 @mutant(
-    "SQLite: the clock of another boot is compared with this one's",
-    "after a restart of the machine the holder of yesterday seems to live for as long as the machine was up",
+    "SQLite: clocks of two boots are compared",
+    "after a restart yesterday's holder seems alive",
     test_sqlite.test_h06_after_another_boot_every_holder_is_dead,
     fixtures=_opened,
     is_store=True,

@@ -1,4 +1,4 @@
-"""How the table of faults in the documentation reads, from the mutants themselves and from what was found."""
+"""Table of mutants in the documentation, made from the mutants and from the seeds that were found to catch them."""
 
 from __future__ import annotations
 
@@ -27,44 +27,46 @@ def found() -> dict[str, int]:
 
 
 def within(caught: int) -> int | None:
-    """Return within how many seeds a mutant must be found that so many of them catch; None where that is luck.
+    """Return the number of seeds within which a mutant must be found if `caught` of them catch it; None if rare.
 
-    Five times what it takes on the average: what a seed stands for changes with the engine and the simulator.
+    This is five times the average, because the meaning of a seed changes with the engine and the simulator.
     """
     if caught < RARE:
         return None
     return next(step for step in STEPS if step * caught >= 5 * SEEDS)
 
 
-def _said(caught: int) -> str:
+def _seeds(caught: int) -> str:
     bound = within(caught)
     if bound is not None:
-        return f"within {bound:,} seeds"
-    return f"rarely: {caught} of {SEEDS:,} seeds" if caught else f"not in {SEEDS:,} seeds"
+        return f"{bound:,}"
+    return f"rare: {caught}" if caught else "none"
 
 
 def table() -> str:
     """Return the table."""
     known = found()
-    rows = ["| fault | the accident | caught by | random search |", "|---|---|---|---|"]
+    rows = ["| fault | accident | directed test | seeds |", "|---|---|---|---|"]
     for mutant in MUTANTS.values():
         what = f"{'store: ' if mutant.is_store else ''}{mutant.what} (`{mutant.name}`)"
-        rows.append(f"| {what} | {mutant.accident} | `{mutant.directed.name}` | {_said(known[mutant.name])} |")
+        rows.append(f"| {what} | {mutant.accident} | `{mutant.directed.name}` | {_seeds(known[mutant.name])} |")
     return "\n".join(rows) + "\n\n" + "\n".join(_stores()) + "\n"
 
 
 def _stores() -> Iterator[str]:
-    yield "Stores that break one promise each, and the test of the conformance suite that sees it:"
+    yield "Stores that break one promise each, by the conformance test that catches them:"
     yield ""
-    yield "| the store | caught by |"
+    yield "| conformance test | broken stores |"
     yield "|---|---|"
+    kinds: dict[str, list[str]] = {}
     for kind, test in CAUGHT_BY.items():
-        words = re.sub("(?<!^)(?=[A-Z])", " ", kind.__name__).lower()
-        yield f"| {words} | `{test}` |"
+        kinds.setdefault(test, []).append(re.sub("(?<!^)(?=[A-Z])", " ", kind.__name__).lower())
+    for test, stores in kinds.items():
+        yield f"| `{test}` | {', '.join(stores)} |"
 
 
 def shown() -> str:
-    """Return the table as it stands in the documentation."""
+    """Return the table as printed in the documentation."""
     return PAGE.read_text().split(_BEGIN)[1].split(_END)[0]
 
 

@@ -12,8 +12,8 @@ from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
 
 @mutant(
-    "what was taken over and given up is swept as if it had been free",
-    "a task is cancelled right after it took over from a dead one, and the next is told that all ended well",
+    "a swept takeover is removed as if the lock had been free",
+    "a task is cancelled after taking over; the next holder is told of a clean end",
     test_predecessor.test_h32_a_take_over_whose_answer_was_lost_passes_it_on_when_it_is_swept,
     traits=SHARED,
 )
@@ -25,8 +25,8 @@ def sweep_forgets_the_one_before() -> list[Patch]:
 
 
 @mutant(
-    "a lease that nobody worked under is given back like any other",
-    "of two locks one is not to be had: the other one, whose holder had died, is given back as if put right",
+    "an unused lease is released as clean",
+    "one of two locks is not free; the other, of a dead holder, looks repaired",
     test_predecessor.test_h32_a_lease_that_nobody_worked_under_passes_on_how_the_one_before_ended,
     traits=SHARED,
     shared=False,
@@ -36,8 +36,8 @@ def unused_is_given_back_as_clean() -> list[Patch]:
 
 
 @mutant(
-    "who takes over does not write down whom",
-    "nobody but its own process knows it: what is swept after that has ended says nothing",
+    "a takeover does not record its predecessor",
+    "once its process has ended, a sweep cannot report it",
     test_predecessor.test_h32_a_take_over_whose_answer_was_lost_is_adopted_with_what_it_was_told,
     traits=SHARED,
 )
