@@ -52,7 +52,7 @@ with DAG(__name__.split("_")[-1] + "{name}", schedule=None, start_date=datetime(
 GROUP = "    with LockedTaskGroup('g', {}) as g: do('a')\n"
 
 REFUSED = {
-    "no_lock": (GROUP.format("ttl=300"), "LockedTaskGroup 'g': which lock? give lock="),
+    "no_lock": (GROUP.format("ttl=300"), "LockedTaskGroup 'g': name the lock: give lock="),
     "both": (GROUP.format("lock=URL, key='apt'"), "LockedTaskGroup 'g': name the lock once"),
     "conn_and_lock": (GROUP.format("lock=URL, lockstead_conn_id='c'"), "LockedTaskGroup 'g': name the lock once"),
     "empty_lock": (GROUP.format("lock='  '"), "LockedTaskGroup 'g': lock is empty"),
@@ -108,14 +108,14 @@ REFUSED = {
     ),
     "bare_decorator": (
         "    @locked_task_group\n    def g(): do('a')\n",
-        "which lock? write @locked_task_group(lock=...)",
+        "name the lock: write @locked_task_group(lock=...)",
     ),
     "decorator_word": (
         "    @locked_task_group(lock=URL, tll=3)\n    def g(): do('a')\n    g()\n",
         "LockedTaskGroup 'g': unknown argument 'tll'",
     ),
-    "locked_nothing": ("    locked()(do('a'))\n", "which lock? give lock="),
-    "locked_bare": ("    @locked\n    def a(): ...\n", "which lock? write @locked(lock=...)"),
+    "locked_nothing": ("    locked()(do('a'))\n", "name the lock: give lock="),
+    "locked_bare": ("    @locked\n    def a(): ...\n", "name the lock: write @locked(lock=...)"),
     "task_locked_twice": ("    @task.locked(URL, lock=URL)\n    def a(): ...\n", "the lock is named twice"),
     "override": (
         "    @locked(URL)\n    def a(): ...\n    a.override(lock='apt')\n",
@@ -126,7 +126,7 @@ REFUSED = {
     "locked_twice": ("    locked(lock=URL)(locked(lock=URL)(do('a')))\n", "the task 'a' has a lock of its own already"),
     "locked_group": ("    locked(lock=URL)(TaskGroup('x'))\n", "@locked is for one task; for a group take"),
     "locked_class": ("    locked(lock=URL)(Nothing)\n", "@locked is for a task or a function, not Nothing"),
-    "task_locked": ("    @task.locked(ttl=3)\n    def a(): ...\n", "which lock? give lock="),
+    "task_locked": ("    @task.locked(ttl=3)\n    def a(): ...\n", "name the lock: give lock="),
     "locked_template": (
         "    locked(lock='gs://b/{% x')(do('a'))\n",
         "lock='gs://b/{% x' is not a template that can be read",

@@ -58,7 +58,7 @@ NAMING = [
     Case("empty key", ValueError, NO_KEY, plain("sqlite:////tmp/locks.db#")),
     Case("no bucket", ValueError, BUCKET, plain("gs:///apt")),
     Case("credentials in a bucket's URL", ValueError, BUCKET, plain("gs://me:s3cret@b/locks/apt")),
-    Case("odd bucket", ValueError, "… is not a name of a bucket", plain("gs://b!/locks/apt")),
+    Case("odd bucket", ValueError, "… is not a valid bucket name", plain("gs://b!/locks/apt")),
     Case(
         "reserved prefix",
         ValueError,

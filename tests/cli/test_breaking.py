@@ -98,7 +98,7 @@ def test_where_there_is_nothing_to_break_that_is_said(files: Shell) -> None:
 
 def test_break_asks_nobody_where_there_is_no_terminal(files: Shell) -> None:
     ticket = files.hold()
-    files.run("break", files.url(), "--reason", "x").fails(64, "no terminal, so nobody can be asked: add --yes")
+    files.run("break", files.url(), "--reason", "x").fails(64, "is not a terminal, so nobody can be asked: add --yes")
     files.run("break", files.url(), "--reason", "x", given="y\n").fails(64, "add --yes")
     assert files.run("renew", ticket).code == 0
 
@@ -145,7 +145,7 @@ def test_h24_a_damaged_record_is_only_removed_and_only_when_asked(files: Shell) 
     files.run("break", files.url(), "--reason", "damaged", "--yes").fails(69, "(--now)")
     done = files.run("break", files.url(), "--reason", "damaged", "--yes", "--now")
     assert done.code == 0, done
-    assert done.err.startswith("apt has a record that cannot be read")
+    assert done.err.startswith("apt has an unreadable record")
     assert files.run("inspect", files.url()).out == "apt is free: the store has no record of it\n"
 
 
@@ -185,7 +185,7 @@ def test_history_shows_who_broke_what_when_and_why_the_newest_last(shell: Shell)
 def test_a_store_without_a_history_says_so(files: Shell) -> None:
     files.hold()
     done = files.run("history", files.store)
-    assert (done.code, done.out, done.err) == (0, "", "lockstead: nothing was ever broken there\n")
+    assert (done.code, done.out, done.err) == (0, "", "lockstead: no broken leases recorded\n")
 
 
 # --- the terminal ---------------------------------------------------------------------------------------------------

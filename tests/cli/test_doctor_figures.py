@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lockstead.cli.doctor.asking import Sight
 from lockstead.cli.doctor.figures import of_pace, of_time, percentile, recommended_ttl
+from lockstead.cli.doctor.prober import Sight
 from lockstead.protocol.commands import Snapshot, StoreClock, TokenSource, Traits
 from lockstead.stores.examination import Severity
 from lockstead.stores.gcs.store import TRAITS as DATED

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lockstead.cli.doctor.asking import Asker
 from lockstead.cli.doctor.command import examined_store
+from lockstead.cli.doctor.prober import Prober
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, Create, Replace
 from lockstead.runtime.clock import SYSTEM_CLOCK
@@ -65,9 +65,9 @@ NOT_LOOKED_FOR = {
 
 
 def severities(store: Store) -> dict[str, Severity]:
-    waiter_id = Asker(store, 5.0, SYSTEM_CLOCK.now() + 60)
-    found = {finding.check: finding.severity for finding in examined_store(store, waiter_id, 5.0, None)}
-    waiter_id.clean()
+    prober = Prober(store, 5.0, SYSTEM_CLOCK.now() + 60)
+    found = {finding.check: finding.severity for finding in examined_store(store, prober, 5.0, None)}
+    prober.clean()
     return found
 
 
@@ -106,12 +106,12 @@ class Fails(MemoryStore):
 
 @pytest.mark.parametrize("error", [StoreUnavailable("dead"), OutcomeUnknown("silent")])
 def test_a_record_may_be_left_only_where_its_request_may_have_been_sent(error: StoreError) -> None:
-    waiter_id = Asker(Fails(error), 5.0, SYSTEM_CLOCK.now() + 60)
-    name = waiter_id.fresh()
-    assert waiter_id.once(Create(name, {"n": "1"})) is error
-    assert waiter_id.clean() == ([name] if isinstance(error, OutcomeUnknown) else [])
-    lent = waiter_id.lent("rights")
-    assert lent in waiter_id.clean()
+    prober = Prober(Fails(error), 5.0, SYSTEM_CLOCK.now() + 60)
+    name = prober.fresh()
+    assert prober.once(Create(name, {"n": "1"})) is error
+    assert prober.clean() == ([name] if isinstance(error, OutcomeUnknown) else [])
+    lent = prober.lent("rights")
+    assert lent in prober.clean()
 
 
 class AddsItsOwn(MemoryStore):

@@ -81,7 +81,7 @@ BROKEN = {
     ),
     "a PATCH replaces the metadata": (wrong.Replacing(), promises("extend-keeps"), "the merge of metadata"),
     "a PATCH does not move updated": (wrong.Timeless(), promises("extend-updated-moves"), "`updated`"),
-    "a PATCH is answered by no object": (wrong.Mumbling(), promises("extend", "extend-race"), "no object"),
+    "a PATCH is answered by no object": (wrong.Mumbling(), promises("extend", "extend-race"), "not an object"),
     "generations come back": (
         wrong.Recurring(),
         promises("fresh-incarnation", "stale-extend", "stale-replace", "stale-remove", "replace"),

@@ -135,7 +135,7 @@ def test_a_lease_whose_time_is_up_is_free_to_take(files: Shell) -> None:
     with files.client() as client:
         until(lambda: (held := client.lock("apt").inspect()) is not None and held.is_expired)
     done = files.run("inspect", "--exit-code", files.url())
-    assert (done.code, done.out.splitlines()[0]) == (0, "apt is free to take: the time of ci/7 is up")
+    assert (done.code, done.out.splitlines()[0]) == (0, "apt is free: the lease of ci/7 has expired")
     assert files.run("inspect", "--json", files.url()).said["state"] == "expired"
     assert files.run("wait", "--timeout", "0", files.url()).code == 0
     done = files.run("break", files.url(), "--reason", "gone", "--yes")
@@ -305,7 +305,7 @@ def test_locks_of_other_programs_are_shown(bucket: Shell, server: GcsServer) -> 
 def test_h15_wait_only_reads_and_is_bounded_by_its_timeout(bucket: Shell, server: GcsServer) -> None:
     bucket.hold(owner="ci/7", purpose="publish")
     server.requests.clear()
-    bucket.run("wait", "--timeout", "2", bucket.url()).fails(75, "'apt' is held by 'ci/7' since")
+    bucket.run("wait", "--timeout", "2", bucket.url()).fails(75, "'apt' is held by 'ci/7' for")
     assert writes(server) == 0
     assert set(server.requests.counts()) == {"get"}
     # from 0.1 s on each pause is drawn from a longer span: in 2 s there are a handful of looks, not hundreds
@@ -316,7 +316,7 @@ def test_wait_ends_when_the_lock_is_given_back_and_does_not_take_it(shell: Shell
     ticket = shell.hold(owner="ci/7")
     waiting = shell.start("wait", "-v", shell.url())
     assert waiting.stderr is not None
-    assert waiting.stderr.readline().startswith("lockstead: waiting for 'apt', held by 'ci/7' since ")
+    assert waiting.stderr.readline().startswith("lockstead: waiting for 'apt', held by 'ci/7' for ")
     assert waiting.poll() is None
     assert shell.run("release", ticket).code == 0
     done = shell.ended(waiting)

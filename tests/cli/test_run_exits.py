@@ -198,7 +198,7 @@ def test_who_waits_says_so_when_asked_and_runs_when_it_is_free(runs: Runs) -> No
     holder.ready()
     waiter = runs.start("-v", "--", "echo", "mine")
     assert waiter.process.stderr is not None
-    assert "waiting for 'apt', held by 'nightly' since" in waiter.process.stderr.readline()
+    assert "waiting for 'apt', held by 'nightly' for" in waiter.process.stderr.readline()
     holder.send(signal.SIGTERM)
     code, out, err = waiter.outcome()
     assert (code, out) == (0, "mine\n")

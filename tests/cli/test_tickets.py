@@ -90,7 +90,7 @@ def test_75_acquire_tells_who_holds_it_and_prints_no_ticket(files: Shell) -> Non
     files.hold(owner="ci/7", purpose="publish")
     for timeout in ("0", "200ms"):
         done = files.run("acquire", files.url(), "--timeout", timeout)
-        done.fails(75, "'apt' is held by 'ci/7' since")
+        done.fails(75, "'apt' is held by 'ci/7' for")
     files.run("acquire", files.url(), "--timeout", "0", "--json").fails(75, "(purpose: publish)", json=True)
 
 

@@ -85,7 +85,7 @@ def test_the_error_that_ends_a_wait_says_who_holds_it_and_since_when(alone: Alon
         return alone.engine.not_acquired(APT, contended, 12.0, has_waited=has_waited)
 
     after = "; waited 12 s" if has_waited else ""
-    assert str(error(Contended(None, is_queued=True))) == f"others asked for 'apt' first, and it is their turn{after}"
+    assert str(error(Contended(None, is_queued=True))) == f"'apt' is queued: earlier waiters go first{after}"
     assert str(error(Contended(None))) == f"'apt' kept changing hands{after}"
     for one in (error(Contended(None, is_queued=True)), error(Contended(None))):
         assert (one.key, one.waited, one.holder) == ("apt", 12.0, None)
@@ -293,7 +293,7 @@ def test_a_look_asks_the_store_in_this_thread(alone: Alone) -> None:
 def test_who_holds_a_key_is_known_until_it_gives_back_or_nobody_has_the_lease(alone: Alone) -> None:
     kept = alone.granted(alone.want())
     taker = alone.engine.took(kept)
-    with pytest.raises(NotAcquired, match="by this very thread") as caught:
+    with pytest.raises(NotAcquired, match="by this thread") as caught:
         alone.engine.refuse_self_wait(APT)
     assert (caught.value.key, caught.value.holder) == ("apt", default_owner())
     alone.engine.refuse_self_wait(Name("deb"))

@@ -395,7 +395,7 @@ def test_h18_a_wait_that_runs_out_of_time_tries_once_more_and_names_the_holder()
         lease = other.lock("apt", purpose="publish APT", owner="airflow:publish/run-7").acquire()
         with pytest.raises(
             NotAcquired,
-            match=r"'apt' is held by 'airflow:publish/run-7' since .* \(purpose: publish APT\); waited less than a s",
+            match=r"'apt' is held by 'airflow:publish/run-7' for .* \(purpose: publish APT\); waited less than a s",
         ) as caught:
             client.lock("apt", **SETTINGS).acquire(timeout=0.3)
         assert caught.value.holder == "airflow:publish/run-7"

@@ -20,6 +20,7 @@ from lockstead.errors import (
     LossReason,
     NotAcquired,
     OutcomeUnknown,
+    PreviousLeaseUnclean,
     StoreError,
     StoreRefused,
     StoreUnavailable,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from lockstead.batch import Batch
     from lockstead.fencing import FenceGuard, GcsFenceStore, SqlFenceStore
     from lockstead.lease import Lease
+    from lockstead.runtime.interrupt import LeaseLostInterrupt
     from lockstead.views import AuditEntry, BreakResult, Contender, LockInfo
 
 __version__ = "0.1.0"
@@ -53,6 +55,7 @@ __all__ = [
     "GcsFenceStore",
     "Lease",
     "LeaseLost",
+    "LeaseLostInterrupt",
     "LeaseOutcome",
     "LeaseTicket",
     "Lock",
@@ -62,6 +65,7 @@ __all__ = [
     "NotAcquired",
     "OutcomeUnknown",
     "PreviousLease",
+    "PreviousLeaseUnclean",
     "Sequencer",
     "Settings",
     "SqlFenceStore",
@@ -89,6 +93,7 @@ _WHEN_NAMED = {
     "Lease": "lease",
     "GcsFenceStore": "fencing",
     "SqlFenceStore": "fencing",
+    "LeaseLostInterrupt": "runtime.interrupt",
     "connect_async": "aio",
 }
 """What naming a lock does not need, and where it stands: asyncio alone takes longer to import than all the rest."""

@@ -189,10 +189,10 @@ class AsyncLock(registry.NamedLock):
         return AsyncHold(functools.partial(self.acquire, limit, reclaim=reclaim), interrupt=interrupt, drain=bound)
 
     async def __aenter__(self) -> NoReturn:
-        raise TypeError("an AsyncLock cannot be entered: use 'async with lock.hold():'")
+        raise TypeError("an AsyncLock is not a context manager: use 'async with lock.hold():'")
 
     async def __aexit__(self, *_: object) -> None:
-        raise TypeError("an AsyncLock cannot be entered: use 'async with lock.hold():'")
+        raise TypeError("an AsyncLock is not a context manager: use 'async with lock.hold():'")
 
     def __enter__(self) -> NoReturn:
         raise TypeError("an AsyncLock is awaited: use 'async with lock.hold():'")

@@ -76,6 +76,10 @@ class LeaseLost(LocksteadError):  # noqa: N818 - the field's word
         self.token = token
 
 
+class PreviousLeaseUnclean(LocksteadError):  # noqa: N818 - the state, as above
+    """The lease before did not end cleanly, and the caller asked to fail then: repair what it left, then say so."""
+
+
 class StoreError(LocksteadError):
     """Base of what a store can fail with; raise one of its three subclasses, which say whether it was applied."""
 

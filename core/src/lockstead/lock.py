@@ -198,10 +198,10 @@ class Lock(registry.NamedLock):
         return Hold(partial(self.acquire, limit, reclaim=reclaim), interrupt=interrupt, drain=bound)
 
     def __enter__(self) -> NoReturn:
-        raise TypeError("a Lock cannot be entered: use 'with lock.hold():'")
+        raise TypeError("a Lock is not a context manager: use 'with lock.hold():'")
 
     def __exit__(self, *_: object) -> None:
-        raise TypeError("a Lock cannot be entered: use 'with lock.hold():'")
+        raise TypeError("a Lock is not a context manager: use 'with lock.hold():'")
 
     # --- tickets -------------------------------------------------------------------------------------------------
 

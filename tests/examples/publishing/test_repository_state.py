@@ -80,7 +80,7 @@ def test_a_pointer_deleted_in_mid_section_refuses_the_commit(world: World, bucke
 @pytest.mark.parametrize("text", [b"", b"two", b"-1", b"2 3", b"1e3", b"\xff\xfe", b"007", b"9" * 30, b"<html>"])
 def test_a_pointer_that_is_no_number_is_refused(world: World, bucket: MemoryBucket, text: bytes) -> None:
     damage(bucket, "repo/latest_version.txt", text)
-    untouched(world, bucket, 3, "no version number", "alpha")
+    untouched(world, bucket, 3, "not a version number", "alpha")
 
 
 @pytest.mark.parametrize("number", [7, 3])

@@ -46,9 +46,9 @@ Exit codes: 0 the lock is held and its ticket was printed, or
 @click.command(epilog=EPILOG)
 @click.argument("url")
 @click.option("--ttl", metavar="TIME", help=f"How long the lease lives without 'renew'. Default: {TTL}.")
-@click.option("--timeout", metavar="TIME", help="Wait at most so long for the lock (0: one try). Default: forever.")
+@click.option("--timeout", metavar="TIME", help="Maximum wait for the lock (0: try once). Default: wait forever.")
 @shown_to_waiters
-@click.option("-v", "--verbose", is_flag=True, help="Tell of waiting where standard error is not a terminal, too.")
+@click.option("-v", "--verbose", is_flag=True, help="Print waiting even if standard error is not a terminal.")
 @as_json()
 def acquire(
     url: str,

@@ -64,7 +64,7 @@ def judged(error: BaseException) -> tuple[int, str]:
         case ValueError() | TypeError() if _is_ours(error):
             return Exit.USAGE, str(error)
         case _:
-            return Exit.UNSURE, f"failed in an unforeseen way: {type(error).__name__} at {_place(error)}"
+            return Exit.UNSURE, f"internal error: {type(error).__name__} at {_place(error)}"
 
 
 def _is_ours(error: BaseException) -> bool:

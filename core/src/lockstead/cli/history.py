@@ -41,6 +41,6 @@ def history(url: str, json: bool) -> int:
         out_json([entry_facts(entry) for entry in entries])
         return Exit.OK
     if not entries:
-        say("nothing was ever broken there")
+        say("no broken leases recorded")
     out_table(ENTRY_HEADS, [entry_row(entry) for entry in entries], ENTRY_WORDS)
     return Exit.OK

@@ -35,8 +35,8 @@ def shown_to_waiters(function: F) -> F:
     """Add what is stored with a lock for people: purpose, owner, labels."""
     for option in (
         click.option("--label", "labels", metavar="K=V", multiple=True, help="Stored with the lock; may be repeated."),
-        click.option("--owner", metavar="TEXT", help="Who, for everyone who waits. Default: host/pid."),
-        click.option("--purpose", metavar="TEXT", help="Why, for everyone who waits."),
+        click.option("--owner", metavar="TEXT", help="Owner name shown to waiters. Default: host/pid."),
+        click.option("--purpose", metavar="TEXT", help="Reason shown to waiters."),
     ):
         function = option(function)
     return function

@@ -32,7 +32,7 @@ Exit codes: 0 given back by this very call, or
 
 @click.command(epilog=EPILOG)
 @ticket_and_store
-@click.option("--drain", metavar="TIME", help="Wait so long for who works under the lease. Default: about its ttl.")
+@click.option("--drain", metavar="TIME", help="How long to wait for attached members. Default: about its ttl.")
 @as_json()
 def release(ticket: str | None, store: str | None, drain: str | None, json: bool) -> int:
     """Release the lease that a ticket names.

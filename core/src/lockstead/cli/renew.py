@@ -26,7 +26,7 @@ Exit codes: 0 renewed, or
 
 @click.command(epilog=EPILOG)
 @ticket_and_store
-@click.option("--progress", metavar="TEXT", help="How far the work is, for everyone who looks.")
+@click.option("--progress", metavar="TEXT", help="Progress of the work, shown by inspect and list.")
 @as_json()
 def renew(ticket: str | None, store: str | None, progress: str | None, json: bool) -> int:
     """Extend the lease that a ticket names by its ttl.

@@ -81,10 +81,10 @@ class Run(click.Command):
 @click.command(cls=Run, epilog=EPILOG)
 @click.argument("url")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARGS]...")
-@click.option("--timeout", metavar="TIME", help="Wait at most so long for the lock (0: one try). Default: forever.")
+@click.option("--timeout", metavar="TIME", help="Maximum wait for the lock (0: try once). Default: wait forever.")
 @click.option("--ttl", metavar="TIME", help="How long the lease lives without renewal. Default: 5m.")
-@click.option("--purpose", metavar="TEXT", help="Why, for everyone who waits. Default: the command's name.")
-@click.option("--owner", metavar="TEXT", help="Who, for everyone who waits. Default: host/pid.")
+@click.option("--purpose", metavar="TEXT", help="Reason shown to waiters. Default: the command's name.")
+@click.option("--owner", metavar="TEXT", help="Owner name shown to waiters. Default: host/pid.")
 @click.option(
     "--label", "labels", metavar="K=V", multiple=True, help="A label to store with the lock; may be repeated."
 )
@@ -101,7 +101,7 @@ class Run(click.Command):
     help="Exit with this if the lock was not acquired.",
 )
 @click.option("--no-ticket", is_flag=True, help="Export no LOCKSTEAD_TICKET; saves the store some requests.")
-@click.option("-v", "--verbose", is_flag=True, help="Tell of progress where standard error is not a terminal, too.")
+@click.option("-v", "--verbose", is_flag=True, help="Print progress even if standard error is not a terminal.")
 def run(
     url: str,
     command: Sequence[str],

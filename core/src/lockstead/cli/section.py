@@ -164,7 +164,7 @@ class Section:
             if not self._heard:
                 raise Failed(Exit.UNSURE, "the watchdog did not start; the command was not started")
         if unpacked(self._heard.partition(b"\n")[0]) == ["ready", "0"]:
-            say("this system does not name orphans' heirs: a process that leaves the command's group is not guarded")
+            say("no child-subreaper support: a process that leaves the command's group is not supervised")
         self._heard = self._heard.partition(b"\n")[2]
 
     def _listen(self, patience: float) -> None:
@@ -213,14 +213,14 @@ class Section:
     def _paused(self, number: int) -> None:
         """The command was stopped, which stops neither the clock nor the keeping."""
         if number == signal.SIGTSTP and self.terminal.foreground == self.group:
-            say("^Z is no use here: the lock would be held by a command that stands still; it goes on")
+            say("cannot suspend: the command would keep the lock while stopped; continuing")
             self._pass_on(signal.SIGCONT)
         elif number in (signal.SIGTTIN, signal.SIGTTOU):
             self._wants_terminal = True
             if not self.terminal.is_ours:
-                say("the command is stopped, it wants the terminal; the lock is held on (bring it to the foreground)")
+                say("the command is stopped and waits for the terminal; the lock stays held (use fg)")
         else:
-            say(f"the command is stopped ({signal.Signals(number).name}); the lock is held on, SIGCONT continues it")
+            say(f"the command is stopped ({signal.Signals(number).name}); the lock stays held, SIGCONT continues it")
 
     def _look_at_terminal(self) -> None:
         if self._wants_terminal and self.terminal.is_ours:

@@ -156,9 +156,9 @@ def headline(key: str, held: LockInfo | None, now: float) -> str:
         case "free":
             return f"{plain(key)} is free: the store has no record of it"
         case "unreadable":
-            return f"{plain(key)} has a record that cannot be read; nobody gets it"
+            return f"{plain(key)} has an unreadable record and cannot be acquired"
         case "expired":
-            return f"{plain(key)} is free to take: the time of {owner} is up"
+            return f"{plain(key)} is free: the lease of {owner} has expired"
         case "revoked":
             return f"{plain(key)} is held by {owner}, but was revoked"
         case "closing":

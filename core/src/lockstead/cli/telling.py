@@ -86,7 +86,7 @@ class Teller:
 
     def _wait(self, event: Waiting) -> None:
         self._waited = True
-        since = "" if event.held_for is None else f" since {in_words(event.held_for)}"
+        since = "" if event.held_for is None else f" for {in_words(event.held_for)}"
         purpose = f" (purpose: {event.purpose})" if event.purpose else ""
         self._progress(f"waiting for {event.key!r}, held by {event.held_by!r}{since}{purpose}")
 

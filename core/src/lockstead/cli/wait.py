@@ -32,8 +32,8 @@ Exit codes: 0 it is free, or was a moment ago, or
 
 @click.command(epilog=EPILOG)
 @click.argument("url")
-@click.option("--timeout", metavar="TIME", help="Wait at most so long (0: one look). Default: forever.")
-@click.option("-v", "--verbose", is_flag=True, help="Tell of waiting where standard error is not a terminal, too.")
+@click.option("--timeout", metavar="TIME", help="Maximum time to wait (0: look once). Default: wait forever.")
+@click.option("-v", "--verbose", is_flag=True, help="Print waiting even if standard error is not a terminal.")
 @as_json()
 def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:
     """Wait until the lock at URL is free; never takes it.

@@ -301,14 +301,14 @@ class Engine:
         after = f"; waited {in_seconds(waited)}" if has_waited else ""
         if record is None and contended.is_queued:
             return NotAcquired(
-                f"others asked for {key!r} first, and it is their turn{after}",
+                f"{key!r} is queued: earlier waiters go first{after}",
                 key=key,
                 waited=waited,
             )
         if record is None:
             return NotAcquired(f"{key!r} kept changing hands{after}", key=key, waited=waited)
         held_for = self._held_for(record)
-        since = "" if held_for is None else f" since {in_words(held_for)}"
+        since = "" if held_for is None else f" for {in_words(held_for)}"
         purpose = f" (purpose: {record.purpose})" if record.purpose else ""
         owner = record.owner or record.holder or "somebody unknown"
         return NotAcquired(
@@ -362,7 +362,7 @@ class Engine:
         caller, now = _caller(), self.clock.now()
         if any(taker.holds(caller, now) for taker in takers):
             raise NotAcquired(
-                f"{name.key!r} is held by this very thread or task, so the wait would never end; use the lease that it "
+                f"{name.key!r} is already held by this thread or task (locks are not reentrant); use the lease that it "
                 "has, or another key",
                 key=name.key,
                 holder=default_owner(),

@@ -219,6 +219,6 @@ def watching(command: Pause, store: Store, seconds: float, bell: Bell) -> Callab
 
 def unknown(error: Exception) -> OutcomeUnknown:
     """Put an error that a store should not have raised into the safe side of doubt."""
-    doubt = OutcomeUnknown(f"the store failed in a way it does not know: {type(error).__name__}: {error}")
+    doubt = OutcomeUnknown(f"unexpected store error: {type(error).__name__}: {error}")
     doubt.__cause__ = error
     return doubt

@@ -69,7 +69,7 @@ def locked(
     instance of a mapped task asks for the lock by itself. A deferred body keeps its lease for the ttl, with no keeper.
     """
     if callable(lock):
-        raise TypeError("which lock? write @locked(lock=...), or key= with lockstead_conn_id=")
+        raise TypeError("name the lock: write @locked(lock=...), or key= with lockstead_conn_id=")
     words = {name: word for name, word in locals().items() if name in _OURS}
     section = _section_of(words)
 

@@ -223,7 +223,7 @@ def locked_task_group(
     lock's: no group could be called so.
     """
     if callable(group_id):
-        raise TypeError("which lock? write @locked_task_group(lock=...), or key= with lockstead_conn_id=")
+        raise TypeError("name the lock: write @locked_task_group(lock=...), or key= with lockstead_conn_id=")
     if lock is None and group_id is not None and ":" in group_id:
         group_id, lock = None, group_id
     if lock is not None:

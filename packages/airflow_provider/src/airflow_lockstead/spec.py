@@ -165,7 +165,7 @@ def _check_name(spec: LockSpec) -> None:
         raise ValueError("name the lock once: either lock= (its URL), or key= with lockstead_conn_id=, not both")
     if spec.lock is None and spec.key is None:
         raise ValueError(
-            "which lock? give lock= (its URL, as in 'gs://bucket/locks/apt'), or key= with lockstead_conn_id="
+            "name the lock: give lock= (its URL, as in 'gs://bucket/locks/apt'), or key= with lockstead_conn_id="
         )
     for name, given in (("lock", spec.lock), ("key", spec.key), ("lockstead_conn_id", spec.conn_id)):
         if given is not None and not isinstance(given, str):

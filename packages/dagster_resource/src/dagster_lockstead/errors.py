@@ -8,6 +8,7 @@ import dagster
 
 from dagster_lockstead import names
 from lockstead import LeaseLost
+from lockstead import PreviousLeaseUnclean as CorePreviousLeaseUnclean
 
 
 class LockFailure(dagster.Failure):
@@ -21,8 +22,8 @@ class StepLostLease(LockFailure):
     """The lease was lost while the step worked under it, or its run was over. `__cause__`: `lockstead.LeaseLost`."""
 
 
-class PreviousLeaseUnclean(LockFailure):
-    """The holder before did not end cleanly, and on_unclean="fail": repair what it left, then say so."""
+class PreviousLeaseUnclean(LockFailure, CorePreviousLeaseUnclean):
+    """The lease before did not end cleanly, and on_unclean="fail": repair what it left, then say so."""
 
 
 class InvalidLockConfig(LockFailure):

@@ -48,7 +48,7 @@ def blocking(leases: Sequence[AnyLease], call: Callable[[], Any]) -> Any:
     except BaseException as error:
         # at the very end of a guard in a thread its interrupt may come past the exit
         lost = first_lost(leases)
-        if lost is not None and any(one.__name__ == "LeaseLostInterrupt" for one in type(error).__mro__):
+        if lost is not None and isinstance(error, lockstead.LeaseLostInterrupt):
             raise lost.lost_error() from None
         raise
 

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from lockstead import AsyncLease, AsyncLock, Lease, LeaseLost, Lock, nesting, unclean
+from lockstead import AsyncLease, AsyncLock, Lease, LeaseLost, LeaseLostInterrupt, Lock, nesting, unclean
 from lockstead.unclean import Unclean
 from prefect_lockstead import hosting, reentrance
 from prefect_lockstead.calling_off import agive_back, give_back
@@ -187,4 +187,4 @@ def _says(error: BaseException, lost: LeaseLost) -> bool:
     The core's interrupt may leave its guard in a thread as it is, if it falls after the body's last line (see
     `lease.guard()`); and a time-out of the body's clean-up would be called a time-out of the run.
     """
-    return error is lost or isinstance(error, TimeoutError) or type(error).__name__ == "LeaseLostInterrupt"
+    return error is lost or isinstance(error, TimeoutError | LeaseLostInterrupt)

@@ -13,8 +13,8 @@ from lockstead.cli.bench import measures
 from lockstead.cli.bench.keys import Keys
 from lockstead.cli.bench.measures import Bench, Measure
 from lockstead.cli.bench.peer import Peer, ProcessPeer, ThreadPeer
-from lockstead.cli.doctor.asking import Asker
 from lockstead.cli.doctor.figures import in_short, percentile
+from lockstead.cli.doctor.prober import Prober
 from lockstead.cli.exits import Exit, Failed
 from lockstead.cli.options import as_json, opened, settings_in
 from lockstead.cli.output import out, out_json
@@ -60,7 +60,7 @@ Exit codes: 0 measured, or
 @click.option(
     "--count", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many of each at most."
 )
-@click.option("--limit", metavar="TIME", default="30s", show_default=True, help="Begin nothing more after so long.")
+@click.option("--limit", metavar="TIME", default="30s", show_default=True, help="Start no measurement after this time.")
 @as_json()
 def bench(url: str, count: int, limit: str, json: bool) -> int:
     """Measure what a lock costs on the store at URL, under fresh random keys that are removed afterwards.
@@ -95,10 +95,10 @@ def measured(
     # a store of its own for the client, whose end closes it: what is left is cleaned up by another one
     store = urls.open_store(parsed)
     began_at = SYSTEM_CLOCK.now()
-    waiter_id = Asker(store, CLEAN_LIMIT, began_at + limit + LATE)
+    prober = Prober(store, CLEAN_LIMIT, began_at + limit + LATE)
     try:
         with opened(parsed) as client:
-            bench = Bench(store, client, waiter_id, keys, given, count, began_at, limit)
+            bench = Bench(store, client, prober, keys, given, count, began_at, limit)
             counts = measures.requests(bench)
             cycles = measures.cycles(bench)
             renewals = measures.renewals(bench)
@@ -107,7 +107,7 @@ def measured(
         return [cycles, renewals, hand_overs], counts
     finally:
         try:
-            _clean(keys, waiter_id)
+            _clean(keys, prober)
         finally:
             store.close()
 
@@ -116,14 +116,14 @@ def _peer(parsed: StoreUrl, settings: Mapping[str, Any]) -> Peer:
     return (ThreadPeer if parsed.scheme == "memory" else ProcessPeer)(parsed.text, settings)
 
 
-def _clean(keys: Keys, waiter_id: Asker) -> None:
+def _clean(keys: Keys, prober: Prober) -> None:
     try:
-        keys.clean(waiter_id.store, CLEAN_LIMIT)
-        waiter_id.clean()
+        keys.clean(prober.store, CLEAN_LIMIT)
+        prober.clean()
     except Interrupted:
         # a signal interrupts once: what is left to do is short and bounded
-        keys.clean(waiter_id.store, CLEAN_LIMIT)
-        waiter_id.clean()
+        keys.clean(prober.store, CLEAN_LIMIT)
+        prober.clean()
         raise
 
 

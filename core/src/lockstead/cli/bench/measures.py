@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from lockstead.cli.bench.keys import Keys
 from lockstead.cli.bench.peer import Peer
-from lockstead.cli.doctor.asking import PAUSES, Asker
+from lockstead.cli.doctor.prober import PAUSES, Prober
 from lockstead.errors import OutcomeUnknown, StoreError
 from lockstead.lease import Lease
 from lockstead.lock import Client
@@ -89,7 +89,7 @@ class Bench:
 
     store: Store
     client: Client
-    waiter_id: Asker
+    prober: Prober
     keys: Keys
     settings: Mapping[str, Any]
     count: int
@@ -127,7 +127,7 @@ def _cycle(bench: Bench) -> None:
 
 def _raw_cycle(bench: Bench) -> list[float]:
     """Create and remove; give the seconds of both requests together, or nothing where one has no clear answer."""
-    name = bench.waiter_id.fresh()
+    name = bench.prober.fresh()
     made: list[Snapshot] = []
     took: list[float] = []
     if not sample(took, lambda: made.append(_created(bench, name))):
@@ -141,7 +141,7 @@ def _raw_cycle(bench: Bench) -> list[float]:
 
 
 def _removed(bench: Bench, name: Name, incarnation: str) -> None:
-    answer = bench.waiter_id.once(Remove(name, incarnation))
+    answer = bench.prober.once(Remove(name, incarnation))
     _sure(answer)
 
 
@@ -149,9 +149,9 @@ def renewals(bench: Bench) -> Measure:
     """Renew a lease that is held; beside one Extend."""
     took: list[float] = []
     floor: list[float] = []
-    name = bench.waiter_id.fresh()
-    bench.waiter_id.settled(Create(name, bench.fields()))
-    made = bench.waiter_id.standing(name)
+    name = bench.prober.fresh()
+    bench.prober.settled(Create(name, bench.fields()))
+    made = bench.prober.standing(name)
     key = bench.keys.fresh()
     with bench.client.lock(key, **bench.settings).acquire() as lease:
         for turn in bench.turns(bench.count, RENEWALS_UNTIL):
@@ -163,7 +163,7 @@ def renewals(bench: Bench) -> Measure:
 
 
 def _extend(bench: Bench, name: Name, incarnation: str, turn: int) -> None:
-    answer = bench.waiter_id.once(Extend(name, {"progress": str(turn)}, incarnation))
+    answer = bench.prober.once(Extend(name, {"progress": str(turn)}, incarnation))
     _sure(answer)
 
 
@@ -213,7 +213,7 @@ def sample(into: list[float], job: Callable[[], object]) -> bool:
 
 
 def _created(bench: Bench, name: Name) -> Snapshot:
-    made = bench.waiter_id.once(Create(name, bench.fields()))
+    made = bench.prober.once(Create(name, bench.fields()))
     _sure(made)
     if not isinstance(made, Snapshot):
         raise OutcomeUnknown("a record under a fresh name was there already")

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from lockstead.cli.doctor import figures
-from lockstead.cli.doctor.asking import KEY, PAUSES, Asker
+from lockstead.cli.doctor.prober import KEY, PAUSES, Prober
 from lockstead.cli.doctor.promises import tried
 from lockstead.cli.doctor.report import document, is_usable, line, summary
 from lockstead.cli.exits import Exit, Failed
@@ -55,7 +55,7 @@ Exit codes: 0 usable, with warnings or without, or
 @click.command(epilog=EPILOG)
 @click.argument("url")
 @as_json()
-@click.option("-q", "--quiet", is_flag=True, help="Leave out what is ok.")
+@click.option("-q", "--quiet", is_flag=True, help="Show only notes, warnings and failures.")
 @click.option("--limit", metavar="TIME", default=LIMIT, show_default=True, help="How long one request may take.")
 def doctor(url: str, json: bool, quiet: bool, limit: str) -> int:
     """Examine the store at URL in place and name each thing that is wrong with it.
@@ -97,68 +97,68 @@ def examined(parsed: StoreUrl, limit: float, ttl: float | None) -> Generator[Fin
         yield _failed(error)
         return
     try:
-        waiter_id = Asker(store, limit, SYSTEM_CLOCK.now() + WHOLE)
+        prober = Prober(store, limit, SYSTEM_CLOCK.now() + WHOLE)
         try:
-            yield from examined_store(store, waiter_id, limit, ttl)
+            yield from examined_store(store, prober, limit, ttl)
         finally:
-            left = _cleaned(waiter_id)
+            left = _cleaned(prober)
         if left:
             yield _left(len(left))
     finally:
         store.close()
 
 
-def _cleaned(waiter_id: Asker) -> list[Name]:
+def _cleaned(prober: Prober) -> list[Name]:
     try:
-        return waiter_id.clean()
+        return prober.clean()
     except Interrupted:
         # a signal interrupts once: what is left to do is short and bounded
-        waiter_id.clean()
+        prober.clean()
         raise
 
 
-def examined_store(store: Store, waiter_id: Asker, limit: float, ttl: float | None) -> Iterator[Finding]:
-    """Examine an open store, and ask through a waiter_id whose scratch records are for the caller to clean."""
+def examined_store(store: Store, prober: Prober, limit: float, ttl: float | None) -> Iterator[Finding]:
+    """Examine an open store, and ask through a prober whose scratch records are for the caller to clean."""
     behind: Mapping[Guarantee, str] = {}
     try:
         if isinstance(store, SupportsDiagnostics):
             behind = store.behind
-            for finding in store.examine(waiter_id.lent, limit):
+            for finding in store.examine(prober.lent, limit):
                 yield finding
                 if finding.stops:
                     return
-        for finding in tried(waiter_id, behind):
+        for finding in tried(prober, behind):
             yield finding
             if finding.stops:
                 return
-        took = timed(waiter_id)
+        took = timed(prober)
     except StoreError as error:
         yield _failed(error)
         return
-    yield from figures.of_time(waiter_id.sights, store.traits)
+    yield from figures.of_time(prober.sights, store.traits)
     yield from figures.of_pace(took, store.traits, ttl)
 
 
-def timed(waiter_id: Asker) -> Mapping[str, list[float]]:
+def timed(prober: Prober) -> Mapping[str, list[float]]:
     """Time each command of an uncontended lock on records of their own; what has no clear answer is left out."""
     took: dict[str, list[float]] = {"Create": [], "Read": [], "Remove": []}
     made: dict[Name, Snapshot] = {}
-    for name in [waiter_id.fresh() for _ in range(SAMPLES)]:
-        seen = _timed(waiter_id, Create(name, {"n": "1"}), took["Create"])
+    for name in [prober.fresh() for _ in range(SAMPLES)]:
+        seen = _timed(prober, Create(name, {"n": "1"}), took["Create"])
         if isinstance(seen, Snapshot):
             made[name] = seen
     for name in made:
-        _timed(waiter_id, Read(name), took["Read"])
+        _timed(prober, Read(name), took["Read"])
     for name, seen in made.items():
-        if isinstance(_timed(waiter_id, Remove(name, seen.incarnation), took["Remove"]), StoreError):
+        if isinstance(_timed(prober, Remove(name, seen.incarnation), took["Remove"]), StoreError):
             # some stores take one change of a record a second
             time.sleep(PAUSES[0])
     return took
 
 
-def _timed(waiter_id: Asker, command: Command[Any], took: list[float]) -> object:
+def _timed(prober: Prober, command: Command[Any], took: list[float]) -> object:
     began_at = time.perf_counter()
-    answer = waiter_id.once(command)
+    answer = prober.once(command)
     if not isinstance(answer, StoreError):
         took.append(time.perf_counter() - began_at)
     return answer

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from lockstead.cli.doctor.asking import Sight
+from lockstead.cli.doctor.prober import Sight
 from lockstead.protocol import expiry
 from lockstead.protocol.commands import StoreClock, Traits
 from lockstead.stores.examination import Finding, Severity

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from lockstead.cli.doctor.asking import PAUSES, Asker
+from lockstead.cli.doctor.prober import PAUSES, Prober
 from lockstead.errors import StoreError
 from lockstead.protocol.commands import Absent, Command, Conflict, Create, Read, Snapshot
 from lockstead.values import Name
@@ -17,20 +17,20 @@ from lockstead.values import Name
 CARRIED_OUT: Final = "a request that had to be refused was carried out"
 
 
-def created(waiter_id: Asker, name: Name, fields: Mapping[str, str] | None = None) -> Snapshot:
+def created(prober: Prober, name: Name, fields: Mapping[str, str] | None = None) -> Snapshot:
     """Create a record and give it as it stands."""
-    waiter_id.settled(Create(name, {"n": "1"} if fields is None else fields))
-    return waiter_id.standing(name)
+    prober.settled(Create(name, {"n": "1"} if fields is None else fields))
+    return prober.standing(name)
 
 
-def refusal(waiter_id: Asker, command: Command[Any], before: Snapshot | Absent) -> str:
+def refusal(prober: Prober, command: Command[Any], before: Snapshot | Absent) -> str:
     """Ask for what must be refused; say what happened instead, "" if it was refused and nothing changed."""
     name: Name = command.name  # type: ignore[attr-defined]  # every command that is to be refused names a record
     answer: object = None
     for pause in (0.0, *PAUSES):
         time.sleep(pause)
-        answer = waiter_id.once(command)
-        seen = waiter_id.once(Read(name))
+        answer = prober.once(command)
+        seen = prober.once(Read(name))
         after = None if isinstance(seen, StoreError) else seen
         if after is not None and _state(after) != _state(before):
             return CARRIED_OUT
@@ -46,7 +46,7 @@ def _state(seen: Snapshot | Absent) -> object:
     return (seen.incarnation, seen.revision, dict(seen.fields)) if isinstance(seen, Snapshot) else None
 
 
-def one_winner(waiter_id: Asker, once: Callable[[float], tuple[Name, list[Any]]]) -> str:
+def one_winner(prober: Prober, once: Callable[[float], tuple[Name, list[Any]]]) -> str:
     """Run a race until its outcome is clear; say how it broke the promise, "" if exactly one won.
 
     once(pause) runs it on a record of its own, which was left alone for `pause` seconds.
@@ -59,7 +59,7 @@ def one_winner(waiter_id: Asker, once: Callable[[float], tuple[Name, list[Any]]]
         if len(won) > 1:
             return f"{len(won)} of {len(answers)} won"
         if len(won) == 1:
-            now = waiter_id.standing(name)
+            now = prober.standing(name)
             return "" if dict(now.fields) == dict(won[0].fields) else "what stands there is not the winner's"
         if not unclear:
             return f"none of {len(answers)} won"

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from lockstead.cli.doctor.asking import PAUSES, Asker
 from lockstead.cli.doctor.judging import created, kind, one_winner, other, refusal
+from lockstead.cli.doctor.prober import PAUSES, Prober
 from lockstead.errors import StoreError, StoreUnavailable
 from lockstead.protocol.commands import (
     Absent,
@@ -47,16 +47,16 @@ class Verdict:
     broken: str = ""
 
 
-Trial: TypeAlias = Callable[[Asker], Iterator[Verdict]]
+Trial: TypeAlias = Callable[[Prober], Iterator[Verdict]]
 
 
-def tried(waiter_id: Asker, behind: Mapping[Guarantee, str]) -> Iterator[Finding]:
+def tried(prober: Prober, behind: Mapping[Guarantee, str]) -> Iterator[Finding]:
     """Put every promise to the test, one finding each. A promise that could not be tested is a failure."""
     failed = 0
     for promises, trial in TRIALS:
         told: set[Guarantee] = set()
         try:
-            for verdict in trial(waiter_id):
+            for verdict in trial(prober):
                 told.add(verdict.promise)
                 yield _finding(verdict, behind)
             failed = 0
@@ -98,36 +98,36 @@ def shows(seen: Snapshot, fields: Mapping[str, str]) -> bool:
 # --- create ------------------------------------------------------------------------------------------------------
 
 
-def _creates(waiter_id: Asker) -> Iterator[Verdict]:
-    name, fields = waiter_id.fresh(), {"n": "1", "text": "grün \"'\\ \n{}"}
-    made = waiter_id.settled(Create(name, fields))
-    seen = waiter_id.clear(Read(name))
+def _creates(prober: Prober) -> Iterator[Verdict]:
+    name, fields = prober.fresh(), {"n": "1", "text": "grün \"'\\ \n{}"}
+    made = prober.settled(Create(name, fields))
+    seen = prober.clear(Read(name))
     broken = ""
     if not isinstance(made, Snapshot) or not isinstance(seen, Snapshot):
         broken = f"the answers were {kind(made)} and, to a Read, {kind(seen)}"
     elif not shows(seen, fields) or seen.incarnation != made.incarnation:
         broken = "a Read shows another record than was written"
     yield Verdict(Guarantee.CREATE, broken)
-    yield Verdict(Guarantee.CREATE_PRESENT, refusal(waiter_id, Create(name, {"n": "2"}), seen))
+    yield Verdict(Guarantee.CREATE_PRESENT, refusal(prober, Create(name, {"n": "2"}), seen))
 
 
-def _create_race(waiter_id: Asker) -> Iterator[Verdict]:
+def _create_race(prober: Prober) -> Iterator[Verdict]:
     def once(_pause: float) -> tuple[Name, list[Any]]:
-        name = waiter_id.fresh()
-        return name, waiter_id.race([Create(name, {"n": str(n)}) for n in range(RACERS)])
+        name = prober.fresh()
+        return name, prober.race([Create(name, {"n": str(n)}) for n in range(RACERS)])
 
-    yield Verdict(Guarantee.CREATE_RACE, one_winner(waiter_id, once))
+    yield Verdict(Guarantee.CREATE_RACE, one_winner(prober, once))
 
 
 # --- extend ------------------------------------------------------------------------------------------------------
 
 
-def _extends(waiter_id: Asker) -> Iterator[Verdict]:
-    name = waiter_id.fresh()
-    made = created(waiter_id, name, {"n": "1", "kept": "1"})
+def _extends(prober: Prober) -> Iterator[Verdict]:
+    name = prober.fresh()
+    made = created(prober, name, {"n": "1", "kept": "1"})
     extend = Extend(name, {"n": "2", "empty": ""}, made.incarnation)
-    yield Verdict(Guarantee.EXTEND, _answers(waiter_id, extend))
-    now = waiter_id.standing(name)
+    yield Verdict(Guarantee.EXTEND, _answers(prober, extend))
+    now = prober.standing(name)
     is_kept = shows(now, {"n": "2", "kept": "1", "empty": ""})
     yield Verdict(Guarantee.EXTEND_KEEPS, "" if is_kept else f"what stands there is {dict(now.fields)}")
     broken = ""
@@ -139,22 +139,22 @@ def _extends(waiter_id: Asker) -> Iterator[Verdict]:
     if made.updated_at is not None or now.updated_at is not None:
         has_moved = None not in (made.updated_at, now.updated_at) and now.updated_at > made.updated_at  # type: ignore[operator]  # neither is None here
         yield Verdict(Guarantee.EXTEND_UPDATED_MOVES, "" if has_moved else "it stands still")
-    yield from _tokens(waiter_id, made, now)
+    yield from _tokens(prober, made, now)
     wrong = Extend(name, {"n": "3"}, other(now.incarnation))
-    yield Verdict(Guarantee.EXTEND_INCARNATION, refusal(waiter_id, wrong, now))
-    now = waiter_id.standing(name)
+    yield Verdict(Guarantee.EXTEND_INCARNATION, refusal(prober, wrong, now))
+    now = prober.standing(name)
     past = made.revision if made.revision != now.revision else other(now.revision)
     late = Extend(name, {"n": "4"}, now.incarnation, past)
-    yield Verdict(Guarantee.EXTEND_REVISION, refusal(waiter_id, late, now))
+    yield Verdict(Guarantee.EXTEND_REVISION, refusal(prober, late, now))
 
 
-def _answers(waiter_id: Asker, extend: Extend) -> str:
+def _answers(prober: Prober, extend: Extend) -> str:
     """Extend until it is answered by a record; say what is wrong with the answers, "" if nothing is."""
     answer: object = None
     for pause in (0.0, *PAUSES):
         # some stores refuse a change that comes too soon after another one
         time.sleep(pause)
-        extended = waiter_id.once(extend)
+        extended = prober.once(extend)
         if isinstance(extended, Snapshot):
             return "" if extended.fields.get("n") == extend.fields["n"] else "the answer does not show the change"
         answer = extended
@@ -163,10 +163,10 @@ def _answers(waiter_id: Asker, extend: Extend) -> str:
     return f"the answer was: {kind(answer)}"
 
 
-def _tokens(waiter_id: Asker, made: Snapshot, extended: Snapshot) -> Iterator[Verdict]:
-    match waiter_id.store.traits.tokens:
+def _tokens(prober: Prober, made: Snapshot, extended: Snapshot) -> Iterator[Verdict]:
+    match prober.store.traits.tokens:
         case TokenSource.NATIVE:
-            later = created(waiter_id, waiter_id.fresh())
+            later = created(prober, prober.fresh())
         case TokenSource.DRAWN:
             later = extended
         case TokenSource.NONE:
@@ -175,32 +175,32 @@ def _tokens(waiter_id: Asker, made: Snapshot, extended: Snapshot) -> Iterator[Ve
     yield Verdict(Guarantee.TOKEN, "" if grows else f"after {made.token} came {later.token}")
 
 
-def _extend_race(waiter_id: Asker) -> Iterator[Verdict]:
+def _extend_race(prober: Prober) -> Iterator[Verdict]:
     def once(pause: float) -> tuple[Name, list[Any]]:
-        name = waiter_id.fresh()
-        made = created(waiter_id, name)
+        name = prober.fresh()
+        made = created(prober, name)
         time.sleep(pause)
-        return name, waiter_id.race(
+        return name, prober.race(
             [Extend(name, {"n": str(n)}, made.incarnation, made.revision) for n in range(RACERS)],
         )
 
-    yield Verdict(Guarantee.EXTEND_RACE, one_winner(waiter_id, once))
+    yield Verdict(Guarantee.EXTEND_RACE, one_winner(prober, once))
 
 
 # --- replace, remove ---------------------------------------------------------------------------------------------
 
 
-def _replaces(waiter_id: Asker) -> Iterator[Verdict]:
-    name = waiter_id.fresh()
-    now = created(waiter_id, name, {"n": "1", "old": "1"})
+def _replaces(prober: Prober) -> Iterator[Verdict]:
+    name = prober.fresh()
+    now = created(prober, name, {"n": "1", "old": "1"})
     wrong = Replace(name, {"n": "2"}, other(now.incarnation), now.revision)
-    yield Verdict(Guarantee.REPLACE_INCARNATION, refusal(waiter_id, wrong, now))
-    now = waiter_id.standing(name)
+    yield Verdict(Guarantee.REPLACE_INCARNATION, refusal(prober, wrong, now))
+    now = prober.standing(name)
     wrong = Replace(name, {"n": "3"}, now.incarnation, other(now.revision))
-    yield Verdict(Guarantee.REPLACE_REVISION, refusal(waiter_id, wrong, now))
-    now = waiter_id.standing(name)
-    waiter_id.settled(Replace(name, {"n": "4"}, now.incarnation, now.revision))
-    after = waiter_id.standing(name)
+    yield Verdict(Guarantee.REPLACE_REVISION, refusal(prober, wrong, now))
+    now = prober.standing(name)
+    prober.settled(Replace(name, {"n": "4"}, now.incarnation, now.revision))
+    after = prober.standing(name)
     broken = ""
     if after.incarnation == now.incarnation:
         broken = "the incarnation is the old one"
@@ -209,53 +209,53 @@ def _replaces(waiter_id: Asker) -> Iterator[Verdict]:
     yield Verdict(Guarantee.REPLACE, broken)
 
 
-def _removes(waiter_id: Asker) -> Iterator[Verdict]:
-    name = waiter_id.fresh()
-    now = created(waiter_id, name)
-    yield Verdict(Guarantee.REMOVE_INCARNATION, refusal(waiter_id, Remove(name, other(now.incarnation)), now))
-    name, now = _again(waiter_id, name, now)
+def _removes(prober: Prober) -> Iterator[Verdict]:
+    name = prober.fresh()
+    now = created(prober, name)
+    yield Verdict(Guarantee.REMOVE_INCARNATION, refusal(prober, Remove(name, other(now.incarnation)), now))
+    name, now = _again(prober, name, now)
     wrong = Remove(name, now.incarnation, other(now.revision))
-    yield Verdict(Guarantee.REMOVE_REVISION, refusal(waiter_id, wrong, now))
-    name, now = _again(waiter_id, name, now)
-    answer = waiter_id.settled(Remove(name, now.incarnation))
-    seen = waiter_id.once(Read(name))
+    yield Verdict(Guarantee.REMOVE_REVISION, refusal(prober, wrong, now))
+    name, now = _again(prober, name, now)
+    answer = prober.settled(Remove(name, now.incarnation))
+    seen = prober.once(Read(name))
     broken = "" if isinstance(answer, Removed) else f"the answer was {kind(answer)}"
     yield Verdict(Guarantee.REMOVE, "the record is still there" if isinstance(seen, Snapshot) else broken)
-    yield Verdict(Guarantee.ABSENT, _absence(waiter_id, now))
+    yield Verdict(Guarantee.ABSENT, _absence(prober, now))
 
 
-def _absence(waiter_id: Asker, like: Snapshot) -> str:
+def _absence(prober: Prober, like: Snapshot) -> str:
     """Ask for a record that never was; say which answer does not tell that, "" if all do."""
-    name = waiter_id.fresh()
+    name = prober.fresh()
     commands: tuple[Command[Any], ...] = (
         Read(name),
         Extend(name, {"n": "1"}, like.incarnation),
         Remove(name, like.incarnation),
     )
     for command in commands:
-        answer: object = waiter_id.once(command)
+        answer: object = prober.once(command)
         if not isinstance(answer, Absent):
             return f"{type(command).__name__} answers: {kind(answer)}"
     return ""
 
 
-def _again(waiter_id: Asker, name: Name, now: Snapshot) -> tuple[Name, Snapshot]:
+def _again(prober: Prober, name: Name, now: Snapshot) -> tuple[Name, Snapshot]:
     """Return the record as it stands, or another one if it was deleted against its expectation."""
-    seen = waiter_id.once(Read(name))
+    seen = prober.once(Read(name))
     if isinstance(seen, Snapshot):
         return name, seen
-    another = waiter_id.fresh()
-    return another, created(waiter_id, another, dict(now.fields))
+    another = prober.fresh()
+    return another, created(prober, another, dict(now.fields))
 
 
 # --- re-creation -------------------------------------------------------------------------------------------------
 
 
-def _re_creates(waiter_id: Asker) -> Iterator[Verdict]:
-    name = waiter_id.fresh()
-    old = created(waiter_id, name, {"n": "old"})
-    waiter_id.settled(Remove(name, old.incarnation))
-    now = created(waiter_id, name, {"n": "new"})
+def _re_creates(prober: Prober) -> Iterator[Verdict]:
+    name = prober.fresh()
+    old = created(prober, name, {"n": "old"})
+    prober.settled(Remove(name, old.incarnation))
+    now = created(prober, name, {"n": "new"})
     is_new = now.incarnation != old.incarnation
     yield Verdict(Guarantee.FRESH_INCARNATION, "" if is_new else f"{now.incarnation} came back")
     late: tuple[tuple[Guarantee, Command[Any]], ...] = (
@@ -269,23 +269,21 @@ def _re_creates(waiter_id: Asker) -> Iterator[Verdict]:
     broken: dict[Guarantee, str] = {}
     for promise, command in late:
         if not broken.get(promise):
-            broken[promise] = (
-                _refused_late(waiter_id, name, command) if is_new else "the old incarnation is the new one"
-            )
+            broken[promise] = _refused_late(prober, name, command) if is_new else "the old incarnation is the new one"
     yield from (Verdict(promise, words) for promise, words in broken.items())
 
 
-def _refused_late(waiter_id: Asker, name: Name, command: Command[Any]) -> str:
-    seen = waiter_id.clear(Read(name))
-    return refusal(waiter_id, command, seen) if isinstance(seen, Snapshot) else "the new record is gone"
+def _refused_late(prober: Prober, name: Name, command: Command[Any]) -> str:
+    seen = prober.clear(Read(name))
+    return refusal(prober, command, seen) if isinstance(seen, Snapshot) else "the new record is gone"
 
 
-def _lists(waiter_id: Asker) -> Iterator[Verdict]:
-    wanted = {waiter_id.scratch(f"list/{part}") for part in ODD}
+def _lists(prober: Prober) -> Iterator[Verdict]:
+    wanted = {prober.scratch(f"list/{part}") for part in ODD}
     for name in wanted:
-        created(waiter_id, name)
-    created(waiter_id, waiter_id.scratch("list-not/1"))
-    found = {name for name, _ in waiter_id.listed("list/")}
+        created(prober, name)
+    created(prober, prober.scratch("list-not/1"))
+    found = {name for name, _ in prober.listed("list/")}
     broken = ""
     if wanted - found:
         broken = f"{len(wanted - found)} of {len(wanted)} records are missing"

@@ -118,7 +118,7 @@ def _stranger(status: int, what: str) -> StoreError:
     if status == 404:
         return StoreRefused(f"{what} is not known: an etcd older than {NEEDED}, or {NOT_ETCD}")
     if status in (502, 503, 504) or status == 429 or status >= 520:
-        return OutcomeUnknown(f"something before etcd answered {what} with {status}")
+        return OutcomeUnknown(f"a proxy in front of etcd answered {what} with {status}")
     if status < 500:
         return StoreRefused(f"{what} was answered with {status} and no words of etcd's: {NOT_ETCD}")
     return OutcomeUnknown(f"{what} was answered with {status}")

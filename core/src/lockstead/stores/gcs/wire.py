@@ -65,7 +65,7 @@ class Place:
     def at(cls, bucket: str, prefix: str) -> Self:
         """Return the place; ValueError if locks there could not be told from others' reserved names."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", bucket):
-            raise ValueError(f"{bucket!r} is not a name of a bucket")
+            raise ValueError(f"{bucket!r} is not a valid bucket name")
         if RESERVED in prefix.split("/"):
             raise ValueError(f"the prefix {prefix!r} is inside the reserved names of another store; choose another")
         if not prefix.isprintable() or len(prefix.encode()) > PREFIX_BYTES_MAX:

@@ -171,7 +171,7 @@ def _found(link: Link, statements: Statements, ends_at: float) -> Row | None:
         return None
     version, least, in_recovery, product = rows[0][:4]
     if not str(product).startswith("PostgreSQL"):
-        raise StoreRefused(f"{link.place} is not PostgreSQL but {str(product)[:40]!r}: its locks are not proved")
+        raise StoreRefused(f"{link.place} is not PostgreSQL but {str(product)[:40]!r}: unsupported")
     if rows[0][6] != "0":
         raise StoreRefused(
             f"somebody added triggers or rules to the tables of the locks in {link.place}, which run as whoever locks; "

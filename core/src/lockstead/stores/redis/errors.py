@@ -62,7 +62,7 @@ def refusal(error: Exception, where: str, rights: str = RIGHTS) -> StoreError:
     """Translate an error that the server answered with. rights: what a user with an ACL needs."""
     code, said = code_of(error), str(error)
     if code in _PASSING:
-        return StoreUnavailable(f"Redis at {where} does not do it now: {_PASSING[code]}")
+        return StoreUnavailable(f"Redis at {where} rejected the request temporarily: {_PASSING[code]}")
     if code in _FOR_GOOD:
         return StoreRefused(f"Redis at {where} refuses: {_FOR_GOOD[code].replace(RIGHTS, rights)}")
     lowered = said.lower()
@@ -70,7 +70,7 @@ def refusal(error: Exception, where: str, rights: str = RIGHTS) -> StoreError:
         if phrase in lowered:
             return StoreRefused(f"Redis at {where} refuses: {remedy.replace(RIGHTS, rights)}")
     if "max number of clients" in lowered:
-        return StoreUnavailable(f"Redis at {where} has no connection free (maxclients): raise it, or close some")
+        return StoreUnavailable(f"Redis at {where} reached maxclients: raise it, or close some connections")
     return OutcomeUnknown(f"Redis at {where} failed in a way that is not known: {_short(said)}")
 
 

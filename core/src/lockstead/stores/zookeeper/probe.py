@@ -56,7 +56,7 @@ def why_silent(where: Where, limit: float) -> StoreError:
             f"{hosts} accepts connections and does not answer as a ZooKeeper: it hangs, it does not serve yet, or it "
             "is another server or wants TLS (tls=true)"
         )
-    return StoreUnavailable(f"nobody answers at {hosts}: {seen[0].said}")
+    return StoreUnavailable(f"no response from {hosts}: {seen[0].said}")
 
 
 def look(where: Where, host: str, limit: float, word: bytes = b"srvr") -> Seen:

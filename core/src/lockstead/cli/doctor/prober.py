@@ -53,7 +53,7 @@ class Sight:
     wall_received_at: float
 
 
-class Asker:
+class Prober:
     """Asks one store under scratch names. What it saw stays in `sights`.
 
     limit is the seconds of one request, ends_at an instant of the boot clock after which nothing is asked any more but
