@@ -80,7 +80,7 @@ class Way:
     waiting: str
 
 
-POOLING: Final = Way("pool with one slot", POOLED, "work", "work", "scheduled")
+POOLING: Final = Way("pool", POOLED, "work", "work", "scheduled")
 TASK: Final = Way("`@task.locked`", LOCKED, "work", "work", "deferred")
 GROUP: Final = Way("`LockedTaskGroup`", GROUPED, "publish.work", "publish.lock_acquire", "deferred")
 
