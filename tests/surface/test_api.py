@@ -127,7 +127,7 @@ def test_the_engine_is_imported_in_another_thread_than_the_event_loops() -> None
                 if name in HEAVY:
                     imported[name] = threading.current_thread() is threading.main_thread()
 
-        NAMES = ("aio_batch", "aio_lease", "conversations", "holding", "runtime.engine")
+        NAMES = ("aio_batch", "aio_lease", "operations", "runtime.engine", "views")
         HEAVY = [f"lockstead.{name}" for name in NAMES]
         imported = {}
         sys.meta_path.insert(0, Watch())
