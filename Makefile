@@ -16,7 +16,7 @@ CACHE := $(BUILD)/cache
 RUN := $(CURDIR)/.venv/bin
 
 # the distributions that are installed editable into .venv
-MEMBERS := core packages/airflow_provider packages/prefect_block packages/dagster_resource
+MEMBERS := core packages/airflow_provider packages/prefect_block packages/dagster_resource packages/gcs_emulator
 
 # the versions of Prefect and of Dagster that are pinned, the oldest first
 PREFECTS := $(shell ls requirements/prefect-*.txt | sed 's/.*-//; s/\.txt//' | sort -V)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.airflow.scenes import Scenes
 from tests.servers.airflow import Airflow
 from tests.servers.airflow_parts import ROOT

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.servers.airflow import Airflow
 from tests.servers.browser import ENTER, Browser
 from tests.servers.pictures import WIDTH, Show, destination, take

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import lockstead
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.airflow.scenes import PATIENCE, Scenes, Stage
 from tests.airflow.test_body import NEWEST
 from tests.servers.airflow import Airflow

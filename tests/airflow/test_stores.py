@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.airflow.conftest import chosen
 from tests.servers.airflow_parts import Version
 from tests.servers.base import free_port

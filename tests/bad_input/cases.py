@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
 
+from gcs_emulator import GcsServer
 from lockstead import OutcomeUnknown, StoreRefused, StoreUnavailable
-from lockstead.testing.gcs_server import GcsServer
 from tests.bad_input.world import World
 
 USAGE, STORE = 64, 69

@@ -13,9 +13,9 @@ from urllib.parse import quote
 import pytest
 
 import lockstead
+from gcs_emulator import GcsServer
 from lockstead.protocol.commands import Create, Snapshot
 from lockstead.stores.sqlite.store import SqliteStore
-from lockstead.testing.gcs_server import GcsServer
 from lockstead.values import Name
 from tests.runtime.faulty import quiet
 

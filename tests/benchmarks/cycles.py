@@ -96,7 +96,7 @@ def two_transactions(path: Path) -> Iterator[Work]:
 @contextmanager
 def emulator() -> Iterator[str]:
     """Run the server of our own as a process of its own, so that it costs this one nothing; give its address."""
-    command = [sys.executable, "-m", "lockstead.testing.gcs_server", "--bucket", "bench"]
+    command = [sys.executable, "-m", "gcs_emulator", "--bucket", "bench"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

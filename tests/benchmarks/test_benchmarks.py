@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lockstead
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.benchmarks import money, networked
 from tests.benchmarks.__main__ import BENCHMARKS
 from tests.benchmarks.figures import TINY, Row, cells, in_turn, machine, markdown, paired

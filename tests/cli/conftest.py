@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import pytest
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 
 if TYPE_CHECKING:
     from tests.cli.shell import Shell

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import lockstead
+from gcs_emulator import GcsServer
 from lockstead.cli.bench.command import row
 from lockstead.cli.bench.measures import Measure
 from lockstead.cli.doctor.figures import in_short
-from lockstead.testing.gcs_server import GcsServer
 from tests.cli.conftest import until
 from tests.cli.test_doctor import PATIENCE, ended, ran, started
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 
 import lockstead
+from gcs_emulator import GcsServer
+from gcs_emulator.objects import draft_of
 from lockstead.cli.output import instant
 from lockstead.cli.showing import details, facts, second
-from lockstead.testing.gcs_server import GcsServer
-from lockstead.testing.gcs_server.objects import draft_of
 from tests.cli.conftest import until
 from tests.cli.screen import Screen
 from tests.cli.shell import PROGRAM, Shell

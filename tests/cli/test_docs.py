@@ -11,11 +11,11 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from gcs_emulator import GcsServer
 from lockstead.cli.main import COMMANDS
 from lockstead.cli.showing import FACTS
 from lockstead.stores.redis.wire import FOR_EVER as KEPT_BY_REDIS_MS
 from lockstead.stores.redlock.scripts import FOREVER_MS as KEPT_BY_REDLOCK_MS
-from lockstead.testing.gcs_server import GcsServer
 from tests.cli.shell import PROGRAM
 
 DOCS: Final = Path(__file__).parents[2] / "docs"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import lockstead
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.cli.conftest import at_default, until
 
 LOCKSTEAD = Path(sys.executable).parent / "lockstead"

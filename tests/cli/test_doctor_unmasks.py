@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.cli import wrong_store as wrong
 from tests.cli.test_doctor import ROOM, examined
 from tests.servers.base import Server

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from gcs_emulator import GcsServer
+from gcs_emulator.objects import draft_of
 from lockstead.cli.main import COMMANDS, call
 from lockstead.cli.showing import FACTS
-from lockstead.testing.gcs_server import GcsServer
-from lockstead.testing.gcs_server.objects import draft_of
 from tests.cli.conftest import until
 from tests.cli.screen import Screen
 from tests.cli.shell import PROGRAM, Shell

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import lockstead
+from gcs_emulator import GcsServer
 from lockstead.runtime.clock import SYSTEM_CLOCK
-from lockstead.testing.gcs_server import GcsServer
 from tests.cli.conftest import PATIENCE, PATIENT, STUBBORN, Run, Runs, until
 
 TTL = 4.0

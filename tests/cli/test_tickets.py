@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import lockstead
+from gcs_emulator import GcsServer
 from lockstead import LeaseTicket
-from lockstead.testing.gcs_server import GcsServer
 from tests.cli.conftest import until
 from tests.cli.shell import PROGRAM, Shell
 from tests.cli.test_looking import INSTANT

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 
 
 @dataclass(frozen=True)

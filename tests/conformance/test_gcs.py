@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from gcs_emulator import GcsServer
 from lockstead.stores import url
 from lockstead.stores.gcs.store import GcsStore
 from lockstead.stores.port import Store
 from lockstead.testing.conformance import AwaitingConformance, StoreConformance
 from lockstead.testing.conformance.base import Suite
-from lockstead.testing.gcs_server import GcsServer
 
 
 class OnGcs(Suite):

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.servers.browser import Browser
 from tests.servers.dagster import Dagster
 from tests.servers.pictures import WIDTH, Show, destination, take

@@ -170,7 +170,7 @@ def storage_client() -> Iterator[tuple[Any, str]]:
     storage = pytest.importorskip("google.cloud.storage")
     from google.auth import credentials
 
-    from lockstead.testing.gcs_server import GcsServer
+    from gcs_emulator import GcsServer
 
     with GcsServer(buckets=["locks"]) as server:
         client = storage.Client(

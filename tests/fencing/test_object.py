@@ -8,9 +8,9 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
+from gcs_emulator import GcsServer
 from lockstead import FenceGuard, GcsFenceStore, LeaseLost, OutcomeUnknown, Sequencer, StoreRefused
 from lockstead.fencing.object import FENCE
-from lockstead.testing.gcs_server import GcsServer
 
 
 @pytest.fixture

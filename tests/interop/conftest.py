@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import lockstead
+from gcs_emulator import GcsServer
+from gcs_emulator.clock import ManualClock
 from lockstead.stores import url
-from lockstead.testing.gcs_server import GcsServer
-from lockstead.testing.gcs_server.clock import ManualClock
 from tests.interop.places import Place
 from tests.interop.recordings import BUCKET
 

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import httpx
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 
 FOLDER = Path(__file__).parent / "recorded"
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import lockstead
+from gcs_emulator import GcsServer
+from gcs_emulator.clock import ManualClock
 from lockstead.cli.showing import FOREIGN, details, facts, lock_row
-from lockstead.testing.gcs_server import GcsServer
-from lockstead.testing.gcs_server.clock import ManualClock
 from lockstead.values import LeaseOutcome
 from tests.interop.recordings import OBJECT, asked, look, put, recording, replay
 

@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 import lockstead
+from gcs_emulator import GcsServer
+from gcs_emulator.clock import ManualClock
 from lockstead.protocol.commands import Conflict, Extend, Read, Remove, Replace, Snapshot
 from lockstead.stores import url
-from lockstead.testing.gcs_server import GcsServer
-from lockstead.testing.gcs_server.clock import ManualClock
 from lockstead.values import Name
 from tests.interop.recordings import BUCKET, Exchange, asked, go_reads, look, put, recording, replay, ruby_reads
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lockstead
+from gcs_emulator import GcsServer
 from lockstead.protocol.record import number
-from lockstead.testing.gcs_server import GcsServer
 from tests.interop.recordings import BUCKET, OBJECT, asked, go_reads, look, put, recording, replay, ruby_reads
 
 Read = Callable[[str], float]

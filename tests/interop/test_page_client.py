@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 import lockstead
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from lockstead.values import LeaseOutcome
 from tests.interop.page_client import PageClient
 from tests.interop.recordings import BUCKET

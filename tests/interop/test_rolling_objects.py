@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import lockstead
-from lockstead.testing.gcs_server import GcsServer
-from lockstead.testing.gcs_server.clock import ManualClock
+from gcs_emulator import GcsServer
+from gcs_emulator.clock import ManualClock
 from lockstead.values import LeaseOutcome, LeaseTicket
 from tests.interop.recordings import look, put, recording
 

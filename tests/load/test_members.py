@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import lockstead
+from gcs_emulator import GcsServer
 from lockstead.events import LockEvent, Lost, ReleaseFailed
-from lockstead.testing.gcs_server import GcsServer
 from tests.load.crowd import crowd, said
 from tests.runtime.faulty import until
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import lockstead
+from gcs_emulator import GcsServer, LoggedRequest
 from lockstead import AsyncClient, AsyncLease, NotAcquired
-from lockstead.testing.gcs_server import GcsServer, LoggedRequest
 from tests.load.crowd import crowd, said
 from tests.runtime.faulty import quiet, until
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import httpx
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.prefect.real.seen import runs, until
 from tests.servers.browser import Browser
 from tests.servers.pictures import WIDTH, Show, destination, take

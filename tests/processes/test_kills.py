@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.processes.counter import Counter
 from tests.processes.journal import Event, Journal
 from tests.processes.judge import judge, kills

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import lockstead
+from gcs_emulator import GcsServer
 from lockstead.stores.bootclock import boot_now
-from lockstead.testing.gcs_server import GcsServer
 from tests.processes.journal import Event, Journal
 from tests.processes.judge import judge
 from tests.runtime.faulty import quiet, until

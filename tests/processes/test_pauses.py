@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 import lockstead
+from gcs_emulator import GcsServer
 from lockstead import Client, Lease, LeaseOutcome, StoreUnavailable
-from lockstead.testing.gcs_server import GcsServer
 from tests.runtime.faulty import quiet, until
 from tests.runtime.processes import Child
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.runtime.keeping import Alone, Told
 
 

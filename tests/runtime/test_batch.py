@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gcs_emulator import GcsServer
 from lockstead import (
     AsyncClient,
     Client,
@@ -26,7 +27,6 @@ from lockstead import (
 from lockstead.batch_base import AT_ONCE
 from lockstead.events import LockEvent
 from lockstead.protocol.commands import Command, Create, Read, Remove
-from lockstead.testing.gcs_server import GcsServer
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty, lose_answer, quiet, refuse, until
 

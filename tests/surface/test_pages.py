@@ -9,8 +9,10 @@ import pytest
 
 from tests.pages import PAGES, RUN, SHOWN, WRAPPERS, Block, blocks, program, run_python, run_shell, wrapper_of
 
+FIRST = ("README.md", "core/README.md")
 GUIDES = [
-    *("README.md", "core/README.md"),
+    *FIRST,
+    "packages/gcs_emulator/README.md",
     *(
         f"docs/{name}.md"
         for name in ("getting-started", "run", "command-line", "stores/memory", "terraform", "testing")
@@ -46,7 +48,7 @@ def test_the_page_runs_as_printed(page: str, tmp_path: Path) -> None:
     assert shown
     said = run_python([block for block in shown if block.tag == "python"], tmp_path)
     run_shell([block for block in shown if block.tag == "sh"], tmp_path)
-    if page.endswith("README.md"):
+    if page in FIRST:
         # what SQL and JSON take, and more than 32 bits
         assert re.search(r"^publish \d{11,}$", said, re.MULTILINE)
 

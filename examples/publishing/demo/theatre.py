@@ -25,7 +25,7 @@ from examples.publishing.lease import LockSettings
 from examples.publishing.oracle import Entry, Verdict, judge
 from examples.publishing.runner import FORMATS, Job, Pace
 from examples.publishing.signing import Signer, generate_key
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 
 SUFFIXES = {"apt": "deb", "yum": "rpm"}
 

@@ -14,7 +14,7 @@ from examples.publishing.gcs import GcsBucket
 from examples.publishing.oracle import Entry, judge
 from examples.publishing.runner import FORMATS
 from examples.publishing.signing import Signer, generate_key
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 
 
 def publishes_once(

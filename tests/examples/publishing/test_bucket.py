@@ -9,7 +9,7 @@ import pytest
 from examples.publishing.bucket import Bucket, Patient, crc32c
 from examples.publishing.errors import NotFound, OutcomeUnknown, PreconditionFailed
 from examples.publishing.gcs import GcsBucket, Place
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.examples.publishing.memory import MemoryBucket
 
 

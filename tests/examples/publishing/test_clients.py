@@ -16,7 +16,7 @@ from examples.publishing.front import Front
 from examples.publishing.gcs import GcsBucket
 from examples.publishing.layout import Layout
 from examples.publishing.signing import Signer
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.examples.publishing.world import Shelf, World
 
 pytestmark = pytest.mark.server

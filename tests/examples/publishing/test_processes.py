@@ -17,7 +17,7 @@ from examples.publishing.gcs import GcsBucket
 from examples.publishing.oracle import Entry, judge
 from examples.publishing.runner import FORMATS
 from examples.publishing.signing import Signer
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.examples.publishing.world import Hooked, Shelf, World
 from tests.servers.demos import interrupt, shown
 

@@ -15,7 +15,7 @@ from examples.publishing.gcs import GcsBucket
 from examples.publishing.oracle import Entry, judge
 from examples.publishing.runner import FORMATS
 from examples.publishing.signing import Signer
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.examples.publishing.test_processes import ROOT, environment
 from tests.examples.publishing.world import Shelf
 

@@ -16,7 +16,7 @@ from examples.publishing.oracle import Entry, Verdict, judge
 from examples.publishing.runner import FORMATS, Job
 from examples.publishing.signing import Signer
 from examples.publishing.steps import Steps
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.examples.publishing.world import KINDS, HandMadeLease, Shelf
 
 BOTH = pytest.mark.parametrize("kind", ["apt", "yum"])

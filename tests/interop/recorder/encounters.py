@@ -13,7 +13,7 @@ from typing import Any
 from programs import BUCKET, Programs
 
 import lockstead
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 
 PATH = "locks/apt"
 

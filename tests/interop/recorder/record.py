@@ -21,7 +21,7 @@ from encounters import ENCOUNTERS, Meeting
 from programs import BUCKET, HERE, Programs, Tools
 from tap import Tap
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 
 PATH = "locks/apt"
 

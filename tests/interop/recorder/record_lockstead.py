@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import lockstead
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 
 HOST = "host.example"
 FULL: dict[str, Any] = {

@@ -24,7 +24,7 @@ import pytest
 from prefect.blocks.core import Block
 
 import lockstead
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from prefect_lockstead import attached, blocks
 from prefect_lockstead.blocks import LocksteadLock, LocksteadStore
 from tests.servers.prefect import ROOT, PrefectServer, started

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import lockstead
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 
 LOCK_OBJECT = "locks/apt"
 

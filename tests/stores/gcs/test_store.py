@@ -12,6 +12,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
 import lockstead
+from gcs_emulator import GcsServer
 from lockstead.errors import LeaseLost, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import (
     Absent,
@@ -31,7 +32,6 @@ from lockstead.stores.bounds import Bounds
 from lockstead.stores.gcs.access import Access
 from lockstead.stores.gcs.store import GcsStore
 from lockstead.stores.gcs.wire import Place, Request
-from lockstead.testing.gcs_server import GcsServer
 from lockstead.values import Name, Space
 
 APT = Name("apt")

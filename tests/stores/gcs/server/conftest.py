@@ -9,7 +9,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.stores.gcs.server.driver import Driver
 
 ELSEWHERE = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")

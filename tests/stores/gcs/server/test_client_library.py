@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 
 pytest.importorskip("google.cloud.storage")
 

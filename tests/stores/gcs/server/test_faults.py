@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from lockstead.testing.gcs_server import Action, Fault, GcsServer, ManualClock
-from lockstead.testing.gcs_server.objects import draft_of
+from gcs_emulator import Action, Fault, GcsServer, ManualClock
+from gcs_emulator.objects import draft_of
 from tests.stores.gcs.server.driver import Driver
 
 IMPATIENT = httpx.Timeout(30, read=0.05)

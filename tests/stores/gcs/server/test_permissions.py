@@ -7,7 +7,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.stores.gcs.server.driver import Driver
 
 OPERATIONS: dict[str, Callable[[Driver], httpx.Response]] = {

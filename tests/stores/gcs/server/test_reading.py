@@ -5,8 +5,8 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from lockstead.testing.gcs_server import GcsServer, ManualClock
-from lockstead.testing.gcs_server.checksums import crc32c_base64, crc32c_in_python
+from gcs_emulator import GcsServer, ManualClock
+from gcs_emulator.checksums import crc32c_base64, crc32c_in_python
 from tests.stores.gcs.server.driver import Driver
 
 CONTENT = b"0123456789"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from lockstead.testing.gcs_server import GcsServer, ManualClock
+from gcs_emulator import GcsServer, ManualClock
 from tests.stores.gcs.server.driver import Driver
 
 PERIOD = 3600.0

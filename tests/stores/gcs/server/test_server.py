@@ -15,7 +15,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from lockstead.testing.gcs_server import GcsServer
+from gcs_emulator import GcsServer
 from tests.stores.gcs.server.conftest import ELSEWHERE
 from tests.stores.gcs.server.driver import Driver
 
@@ -167,7 +167,7 @@ def test_who_does_not_speak_http_is_refused(server: GcsServer) -> None:
 def standalone() -> Iterator[httpx.Client]:
     if ELSEWHERE:
         pytest.skip("STORAGE_EMULATOR_HOST is set: faults can only be injected into our own server")
-    command = [sys.executable, "-m", "lockstead.testing.gcs_server", "--bucket", "bucket", "--bucket", "other"]
+    command = [sys.executable, "-m", "gcs_emulator", "--bucket", "bucket", "--bucket", "other"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""

@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
-from lockstead.testing.gcs_server.clock import http_date
-from lockstead.testing.gcs_server.errors import ApiError
-from lockstead.testing.gcs_server.objects import StoredObject
-from lockstead.testing.gcs_server.wire import Answer
+from gcs_emulator.clock import http_date
+from gcs_emulator.errors import ApiError
+from gcs_emulator.objects import StoredObject
+from gcs_emulator.wire import Answer
 
 RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 FIELD_HEADERS = {

@@ -7,12 +7,12 @@ import signal
 import sys
 import threading
 
-from lockstead.testing.gcs_server.server import GcsServer
+from gcs_emulator.server import GcsServer
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the server until SIGINT or SIGTERM."""
-    parser = argparse.ArgumentParser(prog="python -m lockstead.testing.gcs_server", description=__doc__)
+    parser = argparse.ArgumentParser(prog="gcs-emulator", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
     parser.add_argument("--port", type=int, default=0, help="port to listen on (default: one that is free)")
     parser.add_argument("--bucket", action="append", default=[], help="a bucket to begin with; may be repeated")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 from typing import assert_never
 
-from lockstead.testing.gcs_server.api import Api, refusal
-from lockstead.testing.gcs_server.clock import Clock
-from lockstead.testing.gcs_server.errors import ApiError
-from lockstead.testing.gcs_server.faults import Action, Faults, Injected
-from lockstead.testing.gcs_server.request_log import LoggedRequest, RequestLog
-from lockstead.testing.gcs_server.routes import Route
-from lockstead.testing.gcs_server.wire import Answer, Request
+from gcs_emulator.api import Api, refusal
+from gcs_emulator.clock import Clock
+from gcs_emulator.errors import ApiError
+from gcs_emulator.faults import Action, Faults, Injected
+from gcs_emulator.request_log import LoggedRequest, RequestLog
+from gcs_emulator.routes import Route
+from gcs_emulator.wire import Answer, Request
 
 
 class Exchange:

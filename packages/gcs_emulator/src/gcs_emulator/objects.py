@@ -13,11 +13,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lockstead.testing.gcs_server.checksums import crc32c_base64, md5_base64
-from lockstead.testing.gcs_server.clock import Clock
-from lockstead.testing.gcs_server.conditions import ALWAYS, Conditions
-from lockstead.testing.gcs_server.errors import ApiError, no_bucket, no_object, too_many_changes
-from lockstead.testing.gcs_server.retention import held_by_default, refusal
+from gcs_emulator.checksums import crc32c_base64, md5_base64
+from gcs_emulator.clock import Clock
+from gcs_emulator.conditions import ALWAYS, Conditions
+from gcs_emulator.errors import ApiError, no_bucket, no_object, too_many_changes
+from gcs_emulator.retention import held_by_default, refusal
 
 SHUFFLED_BITS = (1 << 24) - 1
 NAME_BYTES_MAX = 1024

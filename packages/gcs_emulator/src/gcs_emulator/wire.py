@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import BinaryIO
 from urllib.parse import parse_qsl, urlsplit
 
-from lockstead.testing.gcs_server.errors import ApiError
+from gcs_emulator.errors import ApiError
 
 LINE_BYTES_MAX = 64 * 1024
 HEADERS_MAX = 200

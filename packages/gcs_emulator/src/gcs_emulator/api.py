@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from urllib.parse import urlencode
 
-from lockstead.testing.gcs_server.conditions import Conditions, conditions_of, whole_number
-from lockstead.testing.gcs_server.errors import ApiError, json_body, xml_body
-from lockstead.testing.gcs_server.listing import page
-from lockstead.testing.gcs_server.media import content_answer
-from lockstead.testing.gcs_server.objects import Draft, Source, Store, StoredObject, draft_of
-from lockstead.testing.gcs_server.permissions import admit, hidden
-from lockstead.testing.gcs_server.resources import (
+from gcs_emulator.conditions import Conditions, conditions_of, whole_number
+from gcs_emulator.errors import ApiError, json_body, xml_body
+from gcs_emulator.listing import page
+from gcs_emulator.media import content_answer
+from gcs_emulator.objects import Draft, Source, Store, StoredObject, draft_of
+from gcs_emulator.permissions import admit, hidden
+from gcs_emulator.resources import (
     Resource,
     bucket_fields,
     bucket_resource,
@@ -27,9 +27,9 @@ from lockstead.testing.gcs_server.resources import (
     patched,
     replaced,
 )
-from lockstead.testing.gcs_server.routes import Route, is_plain, route
-from lockstead.testing.gcs_server.uploads import Session, Sessions, chunk_of
-from lockstead.testing.gcs_server.wire import Answer, Request, json_answer
+from gcs_emulator.routes import Route, is_plain, route
+from gcs_emulator.uploads import Session, Sessions, chunk_of
+from gcs_emulator.wire import Answer, Request, json_answer
 
 BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 COMPOSE_MAX = 32

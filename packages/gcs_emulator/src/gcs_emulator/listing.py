@@ -10,8 +10,8 @@ import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lockstead.testing.gcs_server.conditions import whole_number
-from lockstead.testing.gcs_server.errors import ApiError
+from gcs_emulator.conditions import whole_number
+from gcs_emulator.errors import ApiError
 
 PAGE_MAX = 1000
 

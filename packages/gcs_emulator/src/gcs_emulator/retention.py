@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lockstead.testing.gcs_server.clock import rfc3339
-from lockstead.testing.gcs_server.errors import ApiError
+from gcs_emulator.clock import rfc3339
+from gcs_emulator.errors import ApiError
 
 HOLDS = {"eventBasedHold": "Event-Based", "temporaryHold": "Temporary"}
 """Fields of an object, by what the service calls them in a refusal."""

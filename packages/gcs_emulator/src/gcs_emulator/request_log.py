@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from lockstead.testing.gcs_server.routes import kind_matches
+from gcs_emulator.routes import kind_matches
 
 LINES_MAX = 100_000
 

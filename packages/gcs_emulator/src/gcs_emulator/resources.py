@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TypeAlias
 from urllib.parse import quote
 
-from lockstead.testing.gcs_server.clock import rfc3339
-from lockstead.testing.gcs_server.errors import ApiError
-from lockstead.testing.gcs_server.objects import (
+from gcs_emulator.clock import rfc3339
+from gcs_emulator.errors import ApiError
+from gcs_emulator.objects import (
     METADATA_BYTES_MAX,
     NAME_BYTES_MAX,
     Bucket,

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final
 
-from lockstead.testing.gcs_server.errors import ApiError, json_body
-from lockstead.testing.gcs_server.faults import Faults, Injected
-from lockstead.testing.gcs_server.request_log import RequestLog
-from lockstead.testing.gcs_server.wire import Answer, Request, json_answer
+from gcs_emulator.errors import ApiError, json_body
+from gcs_emulator.faults import Faults, Injected
+from gcs_emulator.request_log import RequestLog
+from gcs_emulator.wire import Answer, Request, json_answer
 
 NUMBERS: Final = ("latency", "date_offset", "clock_resolution", "mutation_gap")
 SWITCHES: Final = ("hides_date", "one_mutation_per_second")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from lockstead.testing.gcs_server.errors import ApiError
+from gcs_emulator.errors import ApiError
 
 OBJECTS = "storage.objects."
 CREATE, GET, UPDATE, DELETE, LIST = (OBJECTS + verb for verb in ("create", "get", "update", "delete", "list"))

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from lockstead.testing.gcs_server.clock import http_date
-from lockstead.testing.gcs_server.routes import kind_matches
+from gcs_emulator.clock import http_date
+from gcs_emulator.routes import kind_matches
 
 
 class Action(StrEnum):

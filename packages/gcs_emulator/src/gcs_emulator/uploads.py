@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
-from lockstead.testing.gcs_server.conditions import Conditions
-from lockstead.testing.gcs_server.errors import ApiError
-from lockstead.testing.gcs_server.objects import StoredObject
+from gcs_emulator.conditions import Conditions
+from gcs_emulator.errors import ApiError
+from gcs_emulator.objects import StoredObject
 
 CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 

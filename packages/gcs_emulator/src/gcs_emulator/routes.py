@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from urllib.parse import unquote
 
-from lockstead.testing.gcs_server.errors import ApiError
-from lockstead.testing.gcs_server.resources import checked_name
-from lockstead.testing.gcs_server.wire import Request, json_object
+from gcs_emulator.errors import ApiError
+from gcs_emulator.resources import checked_name
+from gcs_emulator.wire import Request, json_object
 
 JSON_ROOT = "/storage/v1/"
 DOWNLOAD_ROOT = "/download/storage/v1/"

@@ -12,16 +12,16 @@ import time
 from collections.abc import Iterable
 from types import TracebackType
 
-from lockstead.testing.gcs_server.api import Api
-from lockstead.testing.gcs_server.clock import Clock
-from lockstead.testing.gcs_server.control import Control
-from lockstead.testing.gcs_server.errors import ApiError
-from lockstead.testing.gcs_server.exchange import Exchange
-from lockstead.testing.gcs_server.faults import Faults, Injected
-from lockstead.testing.gcs_server.listener import Connections, Listener, bound, join
-from lockstead.testing.gcs_server.objects import Store, StoredObject
-from lockstead.testing.gcs_server.request_log import RequestLog
-from lockstead.testing.gcs_server.wire import Answer, MalformedRequest, encoded, read_request
+from gcs_emulator.api import Api
+from gcs_emulator.clock import Clock
+from gcs_emulator.control import Control
+from gcs_emulator.errors import ApiError
+from gcs_emulator.exchange import Exchange
+from gcs_emulator.faults import Faults, Injected
+from gcs_emulator.listener import Connections, Listener, bound, join
+from gcs_emulator.objects import Store, StoredObject
+from gcs_emulator.request_log import RequestLog
+from gcs_emulator.wire import Answer, MalformedRequest, encoded, read_request
 
 
 class GcsServer:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from lockstead.testing.gcs_server.errors import ApiError
+from gcs_emulator.errors import ApiError
 
 
 class Versioned(Protocol):
