@@ -101,7 +101,7 @@ def test_the_job_for_github_holds_the_lock_through_its_steps(server: GcsServer, 
     runner, (install, take, *work, give_back) = on_github(tmp_path), steps_on_github()
     assert (len(work), give_back) == (3, "lockstead release")
     assert runner.step(install) == 0
-    assert (tmp_path / "fetched").read_text() == "pipx install ./lockstead/core[gcs]\n"
+    assert (tmp_path / "fetched").read_text() == "pipx install ./lockstead/core[cli,gcs]\n"
     assert runner.step(take) == 0
     assert is_held(server)
     assert [runner.step(script) for script in work] == [0, 0, 0]
@@ -115,7 +115,7 @@ def test_the_job_for_github_holds_the_lock_through_its_steps(server: GcsServer, 
 def test_the_job_for_gitlab_gives_the_lock_back_whether_it_fails_or_not(server: GcsServer, tmp_path: Path) -> None:
     runner, script, after = on_gitlab(tmp_path), steps_on_gitlab("script"), steps_on_gitlab("after_script")
     assert runner.step(steps_on_gitlab("before_script")) == 0
-    assert (tmp_path / "fetched").read_text().endswith("/OWNER/lockstead.git\npip install ./lockstead/core[gcs]\n")
+    assert (tmp_path / "fetched").read_text().endswith("/OWNER/lockstead.git\npip install ./lockstead/core[cli,gcs]\n")
     assert runner.step(script) == 0
     assert is_held(server)
     assert runner.step(after) == 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lockstead.settings import SETTING_NAMES, Given, Settings
+from lockstead.values import seconds
 
 
 def test_the_defaults_follow_from_the_ttl() -> None:
@@ -79,6 +80,24 @@ def test_a_setting_of_the_wrong_type_is_refused(given: dict[str, Any], says: str
 @pytest.mark.parametrize("given", ["5m", "300", 300, timedelta(minutes=5), "PT5M", "4m60s"])
 def test_durations_come_in_many_spellings(given: Any) -> None:
     assert Settings.make(ttl=given).ttl == 300.0
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("P1Y2M3DT4H5M6S", ((365 + 60 + 3) * 24 + 4) * 3600 + 306),
+        ("P2W", 14 * 86400),
+        ("PT0,5H", 1800),
+        ("PT1.5M", 90),
+        *((malformed, None) for malformed in ("P", "PT", "P1DT", "PT5", "PT5m", "P1M1Y", "-PT5M", "PT1.S", "P1D P1D")),
+    ],
+)
+def test_iso_8601_durations(given: str, expected: float | None) -> None:
+    if expected is None:
+        with pytest.raises(ValueError, match="no duration"):
+            seconds(given, "ttl")
+    else:
+        assert seconds(given, "ttl") == expected
 
 
 def test_settings_scale_with_the_ttl_of_the_lease_they_are_used_for() -> None:

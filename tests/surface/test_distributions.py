@@ -1,18 +1,29 @@
-"""What is built of the members: one version, a range of the core that fits, and the licence with each."""
+"""What is built of the members: one version, a range of the core that fits, the licence, and what each extra brings.
+
+What an extra brings is shown in an empty environment, made of the wheel and of the packages in .venv that it asks for.
+Nothing is fetched.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import tarfile
+import textwrap
+import venv
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import Parser
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import lockstead
@@ -36,9 +47,12 @@ class Built:
 
 @pytest.fixture(scope="module", params=MEMBERS)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    folder = tmp_path_factory.mktemp("dist")
+    return build(request.param, tmp_path_factory.mktemp("dist"))
+
+
+def build(member: str, folder: Path) -> Built:
     command = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
-    done = subprocess.run(command, cwd=ROOT / request.param, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, cwd=ROOT / member, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     with ZipFile(wheel) as files:
@@ -81,3 +95,171 @@ def test_the_licence_is_in_the_wheel_and_in_the_source(built: Built) -> None:
         content = files.extractfile(found)
         assert content is not None
         assert content.read() == licence
+
+
+def test_a_wrapper_names_no_client_library_and_no_extra_of_a_store(built: Built) -> None:
+    """`pip install airflow-provider-lockstead 'lockstead[redis]'`: extras of stores are the core's alone."""
+    if built.said["Name"] == "lockstead":
+        pytest.skip("the core has them")
+    assert built.said.get_all("Provides-Extra") is None
+    assert {extra for one in built.needs("lockstead") for extra in one.extras} <= {"cli", "times"}
+
+
+# --- what an extra brings -------------------------------------------------------------------------------------------
+
+STORES = {
+    "gcs": ("gs://b/p#k", "httpcore", "google.cloud.storage"),
+    "redis": ("redis://127.0.0.1:1#k", "redis"),
+    "etcd": ("etcd://127.0.0.1:1#k", "httpcore"),
+    "postgres": ("postgresql://127.0.0.1:1/d#k", "psycopg"),
+    "zookeeper": ("zk://127.0.0.1:1/p#k", "kazoo"),
+    "cassandra": ("cassandra://127.0.0.1:1/p#k", "cassandra"),
+}
+"""Extra to a lock where nobody listens, what is imported when it is acquired, and what only with credentials."""
+
+MISSING = r"needs?( its client librar(y|ies)\b.*| \S+( or \S+)?): pip install "
+
+ACQUIRED = """
+import sys
+import lockstead
+try:
+    lockstead.Lock({url!r}, ttl="8s").try_acquire()
+except lockstead.StoreError as error:
+    print(error)
+print(*sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build("core", tmp_path_factory.mktemp("core"))
+
+
+@pytest.fixture
+def installed(core: Built, tmp_path: Path) -> Callable[..., Path]:
+    """Return what installs the core with extras into an empty environment, and returns its folder of commands."""
+
+    def install(*extras: str) -> Path:
+        folder = tmp_path / "env"
+        venv.create(folder, symlinks=True)
+        (modules,) = folder.glob("lib/python*/site-packages")
+        with ZipFile(core.wheel) as files:
+            files.extractall(modules)
+            (entry,) = [name for name in files.namelist() if name.endswith("entry_points.txt")]
+            module, function = re.findall(r"^lockstead = (\S+):(\S+)$", files.read(entry).decode(), re.MULTILINE)[0]
+        command = folder / "bin/lockstead"
+        command.write_text(f"#!{folder}/bin/python\nfrom {module} import {function}\n{function}()\n")
+        command.chmod(0o755)
+        for package in brought([Requirement(one) for one in core.said.get_all("Requires-Dist", [])], extras):
+            link(package, modules)
+        return folder / "bin"
+
+    return install
+
+
+def brought(needs: list[Requirement], extras: tuple[str, ...]) -> list[Distribution]:
+    """Return what a package with these extras brings, as it is installed here, and what that brings."""
+    found: dict[tuple[str, str], Distribution] = {}
+    asked = list(wanted(needs, extras))
+    while asked:
+        need = asked.pop()
+        name = canonicalize_name(need.name)
+        for extra in ("", *need.extras):
+            if (name, extra) not in found:
+                here = found[name, extra] = distribution(need.name)
+                assert need.specifier.contains(here.version, prereleases=True), need
+                asked += wanted([Requirement(one) for one in here.requires or []], (extra,))
+    return list({one.name: one for one in found.values()}.values())
+
+
+def wanted(needs: list[Requirement], extras: tuple[str, ...]) -> Iterator[Requirement]:
+    for need in needs:
+        if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras or ("",)):
+            yield need
+
+
+def link(package: Distribution, modules: Path) -> None:
+    for file in package.files or []:
+        # commands lie outside, and byte code is made anew
+        if ".." not in file.parts and file.suffix != ".pyc":
+            (modules / file).parent.mkdir(parents=True, exist_ok=True)
+            (modules / file).symlink_to(Path(str(package.locate_file(file))))
+
+
+def run(command: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment |= {"STORAGE_EMULATOR_HOST": "http://127.0.0.1:1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [command, *words], env=environment, cwd=command.parent, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def python(commands: Path, program: str) -> str:
+    done = run(commands / "python", "-c", textwrap.dedent(program))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+HELD = """
+import asyncio
+import sys
+import lockstead
+
+async def awaited(url):
+    async with lockstead.AsyncLock(url).hold():
+        pass
+
+for url in ("memory:#k", "sqlite:///locks.db#k"):
+    lock = lockstead.Lock(url, ttl="PT5M")
+    with lock.hold() as lease:
+        assert lock.settings.ttl == 300 and lease.sequencer().token
+        seen = lock.inspect()
+    asyncio.run(awaited(url))
+"""
+
+
+def test_the_core_alone_holds_locks_with_the_standard_library(installed: Callable[..., Path]) -> None:
+    loaded = python(installed(), HELD + "print(*{name.partition('.')[0] for name in sys.modules})")
+    assert {name for name in loaded.split() if name not in sys.stdlib_module_names and name[0] != "_"} == {"lockstead"}
+
+
+def test_without_their_extras_the_command_and_times_say_what_to_install(installed: Callable[..., Path]) -> None:
+    commands = installed()
+    done = run(commands / "lockstead", "--version")
+    said = "lockstead: the command line needs click and rich: pip install 'lockstead[cli]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (69, "", said)
+    done = run(commands / "python", "-c", HELD + "seen.acquired_at")
+    assert done.stderr.splitlines()[-1] == (
+        "ModuleNotFoundError: times are pendulum datetimes: pip install 'lockstead[times]', "
+        "or read the attribute that ends in _epoch"
+    )
+
+
+def test_with_cli_the_command_runs_and_with_times_pendulum_shows_them(installed: Callable[..., Path]) -> None:
+    commands = installed("cli", "times")
+    done = run(commands / "lockstead", "run", "sqlite:///locks.db#k", "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
+    assert python(commands, HELD + "print(seen.acquired_at.diff_for_humans())").endswith("ago\n")
+
+
+def test_every_extra_is_that_of_the_command_of_times_or_of_a_store(core: Built) -> None:
+    assert set(core.said.get_all("Provides-Extra", [])) == {"cli", "times", *STORES}
+
+
+@pytest.mark.parametrize("extra", STORES)
+def test_an_extra_brings_the_client_library_of_its_store(extra: str, installed: Callable[..., Path]) -> None:
+    url, library, *others = STORES[extra]
+    commands = installed(extra)
+    said, loaded = python(commands, ACQUIRED.format(url=url)).splitlines()
+    assert library in loaded.split()
+    assert not re.search(MISSING, said)
+    for other in others:
+        python(commands, f"import {other}")
+
+
+def test_without_their_extras_stores_say_what_to_install(installed: Callable[..., Path]) -> None:
+    commands = installed()
+    for url, library, *_ in STORES.values():
+        said, loaded = python(commands, ACQUIRED.format(url=url)).splitlines()
+        assert re.search(MISSING, said), said
+        assert library not in loaded.split()

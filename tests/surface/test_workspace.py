@@ -85,18 +85,6 @@ def test_the_pins_of_an_airflow_are_those_of_the_version_in_their_name(path: Pat
     assert re.search(rf"^apache-airflow=={re.escape(version)}\.\d+ ", path.read_text(), re.MULTILINE)
 
 
-def test_a_wrapper_takes_the_client_library_of_every_store_by_the_extras_of_the_core() -> None:
-    extras = {
-        path.parent.name: tomllib.loads(path.read_text())["project"]["optional-dependencies"]
-        for path in [ROOT / "core/pyproject.toml", *ROOT.glob("packages/*/pyproject.toml")]
-    }
-    core = extras.pop("core")
-    assert len(extras) == 3
-    for wrapper, own in extras.items():
-        assert list(own) == list(core), wrapper
-        assert all(re.match(rf"lockstead\[{name}\]", one) for name, (one,) in own.items()), wrapper
-
-
 @pytest.mark.parametrize("name", ["uv.lock", ".tools/bin/uv", ".venv/bin/python", "build/cache/x"])
 def test_what_names_addresses_or_is_made_stays_out_of_git(name: str) -> None:
     if not (ROOT / ".git").exists():

@@ -202,6 +202,12 @@ class PreviousLease:
 _PIECES: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
+_ISO_8601: Final = "P(?=[0-9T]){}{}{}{}(?:T(?=[0-9]){}{}{})?".format(
+    *(f"(?:([0-9]+(?:[.,][0-9]+)?){unit})?" for unit in "YMWDHMS")
+)
+_ISO_UNITS: Final = (365 * 86400.0, 30 * 86400.0, 7 * 86400.0, 86400.0, 3600.0, 60.0, 1.0)
+"""Seconds of each unit of an ISO 8601 duration; a year has 365 days, a month 30."""
+
 
 def seconds(value: Duration, what: str) -> float:
     """Return a duration in seconds; ValueError or TypeError with a line that names `what`, if it is none.
@@ -232,15 +238,10 @@ def _seconds_of_text(text: str, what: str) -> float:
     pieces = _PIECES.findall(text)
     if pieces and "".join(number + unit for number, unit in pieces) == text:
         return sum(float(number) * _UNITS[unit] for number, unit in pieces)
-    if text.startswith("P"):
-        import pendulum
-
-        try:
-            parsed = pendulum.parse(text)
-        except ValueError:
-            parsed = None
-        if isinstance(parsed, timedelta):
-            return parsed.total_seconds()
+    found = re.fullmatch(_ISO_8601, text)
+    if found:
+        parts = zip(found.groups(), _ISO_UNITS, strict=True)
+        return sum(float(number.replace(",", ".")) * unit for number, unit in parts if number)
     raise ValueError(f"{what} {text!r} is not a duration; write seconds, '5m', '1h30m' or ISO 8601 ('PT5M')")
 
 

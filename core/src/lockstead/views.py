@@ -155,8 +155,12 @@ def instant(epoch: float | None) -> pendulum.DateTime | None:
     epoch = on_calendar(epoch)
     if epoch is None:
         return None
-    import pendulum
-
+    try:
+        import pendulum
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "times are pendulum datetimes: pip install 'lockstead[times]', or read the attribute that ends in _epoch"
+        ) from None
     return pendulum.from_timestamp(epoch)
 
 
