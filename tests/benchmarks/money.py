@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 
-from lockstead.protocol.lifecycle import JITTER
+from lockstead.renewal import JITTER
 from lockstead.settings import Settings
 
 CLASS_A = 0.005 / 1000

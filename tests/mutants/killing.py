@@ -31,6 +31,9 @@ SEEDS: Final = range(300)
 LIMIT: Final = 240.0
 """Seconds for one mutant. One that stands still is killed by that; on the whole engine all stages take a fraction."""
 
+PURE: Final = ("protocol/", "renewal.py")
+"""What the tests of the protocol and the simulator run as it ships."""
+
 UNIT: Final = ("tests/protocol",)
 RUNTIME: Final = ("tests/runtime",)
 
@@ -70,7 +73,7 @@ def of_file(file: str) -> list[Mutant]:
 
 def stages(file: str, *, is_quick: bool) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Return what a mutant of this module has to get past, the quickest first."""
-    if file.startswith("protocol/"):
+    if file.startswith(PURE):
         yield "tests", UNIT
         yield "seeds", ()
         if not is_quick:

@@ -10,7 +10,7 @@ from tests.mutants.__main__ import chosen, files, judged
 from tests.mutants.killing import SOURCES, Mutant, of_file, tried
 from tests.mutants.making import mutated, mutations
 
-SAMPLED = ("protocol/expiry.py", "protocol/lifecycle.py", "protocol/members.py")
+SAMPLED = ("protocol/expiry.py", "protocol/lifecycle.py", "protocol/members.py", "renewal.py")
 
 SOURCE = '''
 def f(a, b, *, c=3):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown
-from lockstead.protocol.lifecycle import RETRIES_PER_TTL, TABLE, Duty, Event, State, Tenure
+from lockstead.protocol.lifecycle import TABLE, Duty, Event, State, Tenure
 from lockstead.protocol.terms import LeaseId
+from lockstead.renewal import retry_after
 from lockstead.settings import Settings
 from lockstead.values import Name
 
@@ -102,7 +103,7 @@ def test_a_failed_renewal_is_tried_again_a_twenty_fourth_of_a_ttl_later_and_move
     tenure = held()
     tenure.sending(37.5)
     tenure.failed(40.0, OutcomeUnknown("lost"))
-    assert tenure.due_at == 40.0 + 300 / RETRIES_PER_TTL
+    assert tenure.due_at == 40.0 + retry_after(300)
     assert (tenure.state, tenure.deadline) == (State.HELD, 297.0)
     assert tenure.duty(tenure.due_at) is Duty.RENEW
 
@@ -179,7 +180,7 @@ def test_a_success_that_renewed_earlier_than_it_was_asked_for_is_not_asked_for_a
     tenure = held()
     tenure.sending(100.0)
     tenure.renewed(60.0, 357.0, 101.0)
-    assert tenure.due_at == 100.0 + 300 / RETRIES_PER_TTL
+    assert tenure.due_at == 100.0 + retry_after(300)
 
 
 def test_a_success_ends_the_count_of_failed_rounds() -> None:

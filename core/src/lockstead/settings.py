@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Self, TypedDict
 
 from lockstead.reading import clean
-from lockstead.values import RENEWALS_PER_TTL, Duration, seconds
+from lockstead.renewal import default_renew_every, renews_late, time_for_failures
+from lockstead.values import Duration, seconds
 
 TTL_MIN: Final = 1.0
 LOCK_DELAY_MAX: Final = 60.0
@@ -97,7 +98,7 @@ class Settings:
         lives = seconds(ttl, "ttl")
         made = cls(
             ttl=lives,
-            renew_every=lives / RENEWALS_PER_TTL if renew_every is None else seconds(renew_every, "renew_every"),
+            renew_every=default_renew_every(lives) if renew_every is None else seconds(renew_every, "renew_every"),
             max_failures=_whole(max_failures, "max_failures"),
             request_timeout=min(lives / 10, 30.0)
             if request_timeout is None
@@ -130,7 +131,7 @@ class Settings:
             raise ValueError(f"drift is {self.drift:g}; it must be at least 0 and below 0.5")
         if self.renew_every <= 0:
             raise ValueError("renew_every must be above 0")
-        needed = (1 + self.max_failures) * self.renew_every + self.abort_margin
+        needed = time_for_failures(self.renew_every, self.max_failures) + self.abort_margin
         believed = self.ttl * (1 - self.drift)
         # a hair of tolerance: the defaults must not fail by rounding
         if needed > believed * (1 + 1e-9):
@@ -157,7 +158,7 @@ class Settings:
     @property
     def renews_late(self) -> bool:
         """Whether renewals are rarer than an eighth of the ttl, which deserves a warning."""
-        return self.renew_every > self.ttl / RENEWALS_PER_TTL * (1 + 1e-9)
+        return renews_late(self.renew_every, self.ttl)
 
     def for_ttl(self, ttl: float) -> Self:
         """Return the same settings for a lease that was granted with another ttl (by attach), scaled with it."""

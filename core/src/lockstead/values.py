@@ -16,9 +16,6 @@ from typing import Final, Self, TypeAlias
 Duration: TypeAlias = "float | int | str | timedelta"
 """Seconds, a `timedelta`, or text: "300", "5m", "1h30m", "250ms", or ISO 8601 ("PT5M")."""
 
-RENEWALS_PER_TTL: Final = 8
-"""Renewals in one ttl where `renew_every` is not set."""
-
 KEY_BYTES_MAX: Final = 512
 DURATION_MAX: Final = 100 * 365.25 * 86400.0
 

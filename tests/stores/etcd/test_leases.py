@@ -18,14 +18,15 @@ import lockstead
 from lockstead.errors import OutcomeUnknown
 from lockstead.events import LockEvent, Renewed
 from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Removed, Snapshot
+from lockstead.renewal import PATIENCE, default_renew_every
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd.extend import Extension
-from lockstead.stores.etcd.leases import PATIENCE, Hold, Lease, Leases
+from lockstead.stores.etcd.leases import Hold, Lease, Leases
 from lockstead.stores.etcd.steps import Beat, lives
 from lockstead.stores.etcd.wire import Request, Response, Root, value_of
 from lockstead.stores.port import Store, SupportsBatching
 from lockstead.testing.conformance.base import is_a, shows
-from lockstead.values import RENEWALS_PER_TTL, Name
+from lockstead.values import Name
 from tests.servers.etcd import EtcdPlace, ask, keys_below, leases
 from tests.servers.proxy import Fault, Proxy
 
@@ -293,7 +294,7 @@ def test_rule_15_how_long_a_record_is_kept_beyond_its_last_renewal() -> None:
     known.granted(Lease("7", 100, 100, 0.0))
     known.hangs(APT, "7", "5", 0.0)
     known.hangs(YUM, "7", "6", 0.0)
-    due = PATIENCE * 100 / RENEWALS_PER_TTL
+    due = PATIENCE * default_renew_every(100)
     assert known.wanted([(YUM, "6")], due) == [Hold("7", 100, is_alone=False, is_good=True)]
     # from here on the lease is renewed no more: what hangs on it ends `stands` later at the latest
     assert known.wanted([(YUM, "6")], due + 0.1) == [Hold("7", 100, is_alone=False, is_good=False)]

@@ -29,6 +29,7 @@ from lockstead.errors import NotAcquired, StoreError
 from lockstead.lease import Lease
 from lockstead.lock import Client, Lock
 from lockstead.protocol.commands import TokenSource
+from lockstead.renewal import time_for_failures
 from lockstead.settings import MARGINS_PER_TTL, Settings
 from lockstead.stores import url as urls
 from lockstead.stores.port import StoreUrl
@@ -247,7 +248,7 @@ def stop_limits(settings: Settings, grace: str | None) -> Limits:
     wanted = min(GRACE, longest) if grace is None else seconds(grace, "grace")
     if wanted > longest * (1 + 1e-9):
         margin = math.ceil(wanted / GRACE_SHARE * 100) / 100
-        room = settings.ttl * (1 - settings.drift) - (1 + settings.max_failures) * settings.renew_every
+        room = settings.ttl * (1 - settings.drift) - time_for_failures(settings.renew_every, settings.max_failures)
         advice = (
             f"add ?abort_margin={margin:g} to the URL"
             if margin <= room

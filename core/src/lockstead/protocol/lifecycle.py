@@ -13,12 +13,9 @@ from typing import Final
 
 from lockstead.errors import LossReason, StoreError
 from lockstead.protocol.terms import LeaseId
+from lockstead.renewal import may_renew_early, renewal_due_at, retry_after
 from lockstead.settings import Settings
 from lockstead.values import PreviousLease
-
-RETRIES_PER_TTL: Final = 24
-JITTER: Final = 0.1
-"""Renewals come up to this fraction of `renew_every` early, so that many leases do not beat in step."""
 
 
 class State(Enum):
@@ -150,8 +147,10 @@ class Tenure:
         return Duty.RENEW
 
     def may_join(self, now: float) -> bool:
-        """Return whether a renewal may go out early, in a batch with one that is due: half of the wait is over."""
-        return self.state is State.HELD and not self.in_flight and self.due_at - now <= self.settings.renew_every / 2
+        """Return whether a renewal may go out early, in a batch with one that is due."""
+        if self.state is not State.HELD or self.in_flight:
+            return False
+        return may_renew_early(self.due_at - now, self.settings.renew_every)
 
     def queue(self) -> None:
         """A renewal is to go out as soon as it can."""
@@ -198,7 +197,7 @@ class Tenure:
         """A renewal came back with nothing known: state and deadline do not move, another attempt is planned."""
         self.in_flight = self.is_queued = False
         self.last_error = error
-        self.due_at = now + self.settings.ttl / RETRIES_PER_TTL
+        self.due_at = now + retry_after(self.settings.ttl)
 
     def lose(self, reason: LossReason, detail: str = "") -> bool:
         """Note the loss. True exactly once, for whoever has to tell it."""
@@ -222,9 +221,8 @@ class Tenure:
         return self.state
 
     def _plan(self, sent_at: float) -> None:
-        after = self.settings.renew_every * (1 - JITTER * self.jitter)
-        # what the answer says was renewed may have been so long ago: asked at once, it would only say it again
-        self.due_at = max(sent_at + after, self.asked_at + min(after, self.settings.ttl / RETRIES_PER_TTL))
+        settings = self.settings
+        self.due_at = renewal_due_at(sent_at, self.asked_at, settings.renew_every, settings.ttl, self.jitter)
 
     def _settle(self) -> None:
         self.deadline = self.record_deadline

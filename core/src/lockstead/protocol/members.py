@@ -32,6 +32,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.renew import BEING_RELEASED, Over, believable_ttl, over, renew
 from lockstead.protocol.terms import LeaseId, Terms, is_over
+from lockstead.renewal import time_for_failures
 from lockstead.values import Name, Space
 
 REMOVALS_MAX: Final = 4
@@ -166,7 +167,7 @@ def _join(lease: LeaseId, terms: Terms) -> Script[float | Over]:
 
 def _is_ample(left: float, terms: Terms) -> bool:
     settings = terms.settings
-    return left >= (1 + settings.max_failures) * settings.renew_every + settings.abort_margin
+    return left >= time_for_failures(settings.renew_every, settings.max_failures) + settings.abort_margin
 
 
 def renew_member(

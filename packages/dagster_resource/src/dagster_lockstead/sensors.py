@@ -18,6 +18,7 @@ import dagster
 from dagster_lockstead import names
 from dagster_lockstead.spec import LockSpec, refuse_template
 from dagster_lockstead.words import held_by, resource_in
+from lockstead.renewal import default_renew_every
 
 if TYPE_CHECKING:
     from lockstead import LockInfo
@@ -28,8 +29,8 @@ SENSOR: Final = "dagster/sensor_name"
 ENDED: Final = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 UNDER_WAY: Final = [status for status in dagster.DagsterRunStatus if status.value not in ENDED]
 
-LATE: Final = 4
-"""A lease that was not renewed for ttl / 4 has missed two renewals."""
+MISSED: Final = 2
+"""A lease is late when it was not renewed for the time of so many renewals."""
 
 AT_ONCE: Final = 500
 """So many runs are asked for in one question, and so many leases are freed in one evaluation."""
@@ -143,7 +144,7 @@ def is_gone(held: LockInfo) -> bool:
     """
     if held.host != socket.gethostname() or held.pid is None or held.ttl is None or held.age is None:
         return False
-    return held.age > held.ttl / LATE and not _runs(held.pid)
+    return held.age > MISSED * default_renew_every(held.ttl) and not _runs(held.pid)
 
 
 def _runs(pid: int) -> bool:

@@ -14,38 +14,34 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lockstead.frozen import frozen
-from lockstead.values import RENEWALS_PER_TTL, Name
-
-FRESH: Final = 1 / 16
-"""The part of its life after which a lease is renewed before another record is hung on it."""
-
-PATIENCE: Final = 1.25
-"""A record that was not renewed for this many of its renewal intervals is given up."""
+from lockstead.renewal import default_renew_every, is_fresh, is_unrenewed
+from lockstead.values import Name
 
 ALONE_MAX: Final = 10_000
 
 
 @dataclass(slots=True)
 class Member:
-    """A record on a lease of ours: its incarnation, when it was last wanted (boot clock), its renewal interval.
+    """A record on a lease of ours: its incarnation, when it was last wanted (boot clock), how often it is renewed.
 
-    interval is seconds: what the record's owner announced, or the longest that was seen since.
+    renew_every is seconds: what the record's owner announced, or the longest that was seen since.
     """
 
     incarnation: str
     wanted_at: float
-    interval: float
+    renew_every: float
 
     def is_overdue(self, now: float) -> bool:
         """Return whether nobody seems to renew it any more."""
-        return now - self.wanted_at > PATIENCE * self.interval
+        return is_unrenewed(now - self.wanted_at, self.renew_every)
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
     """A lease of the server. asked and granted are seconds; renewed_at is the send that last certainly renewed it.
 
-    members are in the order in which they were last wanted; shortest is the shortest of their renewal intervals.
+    members are in the order in which they were last wanted; shortest is the
+    shortest of their renew_every.
     """
 
     id: str
@@ -58,7 +54,7 @@ class Lease:
 
     def is_fresh(self, now: float) -> bool:
         """Return whether another record may be hung on it without renewing it first."""
-        return now - self.renewed_at <= FRESH * min(self.asked, self.granted)
+        return is_fresh(now - self.renewed_at, min(self.asked, self.granted))
 
     def is_over(self, now: float) -> bool:
         """Return whether the server has dropped it long since, with whatever hung on it."""
@@ -148,14 +144,14 @@ class Leases:
 
     def _want(self, lease: Lease, name: Name, now: float) -> None:
         member = lease.members.pop(name)
-        member.interval, member.wanted_at = max(member.interval, now - member.wanted_at), now
+        member.renew_every, member.wanted_at = max(member.renew_every, now - member.wanted_at), now
         lease.members[name] = member
 
     def _may_renew(self, lease: Lease, now: float) -> bool:
         if lease.is_retired:
             return False
         for member in lease.members.values():
-            if now - member.wanted_at <= PATIENCE * lease.shortest:
+            if not is_unrenewed(now - member.wanted_at, lease.shortest):
                 break  # the members behind it were wanted later
             if member.is_overdue(now):
                 self._retire(lease)
@@ -186,26 +182,26 @@ class Leases:
     def hangs(self, name: Name, lease_id: str, incarnation: str, now: float, renew_every: float = 0.0) -> None:
         """Note that a record hangs, or may hang from now on, on this lease, and that somebody wants it to live.
 
-        renew_every is the renewal interval that its owner announced (seconds); 0 if it is not known: then the interval
-        is what was seen of this record, and at least the default for a ttl of the lease's length.
+        renew_every is what its owner announced (seconds); 0 if it is not known: then it is what was seen of this
+        record, and at least the default for a ttl of the lease's length.
         """
         with self._lock:
             lease, before = self._by_id.get(lease_id), self._where.get(name)
             if lease is None:
                 return
-            interval = renew_every or lease.asked / RENEWALS_PER_TTL
+            every = renew_every or default_renew_every(lease.asked)
             if before is not None:
                 member = before.members[name]
                 # an answer that comes late must not put an older record in the place of one that we have to watch
                 if int(member.incarnation) > int(incarnation):
                     return
                 if member.incarnation == incarnation:
-                    interval = max(renew_every or member.interval, now - member.wanted_at)
+                    every = max(renew_every or member.renew_every, now - member.wanted_at)
                 del before.members[name]
                 if before is not lease:
                     self._prune(before)
-            lease.members[name] = Member(incarnation, now, interval)
-            lease.shortest = min(lease.shortest, interval)
+            lease.members[name] = Member(incarnation, now, every)
+            lease.shortest = min(lease.shortest, every)
             self._where[name] = lease
             self._alone.pop(name, None)
 
