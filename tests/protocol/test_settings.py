@@ -94,7 +94,7 @@ def test_durations_come_in_many_spellings(given: Any) -> None:
 )
 def test_iso_8601_durations(given: str, expected: float | None) -> None:
     if expected is None:
-        with pytest.raises(ValueError, match="no duration"):
+        with pytest.raises(ValueError, match="not a duration"):
             seconds(given, "ttl")
     else:
         assert seconds(given, "ttl") == expected
