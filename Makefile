@@ -52,11 +52,16 @@ debian: ## see whether the Debian packages of the tests are there; install them 
 	@scripts/debian-packages
 
 .PHONY: check
-check: $(STAMP) ## ruff, mypy --strict, the import rules
+check: $(STAMP) ## ruff, the generated modules, mypy --strict, the import rules
 	$(RUN)/ruff check .
+	$(RUN)/python scripts/blocking.py --check
 	$(RUN)/ruff format --check .
 	$(RUN)/mypy
 	$(RUN)/lint-imports --no-logo --cache-dir $(CACHE)/import_linter
+
+.PHONY: blocking
+blocking: $(STAMP) ## generate the blocking modules from the awaiting ones: NAME.py from aio_NAME.py
+	$(RUN)/python scripts/blocking.py
 
 .PHONY: format
 format: $(STAMP) ## let ruff sort the imports and lay out the code

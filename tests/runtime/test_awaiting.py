@@ -13,7 +13,10 @@ import pytest
 from lockstead.errors import NotAcquired, OutcomeUnknown, StoreUnavailable
 from lockstead.protocol.commands import Absent, OutOfTime, Pause, Paused, Read, Reply, Script
 from lockstead.runtime import awaiting
-from lockstead.runtime.awaiting import LATE, STALLED, AsyncWaker, arun, wait_in_line
+from lockstead.runtime.aio_drive import run as arun
+from lockstead.runtime.aio_drive import wait_in_line
+from lockstead.runtime.awaiting import LATE, STALLED, AsyncWaker
+from lockstead.runtime.engine import Engine
 from lockstead.runtime.local_queue import LOOK_AGAIN
 from lockstead.runtime.run import Limits
 from lockstead.values import Name
@@ -58,14 +61,14 @@ class Watches(Faulty):
 
 def driven(alone: Alone, script: Script[Any], limits: Limits | None = None) -> Any:
     async def drive() -> Any:
-        return await arun(script, alone.engine, limits or Limits(5.0), AsyncWaker())
+        return await arun(script, alone.store, alone.clock, limits or Limits(5.0), AsyncWaker(alone.engine))
 
     return asyncio.run(drive())
 
 
 def test_a_bell_that_was_rung_is_heard_by_who_awaits_and_by_who_waits_until_it_is_silenced() -> None:
     async def work() -> AsyncWaker:
-        bell = AsyncWaker(int)
+        bell = AsyncWaker(cast(Engine, None), int)
         assert (bell.came_late, bell.is_over, bell.is_deserted) == (int, False, False)
         assert (await bell.awaited(0), bell.wait(0), bell.take()) == (False, False, False)
         bell.ring()
@@ -135,8 +138,8 @@ def test_a_request_that_takes_longer_than_its_limit_has_an_unknown_outcome(alone
     came: list[str] = []
 
     async def drive() -> Any:
-        bell = AsyncWaker(lambda: came.append("late"))
-        answer = await arun(asked(Read(APT)), alone.engine, Limits(0.01), bell)
+        bell = AsyncWaker(alone.engine, lambda: came.append("late"))
+        answer = await arun(asked(Read(APT)), alone.store, alone.clock, Limits(0.01), bell)
         ends.set()
         await asyncio.to_thread(until_ended)
         return answer
@@ -187,10 +190,12 @@ def test_a_wait_that_ended_while_the_loop_stood_still_has_the_time_to_ask_once_m
 
 def test_a_pause_is_not_taken_for_a_request_that_came_back_late_and_is_ended_by_the_bell(alone: Alone) -> None:
     async def drive(rings: bool) -> list[Any]:
-        bell = AsyncWaker()
+        bell = AsyncWaker(alone.engine)
         if rings:
             bell.ring()
-        return await arun(asked(Pause(APT, 0.02, 0.02, wake_on_change=False)), alone.engine, Limits(5.0), bell)
+        return await arun(
+            asked(Pause(APT, 0.02, 0.02, wake_on_change=False)), alone.store, alone.clock, Limits(5.0), bell
+        )
 
     began_at = time.monotonic()
     (reply,) = asyncio.run(drive(False))
@@ -232,14 +237,16 @@ def test_who_is_cancelled_while_it_stands_in_a_queue_gives_up_its_place(waiter_i
     begun, ended = threading.Event(), threading.Event()
 
     async def drive() -> None:
-        bell = AsyncWaker()
+        bell = AsyncWaker(alone.engine)
 
         def work() -> bool:
             begun.set()
             return bell.wait(30)
 
         store.work = work
-        waits = asyncio.create_task(arun(asked(Pause(APT, 20.0, 20.0, waiter_id)), alone.engine, Limits(5.0), bell))
+        waits = asyncio.create_task(
+            arun(asked(Pause(APT, 20.0, 20.0, waiter_id)), alone.store, alone.clock, Limits(5.0), bell)
+        )
         assert await asyncio.to_thread(begun.wait, 30)
         waits.cancel()
         with pytest.raises(asyncio.CancelledError):

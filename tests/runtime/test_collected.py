@@ -15,7 +15,7 @@ import pytest
 
 import lockstead
 from lockstead import AsyncLease, Client
-from lockstead.aio import AsyncClient
+from lockstead.aio_lock import AsyncClient
 from lockstead.events import LeaseDropped, LockEvent, Released
 from lockstead.protocol.commands import Command, Extend, Remove
 from lockstead.runtime.clock import SystemClock
@@ -265,7 +265,8 @@ async def in_acquire(client: AsyncClient) -> Any:
 
 async def in_wait(client: AsyncClient) -> Any:
     client.held = Client(client._engine.store).lock("gen", ttl=60).acquire()  # type: ignore[attr-defined]
-    suspended: Any = client.lock("gen", ttl=60).acquire()
+    # a pause whose end would cancel this very task, which plays the other one's loop
+    suspended: Any = client.lock("gen", ttl=60, backoff_min=30, backoff_max=30).acquire()
     while not client._engine.lines.noted("gen"):
         with suppress(StopIteration):
             suspended.send(None)
@@ -294,7 +295,8 @@ def test_h35_a_coroutine_that_is_collected_while_it_acquires_or_releases_makes_n
 
     in_time(client._engine, lambda: asyncio.run(abandon_and_go_on()))
     if abandon is in_line:
-        until(lambda: len(client._engine.lines._lines["gen"]) == 1)
+        # who was first is forgotten too once its loop is closed
+        until(lambda: len(client._engine.lines._lines.get("gen", ())) < 2)
     else:
         until(lambda: not client._engine.lines._lines)
     until(lambda: not client._engine._takers)

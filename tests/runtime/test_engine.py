@@ -20,6 +20,7 @@ from lockstead.protocol.record import Record, drafted, encode
 from lockstead.protocol.terms import LeaseId
 from lockstead.runtime import engine as engines
 from lockstead.runtime import fork
+from lockstead.runtime.drive import wait_in_line
 from lockstead.runtime.engine import (
     LEAVE_AGAIN_MAX,
     LESS,
@@ -28,7 +29,6 @@ from lockstead.runtime.engine import (
     in_seconds,
     in_words,
     pauses,
-    wait_in_line,
 )
 from lockstead.runtime.local_queue import LOOK_AGAIN, ThreadWaker
 from lockstead.settings import Settings
@@ -356,7 +356,7 @@ class Waited:
         self.clock = clock
         self.waits: list[float] = []
         self.taken = 0
-        self.is_over = False
+        self.is_over = self.is_gone = self.is_stopped = False
 
     def wait(self, seconds: float) -> bool:
         self.waits.append(seconds)

@@ -16,9 +16,9 @@ from lockstead.errors import OutcomeUnknown, StoreError
 from lockstead.events import EngineWarning, LockEvent
 from lockstead.protocol.acquire import Grant
 from lockstead.protocol.commands import Command, Create, Extend, Read, Remove
+from lockstead.runtime.drive import run
 from lockstead.runtime.engine import CALLS_MAX, in_seconds, in_words
 from lockstead.runtime.local_queue import NULL_WAKER, ThreadWaker
-from lockstead.runtime.run import run
 from lockstead.stores import url as urls
 from lockstead.values import Space
 from tests.runtime import faulty

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from typing import cast
 
 import pytest
 
@@ -12,6 +13,7 @@ from lockstead import AsyncClient, Client, NotAcquired
 from lockstead.events import LockEvent, Waiting
 from lockstead.protocol.commands import Create, Extend, Read, Replace
 from lockstead.runtime.awaiting import AsyncWaker
+from lockstead.runtime.engine import Engine
 from lockstead.runtime.local_queue import LocalQueue, ThreadWaker
 from tests.runtime.faulty import Faulty, Watching, quiet, until
 
@@ -250,7 +252,7 @@ def test_a_waiter_whose_event_loop_stands_still_keeps_its_place() -> None:
     lines, behind, loop = LocalQueue(), ThreadWaker(), asyncio.new_event_loop()
 
     async def enter() -> AsyncWaker:
-        bell = AsyncWaker()
+        bell = AsyncWaker(cast(Engine, None))
         assert lines.enter("apt", bell)
         return bell
 

@@ -93,7 +93,7 @@ def test_h19_nothing_installs_a_signal_handler_unasked(sqlite_url: str) -> None:
     script = """
     import signal
     before = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    import lockstead.aio, lockstead.aio_batch
+    import lockstead.aio_lock, lockstead.aio_batch
     with lockstead.Lock(URL + "#apt").hold() as lease:
         lease.sequencer()
         say({number: signal.getsignal(number) for number in signal.valid_signals()} == before)

@@ -14,7 +14,8 @@ import pytest
 from lockstead.errors import LocksteadError, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Create, OutOfTime, Pause, Paused, Read, Reply, Script, StoreClock, ask
 from lockstead.runtime import context
-from lockstead.runtime.run import OVERTIME, Limits, paused, run, run_many, unknown, watching
+from lockstead.runtime.drive import run
+from lockstead.runtime.run import OVERTIME, Limits, paused, run_many, unknown, watching
 from lockstead.stores.port import SupportsFifoQueue
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty, SetClock, Watching

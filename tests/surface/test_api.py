@@ -107,9 +107,9 @@ def test_the_awaiting_side_is_imported_when_it_is_named() -> None:
     assert (
         python("""
         import sys, lockstead
-        assert "lockstead.aio" not in sys.modules
+        assert "lockstead.aio_lock" not in sys.modules
         from lockstead import AsyncLock
-        print("lockstead.aio" in sys.modules, AsyncLock is lockstead.AsyncLock)
+        print("lockstead.aio_lock" in sys.modules, AsyncLock is lockstead.AsyncLock)
         """)
         == "True True"
     )

@@ -30,9 +30,9 @@ from lockstead.settings import Settings
 from lockstead.values import LeaseOutcome, LeaseTicket, PreviousLease, Sequencer
 
 if TYPE_CHECKING:
-    from lockstead.aio import AsyncClient, AsyncLock, connect_async
     from lockstead.aio_batch import AsyncBatch
     from lockstead.aio_lease import AsyncLease
+    from lockstead.aio_lock import AsyncClient, AsyncLock, connect_async
     from lockstead.batch import Batch
     from lockstead.fencing import FenceGuard, GcsFenceStore, SqlFenceStore
     from lockstead.lease import Lease
@@ -81,9 +81,9 @@ __all__ = [
 
 _WHEN_NAMED = {
     "AsyncBatch": "aio_batch",
-    "AsyncClient": "aio",
+    "AsyncClient": "aio_lock",
     "AsyncLease": "aio_lease",
-    "AsyncLock": "aio",
+    "AsyncLock": "aio_lock",
     "AuditEntry": "views",
     "Contender": "views",
     "Batch": "batch",
@@ -94,7 +94,7 @@ _WHEN_NAMED = {
     "GcsFenceStore": "fencing",
     "SqlFenceStore": "fencing",
     "LeaseLostInterrupt": "runtime.interrupt",
-    "connect_async": "aio",
+    "connect_async": "aio_lock",
 }
 """What naming a lock does not need, and where it stands: asyncio alone takes longer to import than all the rest."""
 

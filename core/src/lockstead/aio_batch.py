@@ -1,42 +1,49 @@
-"""How several locks are taken as one wish, awaiting: the twin of `batch`.
+"""AsyncBatch: several locks that are taken as one wish: what is free now, the rest later, or all or nothing.
 
 The rules of waiting stand in `batch_base`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from types import TracebackType
 from typing import Self
 
-from lockstead.aio_lease import AsyncLease, ask, leave
-from lockstead.batch_base import AT_ONCE, Ask, HeldBatch, in_order
+from lockstead.aio_lease import AsyncLease, ask
+from lockstead.aio_rounds import AsyncTurns, ask_all, sleep
+from lockstead.batch_base import HeldBatch, in_order
 from lockstead.errors import LeaseLost, OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.events import ReleaseFailed
 from lockstead.operations import Acquisition
-from lockstead.runtime.awaiting import AsyncWaker, arun
 from lockstead.runtime.engine import Engine
 from lockstead.settings import Settings
 from lockstead.values import Duration, seconds
 
 
 class AsyncBatch(HeldBatch[AsyncLease]):
-    """Several locks that were asked for together; the awaiting twin of `Batch`."""
+    """Several locks that were asked for together: the leases had so far, and the keys still wanted.
+
+    A context manager: leaving it gives back what is still held, and raises LeaseLost if a lease was lost meanwhile
+    and the block returned.
+    """
 
     def __init__(self, engine: Engine, settings: Settings, keys: Iterable[str]) -> None:
         super().__init__(engine, settings, keys)
-        self._is_entered = False
-        self._turns: list[AsyncGenerator[AsyncLease]] = []
+        self._turns = AsyncTurns()
 
     async def try_acquire_rest(self) -> list[AsyncLease]:
-        """Ask once for every key that was not had yet, without waiting; give the new leases."""
+        """Ask once for every key that was not had yet, without waiting; return the new leases."""
         asks = self._asks()
-        await _round(self._engine, asks)
+        await ask_all(self._engine, asks)
         return self._settled(asks, AsyncLease)
 
-    async def wait_for_more(self, timeout: Duration | None = None) -> list[AsyncLease]:  # noqa: ASYNC109
-        """Wait until at least one more lease is ours, with random pauses; as `Batch.wait_for_more`."""
+    async def wait_for_more(self, timeout: Duration | None = None) -> list[AsyncLease]:
+        """Wait until at least one more lease is ours, with random pauses; [] when no key is left to ask for.
+
+        A pause is `backoff_min` to `backoff_max` long. Nobody waits while holding: ValueError if a lease of this
+        batch is still held and nothing else is free now. NotAcquired after `timeout` seconds, forever by default;
+        StoreUnavailable or OutcomeUnknown if the store is silent at the end.
+        """
         clock = self._engine.clock
         started_at = clock.now()
         gives_up_at = None if timeout is None else started_at + seconds(timeout, "timeout")
@@ -54,21 +61,20 @@ class AsyncBatch(HeldBatch[AsyncLease]):
             pause = self._pause(gives_up_at)
             if pause is None:
                 raise self._wait_is_over(started_at, silence)
-            await asyncio.sleep(pause)
+            await sleep(pause)
         return []
 
     def iter_as_acquired(self, timeout: Duration | None = None) -> AsyncIterator[AsyncLease]:
         """Go through all keys, in the order in which they become free; give back each lease before the next.
 
-        As `Batch.iter_as_acquired`. A loop that is left early gives its lease back when the batch's own `async with`
-        block ends; without one, when the event loop comes to end the generator.
+        First what is held, then the rest. A lease that was lost before its turn came is asked for anew; one that is
+        lost in the body raises LeaseLost at the body's end. Raises what `wait_for_more` raises; timeout: seconds for
+        one wait. A loop that is left early gives its lease back there; one that awaits, when the batch's own block
+        ends, or without one when the event loop comes to end its generator.
         """
-        turns = self._iter_as_acquired(timeout)
-        if self._is_entered:
-            self._turns.append(turns)
-        return turns
+        return self._turns.began(self._iter_as_acquired(timeout))
 
-    async def _iter_as_acquired(self, timeout: Duration | None) -> AsyncGenerator[AsyncLease]:  # noqa: ASYNC109
+    async def _iter_as_acquired(self, timeout: Duration | None) -> AsyncGenerator[AsyncLease]:
         while True:
             for lease in list(self):
                 if self._wants_again(lease):
@@ -109,19 +115,17 @@ class AsyncBatch(HeldBatch[AsyncLease]):
             self._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
 
     async def __aenter__(self) -> Self:
-        self._is_entered = True
+        self._turns.is_entered = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # what leaves a loop early does not end an asynchronous generator, which has its lease entered still
-        for turns in self._turns:
-            await turns.aclose()
+        await self._turns.aclose()
         lost: LeaseLost | None = None
         for lease in self._to_leave():
             try:
-                await leave(lease, error, None)
+                await lease._leave(error, None)
             except LeaseLost as raised:
                 lost = lost or raised
         if lost is not None:
@@ -143,7 +147,7 @@ async def acquire_all(
     engine: Engine,
     settings: Settings,
     keys: Iterable[str],
-    timeout: Duration | None,  # noqa: ASYNC109
+    timeout: Duration | None,
 ) -> AsyncBatch:
     """Take all keys, one after the other in the one order that everybody takes them in, or none."""
     batch = AsyncBatch(engine, settings, keys)
@@ -160,26 +164,3 @@ async def acquire_all(
         await batch._give_up()
         raise
     return batch
-
-
-async def _round(engine: Engine, asks: list[Ask]) -> None:
-    """Ask several keys, a few at a time; cancelled, leave nothing behind."""
-    turns = asyncio.Semaphore(AT_ONCE)
-
-    async def look(one: Ask) -> None:
-        async with turns:
-            try:
-                one.outcome = await arun(
-                    one.script, engine, one.acquisition.limits, AsyncWaker(one.acquisition.came_late)
-                )
-            except Exception as error:  # noqa: BLE001 - it belongs to this key, and is raised when all have answered
-                one.error = error
-
-    try:
-        async with asyncio.TaskGroup() as looks:
-            for one in asks:
-                looks.create_task(look(one))
-    except BaseException as error:
-        for one in asks:
-            one.acquisition.failed(error)
-        raise

@@ -1,28 +1,30 @@
 """AsyncHold: an `async with` block, or a coroutine function, that holds a lock.
 
-Imports next to nothing: a hold is made where the event loop runs, and the engine is loaded when it is entered.
+Imports next to nothing: the engine is loaded when a hold is entered.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from lockstead.misuse import AsyncHoldMisuse, check_coroutine_function
 from lockstead.runtime import context
+from lockstead.runtime.interrupt import never_in
 
 if TYPE_CHECKING:
-    from lockstead.aio_lease import AsyncGuard, AsyncLease
+    from lockstead.aio_guard import AsyncGuard
+    from lockstead.aio_lease import AsyncLease
     from lockstead.values import Duration
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class AsyncHold:
-    """What `lock.hold()` gives: an async context manager with a lease of its own, and a decorator."""
+class AsyncHold(AsyncHoldMisuse):
+    """What `lock.hold()` gives: a context manager with a lease of its own, and a decorator."""
 
     def __init__(
         self, acquire: Callable[[], Awaitable[AsyncLease]], *, interrupt: bool, drain: Duration | None
@@ -31,18 +33,21 @@ class AsyncHold:
         self._interrupt = interrupt
         self._drain = drain
         self._lease: AsyncLease | None = None
-        self._guard: AsyncGuard | None = None
+        self._guard: AsyncGuard[AsyncLease] | None = None
 
     async def __aenter__(self) -> AsyncLease:
         if self._lease is not None:
             raise TypeError("this hold is entered already: call lock.hold() once for each block")
-        lease = await self._acquire()
+        self._lease = await self._acquire()
+        return await self._begin(self._lease)
+
+    @never_in
+    async def _begin(self, lease: AsyncLease) -> AsyncLease:
         try:
-            self._lease = lease
             context.enter(lease)
             if self._interrupt:
-                self._guard = lease.guard()
-                await self._guard.__aenter__()
+                guard = self._guard = lease.guard()
+                await guard.__aenter__()
         except BaseException as error:
             # the block never began
             lease._tenure.unused = True
@@ -50,6 +55,7 @@ class AsyncHold:
             raise
         return lease
 
+    @never_in
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -57,26 +63,16 @@ class AsyncHold:
         self._lease = self._guard = None
         if lease is None:
             return
-        from lockstead.aio_lease import leave
-
-        context.leave(lease)
         try:
             if guard is not None:
                 await guard.__aexit__(kind, error, trace)
         except BaseException as raised:
-            await leave(lease, raised, self._drain)
+            await lease._leave(raised, self._drain)
             raise
-        await leave(lease, error, self._drain)
-
-    def __enter__(self) -> NoReturn:
-        raise TypeError("an AsyncLock is awaited: use 'async with lock.hold():'")
-
-    def __exit__(self, *_: object) -> None:
-        raise TypeError("an AsyncLock is awaited: use 'async with lock.hold():'")
+        await lease._leave(error, self._drain)
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-        if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"{function.__qualname__} is not a coroutine function: decorate it with Lock(...).hold()")
+        check_coroutine_function(function)
 
         @functools.wraps(function)
         async def holding_it(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,43 +1,40 @@
-"""AsyncLease and its AsyncGuard: a held lease in asyncio.
+"""AsyncLease: a held lease, and what acquires one. The operations themselves are in `operations`.
 
-The twin of `lease`: runs the same `operations` and hands what they decide to the engine.
+Imported when a lock is first acquired, not when it is named.
 """
 
 from __future__ import annotations
 
-import asyncio
-import functools
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar
+from typing import Self, TypeVar
 
 from lockstead import operations
+from lockstead.aio_guard import AsyncGuardedLease
 from lockstead.errors import StoreError
 from lockstead.events import ReleaseFailed
 from lockstead.protocol.commands import Script
 from lockstead.runtime import context
-from lockstead.runtime.aside import in_thread
-from lockstead.runtime.awaiting import AsyncWaker, arun, wait_in_line
-from lockstead.runtime.cancel import TaskInterrupter
+from lockstead.runtime.aio_drive import run, wait_in_line
+from lockstead.runtime.aio_give_back import give_back
+from lockstead.runtime.awaiting import new_bell, quiet_bell, settle
 from lockstead.runtime.engine import Engine
-from lockstead.runtime.held import HeldLease
 from lockstead.runtime.inside import is_inside
+from lockstead.runtime.interrupt import never_in
 from lockstead.runtime.run import Limits
 from lockstead.settings import Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer
 
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 
 
 async def ask(acquisition: operations.Acquisition) -> AsyncLease | None:
-    """Carry an acquisition out, awaiting; None if others hold the lock."""
-    engine, bell = acquisition.engine, AsyncWaker(acquisition.came_late)
+    """Carry an acquisition out; None if others hold the lock."""
+    engine, bell = acquisition.engine, new_bell(acquisition.engine, acquisition.came_late)
     try:
         first = acquisition.enter(bell)
         in_time = first or await wait_in_line(engine, acquisition.key, bell, acquisition.gives_up_at)
         script = acquisition.script(was_first=first, in_time=in_time)
-        outcome = await arun(script, engine, acquisition.limits, bell)
+        outcome = await run(script, engine.store, engine.clock, acquisition.limits, bell)
         return acquisition.ended(outcome, AsyncLease)
     except BaseException as error:
         acquisition.failed(error)
@@ -48,120 +45,82 @@ async def ask(acquisition: operations.Acquisition) -> AsyncLease | None:
 
 
 async def converse(engine: Engine, settings: Settings, script: Script[T], limits: Limits | None = None) -> T:
-    """Carry any other conversation out, awaiting; one that waits brings its limits."""
-    return await arun(script, engine, limits or Limits(settings.request_timeout), AsyncWaker())
+    """Carry any other operation out; one that waits brings its limits."""
+    limits = limits or Limits(settings.request_timeout)
+    return await run(script, engine.store, engine.clock, limits, quiet_bell(engine))
 
 
-class AsyncLease(HeldLease):
-    """A time-bounded right to a key, awaiting. An async context manager that releases."""
+class AsyncLease(AsyncGuardedLease):
+    """A time-bounded right to a key. A context manager that releases; its block is not entered if it is lost."""
 
     async def sequencer(self) -> Sequencer:
-        """Return key, mode and fencing token, for the resource to check; draws the token when first asked."""
+        """Return key, mode and fencing token, for the resource to check; draws the token when first asked.
+
+        LeaseLost if the lease is not ours any more, StoreRefused if the store has no tokens.
+        """
         return await self._converse(operations.sequencer(self))
 
     async def renew(self) -> float:
-        """Renew the lease at once, before what may block the event loop; the seconds left then; as `Lease.renew`."""
+        """Renew the lease at once, before what may block the interpreter or its event loop; the seconds left then.
+
+        The keeper renews by itself; this begins a whole ttl anew, and brings the progress. LeaseLost if the lease is
+        not ours any more; StoreUnavailable or OutcomeUnknown if the store stays silent: the lease is then held as long
+        as it was.
+        """
         return await self._converse(operations.renew_now(self))
 
     async def detach(self) -> LeaseTicket:
-        """Stop keeping the lease without giving it back, and give the ticket to carry on with."""
+        """Stop keeping the lease without giving it back, and return the ticket to carry on with.
+
+        The belief of this process ends here; the record lives on for what is left of its ttl.
+        """
         self._leave_to_others()
-        await self._settle()
+        await settle(self._engine, self._kept)
         return await self._converse(operations.detach(self))
 
     async def share(self) -> LeaseTicket:
-        """Return a ticket and go on working: registers as a member first, so that a release waits for it."""
+        """Return a ticket and go on working: registers this process as a member first, so that a release waits for it.
+
+        LeaseLost if the lease is not ours any more.
+        """
         return await self._converse(operations.share(self))
 
     async def release(self, drain: Duration | None = None, *, unused: bool = False) -> bool:
-        """Release the lease: True if we removed it; as `Lease.release`."""
-        engine = self._engine
-        now = engine.clock.now()
-        bound_at = now + operations.drain_bound(self._kept.terms, drain)
+        """Release the lease: True if we removed it. A member only withdraws its registration.
+
+        If a ticket was ever made, waits (at most `drain` seconds) until no member is live, and leaves the lease to
+        expire if one still is. Never touches another holder's lease. Raises StoreUnavailable or OutcomeUnknown if
+        the store stays silent: the ttl frees the key. unused: nobody has worked under it, so the next holder is told of
+        the same predecessor. From a finalizer or a signal handler that comes while this thread is inside the client,
+        the lease is given back a moment later, by a thread of the client's: False.
+        """
+        bound_at = self._now() + operations.drain_bound(self._kept.terms, drain)
+        giving_back = operations.give_back(self, bound_at)
         if is_inside():
-            return self._hand_over(operations.give_back(self, bound_at), unused=unused)
-        if not self._may_leave(now, unused=unused):
-            return False
-        try:
-            await self._settle()
-            return await self._converse(operations.give_back(self, bound_at))
-        except BaseException:
-            self._release_failed()
-            raise
-        finally:
-            if is_inside():  # suspended above, and collected where a lock may be held
-                engine.keeper.hand_over(self._gave_back, self._kept)
-            else:
-                self._gave_back()
-
-    def guard(self) -> AsyncGuard:
-        """Cancel the `async with` block it opens when the lease is lost; the block leaves as LeaseLost."""
-        return AsyncGuard(self)
-
-    async def _settle(self) -> None:
-        if self._tenure.in_flight:
-            limit = 2 * self._tenure.settings.request_timeout
-            await in_thread(self._engine.calls, functools.partial(self._engine.keeper.settle, self._kept, limit))
+            return self._hand_over(giving_back, unused=unused)
+        return await give_back(self, giving_back, unused=unused)
 
     async def _converse(self, script: Script[T]) -> T:
         return await converse(self._engine, self._tenure.settings, script)
 
+    @never_in
     async def __aenter__(self) -> Self:
         self.check()
         context.enter(self)
         return self
 
+    @never_in
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._leave(error, None)
+
+    async def _leave(self, error: BaseException | None, drain: Duration | None) -> None:
+        """Release the lease at the end of its block; raise LeaseLost if the block returned without holding it."""
         context.leave(self)
-        await leave(self, error, None)
-
-
-class AsyncGuard:
-    """An `async with` block that is cancelled when its lease is lost, and then raises LeaseLost.
-
-    Somebody else's cancellation at the same instant stays a cancellation.
-    """
-
-    def __init__(self, lease: AsyncLease) -> None:
-        self._lease = lease
-        self._interrupter: TaskInterrupter | None = None
-
-    async def __aenter__(self) -> AsyncLease:
-        if self._interrupter is not None:
-            raise TypeError("this guard is entered already: call lease.guard() once for each block")
-        self._lease.check()
-        self._interrupter = TaskInterrupter()
-        self._lease._engine.keeper.guard(self._lease._kept, self._interrupter)
-        return self._lease
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        interrupter, lease = self._interrupter, self._lease
-        if interrupter is None:
-            return
-        self._interrupter = None
-        if is_inside():  # a coroutine that is being collected: nothing can be awaited, and no lock be entered
-            interrupter.is_over = True
-            return
-        lease._engine.keeper.unguard(lease._kept, interrupter)
-        was_cancelled, cancelled_too = await interrupter.disarm(error)
-        if was_cancelled and cancelled_too and error is None:
-            raise asyncio.CancelledError
-        if (was_cancelled and not cancelled_too and (error is None or isinstance(error, asyncio.CancelledError))) or (
-            lease.lost_reason is not None and not was_cancelled and error is None
-        ):
-            lost = lease._found_lost()
-            raise lost from lost.__cause__
-
-
-async def leave(lease: AsyncLease, error: BaseException | None, drain: Duration | None) -> None:
-    """Release a lease at the end of its block, and raise LeaseLost if the block returned without holding it."""
-    lost = lease._loss_at_exit()
-    try:
-        await lease.release(drain)
-    except StoreError as failed:
-        lease._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
-    lease._raise_at_exit(lost, error)
+        lost = self._loss_at_exit()
+        try:
+            await self.release(drain)
+        except StoreError as failed:
+            self._engine.emit(ReleaseFailed(self.key, self.holder, failed))
+        self._raise_at_exit(lost, error)

@@ -1,31 +1,24 @@
-"""How several locks are taken as one wish, blocking: what is free now, the rest later, or all or nothing.
+# Generated from aio_batch.py by `make blocking`: edit that file instead.
+"""Batch: several locks that are taken as one wish: what is free now, the rest later, or all or nothing.
 
-The rules of waiting stand in `batch_base`; the awaiting twin is `aio_batch`.
+The rules of waiting stand in `batch_base`.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import filterfalse
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
-from lockstead.batch_base import AT_ONCE, Ask, HeldBatch, in_order
+from lockstead.batch_base import HeldBatch, in_order
 from lockstead.errors import LeaseLost, OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.events import ReleaseFailed
-from lockstead.lease import Lease, ask, leave
+from lockstead.lease import Lease, ask
 from lockstead.operations import Acquisition
+from lockstead.rounds import Turns, ask_all, sleep
 from lockstead.runtime.engine import Engine
-from lockstead.runtime.local_queue import NULL_WAKER
-from lockstead.runtime.run import run
 from lockstead.settings import Settings
 from lockstead.values import Duration, seconds
-
-SLOW: Final = 0.005
-"""Seconds from which on an answer is worth a thread: a file is asked key by key, a service for several at a time."""
 
 
 class Batch(HeldBatch[Lease]):
@@ -35,10 +28,14 @@ class Batch(HeldBatch[Lease]):
     and the block returned.
     """
 
+    def __init__(self, engine: Engine, settings: Settings, keys: Iterable[str]) -> None:
+        super().__init__(engine, settings, keys)
+        self._turns = Turns()
+
     def try_acquire_rest(self) -> list[Lease]:
-        """Ask once for every key that was not had yet, without waiting; give the new leases."""
+        """Ask once for every key that was not had yet, without waiting; return the new leases."""
         asks = self._asks()
-        _Round(self._engine, asks).run()
+        ask_all(self._engine, asks)
         return self._settled(asks, Lease)
 
     def wait_for_more(self, timeout: Duration | None = None) -> list[Lease]:
@@ -65,7 +62,7 @@ class Batch(HeldBatch[Lease]):
             pause = self._pause(gives_up_at)
             if pause is None:
                 raise self._wait_is_over(started_at, silence)
-            time.sleep(pause)
+            sleep(pause)
         return []
 
     def iter_as_acquired(self, timeout: Duration | None = None) -> Iterator[Lease]:
@@ -73,8 +70,12 @@ class Batch(HeldBatch[Lease]):
 
         First what is held, then the rest. A lease that was lost before its turn came is asked for anew; one that is
         lost in the body raises LeaseLost at the body's end. Raises what `wait_for_more` raises; timeout: seconds for
-        one wait.
+        one wait. A loop that is left early gives its lease back there; one that awaits, when the batch's own block
+        ends, or without one when the event loop comes to end its generator.
         """
+        return self._turns.began(self._iter_as_acquired(timeout))
+
+    def _iter_as_acquired(self, timeout: Duration | None) -> Iterator[Lease]:
         while True:
             for lease in list(self):
                 if self._wants_again(lease):
@@ -115,15 +116,17 @@ class Batch(HeldBatch[Lease]):
             self._engine.emit(ReleaseFailed(lease.key, lease.holder, failed))
 
     def __enter__(self) -> Self:
+        self._turns.is_entered = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._turns.close()
         lost: LeaseLost | None = None
         for lease in self._to_leave():
             try:
-                leave(lease, error, None)
+                lease._leave(error, None)
             except LeaseLost as raised:
                 lost = lost or raised
         if lost is not None:
@@ -141,7 +144,12 @@ def try_many(engine: Engine, settings: Settings, keys: Iterable[str]) -> Batch:
     return batch
 
 
-def acquire_all(engine: Engine, settings: Settings, keys: Iterable[str], timeout: Duration | None) -> Batch:
+def acquire_all(
+    engine: Engine,
+    settings: Settings,
+    keys: Iterable[str],
+    timeout: Duration | None,
+) -> Batch:
     """Take all keys, one after the other in the one order that everybody takes them in, or none."""
     batch = Batch(engine, settings, keys)
     gives_up_at = None if timeout is None else engine.clock.now() + seconds(timeout, "timeout")
@@ -157,78 +165,3 @@ def acquire_all(engine: Engine, settings: Settings, keys: Iterable[str], timeout
         batch._give_up()
         raise
     return batch
-
-
-class _Round:
-    """Asks several keys, a few at a time, on the caller's thread and, where answers are slow, on the engine's."""
-
-    def __init__(self, engine: Engine, asks: list[Ask]) -> None:
-        self._engine = engine
-        self._asks = asks
-        self._left: deque[Ask] = deque(asks)
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._helpers = 0
-        self._in_helpers: set[Ask] = set()
-        self._is_given_up = False
-
-    def run(self) -> None:
-        """Ask all, and come back when every answer is there; interrupted, leave nothing behind."""
-        clock = self._engine.clock
-        try:
-            while self._left:
-                began_at = clock.now()
-                self._ask(self._left.popleft())
-                if clock.now() - began_at > SLOW and not self._helpers:
-                    self._call_helpers()
-            with self._lock:
-                self._changed.wait_for(lambda: not self._helpers)
-        except BaseException as error:
-            with self._lock:
-                self._is_given_up = True
-                self._left.clear()
-                ours = [*filterfalse(self._in_helpers.__contains__, self._asks)]
-            for one in ours:
-                one.acquisition.failed(error)
-            raise
-
-    def _ask(self, one: Ask) -> None:
-        engine = self._engine
-        try:
-            one.outcome = run(one.script, engine.store, engine.clock, one.acquisition.limits, NULL_WAKER)
-        except Exception as error:  # noqa: BLE001 - it belongs to this key, and is raised when all have answered
-            one.error = error
-
-    def _call_helpers(self) -> None:
-        wanted = min(AT_ONCE - 1, len(self._left))
-        with self._lock:
-            self._helpers += wanted
-        for _ in range(wanted):
-            if not self._engine.calls.submit(self._help, queue=False):
-                self._helped()
-
-    def _help(self) -> None:
-        try:
-            while (one := self._taken()) is not None:
-                self._ask(one)
-                with self._lock:
-                    self._in_helpers.discard(one)
-                    is_given_up = self._is_given_up
-                if is_given_up:
-                    # nobody takes this answer: who waited for it was interrupted
-                    one.acquisition.failed(KeyboardInterrupt())
-        finally:
-            self._helped()
-
-    def _taken(self) -> Ask | None:
-        with self._lock:
-            if not self._left:
-                return None
-            one = self._left.popleft()
-            self._in_helpers.add(one)
-            return one
-
-    def _helped(self) -> None:
-        with self._lock:
-            self._helpers -= 1
-            self._changed.notify_all()

@@ -1,37 +1,50 @@
-"""What the blocking API looks like to who names a lock: Client and Lock. What holding is stands in `lease`.
+# Generated from aio_lock.py by `make blocking`: edit that file instead.
+"""Client and Lock: what names a lock. What holding is stands in `lease`.
 
-A DAG file names many locks and holds none, so everything beyond a name is imported when it is first asked for. The
-awaiting twin is `aio`.
+A DAG file names many locks and holds none, so everything beyond a name is imported when it is first asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from time import monotonic
-from typing import TYPE_CHECKING, Never, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, Never, Self, TypeVar, Unpack
 
 from lockstead import registry
+from lockstead.loading import call, load
+from lockstead.misuse import LockMisuse
 from lockstead.settings import Given, Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from lockstead.batch import Batch
     from lockstead.events import Listener
-    from lockstead.lease import Hold, Lease
+    from lockstead.hold import Hold
+    from lockstead.lease import Lease
     from lockstead.operations import Acquisition
+    from lockstead.protocol.commands import Script
+    from lockstead.runtime.engine import Engine
+    from lockstead.runtime.run import Limits
     from lockstead.stores.port import Store
     from lockstead.views import AuditEntry, BreakResult, Contender, LockInfo
+
+T = TypeVar("T")
 
 
 @cache
 def _acquisition() -> tuple[type[Acquisition], Callable[[Acquisition], Lease | None]]:
-    """Import what asks for a lock, with the first that is asked for: an import takes its time even when repeated."""
+    """Import what acquires a lock, with the first that is acquired: an import takes its time even when repeated."""
     from lockstead.lease import ask
     from lockstead.operations import Acquisition
 
     return Acquisition, ask
+
+
+def _converse(engine: Engine, settings: Settings, script: Script[T], limits: Limits | None = None) -> T:
+    from lockstead.lease import converse
+
+    return converse(engine, settings, script, limits)
 
 
 class Client:
@@ -50,7 +63,7 @@ class Client:
         return Lock._of(self._engine, key, settings)
 
     def try_many(self, keys: Iterable[str], **settings: Unpack[Given]) -> Batch:
-        """Take as many locks as are free now, without waiting: a Batch, which knows what it has and what it waits for.
+        """Take as many locks as are free now, without waiting: a batch, which knows what it has and what it waits for.
 
         Come back for the rest with `batch.try_acquire_rest()`, or go through all with `batch.iter_as_acquired()`.
         Settings as in `Settings.make`, the same for all. Raises StoreRefused for a key that was refused, and
@@ -74,23 +87,20 @@ class Client:
     def history(self, key: str | None = None) -> list[AuditEntry]:
         """Return the leases that were broken, of one key or of all, the oldest first; kept as the store's page says."""
         from lockstead import operations
-        from lockstead.lease import converse
 
-        return converse(self._engine, operations.PLAIN, operations.history(self._engine, key))
+        return _converse(self._engine, operations.PLAIN, operations.history(self._engine, key))
 
     def list(self) -> list[LockInfo]:
         """Return every key that is held, by name; a record that cannot be read is shown with its `decode_error`."""
         from lockstead import operations
-        from lockstead.lease import converse
 
-        return converse(self._engine, operations.PLAIN, operations.listed(self._engine))
+        return _converse(self._engine, operations.PLAIN, operations.listed(self._engine))
 
     def verify(self, sequencer: Sequencer | str) -> bool:
         """Return whether a sequencer names the lease that holds its key at this instant. Absent or expired is no."""
         from lockstead import operations
-        from lockstead.lease import converse
 
-        return converse(self._engine, operations.PLAIN, operations.verified(self._engine, sequencer))
+        return _converse(self._engine, operations.PLAIN, operations.verified(self._engine, sequencer))
 
     def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
         """Release a lease as its owner, from its ticket, without attaching; waits for live members."""
@@ -104,7 +114,7 @@ class Client:
 
     def close(self) -> None:
         """Close the keeper and the store. Idempotent."""
-        self._engine.close()
+        call(self._engine.close)
 
     def __enter__(self) -> Self:
         return self
@@ -121,10 +131,10 @@ def connect(url: str, *, client: object | None = None, listener: Listener | None
 
     ValueError for a URL that cannot be, StoreRefused when the client library or the store is missing.
     """
-    return Client(registry.open_store(url, client), listener=listener)
+    return Client(load(partial(registry.open_store, url, client)), listener=listener)
 
 
-class Lock(registry.NamedLock):
+class Lock(registry.NamedLock, LockMisuse):
     """A key one can ask for; holds nothing, and naming one asks nothing and imports no client library.
 
     Not reentrant: each acquisition is a holder of its own. Safe to share between threads.
@@ -133,6 +143,9 @@ class Lock(registry.NamedLock):
     # here, so that what Python says of a wrong call names this class
     def __init__(self, url: str, *, client: object | None = None, **settings: Unpack[Given]) -> None:
         super().__init__(url, client=client, **settings)
+
+    def _ready(self) -> Engine:
+        return load(self._open_now) if self._opened is None else self._opened
 
     # --- acquisition --------------------------------------------------------------------------------------------------
 
@@ -148,7 +161,8 @@ class Lock(registry.NamedLock):
         Ends within timeout + 1 s even if the store hangs. The time that the first call takes to import the client
         library counts; if that alone takes longer, one try of 0.3 s follows. reclaim: take the lock from an earlier
         process of the same explicit owner, whose death the caller vouches for. Raises StoreUnavailable or
-        OutcomeUnknown if the store is still silent at the end.
+        OutcomeUnknown if the store is still silent at the end. Cancelled or interrupted, it leaves nothing behind
+        beyond one ttl.
         """
         registry.refuse_unknown(unknown)
         return self._acquire(None if timeout is None else seconds(timeout, "timeout"), reclaim=reclaim)
@@ -164,15 +178,16 @@ class Lock(registry.NamedLock):
 
         The store has `request_timeout` for each request; `acquire(timeout=0)` is a try that ends within a second.
         """
-        return self._ask(0.0, reclaim=reclaim, is_patient=True)[1]
+        _unused, lease = self._ask(0.0, reclaim=reclaim, is_patient=True)
+        return lease
 
     def _ask(
         self, limit: float | None, *, reclaim: bool, is_patient: bool = False, began: float | None = None
     ) -> tuple[Acquisition, Lease | None]:
-        """Ask as `limit` says. began: when the caller began to open the store (`time.monotonic`); now, by default."""
+        """Acquire as `limit` says. began: when the caller began to open the store (`time.monotonic`); default: now."""
         began = monotonic() if began is None else began
+        engine = self._ready()
         asking_of, ask = _acquisition()
-        engine = self._open_now()
         acquisition = asking_of(
             engine, self._key, self._settings, limit, reclaim=reclaim, is_patient=is_patient, spent=monotonic() - began
         )
@@ -189,19 +204,14 @@ class Lock(registry.NamedLock):
         """Hold the lock for a `with` block, or, as a decorator, for each call of a function.
 
         Leaving it: lease lost and body returned, LeaseLost; body raised, its exception passes, with a note if the
-        lease was lost; release failed, a warning. interrupt: interrupt the block when the lease is lost.
+        lease was lost; release failed, a warning. interrupt: interrupt the block when the lease is lost; where it
+        awaits, by cancelling its task.
         """
-        from lockstead.lease import Hold
+        from lockstead.hold import Hold
 
         limit = None if timeout is None else seconds(timeout, "timeout")
         bound = None if drain is None else seconds(drain, "drain")
         return Hold(partial(self.acquire, limit, reclaim=reclaim), interrupt=interrupt, drain=bound)
-
-    def __enter__(self) -> NoReturn:
-        raise TypeError("a Lock is not a context manager: use 'with lock.hold():'")
-
-    def __exit__(self, *_: object) -> None:
-        raise TypeError("a Lock is not a context manager: use 'with lock.hold():'")
 
     # --- tickets -------------------------------------------------------------------------------------------------
 
@@ -210,24 +220,23 @@ class Lock(registry.NamedLock):
 
         The ttl is the lease's own. ValueError for what is not a ticket, or a ticket of another lock.
         """
+        engine = self._ready()
         from lockstead import operations
-        from lockstead.lease import Lease, converse
+        from lockstead.lease import Lease
 
-        engine = self._open_now()
         joining = operations.attached(engine, self._key, self._settings, ticket)
-        return Lease(engine, converse(engine, self._settings, joining), None)
+        return Lease(engine, _converse(engine, self._settings, joining), None)
 
     def release(self, ticket: LeaseTicket | str, *, drain: Duration | None = None) -> bool:
         """Release a lease as its owner, from its ticket, without attaching. True if we removed it.
 
         Waits, at most `drain` seconds, until no member is live; if one still is, the lease is left to expire.
         """
+        engine = self._ready()
         from lockstead import operations
-        from lockstead.lease import converse
 
-        engine = self._open_now()
         releasing = operations.released(engine, self._key, self._settings, ticket, drain)
-        return converse(engine, self._settings, releasing)
+        return _converse(engine, self._settings, releasing)
 
     def renew(self, ticket: LeaseTicket | str, *, progress: str | None = None) -> float:
         """Extend a lease from its ticket, as its owner; the seconds for which it may be believed from now on.
@@ -235,20 +244,18 @@ class Lock(registry.NamedLock):
         For a lease that nobody keeps, between the steps of a job. progress: a word on how far the work is. LeaseLost
         if the lease was taken, removed, revoked or is being released; one that is overdue but untaken is extended.
         """
+        engine = self._ready()
         from lockstead import operations
-        from lockstead.lease import converse
 
-        engine = self._open_now()
         renewing = operations.renewed(engine, self._key, self._settings, ticket, progress)
-        return converse(engine, self._settings, renewing)
+        return _converse(engine, self._settings, renewing)
 
     def members(self, ticket: LeaseTicket | str) -> list[LockInfo]:
         """Return who is registered to work under a ticket's lease, the oldest first; also who has died since."""
+        engine = self._ready()
         from lockstead import operations
-        from lockstead.lease import converse
 
-        engine = self._open_now()
-        return converse(engine, self._settings, operations.members(engine, self._key, self._settings, ticket))
+        return _converse(engine, self._settings, operations.members(engine, self._key, self._settings, ticket))
 
     def wait_for_members(
         self,
@@ -262,24 +269,22 @@ class Lock(registry.NamedLock):
         whose: wait for those alone whose owner it chooses. Who is dead is waited for until its registration has
         expired. Gives nothing back, and while the lease lives another member may join.
         """
+        engine, settings = self._ready(), self._settings
         from lockstead import operations
-        from lockstead.lease import converse
 
-        engine, settings = self._open_now(), self._settings
         script, limits = operations.drained(engine, self._key, settings, ticket, owner_filter, timeout)
-        return converse(engine, settings, script, limits)
+        return _converse(engine, settings, script, limits)
 
     def remove_member(self, ticket: LeaseTicket | str, member: LockInfo) -> bool:
         """Take back the registration of a member (of `members`) for whose death the caller vouches; True if we did.
 
         Nobody waits for it any longer. If it lives, it works until its next renewal while others think it gone.
         """
+        engine = self._ready()
         from lockstead import operations
-        from lockstead.lease import converse
 
-        engine = self._open_now()
         script = operations.withdrawn(engine, self._key, self._settings, ticket, member)
-        return converse(engine, self._settings, script)
+        return _converse(engine, self._settings, script)
 
     # --- looking and breaking ------------------------------------------------------------------------------------
 
@@ -289,20 +294,19 @@ class Lock(registry.NamedLock):
         A hint, as every look is: who needs the lock must ask for it, and may find it taken again. 0 is one look. A
         store that is silent is waited out; StoreUnavailable or OutcomeUnknown if it still is at the end.
         """
+        engine, settings = self._ready(), self._settings
         from lockstead import operations
-        from lockstead.lease import converse
 
-        engine, settings = self._open_now(), self._settings
         script, limits = operations.freed(engine, self._key, settings, timeout)
-        return converse(engine, settings, script, limits).is_free
+        found = _converse(engine, settings, script, limits)
+        return found.is_free
 
     def inspect(self) -> LockInfo | None:
         """Return who holds the lock, since when, why, until when, with which token; None if nobody does."""
+        engine = self._ready()
         from lockstead import operations
-        from lockstead.lease import converse
 
-        engine = self._open_now()
-        return converse(engine, self._settings, operations.inspected(engine, self._key, self._settings))
+        return _converse(engine, self._settings, operations.inspected(engine, self._key, self._settings))
 
     def contenders(self) -> list[Contender]:
         """Return who waits for the lock, in the order of the queue: the first 100, and what else stands in it.
@@ -310,17 +314,17 @@ class Lock(registry.NamedLock):
         StoreRefused on stores that keep no queue: all but etcd and ZooKeeper. Of the threads and tasks of one client
         that wait, one alone stands in the queue.
         """
+        engine = self._ready()
         from lockstead import operations
 
-        return operations.contenders(self._open_now(), self._key, self._settings)
+        return call(partial(operations.contenders, engine, self._key, self._settings))
 
     def history(self) -> list[AuditEntry]:
         """Return the leases of this lock that were broken, the oldest first; kept as the store's page says."""
+        engine = self._ready()
         from lockstead import operations
-        from lockstead.lease import converse
 
-        engine = self._open_now()
-        return converse(engine, self._settings, operations.history(engine, self._key))
+        return _converse(engine, self._settings, operations.history(engine, self._key))
 
     def break_lease(
         self, *, reason: str, by: str | None = None, now: bool = False, incarnation: str | None = None
@@ -330,11 +334,10 @@ class Lock(registry.NamedLock):
         A lease whose time is up is ended at once. now: end any at once; the answer says for how long the old holder may
         still believe. incarnation (of an inspection): break exactly that lease and no later one. Leaves an audit entry.
         """
+        engine = self._ready()
         from lockstead import operations
-        from lockstead.lease import converse
 
-        engine = self._open_now()
         script = operations.broken(
             engine, self._key, self._settings, reason=reason, by=by, now=now, incarnation=incarnation
         )
-        return converse(engine, self._settings, script)
+        return _converse(engine, self._settings, script)

@@ -1,6 +1,6 @@
 """What each call of the API asks of a store and what is noted of the answer: once, for both colours.
 
-Every function here gives a script; `lock` runs it blocking, `aio` awaiting. Must not know which of them does.
+Every function here gives a script; `lock` runs it blocking, `aio_lock` awaiting. Must not know which of them does.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from lockstead.errors import StoreError
 from lockstead.values import LeaseOutcome
 
 if TYPE_CHECKING:
-    from lockstead.aio import AsyncLock
     from lockstead.aio_lease import AsyncLease
+    from lockstead.aio_lock import AsyncLock
     from lockstead.lease import Lease
     from lockstead.lock import Lock
     from lockstead.values import PreviousLease

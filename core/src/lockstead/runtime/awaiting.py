@@ -1,4 +1,4 @@
-"""How a script is driven from an event loop: the awaiting twin of `run`, its bell, and its threads.
+"""What the awaiting side does in its own way: its bell, and its requests and pauses in threads. Its twin is `blocking`.
 
 A store without an awaiting side performs in threads of the engine's own. The loop's executor would not do: its few
 threads are joined at exit, so a store that hangs would hang the interpreter, and they are the user's.
@@ -7,26 +7,32 @@ threads are joined at exit, so a store that hangs would hang the interpreter, an
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from lockstead.errors import LocksteadError, OutcomeUnknown, StoreError
-from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
-from lockstead.protocol.record import stamped
+from lockstead.errors import OutcomeUnknown
+from lockstead.protocol.commands import Command, Pause, Paused
 from lockstead.runtime.aside import in_thread
-from lockstead.runtime.engine import Engine
-from lockstead.runtime.local_queue import LOOK_AGAIN
-from lockstead.runtime.run import STALLED, Limits, paused, unknown, watching
+from lockstead.runtime.inside import is_inside
+from lockstead.runtime.run import STALLED, Limits, paused, watching
 from lockstead.stores.port import AsyncStore, Store
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from lockstead.runtime.engine import Engine
+    from lockstead.runtime.held import HeldLease
+    from lockstead.runtime.keeper import KeptLease
 
 LATE: Final = 0.05
 """Seconds that a thread may take longer than its request's limit."""
+
+FIRST_LATE: Final = 0.0
+"""The instant until which a first request is never late: when the loop was stopped until then, it is still sent."""
+
+REQUEST_LATE: Final = LATE + STALLED
+"""Seconds after a request's limit from which on its loop was stopped: the loop then drops the answers that came."""
 
 
 class AsyncWaker:
@@ -36,9 +42,10 @@ class AsyncWaker:
     more. What the request did, it did until then.
     """
 
-    __slots__ = ("_async", "_loop", "_thread", "came_late", "is_deserted", "is_over")
+    __slots__ = ("_async", "_loop", "_thread", "came_late", "engine", "is_deserted", "is_over")
 
-    def __init__(self, came_late: Callable[[], None] | None = None) -> None:
+    def __init__(self, engine: Engine, came_late: Callable[[], None] | None = None) -> None:
+        self.engine = engine
         self.came_late = came_late
         self.is_deserted = False
         self.is_over = False
@@ -87,61 +94,41 @@ class AsyncWaker:
         self._thread.set()
 
 
-async def arun(script: Script[T], engine: Engine, limits: Limits, bell: AsyncWaker) -> T:
-    """Drive a script to its end, awaiting. Cancelled at any await, it leaves the outcome of that command unknown.
-
-    A call that blocks the event loop may outlast the wait. The loop's own timers then drop the answers that came
-    meanwhile, and what was seen before is old, so the script has to ask again: it gets the time for that.
-    """
-    clock = engine.clock
-    back_by = limits.ends()  # when the loop was stopped before the first request, that one is still sent
-    try:
-        command = next(script)
-        while True:
-            sent_at = clock.now()
-            if sent_at >= back_by:
-                limits = limits.resumed(sent_at)
-            back_by = math.inf
-            try:
-                answer: Any
-                if isinstance(command, Pause):
-                    back_by = limits.back_by(sent_at)
-                    answer = await _pause(command, engine, limits, sent_at, bell)
-                else:
-                    limit = limits.of(sent_at)
-                    back_by = sent_at + limit + LATE + STALLED
-                    answer = await _perform(stamped(command, clock.wall(), engine.traits.clock), engine, limit, bell)
-            except StoreError as error:
-                command = script.throw(error)
-            except LocksteadError:
-                raise
-            except Exception as error:  # noqa: BLE001 - a foreign store's unknown failure is an unknown outcome
-                command = script.throw(unknown(error))
-            else:
-                command = script.send(Reply(answer, sent_at, clock.now()))
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    finally:
-        script.close()
+Bell: TypeAlias = AsyncWaker
 
 
-async def _perform(command: Command[Any], engine: Engine, limit: float, bell: AsyncWaker) -> Any:
-    store: Store = engine.store
+def new_bell(engine: Engine, came_late: Callable[[], None]) -> AsyncWaker:
+    """Make the bell of a waiter."""
+    return AsyncWaker(engine, came_late)
+
+
+def quiet_bell(engine: Engine) -> AsyncWaker:
+    """Make the bell of who waits in no line."""
+    return AsyncWaker(engine)
+
+
+async def rest(bell: AsyncWaker, seconds: float) -> bool:
+    """Await up to `seconds`; True as soon as it was rung."""
+    return await bell.awaited(seconds)
+
+
+async def perform(command: Command[Any], store: Store, limit: float, bell: AsyncWaker) -> Any:
+    """Send one command, in a thread if the store has no awaiting side."""
     try:
         if isinstance(store, AsyncStore):
             async with asyncio.timeout(limit):
                 return await store.aperform(command, limit)
         async with asyncio.timeout(limit + LATE):
             call = partial(store.perform, command, limit)
-            return await in_thread(engine.calls, call, came_late=bell.came_late)
+            return await in_thread(bell.engine.calls, call, came_late=bell.came_late)
     except TimeoutError as error:
         raise OutcomeUnknown(f"no answer within {limit:.3g} s") from error
 
 
-async def _pause(command: Pause, engine: Engine, limits: Limits, sent_at: float, bell: AsyncWaker) -> Paused:
-    seconds = limits.pause(command, sent_at)
-    watch = watching(command, engine.store, seconds, bell)
+async def pause(command: Pause, store: Store, limits: Limits, sent_at: float, bell: AsyncWaker) -> Paused:
+    """Pause as a script wants; in the store's queue or watching it, in a thread, if one is free."""
+    engine, seconds = bell.engine, limits.pause(command, sent_at)
+    watch = watching(command, store, seconds, bell)
     if watch is not None:
 
         def watched() -> bool:
@@ -163,19 +150,21 @@ async def _pause(command: Pause, engine: Engine, limits: Limits, sent_at: float,
         except Exception:  # noqa: BLE001, S110 - no thread is free, or the store cannot watch: it is polled
             pass
         else:
-            return paused(command, engine.store, seconds, changed, bell)
+            return paused(command, store, seconds, changed, bell)
     await bell.awaited(seconds)
     return Paused(seconds, bell.take())
 
 
-async def wait_in_line(engine: Engine, key: str, bell: AsyncWaker, gives_up_at: float | None) -> bool:
-    """Await this waiter's turn to ask the store; False if the time ran out before."""
-    while not engine.is_closed:
-        left = LOOK_AGAIN if gives_up_at is None else gives_up_at - engine.clock.now()
-        if left <= 0:
-            return False
-        if engine.lines.is_first(key, bell):
-            return True
-        await bell.awaited(min(left, LOOK_AGAIN))
-        bell.take()
-    return True
+async def settle(engine: Engine, kept: KeptLease) -> None:
+    """Await the end of a renewal of a lease that is under way."""
+    if kept.tenure.in_flight:
+        limit = 2 * kept.tenure.settings.request_timeout
+        await in_thread(engine.calls, partial(engine.keeper.settle, kept, limit))
+
+
+def given_back(lease: HeldLease) -> None:
+    """End a lease that was given back; what awaited that may have been collected, where a lock may be held."""
+    if is_inside(1):
+        lease._engine.keeper.hand_over(lease._gave_back, lease._kept)
+    else:
+        lease._gave_back()

@@ -30,10 +30,11 @@ from lockstead.protocol.release import Had, sweep
 from lockstead.protocol.terms import Terms
 from lockstead.runtime import callers, fork
 from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
+from lockstead.runtime.drive import run
 from lockstead.runtime.inside import holds_no_lock, is_inside
 from lockstead.runtime.keeper import Keeper, KeptLease
-from lockstead.runtime.local_queue import LOOK_AGAIN, NULL_WAKER, LocalQueue, ThreadWaker
-from lockstead.runtime.run import Limits, run
+from lockstead.runtime.local_queue import NULL_WAKER, LocalQueue
+from lockstead.runtime.run import Limits
 from lockstead.runtime.workers import Workers
 from lockstead.settings import Settings
 from lockstead.stores.port import Store, SupportsFifoQueue
@@ -445,16 +446,3 @@ def in_words(duration: float) -> str:
             count = int(duration // size)
             return f"{count} {unit}{'' if count == 1 else 's'}"
     return LESS
-
-
-def wait_in_line(engine: Engine, key: str, bell: ThreadWaker, gives_up_at: float | None) -> bool:
-    """Block until it is this waiter's turn to ask the store; False if the time ran out before."""
-    while not engine.is_closed:
-        left = LOOK_AGAIN if gives_up_at is None else gives_up_at - engine.clock.now()
-        if left <= 0:
-            return False
-        if engine.lines.is_first(key, bell):
-            return True
-        bell.wait(min(left, LOOK_AGAIN))
-        bell.take()
-    return True

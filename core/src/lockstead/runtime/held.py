@@ -14,11 +14,10 @@ from lockstead.protocol.record import progress_text
 from lockstead.protocol.release import Had, may_remove_after_loss
 from lockstead.protocol.renew import Over
 from lockstead.runtime.engine import Engine, OwnerNote
+from lockstead.runtime.give_back import give_back
 from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import never_in
 from lockstead.runtime.keeper import KeptLease
-from lockstead.runtime.local_queue import NULL_WAKER
-from lockstead.runtime.run import Limits, run
 from lockstead.values import LeaseOutcome, LeaseTicket, PreviousLease
 
 _WHY = {
@@ -172,23 +171,9 @@ class HeldLease:
 
     def _give_back_aside(self, giving_back: Script[bool], *, unused: bool) -> None:
         try:
-            self._give_back(giving_back, unused=unused)
+            give_back(self, giving_back, unused=unused)
         except StoreError as failed:
             self._engine.emit(ReleaseFailed(self.key, self.holder, failed))
-
-    def _give_back(self, giving_back: Script[bool], *, unused: bool) -> bool:
-        """Release the lease, blocking; True if we removed it."""
-        engine, limit = self._engine, self._tenure.settings.request_timeout
-        if not self._may_leave(self._now(), unused=unused):
-            return False
-        try:
-            engine.keeper.settle(self._kept, 2 * limit)
-            return run(giving_back, engine.store, engine.clock, Limits(limit), NULL_WAKER)
-        except BaseException:
-            self._release_failed()
-            raise
-        finally:
-            self._gave_back()
 
     @never_in
     def _may_leave(self, now: float, *, unused: bool) -> bool:

@@ -30,7 +30,7 @@ THREADS: Final = {
 
 _BOOTSTRAP: Final[CodeType] = threading.Thread._bootstrap.__code__  # type: ignore[attr-defined]
 
-_LOCKLESS: Final = {"lockstead.runtime.aside", "lockstead.runtime.held"}
+_LOCKLESS: Final = {f"lockstead.runtime.{name}" for name in ("aside", "held", "give_back", "aio_give_back")}
 """Modules between the facades and the engine: what they hold tells nothing."""
 
 _DOORS: Final[set[CodeType]] = set()

@@ -29,9 +29,10 @@ from lockstead.protocol.renew import Over, Renewed, renew
 from lockstead.protocol.schedule import RenewalSchedule
 from lockstead.protocol.terms import Terms
 from lockstead.runtime.clock import Clock
+from lockstead.runtime.drive import run
 from lockstead.runtime.inside import holds_no_lock
 from lockstead.runtime.local_queue import NULL_WAKER, ThreadWaker
-from lockstead.runtime.run import Limits, run, run_many
+from lockstead.runtime.run import Limits, run_many
 from lockstead.runtime.workers import Workers
 from lockstead.stores.port import Store, SupportsBatching
 

@@ -1,7 +1,6 @@
-"""How a script is driven: stamps every command's send and receipt, limits it, and throws what went wrong.
+"""What drivers of scripts have in common: limits, bells, how a pause ends; and the driver of many scripts at once.
 
-This driver blocks; its awaiting twin is `awaiting`. Both run the very same scripts. Must not know what a script is
-about.
+The driver of one script is `drive`. Must not know what a script is about.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar, cast
 
-from lockstead.errors import LocksteadError, OutcomeUnknown, StoreError, StoreRefused
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused
 from lockstead.frozen import frozen
 from lockstead.protocol.acquire import OutOfTime
 from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
@@ -90,42 +89,6 @@ class Bell(Protocol):
         ...
 
 
-def run(script: Script[T], store: Store, clock: Clock, limits: Limits, bell: Bell) -> T:
-    """Drive a script to its end, blocking. Raises what the script raises.
-
-    A process may be stopped in a pause beyond the end of its wait. What it saw before is old then, so the script has
-    the time to ask again.
-    """
-    back_by = math.inf
-    try:
-        command = next(script)
-        while True:
-            sent_at = clock.now()
-            if sent_at >= back_by:
-                limits = limits.resumed(sent_at)
-            back_by = math.inf
-            try:
-                answer: Any
-                if isinstance(command, Pause):
-                    back_by = limits.back_by(sent_at)
-                    answer = _pause(command, store, limits.pause(command, sent_at), bell)
-                else:
-                    answer = store.perform(stamped(command, clock.wall(), store.traits.clock), limits.of(sent_at))
-            except StoreError as error:
-                command = script.throw(error)
-            except LocksteadError:
-                raise
-            except Exception as error:  # noqa: BLE001 - a foreign store's unknown failure is an unknown outcome
-                command = script.throw(unknown(error))
-            else:
-                command = script.send(Reply(answer, sent_at, clock.now()))
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    finally:
-        script.close()
-
-
 @dataclass(slots=True, eq=False)
 class _Talk:
     """One script of many: what it asks next, and how it ended."""
@@ -185,19 +148,6 @@ def _perform_many(commands: list[Command[Any]], store: SupportsBatching, clock: 
     # whose answer is missing nobody can tell
     why = f"{len(commands)} commands were answered by {len(answers)} answers"
     return [OutcomeUnknown(why) for _ in commands]
-
-
-def _pause(command: Pause, store: Store, seconds: float, bell: Bell) -> Paused:
-    changed = False
-    watch = watching(command, store, seconds, bell)
-    if watch is not None:
-        try:
-            changed = watch()
-        except Exception:  # noqa: BLE001 - a store that cannot watch is polled, and says what is wrong when it is read
-            bell.wait(seconds)
-    else:
-        bell.wait(seconds)
-    return paused(command, store, seconds, changed, bell)
 
 
 def paused(command: Pause, store: Store, seconds: float, changed: bool, bell: Bell) -> Paused:

@@ -16,7 +16,7 @@ import lockstead
 from lockstead import urls
 from lockstead.aio_hold import AsyncHold
 from lockstead.aio_lease import AsyncLease
-from lockstead.lease import Hold
+from lockstead.hold import Hold
 from prefect_lockstead.places import Place
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -23,7 +23,7 @@ from prefect_lockstead.places import Place
 if TYPE_CHECKING:
     from lockstead import AsyncLock, Lock
     from lockstead.aio_hold import AsyncHold
-    from lockstead.lease import Hold
+    from lockstead.hold import Hold
     from lockstead.values import Duration
     from lockstead.views import LockInfo
 

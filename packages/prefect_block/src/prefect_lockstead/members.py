@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 import lockstead
-from lockstead.lease import Guard
+from lockstead.guard import Guard
 
 AnyLease: TypeAlias = lockstead.Lease | lockstead.AsyncLease
 

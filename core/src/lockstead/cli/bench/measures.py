@@ -23,8 +23,9 @@ from lockstead.protocol.commands import Command, Create, Extend, Remove, Snapsho
 from lockstead.protocol.record import Record, encode
 from lockstead.protocol.renew import renew
 from lockstead.runtime.clock import SYSTEM_CLOCK
+from lockstead.runtime.drive import run
 from lockstead.runtime.local_queue import NULL_WAKER
-from lockstead.runtime.run import Limits, run
+from lockstead.runtime.run import Limits
 from lockstead.settings import Settings
 from lockstead.stores.port import Store
 from lockstead.values import Name

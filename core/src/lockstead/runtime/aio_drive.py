@@ -1,0 +1,74 @@
+"""Driver of scripts: stamps every command's send and receipt, limits it, and throws what went wrong into the script.
+
+Must not know what a script is about.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lockstead.errors import LocksteadError, StoreError
+from lockstead.protocol.commands import Pause, Reply, Script
+from lockstead.protocol.record import stamped
+from lockstead.runtime.awaiting import FIRST_LATE, REQUEST_LATE, AsyncWaker, Bell, pause, perform, rest
+from lockstead.runtime.clock import Clock
+from lockstead.runtime.local_queue import LOOK_AGAIN
+from lockstead.runtime.run import Limits, unknown
+from lockstead.stores.port import Store
+
+if TYPE_CHECKING:
+    from lockstead.runtime.engine import Engine
+
+T = TypeVar("T")
+
+
+async def run(script: Script[T], store: Store, clock: Clock, limits: Limits, bell: Bell) -> T:
+    """Drive a script to its end. Raises what the script raises; cancelled, it leaves the last outcome unknown.
+
+    A process or its event loop may be stopped beyond the end of a wait. What it saw before is old then, so the script
+    has the time to ask again.
+    """
+    back_by = max(limits.ends(), FIRST_LATE)
+    try:
+        command = next(script)
+        while True:
+            sent_at = clock.now()
+            if sent_at >= back_by:
+                limits = limits.resumed(sent_at)
+            back_by = math.inf
+            try:
+                answer: Any
+                if isinstance(command, Pause):
+                    back_by = limits.back_by(sent_at)
+                    answer = await pause(command, store, limits, sent_at, bell)
+                else:
+                    limit = limits.of(sent_at)
+                    back_by = sent_at + limit + REQUEST_LATE
+                    answer = await perform(stamped(command, clock.wall(), store.traits.clock), store, limit, bell)
+            except StoreError as error:
+                command = script.throw(error)
+            except LocksteadError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a foreign store's unknown failure is an unknown outcome
+                command = script.throw(unknown(error))
+            else:
+                command = script.send(Reply(answer, sent_at, clock.now()))
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        script.close()
+
+
+async def wait_in_line(engine: Engine, key: str, bell: AsyncWaker, gives_up_at: float | None) -> bool:
+    """Wait for this waiter's turn to ask the store; False if the time ran out before."""
+    while not engine.is_closed:
+        left = LOOK_AGAIN if gives_up_at is None else gives_up_at - engine.clock.now()
+        if left <= 0:
+            return False
+        if engine.lines.is_first(key, bell):
+            return True
+        await rest(bell, min(left, LOOK_AGAIN))
+        bell.take()
+    return True

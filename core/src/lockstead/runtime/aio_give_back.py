@@ -1,0 +1,32 @@
+"""Giving a lease back: its belief ends, what is under way comes in, and then the store is asked.
+
+Holds no lock itself, so that `inside` passes it over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockstead.protocol.commands import Script
+from lockstead.runtime.aio_drive import run
+from lockstead.runtime.awaiting import given_back, quiet_bell, settle
+from lockstead.runtime.run import Limits
+
+if TYPE_CHECKING:
+    from lockstead.runtime.held import HeldLease
+
+
+async def give_back(lease: HeldLease, giving_back: Script[bool], *, unused: bool) -> bool:
+    """Release a lease; True if we removed it. unused: nobody worked under it."""
+    engine = lease._engine
+    if not lease._may_leave(lease._now(), unused=unused):
+        return False
+    try:
+        await settle(engine, lease._kept)
+        limits = Limits(lease._tenure.settings.request_timeout)
+        return await run(giving_back, engine.store, engine.clock, limits, quiet_bell(engine))
+    except BaseException:
+        lease._release_failed()
+        raise
+    finally:
+        given_back(lease)

@@ -1,0 +1,84 @@
+"""What the blocking side does in its own way: requests and pauses on the caller's thread. Its twin is `awaiting`.
+
+Both have the same names, for the modules that are generated for one side from the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from lockstead.protocol.commands import Command, Pause, Paused
+from lockstead.runtime.local_queue import NULL_WAKER, ThreadWaker
+from lockstead.runtime.run import Bell, Limits, paused, watching
+from lockstead.stores.port import Store
+
+if TYPE_CHECKING:
+    from lockstead.runtime.engine import Engine
+    from lockstead.runtime.held import HeldLease
+    from lockstead.runtime.keeper import KeptLease
+
+__all__ = [
+    "FIRST_LATE",
+    "REQUEST_LATE",
+    "Bell",
+    "ThreadWaker",
+    "given_back",
+    "new_bell",
+    "pause",
+    "perform",
+    "quiet_bell",
+    "rest",
+    "settle",
+]
+
+FIRST_LATE: Final = math.inf
+"""A blocking caller sends its first request at once."""
+
+REQUEST_LATE: Final = math.inf
+"""A blocking request has its answer, however late: nothing needs to be asked again for that."""
+
+
+def new_bell(engine: Engine, came_late: Callable[[], None]) -> ThreadWaker:  # noqa: ARG001 - its twin needs them
+    """Make the bell of a waiter."""
+    return ThreadWaker()
+
+
+def quiet_bell(engine: Engine) -> Bell:  # noqa: ARG001 - its twin needs it
+    """Return the bell of who waits in no line."""
+    return NULL_WAKER
+
+
+def rest(bell: ThreadWaker, seconds: float) -> bool:
+    """Sleep up to `seconds`; True as soon as it was rung."""
+    return bell.wait(seconds)
+
+
+def perform(command: Command[Any], store: Store, limit: float, bell: Bell) -> Any:  # noqa: ARG001 - its twin needs it
+    """Send one command."""
+    return store.perform(command, limit)
+
+
+def pause(command: Pause, store: Store, limits: Limits, sent_at: float, bell: Bell) -> Paused:
+    """Pause as a script wants, in the store's queue or watching it, if it can be."""
+    seconds, changed = limits.pause(command, sent_at), False
+    watch = watching(command, store, seconds, bell)
+    if watch is not None:
+        try:
+            changed = watch()
+        except Exception:  # noqa: BLE001 - a store that cannot watch is polled, and says what is wrong when it is read
+            bell.wait(seconds)
+    else:
+        bell.wait(seconds)
+    return paused(command, store, seconds, changed, bell)
+
+
+def settle(engine: Engine, kept: KeptLease) -> None:
+    """Wait until no renewal of a lease is under way."""
+    engine.keeper.settle(kept, 2 * kept.tenure.settings.request_timeout)
+
+
+def given_back(lease: HeldLease) -> None:
+    """End a lease that was given back."""
+    lease._gave_back()
