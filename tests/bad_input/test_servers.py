@@ -20,10 +20,11 @@ import pytest
 import lockstead
 from lockstead.cli.main import call
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
-from lockstead.stores.url import OURS, printable
+from lockstead.stores.url import printable
 from tests.bad_input.lines import SECRET
 from tests.bad_input.strangers import strangers
 from tests.bad_input.world import World
+from tests.inventory import SERVED
 from tests.servers.base import free_port
 from tests.servers.etcd import Etcd
 from tests.servers.redis import RedisServer
@@ -31,22 +32,8 @@ from tests.servers.zookeeper import Ensemble
 
 WHO: Final = f"me:{SECRET}@"
 
-PLAIN: Final = {
-    "redis": "redis://{who}127.0.0.1:{port}/0",
-    "redlock": "redlock://{who}127.0.0.1:{port},localhost:{port},[::1]:{port}/0",
-    "etcd": "etcd://{who}127.0.0.1:{port}/locks",
-    "postgresql": "postgresql://{who}127.0.0.1:{port}/db",
-    "zk": "zk://{who}127.0.0.1:{port}/locks",
-    "cassandra": "cassandra://{who}127.0.0.1:{port}/locks",
-}
-SECURE: Final = {
-    "redis": "rediss://{who}127.0.0.1:{port}/0",
-    "redlock": "redlock://{who}127.0.0.1:{port},localhost:{port},[::1]:{port}/0?tls=true",
-    "etcd": "etcd://{who}127.0.0.1:{port}/locks?tls=true",
-    "postgresql": "postgresql://{who}127.0.0.1:{port}/db?sslmode=require",
-    "zk": "zk://{who}127.0.0.1:{port}/locks?tls=true",
-    "cassandra": "cassandra://{who}127.0.0.1:{port}/locks?tls=true",
-}
+PLAIN: Final = {scheme: known.url for scheme, known in SERVED.items()}
+SECURE: Final = {scheme: known.secure for scheme, known in SERVED.items()}
 
 SILENT: Final = (StoreUnavailable, OutcomeUnknown)
 REFUSED: Final = (StoreRefused,)
@@ -220,24 +207,10 @@ def test_h22_what_is_printed_of_a_url_has_no_credentials_and_is_printed_the_same
 
 # --- libraries -------------------------------------------------------------------------------------------------------
 
-LIBRARIES: Final = {
-    "redis": ("redis", "redis"),
-    "redlock": ("redis", "redis"),
-    "etcd": ("httpcore", "httpcore"),
-    "postgresql": ("psycopg", "psycopg"),
-    "zk": ("kazoo", "kazoo"),
-    "cassandra": ("cassandra", "cassandra-driver"),
-}
 
-
-def test_every_store_with_a_server_is_in_these_tables() -> None:
-    bare = {name.partition("+")[0] for name in OURS} - {"gs", "memory", "sqlite", "rediss", "postgres"}
-    assert bare == set(PLAIN) == set(SECURE) == set(LIBRARIES)
-
-
-@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("name", SERVED)
 def test_a_library_that_is_missing_is_named_with_what_installs_it(name: str, world: World) -> None:
-    module, package = LIBRARIES[name]
+    module, package = SERVED[name].module, SERVED[name].package
     url = asked(PLAIN[name].format(who=WHO, port=free_port()))
     world.without(module)
     code, out, err = world.run(url)  # in a process of its own, for this one has imported it

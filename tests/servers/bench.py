@@ -22,8 +22,9 @@ from lockstead import Client, Lease
 from lockstead.events import LockEvent, Lost
 from lockstead.protocol.commands import TokenSource
 from lockstead.stores.bootclock import boot_now
+from tests.inventory import SERVED
 from tests.runtime.faulty import until
-from tests.servers.places import PLACES, Place, place
+from tests.servers.places import Place, place
 from tests.servers.proxy import Fault, Proxy
 
 LOST_AND_CUT = (
@@ -171,11 +172,11 @@ _NUMBERS = itertools.count()
 
 
 def _marks(scheme: str) -> list[pytest.MarkDecorator]:
-    marker = PLACES[scheme].marker
+    marker = SERVED[scheme].marker
     return [pytest.mark.xdist_group(scheme), *([getattr(pytest.mark, marker)] if marker else [])]
 
 
-@pytest.fixture(scope="session", params=[pytest.param(one, marks=_marks(one)) for one in PLACES])
+@pytest.fixture(scope="session", params=[pytest.param(one, marks=_marks(one)) for one in SERVED])
 def at(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Run the server of each store in turn: tests of one store go to one worker."""
     folder: Path = tmp_path_factory.mktemp(request.param)

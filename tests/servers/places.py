@@ -1,17 +1,17 @@
 """The stores that have a server of their own, as the tests that run on all of them need them: one `Place` a store.
 
-A store's place stands in its own file beside this one and is named in the table here, once.
+A store's place is in its own file beside this one, and is named in `tests.inventory`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
 from lockstead.stores.port import Store
+from tests.inventory import SERVED
 
 
 class Place(Protocol):
@@ -83,28 +83,7 @@ class Place(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Known:
-    """Where the place of a store stands: `module.maker(directory) -> Place`, which starts the server."""
-
-    module: str
-    maker: str
-    marker: str = ""
-    """The pytest marker of the tests that need it, where these have a make target of their own."""
-
-
-PLACES: dict[str, Known] = {
-    "etcd": Known("tests.servers.etcd", "EtcdPlace"),
-    "postgresql": Known("tests.servers.postgres", "PostgresPlace"),
-    "cassandra": Known("tests.servers.cassandra.place", "CassandraPlace", marker="cassandra"),
-    "redis": Known("tests.servers.redis", "RedisPlace"),
-    "redlock": Known("tests.servers.redlock", "RedlockPlace"),
-    "zk": Known("tests.servers.zookeeper", "ZookeeperPlace"),
-}
-"""Scheme to place. A store with a server that is missing here fails `tests/stores/test_all_stores.py`."""
-
-
 def place(scheme: str, directory: Path) -> Place:
     """Start the server of a store."""
-    known = PLACES[scheme]
-    return cast(Place, getattr(import_module(known.module), known.maker)(directory))
+    module, _, maker = SERVED[scheme].place.partition(":")
+    return cast(Place, getattr(import_module(module), maker)(directory))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 
 import pytest
@@ -15,7 +14,6 @@ import pytest
 import lockstead
 from lockstead import LeaseOutcome, LossReason, NotAcquired, PreviousLease
 from lockstead.errors import StoreError
-from lockstead.stores import url
 from tests.runtime.faulty import quiet, until
 from tests.servers.bench import (
     ENOUGH,
@@ -32,22 +30,9 @@ from tests.servers.bench import (
     in_background,
     renewed,
 )
-from tests.servers.places import PLACES
 from tests.servers.proxy import Fault, Proxy
 
 __all__ = ["at", "bench"]
-
-WITHOUT_SERVER = {"memory", "sqlite", "gs"}
-
-
-def stores(schemes: Iterable[str]) -> set[str]:
-    """Return the modules of the stores behind schemes: some stores have several."""
-    return {url.OURS[scheme].partition(":")[0] for scheme in schemes}
-
-
-def test_every_store_that_has_a_server_takes_part() -> None:
-    assert stores(PLACES) == stores(set(url.OURS) - WITHOUT_SERVER)
-
 
 # --- one request that goes wrong --------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ import lockstead
 from lockstead import FenceGuard, LeaseLost, Lock, Sequencer, Settings, registry
 from lockstead.stores import url
 from lockstead.stores.memory import MemoryStore
+from tests.inventory import STORES, known
 from tests.pages import blocks, program, wrapper_of
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +65,7 @@ def test_importing_lockstead_loads_no_client_library_and_no_event_loop() -> None
     )
 
 
-NAMED = {
+NAMED = {scheme: f"{store.url.format(who='', port=1)}#k" for scheme, store in STORES.items()} | {
     "gs": "gs://b/p/k",
     "sqlite": "sqlite:////nowhere/locks.db#k",
     "memory": "memory:#k",
@@ -79,6 +80,7 @@ NAMED = {
     "zk": "zk://h1,h2/p?session=10s#k",
     "cassandra": "cassandra://h1,h2/keyspace#k",
 }
+"""A lock of each scheme."""
 
 
 def test_every_scheme_has_a_name_here() -> None:
@@ -348,7 +350,7 @@ def test_where_a_lock_was_taken_is_the_callers_line_and_nothing_where_only_pytho
 @pytest.mark.parametrize("scheme", sorted(url.OURS))
 def test_a_lock_knows_without_its_store_whether_an_unclean_end_is_ever_told(scheme: str) -> None:
     lock = Lock("memory:#apt" if scheme == "memory" else f"{scheme}://host/db#apt")
-    if scheme in ("etcd", "redlock"):
+    if not known(scheme).tells_unclean:
         with pytest.raises(ValueError, match=f"^{scheme}: cannot tell how a holder ended"):
             lock.require_unclean_detection()
     else:

@@ -19,6 +19,7 @@ from email.message import Message
 from email.parser import Parser
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
+from typing import Final
 from zipfile import ZipFile
 
 import pytest
@@ -27,6 +28,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import lockstead
+from tests.inventory import STORES
 
 ROOT = Path(__file__).parents[2]
 MEMBERS = ["core", *sorted(str(path.parent.relative_to(ROOT)) for path in ROOT.glob("packages/*/pyproject.toml"))]
@@ -107,15 +109,10 @@ def test_a_wrapper_names_no_client_library_and_no_extra_of_a_store(built: Built)
 
 # --- what an extra brings -------------------------------------------------------------------------------------------
 
-STORES = {
-    "gcs": ("gs://b/p#k", "httpcore", "google.cloud.storage"),
-    "redis": ("redis://127.0.0.1:1#k", "redis"),
-    "etcd": ("etcd://127.0.0.1:1#k", "httpcore"),
-    "postgres": ("postgresql://127.0.0.1:1/d#k", "psycopg"),
-    "zookeeper": ("zk://127.0.0.1:1/p#k", "kazoo"),
-    "cassandra": ("cassandra://127.0.0.1:1/p#k", "cassandra"),
+EXTRAS: Final = {
+    known.extra: (known.url.format(who="", port=1) + "#k", known) for known in STORES.values() if known.extra
 }
-"""Extra to a lock where nobody listens, what is imported when it is acquired, and what only with credentials."""
+"""Extra to a lock where nobody listens, and what the tests know of its store."""
 
 MISSING = r"needs?( its client librar(y|ies)\b.*| \S+( or \S+)?): pip install "
 
@@ -242,24 +239,24 @@ def test_with_cli_the_command_runs_and_with_times_pendulum_shows_them(installed:
     assert python(commands, HELD + "print(seen.acquired_at.diff_for_humans())").endswith("ago\n")
 
 
-def test_every_extra_is_that_of_the_command_of_times_or_of_a_store(core: Built) -> None:
-    assert set(core.said.get_all("Provides-Extra", [])) == {"cli", "times", *STORES}
+def test_every_extra_is_in_the_wheel(core: Built) -> None:
+    assert set(core.said.get_all("Provides-Extra", [])) == {"all", "cli", "times", *EXTRAS}
 
 
-@pytest.mark.parametrize("extra", STORES)
+@pytest.mark.parametrize("extra", EXTRAS)
 def test_an_extra_brings_the_client_library_of_its_store(extra: str, installed: Callable[..., Path]) -> None:
-    url, library, *others = STORES[extra]
+    url, known = EXTRAS[extra]
     commands = installed(extra)
     said, loaded = python(commands, ACQUIRED.format(url=url)).splitlines()
-    assert library in loaded.split()
+    assert known.module in loaded.split()
     assert not re.search(MISSING, said)
-    for other in others:
-        python(commands, f"import {other}")
+    if extra == "gcs":
+        python(commands, "import google.cloud.storage")  # which is asked for credentials alone
 
 
 def test_without_their_extras_stores_say_what_to_install(installed: Callable[..., Path]) -> None:
     commands = installed()
-    for url, library, *_ in STORES.values():
+    for url, known in EXTRAS.values():
         said, loaded = python(commands, ACQUIRED.format(url=url)).splitlines()
         assert re.search(MISSING, said), said
-        assert library not in loaded.split()
+        assert known.module not in loaded.split()

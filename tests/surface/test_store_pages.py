@@ -10,6 +10,8 @@ from typing import Final
 
 import pytest
 
+from tests.inventory import SERVED
+
 ROOT: Final = Path(__file__).parents[2]
 SOURCES: Final = sorted((ROOT / "core/src/lockstead").rglob("*.py"))
 PAGES: Final = sorted((ROOT / "docs/stores").glob("*.md"))
@@ -25,7 +27,7 @@ ORDER: Final = (
 )
 """The sections that pages of stores share; each may have others of its own besides."""
 
-WITH_A_SERVER: Final = ("redis", "redlock", "etcd", "postgresql", "zookeeper", "cassandra")
+WITH_A_SERVER: Final = sorted(known.page for known in SERVED.values())
 SHOWN: Final = re.compile(r"`([^`]+)`")
 
 

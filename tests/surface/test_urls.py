@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lockstead import LeaseTicket, Lock, urls
-from lockstead.stores.url import OURS
+from lockstead.stores.url import ALSO, OURS
+from tests.inventory import known
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_a_store_without_users_says_so_in_one_line() -> None:
 @pytest.mark.parametrize("scheme", [*OURS, "zookeeper"])
 def test_every_scheme_takes_a_user_or_says_that_it_takes_none(scheme: str) -> None:
     url = f"{scheme}://host/db" if scheme != "memory" else "memory:"
-    if scheme in ("gs", "memory", "sqlite"):
+    if not known(ALSO.get(scheme, scheme)).takes_user:
         with pytest.raises(ValueError, match="takes neither user nor password"):
             urls.with_user(url, "me", "secret")
     else:

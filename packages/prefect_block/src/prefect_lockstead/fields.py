@@ -51,9 +51,7 @@ class Access(BaseModel):
     purpose: str = Field(
         default="", title="Purpose", description="Why the lock is taken; shown to everyone who waits for it."
     )
-    username: str = Field(
-        default="", title="User", description="Of Redis, PostgreSQL, etcd, Cassandra or ZooKeeper, where it wants one."
-    )
+    username: str = Field(default="", title="User", description="Of the server, where the store wants one.")
     password: SecretStr = Field(
         default=SecretStr(""), title="Password", description="Of that user. Saved encrypted and never shown."
     )
