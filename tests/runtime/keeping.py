@@ -10,11 +10,12 @@ from typing import Any, cast
 from lockstead.events import LockEvent
 from lockstead.protocol.acquire import AcquireRequest, Grant
 from lockstead.protocol.commands import Script, ask
+from lockstead.protocol.keeping import NotifyLoss
 from lockstead.protocol.lifecycle import Tenure
 from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.runtime.engine import Engine
-from lockstead.runtime.keeper import Keeper, KeptLease
+from lockstead.runtime.keeper import Keeper, KeptLease, _referred
 from lockstead.runtime.workers import Workers
 from lockstead.settings import Settings
 from lockstead.values import LeaseOutcome, Name, PreviousLease
@@ -33,6 +34,19 @@ def asked(*commands: Any) -> Script[list[Any]]:
         except Exception as error:
             replies.append(error)
     return replies
+
+
+def decided(keeper: Keeper) -> list[Any]:
+    """Return what a round decides, which nobody carries out."""
+    actions: list[Any] = []
+    with keeper._lock:
+        keeper._decide(actions)
+    return actions
+
+
+def losses(actions: list[Any]) -> list[KeptLease]:
+    """Return whose losses are among the actions."""
+    return [kept for one in actions if isinstance(one, NotifyLoss) and (kept := _referred(one.kept)) is not None]
 
 
 class Told:
@@ -99,11 +113,11 @@ class Still(Told):
         self.keeper._tellers = cast(Workers, self.tellers)
 
     def round(self) -> list[KeptLease]:
-        """Make a round, and give whose loss it found."""
-        lost: list[KeptLease] = []
-        with self.keeper._lock:
-            self.keeper._round(lost)
-        return lost
+        """Make a round, and return whose loss it found."""
+        actions = decided(self.keeper)
+        for action in actions:
+            self.keeper._carry_out(action)
+        return losses(actions)
 
     def has_rung(self) -> bool:
         """Return whether the timing thread would have been woken since this was asked last."""

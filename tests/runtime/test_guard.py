@@ -171,7 +171,7 @@ def test_a_loss_just_as_the_block_is_entered_leaves_it(
 
     def loses_first(kept: KeptLease, interrupter: Fires) -> None:
         in_another_thread(lambda: client._engine.keeper.lose(kept, LossReason.TAKEN))
-        until(lambda: kept.told)
+        until(lambda: kept.tenure.is_notified)
         as_ever(kept, interrupter)
 
     monkeypatch.setattr(client._engine.keeper, "guard", loses_first)

@@ -97,7 +97,7 @@ def test_h34_an_interrupt_leaves_no_lock_of_the_engine_held_and_no_lease_that_go
             assert lock.acquire(timeout=30)  # type: ignore[attr-defined] # of a lock, and of one that may be taken again
             lock.release()  # type: ignore[attr-defined]
         assert not engine.keeper._lock._is_owned()  # type: ignore[attr-defined] # of an RLock
-        kept += engine.keeper._kept.values()
+        kept += list(engine.keeper._keeping)  # type: ignore[arg-type] # weak references
         assert context.current() is None
     assert places > 50
     gc.collect()
@@ -146,7 +146,7 @@ def test_who_is_interrupted_while_it_leaves_the_line_does_not_stop_those_behind_
         places = 0
         for _place in everywhere_in(waits):
             places += 1
-            line = client._engine.lines._lines.get("apt")
+            line = client._engine.lines._turns._queues.get("apt")
             assert not line or all(bell.is_over for bell in line)
             lock.break_lease(reason="a test", by="tester", now=True)
             client._engine._takers.clear()
@@ -166,7 +166,7 @@ def test_a_waiter_behind_one_that_is_over_becomes_the_first() -> None:
     assert interrupt_at(2, leave)
     assert lines.is_first("apt", second)
     lines.leave("apt", second)
-    assert not lines._lines
+    assert not lines._turns._queues
 
 
 AFTER_A_LOSS = """

@@ -312,7 +312,7 @@ def test_a_fault_in_a_round_is_told_and_no_lease_is_forgotten(monkeypatch: pytes
     told: list[LockEvent] = []
     with Client(Faulty(), listener=told.append) as client:
         lease = client.lock("apt", ttl=3).acquire()
-        schedule, faults = client._engine.keeper._rota, [0]
+        schedule, faults = client._engine.keeper._keeping._schedule, [0]
         due = schedule.due
 
         class Broken:
@@ -325,7 +325,7 @@ def test_a_fault_in_a_round_is_told_and_no_lease_is_forgotten(monkeypatch: pytes
                     raise RuntimeError("a fault of our own")
                 return due(now)
 
-        client._engine.keeper._rota = Broken()  # type: ignore[assignment] # a fault where there should be none
+        client._engine.keeper._keeping._schedule = Broken()  # type: ignore[assignment] # a fault where there should be none
         until(lambda: faults[0] > 3)
         client.lock("apt").break_lease(reason="a test", by="tester")
         until(lambda: not lease.is_held)

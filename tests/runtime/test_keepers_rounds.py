@@ -12,6 +12,7 @@ import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused
 from lockstead.events import CallbackFailed, EngineWarning, LeaseDropped, Lost, RenewalFailed, Renewed
+from lockstead.protocol.keeping import DROPPED_FOR
 from lockstead.protocol.lifecycle import State
 from lockstead.protocol.members import Attached, MemberRenewed
 from lockstead.protocol.record import number
@@ -19,7 +20,7 @@ from lockstead.protocol.renew import Over
 from lockstead.protocol.renew import Renewed as Renewal
 from lockstead.protocol.terms import LeaseId
 from lockstead.runtime import keeper
-from lockstead.runtime.keeper import CHORE_AGAIN, DROPPED_FOR, LONGEST_SLEEP, NO_THREAD, KeptLease, _failure, _keep_time
+from lockstead.runtime.keeper import CHORE_AGAIN, LONGEST_SLEEP, NO_THREAD, KeptLease, _failure, _keep_time
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
 from tests.runtime.faulty import Faulty
@@ -58,7 +59,13 @@ def test_a_lease_that_is_given_up_during_a_round_keeps_no_other_from_being_renew
 def test_a_renewal_is_sent_if_it_still_waits_and_the_lease_is_still_held(still: Still) -> None:
     kept, left = still.lease("a"), still.lease("left")
     with still.keeper._lock:
-        assert still.keeper._sent(None) is None
+        still.keeper._register(gone := still.lease("gone", is_kept=False))
+        held = still.keeper._keeping.of(gone.tenure)
+        assert held is not None
+        del gone
+        gc.collect()
+        assert still.keeper._sent(held) is None
+        still.keeper._keeping.orphaned(held, still.clock.at)
         assert still.keeper._sent(kept) is None
         still.clock.at += 50
         for one in (kept, left):
@@ -69,7 +76,7 @@ def test_a_renewal_is_sent_if_it_still_waits_and_the_lease_is_still_held(still: 
         assert still.keeper._sent(kept) is kept
         assert (kept.tenure.in_flight, kept.tenure.is_queued) == (True, False)
         assert kept.tenure.asked_at == kept.tenure.round_started_at == still.clock.at
-        assert still.keeper._rota.wake_at() == still.clock.at + SETTINGS.renew_every
+        assert still.keeper._keeping._schedule.wake_at() == still.clock.at + SETTINGS.renew_every
         assert still.keeper._sent(kept) is None, "it is sent once"
 
 
@@ -96,7 +103,7 @@ def test_who_has_least_time_left_is_renewed_first_and_who_left_is_not(
     still.crew.do()
     assert asked == ["short", "long"]
     assert [type(event) for event in still.events] == [RenewalFailed] * 2
-    assert not still.keeper._due
+    assert not still.keeper._keeping._queue
 
 
 @pytest.mark.parametrize("store", [Faulty, Batching])
@@ -107,7 +114,7 @@ def test_where_the_crew_has_no_thread_a_renewal_has_failed_and_is_planned_anew(s
     still.clock.at = kept.tenure.due_at
     still.round()
     assert (kept.tenure.in_flight, kept.tenure.last_error) == (False, NO_THREAD)
-    assert still.keeper._rota.wake_at() == kept.tenure.due_at > still.clock.at
+    assert still.keeper._keeping._schedule.wake_at() == kept.tenure.due_at > still.clock.at
 
 
 def test_who_left_or_lost_its_lease_before_it_was_given_up_is_not_told_as_abandoned(still: Still) -> None:
@@ -119,6 +126,9 @@ def test_who_left_or_lost_its_lease_before_it_was_given_up_is_not_told_as_abando
     still.keeper.left(leases[0])
     still.keeper.lose(leases[1], LossReason.TAKEN)
     still.round()
+    still.tellers.do()
+    assert [type(event) for event in still.events] == [Lost]
+    still.events.clear()
     leases.clear()
     gc.collect()
     still.round()
@@ -136,10 +146,11 @@ def test_the_timing_thread_is_woken_for_what_is_due_before_it_would_wake_up_and_
     kept = still.lease()
     still.round()
     still.has_rung()
-    still.keeper._plan(kept.tenure)
+    still.keeper._wake(still.keeper._keeping.wake_at())
     assert not still.has_rung(), "it sleeps a second at most, and this is due later"
     kept.tenure.due_at = still.clock.at + 0.5
-    still.keeper._plan(kept.tenure)
+    still.keeper._keeping._schedule.plan(kept.tenure)
+    still.keeper._wake(still.keeper._keeping.wake_at())
     assert still.has_rung()
 
 
@@ -148,9 +159,10 @@ def test_after_a_fault_of_our_own_whatever_is_planned_wakes_the_timing_thread(st
     still.round()
     still.has_rung()
     still.keeper._recover(ValueError("odd"))
-    still.keeper._plan(kept.tenure)
+    still.keeper._wake(still.keeper._keeping.wake_at())
     assert still.has_rung()
     still.tellers.do()
+    assert kept.tenure.state is State.HELD
     assert [type(event) for event in still.events] == [EngineWarning]
 
 
@@ -204,17 +216,17 @@ def test_an_answer_is_told_by_what_it_means_to_a_lease_that_is_held_and_to_no_ot
     (failed,) = still.events
     assert isinstance(failed, RenewalFailed)
     assert (failed.error, failed.left) == (error, 290.0)
-    assert still.keeper._rota.wake_at() == kept.tenure.due_at == still.clock.at + 12.5
+    assert still.keeper._keeping._schedule.wake_at() == kept.tenure.due_at == still.clock.at + 12.5
     still.keeper._renewed(kept, None, Renewal(still.clock.at + 400, still.clock.at, "2"))
     assert still.events[1:] == [Renewed("apt", "a", still.clock.at + 400)]
-    assert still.keeper._rota.wake_at() == kept.tenure.due_at == still.clock.at + SETTINGS.renew_every
+    assert still.keeper._keeping._schedule.wake_at() == kept.tenure.due_at == still.clock.at + SETTINGS.renew_every
     kept.tenure.sending(still.clock.at)
     still.keeper._renewed(kept, None, Over(LossReason.TAKEN, "by b"))
     assert not kept.tenure.in_flight, "who gives back has nothing to wait for"
     still.keeper._renewed(kept, None, error)
     (lost,) = still.events[2:]
     assert isinstance(lost, Lost)
-    assert (lost.reason, lost.detail, kept.tenure.in_flight, len(still.keeper._rota)) == (
+    assert (lost.reason, lost.detail, kept.tenure.in_flight, len(still.keeper._keeping._schedule)) == (
         LossReason.TAKEN,
         "by b",
         False,
@@ -279,11 +291,11 @@ def test_whatever_a_renewal_raises_is_an_attempt_that_failed(still: Still, monke
 
 
 def test_whatever_comes_of_one_renewal_of_a_batch_is_an_attempt_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    still = Still(store := Batching())
+    still = Still(Batching())
     kept = still.lease()
     kept.tenure.queue()
     monkeypatch.setattr(keeper, "run_many", lambda *_: [(0, ValueError("odd"))])
-    still.keeper._renew_many(store, [kept], 5.0)
+    still.keeper._renew_many([kept], 5.0)
     (failed,) = still.events
     assert isinstance(failed, RenewalFailed)
     assert str(failed.error) == "the renewal failed: ValueError: odd"
@@ -332,6 +344,20 @@ def test_where_no_teller_can_be_had_the_loss_is_told_by_who_found_it(still: Stil
     ]
 
 
+def test_where_no_teller_can_be_had_the_listener_is_called_outside_the_lock(still: Still) -> None:
+    owned: list[bool] = []
+    still.keeper._emit_to = lambda event: owned.append(still.keeper._lock._is_owned())  # type: ignore[attr-defined]
+    still.tellers.is_there = False
+    lost = still.lease("lost")
+    still.lease("abandoned")
+    gc.collect()
+    still.keeper._round()
+    still.clock.at = lost.tenure.tell_at
+    still.keeper._round()
+    still.keeper._recover(ValueError("odd"))
+    assert owned == [False] * 3
+
+
 class Slept:
     """The bell of the timing thread: it notes what is asked of it, and what happens while that sleeps."""
 
@@ -352,7 +378,7 @@ class Slept:
 
 def timed(still: Still, happens: Callable[[], object]) -> list[str]:
     slept = Slept(happens)
-    _keep_time(weakref.ref(still.keeper), still.keeper._lock, slept)  # type: ignore[arg-type] # as of a bell
+    _keep_time(weakref.ref(still.keeper), slept)  # type: ignore[arg-type] # as of a bell
     return slept.seen
 
 
@@ -361,7 +387,7 @@ def test_the_timing_thread_tells_aside_and_sleeps_between_two_rounds_until_the_k
     still.clock.at = kept.tenure.tell_at
     seen = timed(still, lambda: still.keeper.close(patience=0))
     assert seen == ["silenced", "silenced", f"slept {LONGEST_SLEEP}", "silenced"]
-    assert (still.events, kept.told) == ([], True)
+    assert (still.events, kept.tenure.is_notified) == ([], True)
     still.tellers.do()
     assert [type(event) for event in still.events] == [Lost]
 
@@ -371,13 +397,13 @@ def test_a_fault_in_a_round_is_slept_over_and_what_is_due_at_once_is_not(
 ) -> None:
     answers: list[Any] = [ValueError("odd"), 0.0, 0.5, None]
 
-    def answer(_lost: list[KeptLease]) -> float | None:
+    def answer(_actions: list[Any]) -> float | None:
         said = answers.pop(0)
         if isinstance(said, Exception):
             raise said
         return cast("float | None", said)
 
-    monkeypatch.setattr(still.keeper, "_round", answer)
+    monkeypatch.setattr(still.keeper, "_decide", answer)
     sleeps = [f"slept {LONGEST_SLEEP}", "silenced", "silenced", "slept 0.5"]
     assert timed(still, int) == ["silenced", *sleeps, "silenced"]
     still.tellers.do()
@@ -388,6 +414,6 @@ def test_the_timing_thread_ends_with_a_keeper_that_nobody_has_any_more() -> None
     owners = [Still()]
     slept = Slept(owners.clear)
     ref = weakref.ref(owners[0].keeper)
-    _keep_time(ref, owners[0].keeper._lock, slept)  # type: ignore[arg-type] # as of a bell
+    _keep_time(ref, slept)  # type: ignore[arg-type] # as of a bell
     assert ref() is None
     assert slept.seen == ["silenced", f"slept {LONGEST_SLEEP}"]

@@ -10,15 +10,16 @@ import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.events import CallbackFailed, EngineWarning, LeaseDropped, Lost, RenewalFailed, Renewed
+from lockstead.protocol.keeping import DROPPED_FOR
 from lockstead.protocol.lifecycle import State
 from lockstead.protocol.members import Attached
 from lockstead.protocol.renew import Over
 from lockstead.protocol.renew import Renewed as Renewal
 from lockstead.protocol.terms import LeaseId
-from lockstead.runtime.keeper import DROPPED_FOR, LONGEST_SLEEP
+from lockstead.runtime.keeper import LONGEST_SLEEP
 from lockstead.values import Name, Space
 from tests.runtime.faulty import until
-from tests.runtime.keeping import SETTINGS, Guarding, Told
+from tests.runtime.keeping import SETTINGS, Guarding, Told, decided, losses
 
 
 def fails() -> None:
@@ -88,8 +89,8 @@ def test_an_owner_that_becomes_a_member_believes_the_earlier_deadline_and_is_due
         told.keeper.register(one, Attached(one.tenure.lease, registration, soon, soon + 100, told.clock.at))
         assert one.tenure.registration == registration
     assert kept.tenure.deadline == soon
-    assert told.keeper._rota.wake_at() == pytest.approx(told.clock.at + 5)
-    assert len(told.keeper._rota) == 1, "what was given back is planned no more"
+    assert told.keeper._keeping._schedule.wake_at() == pytest.approx(told.clock.at + 5)
+    assert len(told.keeper._keeping._schedule) == 1, "what was given back is planned no more"
 
 
 def test_who_gives_back_waits_for_a_renewal_that_was_sent_and_for_no_other(told: Told) -> None:
@@ -143,7 +144,7 @@ def test_what_was_given_back_is_told_as_lost_to_nobody(told: Told) -> None:
     told.keeper.lose(kept, LossReason.TAKEN)
     told.keeper.chore(0, lambda: done.append("after a round"))
     until(lambda: done)
-    assert (told.events, kept.told, kept.tenure.reason) == ([], False, None)
+    assert (told.events, kept.tenure.is_notified, kept.tenure.reason) == ([], False, None)
     assert told.keeper._thread is not None
     assert told.keeper._thread.daemon, "it keeps no interpreter from ending"
 
@@ -227,7 +228,7 @@ def test_in_a_forked_copy_every_lease_is_lost_and_nothing_is_told(told: Told) ->
     told.keeper._lock.release()
     ends.set()
     parents.join(60)
-    assert (kept.tenure.reason, kept.told) == (LossReason.FORKED, True)
+    assert (kept.tenure.reason, kept.tenure.is_notified) == (LossReason.FORKED, True)
     with pytest.raises(StoreRefused):
         told.lease("b")
     assert told.events == []
@@ -248,9 +249,10 @@ def test_a_renewal_that_somebody_asked_for_himself_leaves_our_own_under_way(told
 def test_a_fault_of_our_own_is_told_and_loses_no_lease(told: Told) -> None:
     kept = told.lease()
     with told.keeper._lock:
-        told.keeper._rota.drop(kept.tenure)
-        told.keeper._recover(ValueError("odd"))
-        assert told.keeper._rota.wake_at() == kept.tenure.wake_at()
+        told.keeper._keeping._schedule.drop(kept.tenure)
+    told.keeper._recover(ValueError("odd"))
+    with told.keeper._lock:
+        assert told.keeper._keeping._schedule.wake_at() == kept.tenure.wake_at()
     until(lambda: told.of(EngineWarning))
     (event,) = told.of(EngineWarning)
     assert "ValueError: odd" in str(event)
@@ -264,40 +266,37 @@ def test_a_lease_that_nobody_has_any_more_is_told_as_abandoned_and_kept_no_longe
     assert len(told.keeper) == 1, "whatever was collected with it may give it back yet"
     told.clock.at += DROPPED_FOR
     until(lambda: told.of(LeaseDropped))
-    assert (len(told.keeper), len(told.keeper._rota)) == (0, 0)
+    assert (len(told.keeper), len(told.keeper._keeping._schedule)) == (0, 0)
 
 
 def test_a_round_sleeps_until_something_is_due_but_never_for_long(told: Told) -> None:
     kept, done = told.lease(), []
     with told.keeper._lock:
-        assert told.keeper._round([]) == LONGEST_SLEEP
+        assert told.keeper._decide([]) == LONGEST_SLEEP
         told.clock.at = kept.tenure.due_at - 0.5
-        assert told.keeper._round([]) == pytest.approx(0.5)
+        assert told.keeper._decide([]) == pytest.approx(0.5)
     told.keeper.chore(0.25, lambda: done.append("chore"))
     with told.keeper._lock:
-        assert told.keeper._round([]) == pytest.approx(0.25)
+        assert told.keeper._decide([]) == pytest.approx(0.25)
     told.keeper.close()
     with told.keeper._lock:
-        assert told.keeper._round([]) is None
+        assert told.keeper._decide([]) is None
 
 
 def test_a_loss_that_a_round_finds_is_handed_on_to_be_told_and_the_lease_is_kept_no_longer(told: Told) -> None:
-    kept, lost = told.lease(), []
+    kept = told.lease()
     with told.keeper._lock:
         told.clock.at = kept.tenure.tell_at
-        told.keeper._round(lost)
-        assert lost == [kept]
-        assert (kept.tenure.reason, len(told.keeper), len(told.keeper._rota)) == (LossReason.EXPIRED, 0, 0)
-        lost.clear()
-        told.keeper._round(lost)
-        assert lost == []
+        assert losses(decided(told.keeper)) == [kept]
+        assert (kept.tenure.reason, len(told.keeper), len(told.keeper._keeping._schedule)) == (LossReason.EXPIRED, 0, 0)
+        assert decided(told.keeper) == []
 
 
 def test_leases_that_are_lost_in_one_round_are_all_told(told: Told) -> None:
-    leases, lost = [told.lease(holder) for holder in ("a", "b", "c")], []
+    leases = [told.lease(holder) for holder in ("a", "b", "c")]
     with told.keeper._lock:
         told.clock.at = leases[0].tenure.tell_at
-        told.keeper._round(lost)
+        lost = losses(decided(told.keeper))
     assert [kept.tenure.lease.holder for kept in lost] == ["a", "b", "c"]
 
 

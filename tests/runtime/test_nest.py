@@ -151,7 +151,7 @@ def test_the_first_in_line_asks_and_hands_on_to_the_next_who_still_waits() -> No
     assert (first.is_over, rung(first), rung(second), rung(third)) == (True, False, False, True)
     assert lines.is_first("apt", third)
     lines.leave("apt", third)
-    assert lines._lines == {}
+    assert lines._turns._queues == {}
 
 
 def test_who_leaves_from_within_the_line_wakes_nobody() -> None:

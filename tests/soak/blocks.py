@@ -17,6 +17,7 @@ from lockstead import AsyncClient, AsyncLease, Client, Lease, LeaseLost, LossRea
 from lockstead.events import LockEvent
 from lockstead.runtime import context
 from lockstead.runtime.interrupt import SIGNAL, LeaseLostInterrupt
+from lockstead.runtime.keeper import _referred
 from lockstead.stores.memory import MemoryStore
 
 LONGEST: float = 60.0
@@ -299,9 +300,9 @@ def settled(client: Client, kept: Lease) -> None:
     end = time.monotonic() + LONGEST
     while True:
         gc.collect()
-        others = [held.tenure.lease.name.key for held in list(engine.keeper._kept.values()) if held() is not kept._kept]
+        others = [held.tenure.lease.name.key for held in engine.keeper._keeping if _referred(held) is not kept._kept]
         stuck = [thread.name for thread in threading.enumerate() if thread.name == "lockstead-interrupt"]
-        in_line = [bell for line in list(engine.lines._lines.values()) for bell in line if not bell.is_over]
+        in_line = [bell for line in list(engine.lines._turns._queues.values()) for bell in line if not bell.is_over]
         if not others and not stuck and not in_line:
             break
         if time.monotonic() > end:

@@ -3,7 +3,20 @@
 `python -m tests.simulation.mutants` searches anew and writes what it found, and the table in the documentation.
 """
 
-from tests.simulation.mutants import asking, deadlines, enforcing, fencing, sharing, stores, telling
+from tests.simulation.mutants import asking, deadlines, enforcing, fencing, keeping, sharing, stores, telling, turns
 from tests.simulation.mutants.patching import MUTANTS, Mutant, broken
 
-__all__ = ["MUTANTS", "Mutant", "asking", "broken", "deadlines", "enforcing", "fencing", "sharing", "stores", "telling"]
+__all__ = [
+    "MUTANTS",
+    "Mutant",
+    "asking",
+    "broken",
+    "deadlines",
+    "enforcing",
+    "fencing",
+    "keeping",
+    "sharing",
+    "stores",
+    "telling",
+    "turns",
+]

@@ -11,10 +11,10 @@ from lockstead import Client
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.protocol import acquire, members, record, release, renew, terms
 from lockstead.protocol.commands import Absent, Create, Extend, Pause, Read, Remove, Snapshot, ask
+from lockstead.protocol.keeping import Keeping
 from lockstead.protocol.lifecycle import Duty, State, Tenure
 from lockstead.protocol.record import Record, encode
 from lockstead.runtime.engine import Engine
-from lockstead.runtime.keeper import Keeper
 from lockstead.testing.simulation.process import Process
 from lockstead.testing.simulation.store import SHARED
 from lockstead.values import LeaseOutcome, PreviousLease
@@ -253,7 +253,7 @@ def renewal_without_the_incarnation() -> list[Patch]:
     state=State.LEFT,
 )
 def renewal_outlives_release() -> list[Patch]:
-    true_duty, true_wake, true_drop, true_keepers = Tenure.duty, Tenure.wake_at, Process.drop, Keeper._drop
+    true_duty, true_wake, true_drop = Tenure.duty, Tenure.wake_at, Keeping._drop
     given_back = (State.LEAVING, State.LEFT)
 
     def duty(self: Any, now: float) -> Any:
@@ -264,19 +264,20 @@ def renewal_outlives_release() -> list[Patch]:
     def wake_at(self: Any) -> float:
         return true_wake(self) if self.state not in given_back or self.in_flight else self.due_at
 
-    def drop(self: Any, kept: Any) -> None:
-        if kept.tenure.state not in given_back:
-            true_drop(self, kept)
+    def drop(self: Any, tenure: Any) -> None:
+        if tenure.state not in given_back:
+            true_drop(self, tenure)
 
-    def keepers_drop(self: Any, kept: Any) -> None:
-        if kept.tenure.state not in given_back:
-            true_keepers(self, kept)
+    def sending(self: Any, tenure: Any, now: float) -> bool:
+        tenure.sending(now)
+        self._schedule.plan(tenure)
+        return True
 
     return [
         (Tenure, "duty", duty),
         (Tenure, "wake_at", wake_at),
-        (Process, "drop", drop),
-        (Keeper, "_drop", keepers_drop),
+        (Keeping, "_drop", drop),
+        (Keeping, "sending", sending),
     ]
 
 
@@ -372,13 +373,13 @@ def never_sent_counts_as_removed() -> list[Patch]:
     shared=False,
 )
 def leaves_without_a_look_at_the_clock() -> list[Patch]:
-    true = Keeper.leave
+    true = Keeping.leave
 
     def leave(self: Any, kept: Any, now: float) -> Any:
         del now
         return true(self, kept, float("-inf"))
 
-    return [(Keeper, "leave", leave)]
+    return [(Keeping, "leave", leave)]
 
 
 @mutant(

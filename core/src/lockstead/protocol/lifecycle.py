@@ -75,7 +75,7 @@ class Tenure:
 
     deadline is the end of the belief: for a member the earlier of the record's and its registration's. jitter is in
     [0, 1) and fixed. asked_at: when the last renewal was sent. shared: a ticket was ever made. unsettled: an
-    acquisition with an unknown outcome. unused: nobody works or ever worked under it.
+    acquisition with an unknown outcome. unused: nobody works or ever worked under it. is_notified: its loss was.
     """
 
     lease: LeaseId
@@ -102,6 +102,7 @@ class Tenure:
     asked_at: float = float("-inf")
     in_flight: bool = False
     is_queued: bool = False
+    is_notified: bool = False
 
     def __post_init__(self) -> None:
         self.record_deadline = self.record_deadline or self.deadline

@@ -1,7 +1,7 @@
-"""When renewals go out and who is told of a loss: one timing thread for all leases of a client.
+"""The keeper: one timing thread for all leases of a client, which carries out what `protocol.keeping` decides.
 
 The timing thread never waits for the network: renewals run in a small crew of workers, so a store that hangs cannot
-delay the news of a loss. Callbacks run on a thread of their own, outside every lock.
+delay the news of a loss. Callbacks run on a thread of their own, and whatever is decided is done outside the lock.
 """
 
 from __future__ import annotations
@@ -13,20 +13,30 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from operator import call, ne
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.events import CallbackFailed, EngineWarning, LeaseDropped, Listener, LockEvent, Lost, RenewalFailed
 from lockstead.events import Renewed as RenewedEvent
 from lockstead.protocol.commands import Script
-from lockstead.protocol.lifecycle import Duty, State, Tenure
+from lockstead.protocol.keeping import (
+    KeeperAction,
+    Keeping,
+    NotifyLoss,
+    Outcome,
+    ReportAbandoned,
+    ReportFailed,
+    ReportRenewed,
+    SendBatch,
+    SendNext,
+)
+from lockstead.protocol.lifecycle import State, Tenure
 from lockstead.protocol.members import Attached, MemberRenewed, renew_member
 from lockstead.protocol.record import number
 from lockstead.protocol.renew import Over, Renewed, renew
-from lockstead.protocol.schedule import RenewalSchedule
 from lockstead.protocol.terms import Terms
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.drive import run
@@ -48,10 +58,6 @@ CHORE_AGAIN: Final = 1.0
 
 NO_THREAD: Final = StoreUnavailable("there is no thread to ask the store in: the system has none")
 
-DROPPED_FOR: Final = 0.2
-"""Seconds for which nobody has to refer to a lease until it is abandoned: the collector first clears what refers to it,
-and only then closes the block that gives it back."""
-
 BATCH_MAX: Final = 1000
 """Renewals that a store which batches is given at once."""
 
@@ -66,14 +72,10 @@ class Fires(Protocol):
         ...
 
 
-Outcome: TypeAlias = "Renewed | MemberRenewed | Over | StoreError"
-"""How a renewal ended."""
-
-
 class KeptLease:
     """A lease as the keeper sees it: the tenure, what to store with the next renewal, and whom to tell."""
 
-    __slots__ = ("__weakref__", "found_in", "guards", "progress", "tell", "tenure", "terms", "told")
+    __slots__ = ("__weakref__", "found_in", "guards", "progress", "tell", "tenure", "terms")
 
     def __init__(self, tenure: Tenure, terms: Terms) -> None:
         self.tenure = tenure
@@ -82,7 +84,6 @@ class KeptLease:
         self.tell: list[OnLost] = []
         """User's callbacks: told once, on the telling thread."""
         self.guards: list[weakref.ref[Fires]] = []
-        self.told = False
         self.found_in: int | None = None
 
 
@@ -92,6 +93,9 @@ class _Held(weakref.ref[KeptLease]):
     __slots__ = ("tenure",)
 
     tenure: Tenure
+
+
+_Lease: TypeAlias = "_Held | KeptLease"
 
 
 class Keeper:
@@ -105,11 +109,7 @@ class Keeper:
         self._store = store
         self._clock = clock
         self._emit_to = emit
-        self._rota = RenewalSchedule()
-        self._kept: dict[int, _Held] = {}
-        self._by_holder: dict[str, _Held] = {}
-        self._due: list[tuple[float, int, _Held]] = []
-        """A heap of what is due and was not sent yet: who has least time left goes first."""
+        self._keeping = Keeping[_Lease](BATCH_MAX if isinstance(store, SupportsBatching) else 1)
         self._chores: list[tuple[float, int, Callable[[], None]]] = []
         self._chores_under_way = 0
         self._count = itertools.count()
@@ -124,9 +124,6 @@ class Keeper:
         """What was handed over and is under way: a client that is closed meanwhile gives it back all the same."""
         self._dropped: deque[weakref.ref[KeptLease]] = deque()
         """Leases that nobody refers to any more, as the collector says."""
-        self._abandons_at: deque[tuple[float, weakref.ref[KeptLease]]] = deque()
-        self._untold: deque[KeptLease] = deque()
-        """Leases that may be lost and whose loss was not told yet: by the timing thread, which nothing interrupts."""
         self._sleeps_until = float("inf")
         self._closed = False
 
@@ -140,7 +137,7 @@ class Keeper:
         """Callers who wait for a renewal or a chore to come back."""
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._keeping)
 
     # --- what the facades call -----------------------------------------------------------------------------------
 
@@ -159,36 +156,33 @@ class Keeper:
                 raise StoreUnavailable(
                     f"no thread can be started to renew the lease, so it is given back: {error}"
                 ) from error
-            self._register(kept)
-            self._plan(kept.tenure)
+            self._wake(self._register(kept))
 
-    def _register(self, kept: KeptLease) -> None:
+    def _register(self, kept: KeptLease) -> float:
         # whoever drops the last reference notes it in C, where nothing interrupts
         held = _Held(kept, self._dropped.append)
         held.tenure = kept.tenure
-        self._kept[id(kept.tenure)] = self._by_holder[kept.tenure.lease.holder] = held
+        return self._keeping.keep(held)
 
     def keeps(self, holder: str) -> bool:
         """Return whether this very process keeps a lease of this holder."""
-        held = self._by_holder.get(holder)
-        return held is not None and held() is not None
+        held = self._keeping.of_holder(holder)
+        return held is not None and _referred(held) is not None
 
     def register(self, kept: KeptLease, joined: Attached) -> None:
         """An owner that goes on working beside others became a member too: believe the earlier deadline."""
         with self._lock:
-            kept.tenure.registration = joined.registration
-            kept.tenure.registered(joined.registration_deadline, self._clock.now())
-            if id(kept.tenure) in self._kept:
-                self._plan(kept.tenure)
+            self._keeping.registered(kept.tenure, joined, self._clock.now())
+            self._wake(self._keeping.wake_at())
 
     def leave(self, kept: KeptLease, now: float) -> bool:
         """End the belief and the renewing; True if the lease was held until this instant."""
         with self._lock:
-            tenure = kept.tenure
-            if tenure.state is State.HELD and not tenure.believes(now):
-                self.lose(kept, LossReason.EXPIRED)
-            was_held = tenure.leave()
-            self._drop(tenure)
+            was_lost = kept.tenure.state is State.LOST
+            was_held = self._keeping.leave(kept, now)
+            if kept.tenure.state is State.LOST and not was_lost:
+                kept.found_in = threading.get_ident()
+                self._changed.ring()
         return was_held
 
     def settle(self, kept: KeptLease, seconds: float) -> None:
@@ -205,20 +199,17 @@ class Keeper:
 
     def lose(self, kept: KeptLease, reason: LossReason, detail: str = "") -> None:
         """Note a loss that somebody else found; the timing thread tells it."""
-        if kept.told:
+        if kept.tenure.is_notified:
             return
         with self._lock:
-            # noted first: who found it may be interrupted before the end of this
-            self._untold.append(kept)
-            if kept.tenure.lose(reason, detail):
+            if self._keeping.lose(kept, reason, detail):
                 kept.found_in = threading.get_ident()
-                self._drop(kept.tenure)
             self._changed.ring()
 
     def on_lost(self, kept: KeptLease, callback: OnLost) -> None:
         """Tell this callback of the loss, exactly once; at once if it is already lost."""
         with self._lock:
-            if not kept.told:
+            if not kept.tenure.is_notified:
                 kept.tell.append(callback)
                 return
         self._aside(partial(self._call, kept, callback))
@@ -226,7 +217,7 @@ class Keeper:
     def guard(self, kept: KeptLease, interrupter: Fires) -> None:
         """Fire this once the lease is lost; at once if that was told already."""
         with self._lock:
-            if not kept.told:
+            if not kept.tenure.is_notified:
                 kept.guards = [*filter(call, kept.guards), weakref.ref(interrupter)]
                 return
         interrupter.fire()
@@ -272,7 +263,7 @@ class Keeper:
             work, kept = self._handed_over.popleft()
             number = next(self._count)
             if kept is not None:
-                if id(kept.tenure) in self._kept:
+                if self._keeping.of(kept.tenure) is not None:
                     self._register(kept)  # the collector has cleared what referred to it, and then came to the exit
                 self._leaving[number] = kept
             if not self._leavers.submit(partial(self._leave, number, work)):
@@ -302,11 +293,7 @@ class Keeper:
                 return
             self._closed = True
             self._leave_handed_over()
-            held = self._not_leaving()
-            for tenure in held:
-                tenure.leave()
-                tenure.left()
-                self._drop(tenure)
+            left = self._leave_all()
             chores = [work for _at, _number, work in self._chores]
             self._chores.clear()
             self._chores_under_way += len(chores)
@@ -318,24 +305,21 @@ class Keeper:
         self._workers.close()
         self._leavers.close()
         self._tellers.close()
-        for tenure in held:
-            self.emit(LeaseDropped(tenure.lease.name.key, tenure.lease.holder))
+        for one in left:
+            self.emit(_abandoned(one.tenure))
 
-    def _not_leaving(self) -> list[Tenure]:
+    def _leave_all(self) -> list[_Lease]:
         # no loop of its own stands in a `with` statement: there a Ctrl-C at a jump back would skip the exit
-        leaving = {id(kept.tenure) for kept in list(self._leaving.values())}
-        return [one.tenure for one in self._kept.values() if id(one.tenure) not in leaving]
+        return self._keeping.leave_all({id(kept.tenure) for kept in list(self._leaving.values())})
 
     def forked(self) -> None:
         """Mark, in a child just forked, every copy of the parent's leases as lost. No other thread exists here."""
         # another thread may have held it at the fork
         self._make_lock()
         self._closed = True
-        for held in list(self._kept.values()):
-            held.tenure.lose(LossReason.FORKED)
-            kept = held()
-            if kept is not None:
-                kept.told = True
+        for one in self._keeping:
+            one.tenure.lose(LossReason.FORKED)
+            self._keeping.may_notify(one.tenure)
 
     def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
         """Wait until something that came back makes it true, at most so long."""
@@ -362,120 +346,92 @@ class Keeper:
             # the thread must not keep a client alive that nobody uses any more
             thread = threading.Thread(
                 target=_keep_time,
-                args=(weakref.ref(self), self._lock, self._changed),
+                args=(weakref.ref(self), self._changed),
                 name="lockstead-keeper",
                 daemon=True,
             )
             thread.start()
             self._thread = thread
 
-    def _round(self, lost: list[KeptLease]) -> float | None:
-        """Send out what is due; give the seconds to sleep, None to end. lost gets whose loss must be told.
+    def _round(self) -> float | None:
+        """Do what is due; return the seconds to sleep, None to end. Only the timing thread calls it."""
+        actions: list[KeeperAction[_Lease]] = []
+        sleep: float | None = LONGEST_SLEEP
+        try:
+            with self._lock:
+                sleep = self._decide(actions)
+        except Exception as error:  # noqa: BLE001 - a keeper that dies takes every lease with it
+            self._recover(error)
+        for action in actions:
+            # outside the lock: whoever is notified may come back to the keeper
+            try:
+                self._carry_out(action)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._recover(error)
+            if isinstance(action, NotifyLoss):
+                sleep = sleep and 0.0
+        return sleep
 
-        Called with the lock held.
-        """
-        while self._untold:
-            kept = self._untold.popleft()
-            if kept.tenure.state is State.LOST:
-                lost.append(kept)
+    def _decide(self, actions: list[KeeperAction[_Lease]]) -> float | None:
+        """Add what is due to the actions; return the seconds to sleep, None to end. Called with the lock held."""
         if self._closed:
+            self._keeping.round(float("-inf"), actions)
             return None
         self._leave_handed_over()
         now = self._clock.now()
-        self._abandon_dropped(now)
-        renewals: list[KeptLease] = []
-        for tenure in self._rota.due(now):
-            held = self._kept[id(tenure)]()
-            if held is None:
-                continue  # it is among the dropped by now
-            match tenure.duty(now):
-                case Duty.RENEW:
-                    tenure.queue()
-                    renewals.append(held)
-                case Duty.NOTIFY_LOSS:
-                    self._drop(tenure)
-                    lost.append(held)
-                    continue
-                case Duty.NOTHING:
-                    pass
-            self._rota.plan(tenure)
-        self._send_out(renewals, now)
-        del renewals
+        while self._dropped:
+            dropped = self._dropped.popleft()
+            if isinstance(dropped, _Held):
+                self._keeping.orphaned(dropped, now)
+        self._keeping.round(now, actions)
         while self._chores and self._chores[0][0] <= now:
             _at, _number, work = heapq.heappop(self._chores)
             if self._workers.submit(partial(self._do, work)):
                 self._chores_under_way += 1
             else:  # the system has no thread just now
                 heapq.heappush(self._chores, (now + CHORE_AGAIN, next(self._count), work))
-        wake_at = min(self._rota.wake_at(), self._chores[0][0] if self._chores else float("inf"))
+        wake_at = min(self._keeping.wake_at(), self._chores[0][0] if self._chores else float("inf"))
         self._sleeps_until = min(wake_at, now + LONGEST_SLEEP)
         return max(0.0, self._sleeps_until - now)
 
-    def _send_out(self, renewals: list[KeptLease], now: float) -> None:
-        """Return the crew what is due; to a store that batches in one piece, with what is due soon. Lock held."""
-        if not renewals or not isinstance(self._store, SupportsBatching):
-            for kept in renewals:
-                held = self._kept[id(kept.tenure)]
-                heapq.heappush(self._due, (kept.tenure.deadline, next(self._count), held))
+    def _carry_out(self, action: KeeperAction[_Lease]) -> None:
+        """Do what was decided. Called without the lock."""
+        match action:
+            case SendNext(kept=one):
                 if not self._workers.submit(self._renew_next):
-                    kept.tenure.failed(now, NO_THREAD)
-                    self._rota.plan(kept.tenure)
-            return
-        if len(self._kept) > len(renewals):
-            # renewed a little early, leases that were taken at any time come to be renewed together
-            for held in self._kept.values():
-                joins = held() if held.tenure.may_join(now) else None
-                if joins is not None:
-                    joins.tenure.queue()
-                    self._rota.plan(joins.tenure)
-                    renewals.append(joins)
-        # leases of one limit in each: where a short one stands beside a thousand long ones, its limit is not for all
-        alike: dict[float, list[KeptLease]] = {}
-        for kept in sorted(renewals, key=lambda one: one.tenure.deadline):
-            alike.setdefault(kept.tenure.settings.request_timeout, []).append(kept)
-        for limit, together in alike.items():
-            for first in range(0, len(together), BATCH_MAX):
-                batch = together[first : first + BATCH_MAX]
-                if not self._workers.submit(partial(self._renew_many, self._store, batch, limit)):
-                    for kept in batch:
-                        kept.tenure.failed(now, NO_THREAD)
-                        self._rota.plan(kept.tenure)
+                    self._not_sent([one])
+            case SendBatch(batch=batch, limit=limit):
+                if not self._workers.submit(partial(self._renew_many, batch, limit)):
+                    self._not_sent(batch)
+            case NotifyLoss(kept=one):
+                kept = _referred(one)
+                if kept is not None:
+                    self._tell(kept, aside=True)
+            case ReportAbandoned(kept=one):
+                self._aside(partial(self.emit, _abandoned(one.tenure)))
+            case ReportFailed(kept=one, error=error, left=left):
+                self.emit(RenewalFailed(one.tenure.lease.name.key, one.tenure.lease.holder, error, left))
+            case ReportRenewed(kept=one, deadline=deadline):
+                self.emit(RenewedEvent(one.tenure.lease.name.key, one.tenure.lease.holder, deadline))
 
-    def _abandon_dropped(self, now: float) -> None:
-        while self._dropped:
-            self._abandons_at.append((now + DROPPED_FOR, self._dropped.popleft()))
-        while self._abandons_at and self._abandons_at[0][0] <= now:
-            held = self._abandons_at.popleft()[1]
-            if not isinstance(held, _Held):
-                continue
-            tenure = held.tenure
-            if self._kept.get(id(tenure), held) is not held:
-                continue  # somebody has it again, to give it back
-            self._drop(tenure)
-            if tenure.leave():
-                tenure.left()
-                self._aside(partial(self.emit, LeaseDropped(tenure.lease.name.key, tenure.lease.holder)))
+    def _not_sent(self, batch: list[_Lease]) -> None:
+        for one in batch:
+            with self._lock:
+                self._keeping.not_sent(one.tenure, NO_THREAD, self._clock.now())
 
-    def _plan(self, tenure: Tenure) -> None:
-        """Plan what is due next, and wake the timing thread if it would sleep longer. Called with the lock held."""
-        if self._rota.plan(tenure) < self._sleeps_until:
+    def _wake(self, due_at: float) -> None:
+        """Wake the timing thread if it would sleep longer than until something is due. Called with the lock held."""
+        if due_at < self._sleeps_until:
             self._changed.ring()
 
     def _recover(self, error: Exception) -> None:
-        """After a fault of our own in a round: tell it, and forget no lease over it. Called with the lock held."""
-        self._sleeps_until = float("inf")
-        for held in self._kept.values():
-            self._rota.plan(held.tenure)
+        """After a fault of our own in a round: report it, and forget no lease over it."""
+        with self._lock:
+            self._sleeps_until = float("inf")
+            self._keeping.recover()
         self._aside(
             partial(self.emit, EngineWarning("", f"a round of the keeper failed: {type(error).__name__}: {error}"))
         )
-
-    def _drop(self, tenure: Tenure) -> None:
-        held = self._kept.pop(id(tenure), None)
-        if held is not None:
-            self._rota.drop(tenure)
-            if self._by_holder.get(tenure.lease.holder) is held:
-                del self._by_holder[tenure.lease.holder]
 
     # --- in the crew ---------------------------------------------------------------------------------------------
 
@@ -484,31 +440,26 @@ class Keeper:
         kept: KeptLease | None = None
         with self._lock:
             while kept is None:
-                if not self._due:
+                one = self._keeping.take_queued()
+                if one is None:
                     return
-                kept = self._sent(heapq.heappop(self._due)[2]())
+                kept = self._sent(one)
         fields, progress = self._fields(kept)
         self._renewed(kept, progress, self._ask(kept, fields))
 
-    def _sent(self, kept: KeptLease | None) -> KeptLease | None:
+    def _sent(self, one: _Lease) -> KeptLease | None:
         """Note that a renewal goes out now, if it still has to. Called with the lock held."""
-        if kept is None or not kept.tenure.is_queued:
-            return None
-        if kept.tenure.state is not State.HELD:
-            kept.tenure.in_flight = kept.tenure.is_queued = False
-            return None
-        kept.tenure.sending(self._clock.now())
-        self._rota.plan(kept.tenure)
-        return kept
+        kept = _referred(one)
+        return kept if kept is not None and self._keeping.sending(kept.tenure, self._clock.now()) else None
 
-    def _renew_many(self, store: SupportsBatching, batch: list[KeptLease], limit: float) -> None:
+    def _renew_many(self, batch: list[_Lease], limit: float) -> None:
         with self._lock:
-            batch = [kept for kept in batch if self._sent(kept) is not None]
-        told = [self._fields(kept) for kept in batch]
-        scripts = [_renewal(kept, fields) for kept, (fields, _progress) in zip(batch, told, strict=True)]
-        for at, outcome in run_many(scripts, store, self._clock, limit):
+            sent = [kept for kept in map(self._sent, batch) if kept is not None]
+        told = [self._fields(kept) for kept in sent]
+        scripts = [_renewal(kept, fields) for kept, (fields, _progress) in zip(sent, told, strict=True)]
+        for at, outcome in run_many(scripts, cast(SupportsBatching, self._store), self._clock, limit):
             is_ours = isinstance(outcome, Renewed | MemberRenewed | Over | StoreError)
-            self._renewed(batch[at], told[at][1], outcome if is_ours else _failure(outcome))
+            self._renewed(sent[at], told[at][1], outcome if is_ours else _failure(outcome))
 
     def renewal(self, kept: KeptLease) -> Script[Renewed | MemberRenewed | Over]:
         """Return the script of a renewal that somebody asks for himself; `renewed` takes up what came of it.
@@ -531,29 +482,17 @@ class Keeper:
         self._renewed(kept, None, outcome, is_ours=False)
 
     def _renewed(self, kept: KeptLease, progress: str | None, outcome: Outcome, *, is_ours: bool = True) -> None:
-        tenure = kept.tenure
         with self._lock:
-            now, in_flight = self._clock.now(), tenure.in_flight
-            was_held = tenure.state is State.HELD
             # what the store refuses once it would refuse again, and a lease is worth more than a word about it
             if isinstance(outcome, StoreError) and not isinstance(outcome, StoreRefused):
                 _not_told(kept, progress)
-            _apply(tenure, outcome, now)
-            if not is_ours:
-                tenure.in_flight = in_flight
-            lost = was_held and tenure.state is State.LOST
-            deadline = tenure.deadline if tenure.state is State.HELD else None
-            if tenure.state is State.HELD and id(tenure) in self._kept:
-                self._plan(tenure)
-            else:
-                self._drop(tenure)
+            action = self._keeping.answered(kept, outcome, self._clock.now(), is_ours=is_ours)
+            self._wake(self._keeping.wake_at())
             self._came_back()
-        if lost:
+        if isinstance(action, NotifyLoss):
             self._tell(kept)
-        elif isinstance(outcome, StoreError) and was_held:
-            self.emit(RenewalFailed(tenure.lease.name.key, tenure.lease.holder, outcome, tenure.deadline - now))
-        elif deadline is not None and not isinstance(outcome, StoreError):
-            self.emit(RenewedEvent(tenure.lease.name.key, tenure.lease.holder, deadline))
+        elif action is not None:
+            self._carry_out(action)
 
     def _ask(self, kept: KeptLease, fields: dict[str, str]) -> Outcome:
         limits = Limits(kept.tenure.settings.request_timeout)
@@ -591,9 +530,8 @@ class Keeper:
     def _tell(self, kept: KeptLease, *, aside: bool = False) -> None:
         """Tell a loss, once. aside: even the listener is told in another thread, since this one must not block."""
         with self._lock:
-            if kept.told:
+            if not self._keeping.may_notify(kept.tenure):
                 return
-            kept.told = True
             guards, callbacks = kept.guards, kept.tell
             kept.guards, kept.tell = [], []
         for guard in guards:
@@ -643,39 +581,25 @@ def _failure(error: Exception) -> OutcomeUnknown:
     return failure
 
 
-def _apply(tenure: Tenure, outcome: Outcome, now: float) -> None:
-    match outcome:
-        case StoreError():
-            tenure.failed(now, outcome)
-        case Over():
-            tenure.in_flight = False
-            tenure.lose(outcome.reason, outcome.detail)
-        case MemberRenewed():
-            tenure.registered(outcome.registration_deadline, now)
-            tenure.renewed(outcome.sent_at, outcome.record_deadline, now)
-        case Renewed():
-            tenure.renewed(outcome.sent_at, outcome.deadline, now)
+def _referred(one: _Lease) -> KeptLease | None:
+    """Return a lease if anything refers to it yet."""
+    return one() if isinstance(one, _Held) else one
 
 
-def _keep_time(keeper_ref: weakref.ref[Keeper], lock: AbstractContextManager[object], changed: ThreadWaker) -> None:
+def _abandoned(tenure: Tenure) -> LeaseDropped:
+    return LeaseDropped(tenure.lease.name.key, tenure.lease.holder)
+
+
+def _keep_time(keeper_ref: weakref.ref[Keeper], changed: ThreadWaker) -> None:
     while True:
         keeper = keeper_ref()
         if keeper is None:
             return
         # silenced before the look: what changes after it rings again
         changed.take()
-        lost: list[KeptLease] = []
-        with lock:
-            try:
-                sleep = keeper._round(lost)
-            except Exception as error:  # noqa: BLE001 - a keeper that dies takes every lease with it
-                keeper._recover(error)
-                sleep = LONGEST_SLEEP
-        # outside the lock: whoever is told may come back to the keeper
-        for kept in lost:
-            keeper._tell(kept, aside=True)
+        sleep = keeper._round()
         del keeper
         if sleep is None:
             return
-        if sleep > 0 and not lost:
+        if sleep > 0:
             changed.wait(sleep)

@@ -55,6 +55,7 @@ class Plan:
     ends earlier once `delivers` requests are delivered (0: only by time). within: seconds in which all accidents begin.
     accidents: how many of each of `network.ACCIDENTS`. watches: the store can wake who waits.
     grants_at_most: the longest life that a server grants which drops records by itself (0: any).
+    batch_max: renewals that the store takes in one request. workers: threads of each process that send them.
     sets_clock: by how many seconds the store's clock is set during the rough part, one for each time. extra: what else.
     """
 
@@ -73,6 +74,8 @@ class Plan:
     grants_at_most: float = 0.0
     sets_clock: tuple[float, ...] = ()
     extra: Extra | None = None
+    batch_max: int = 1
+    workers: int = 32
 
 
 def scenario_of(seed: int) -> Scenario:
@@ -87,6 +90,14 @@ def plan_of(
 
     is_simulated: a real store is given the boot clock, which nobody sets, and loses nothing.
     """
+    dice = Random(seed ^ 0xBA7C4)
+    plan = _plan_of(seed, scenario, traits, is_simulated=is_simulated)
+    habits = replace(plan.habits, forgets=dice.choice((0.0, 0.0, 0.0, 0.3)))
+    plan = replace(plan, habits=habits, batch_max=dice.choice((1, 1, 1000)), workers=dice.choice((1, 1, 32)))
+    return replace(plan, habits=replace(plan.habits, queues=dice.choice((0.0, 0.0, 0.0, 0.8))))
+
+
+def _plan_of(seed: int, scenario: Scenario | None, traits: Traits | None, *, is_simulated: bool) -> Plan:
     dice = Random(seed ^ 0x5EED)
     plan = _long(dice) if (scenario or scenario_of(seed)) is Scenario.LONG else _short(dice)
     if traits is None and seed % _ENFORCED_OF in _ENFORCED_AT:

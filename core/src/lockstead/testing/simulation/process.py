@@ -1,44 +1,56 @@
-"""How a simulated process keeps its leases: the simulator's twin of the engine and its keeper.
+"""A simulated process: an engine and a keeper in virtual time. `protocol.keeping` decides here as in the real ones.
 
-Runs the very same `RenewalSchedule`, `Tenure` and scripts as the real one. Must not know what the work under a lease
-is.
+Carries out what the keeper's step decides, after the step, as the real keeper does outside its lock. Must not
+know what the work under a lease is.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
-from lockstead.errors import LossReason, OutcomeUnknown, StoreError
+from lockstead.errors import LossReason, StoreError
 from lockstead.protocol.acquire import AcquireRequest, Grant
 from lockstead.protocol.commands import Script
 from lockstead.protocol.fence import draw_token
-from lockstead.protocol.lifecycle import Duty, State, Tenure
-from lockstead.protocol.members import Attached, MemberRenewed, renew_member
+from lockstead.protocol.keeping import (
+    KeeperAction,
+    Keeping,
+    NotifyLoss,
+    ReportAbandoned,
+    SendBatch,
+    SendNext,
+)
+from lockstead.protocol.lifecycle import State, Tenure
+from lockstead.protocol.members import Attached, renew_member
 from lockstead.protocol.record import Record, encode
 from lockstead.protocol.release import Had, Outcome, give_back, may_remove_after_loss, sweep
-from lockstead.protocol.renew import Over, renew
-from lockstead.protocol.schedule import RenewalSchedule
+from lockstead.protocol.renew import renew
 from lockstead.protocol.terms import Terms
+from lockstead.protocol.turns import Turns
 from lockstead.settings import Settings
 from lockstead.testing.simulation.machine import Machine
 from lockstead.testing.simulation.network import Network
-from lockstead.testing.simulation.properties import HAIR, Watch
+from lockstead.testing.simulation.properties import HAIR, LATE, Watch
+from lockstead.testing.simulation.queueing import Waiter, check_turns, check_woken
 from lockstead.testing.simulation.talk import Talk
 from lockstead.testing.simulation.world import BootClock, World
 from lockstead.values import Name
 
 EVER = float("inf")
+WORKERS_MAX: Final = 32
 
 
 class KeptLease:
     """A lease in a process: its tenure, the renewal in flight, and who waits for that to come back."""
 
-    __slots__ = ("in_flight", "settled", "tenure")
+    __slots__ = ("in_flight", "is_referred", "settled", "tenure")
 
     def __init__(self, tenure: Tenure) -> None:
         self.tenure = tenure
+        self.is_referred = True
         self.in_flight: Talk | None = None
         self.settled: Callable[[], None] | None = None
 
@@ -52,17 +64,35 @@ def _fields_of(owner: str, ttl: float, lock_delay: float) -> Mapping[str, str]:
 class Process(Machine):
     """A process with its own client and keeper, on a machine of its own."""
 
-    __slots__ = ("_fields", "_keeps_at", "_kept", "_rota", "_wishes")
+    __slots__ = (
+        "_fields",
+        "_free_workers",
+        "_jobs",
+        "_keeping",
+        "_keeps_at",
+        "_wishes",
+        "batch_max",
+        "is_torn_until",
+        "turns",
+        "waiters",
+        "workers_max",
+    )
 
     def __init__(self, name: str, clock: BootClock, world: World, network: Network, watch: Watch, terms: Terms) -> None:
         super().__init__(name, clock, world, network, watch, terms)
+        self.batch_max = 1
+        self.workers_max = WORKERS_MAX
         self._fields = _fields_of(name, terms.settings.ttl, terms.settings.lock_delay)
         self._renew_state()
 
     def _renew_state(self) -> None:
-        self._rota = RenewalSchedule()
-        self._kept: dict[int, KeptLease] = {}
+        self._keeping = Keeping[KeptLease](self.batch_max)
+        self._jobs: deque[SendNext[KeptLease] | SendBatch[KeptLease]] = deque()
+        self._free_workers = self.workers_max
         self._wishes: set[str] = set()
+        self.turns = Turns[Waiter]()
+        self.waiters: list[Waiter] = []
+        self.is_torn_until = 0.0
         self._keeps_at = EVER
 
     # --- asking --------------------------------------------------------------------------------------------------
@@ -76,7 +106,18 @@ class Process(Machine):
 
     def _keeps(self, holder: str) -> bool:
         # the answer of one that was granted may still be on its way
-        return holder in self._wishes or any(kept.tenure.lease.holder == holder for kept in self._kept.values())
+        return holder in self._wishes or self._keeping.of_holder(holder) is not None
+
+    def check_turns_after(self, key: str, seconds: float) -> None:
+        """Check after a while, and a little for the ways, that one of those who wait for a key asks."""
+        self.after(seconds / self.clock.rate + LATE, lambda _: check_turns(self, key))
+
+    def _key_is_free(self, key: str) -> None:
+        """Wake who waits in this process for a key that it gave back."""
+        woken = self.turns.freed(key)
+        if woken is not None:
+            woken.ring()
+        self.after(2 * LATE, lambda _: check_woken(self, key, self.world.now - 2 * LATE))
 
     # --- keeping -------------------------------------------------------------------------------------------------
 
@@ -116,52 +157,87 @@ class Process(Machine):
 
     def keep(self, tenure: Tenure) -> KeptLease:
         """Renew a lease from now on."""
-        kept = self._kept[id(tenure)] = KeptLease(tenure)
+        kept = KeptLease(tenure)
         self.watch.began(self, tenure)
-        self._plan(tenure)
+        self._keeping.keep(kept)
+        self._wake()
         if self.world.is_told:
             left = tenure.deadline - self.now()
             self.tell(f"holds {tenure.lease.incarnation} as {tenure.lease.holder}, {left:.3f} s left")
         return kept
 
+    def hire(self, batch_max: int, workers_max: int) -> None:
+        """Say how many renewals go out in one request, and how many workers send them."""
+        self.batch_max, self.workers_max = batch_max, workers_max
+        self._renew_state()
+
+    def forget(self, kept: KeptLease) -> None:
+        """Nothing refers to a lease any more, as the collector says."""
+        kept.is_referred = False
+        self._keeping.orphaned(kept, self.now())
+        self._wake()
+
+    def remember(self, kept: KeptLease) -> None:
+        """The block of a lease that was collected is closed, and gives it back."""
+        if self._keeping.of(kept.tenure) is not None:
+            kept.is_referred = True
+            self._keeping.keep(kept)
+            self._wake()
+
     def register(self, kept: KeptLease, joined: Attached) -> None:
         """An owner that shares its lease became a member too."""
-        kept.tenure.registration = joined.registration
-        kept.tenure.registered(joined.registration_deadline, self.now())
-        self._plan(kept.tenure)
-
-    def _plan(self, tenure: Tenure) -> None:
-        self._rota.plan(tenure)
+        self._keeping.registered(kept.tenure, joined, self.now())
+        self.watch.moved(self, kept.tenure)
         self._wake()
 
     def _wake(self) -> None:
-        at = self._rota.wake_at()
+        at = self._keeping.wake_at()
         if at < self._keeps_at:
             self._keeps_at = at
             self.world.at(max(self.world.now, self.clock.when(at) + HAIR), self, self._keep_time, at)
 
     def _keep_time(self, planned_at: float) -> None:
-        if planned_at != self._keeps_at:
-            return
-        self._keeps_at = EVER
-        now = self.now()
-        for tenure in self._rota.due(now):
-            kept = self._kept[id(tenure)]
-            match tenure.duty(now):
-                case Duty.RENEW:
-                    tenure.sending(now)
-                    self._renew(kept)
-                case Duty.NOTIFY_LOSS:
-                    self.drop(kept)
-                    self._tell_loss(kept)
-                    continue
-                case Duty.NOTHING:
-                    pass
-            if id(tenure) in self._kept:
-                self._rota.plan(tenure)
+        if planned_at == self._keeps_at:
+            self._keeps_at = EVER
+            self._round()
+
+    def _round(self, _: Any = None) -> None:
+        actions: list[KeeperAction[KeptLease]] = []
+        self._keeping.round(self.now(), actions)
+        for action in actions:
+            self._carry_out(action)
         self._wake()
 
-    def _renew(self, kept: KeptLease) -> None:
+    def _carry_out(self, action: KeeperAction[KeptLease] | None) -> None:
+        match action:
+            case SendNext() | SendBatch():
+                self._jobs.append(action)
+                self._work_off()
+            case NotifyLoss(kept=kept):
+                self._tell_loss(kept)
+            case ReportAbandoned(kept=kept):
+                self.watch.abandoned(self, kept.tenure)
+                self.tell(f"abandoned {kept.tenure.lease.incarnation}")
+            case _:
+                pass
+
+    def _work_off(self) -> None:
+        """Have the free workers send what waits for them."""
+        while self._jobs and self._free_workers:
+            job = self._jobs.popleft()
+            one = self._keeping.take_queued() if isinstance(job, SendNext) else None
+            batch = job.batch if isinstance(job, SendBatch) else [] if one is None else [one]
+            now = self.now()
+            sent = [kept for kept in batch if self._keeping.sending(kept.tenure, now)]
+            if sent:
+                self._free_workers -= 1
+                left = [len(sent)]
+                for kept in sent:
+                    self._renew(kept, left)
+
+    def _renew(self, kept: KeptLease, left: list[int]) -> None:
+        """Renew one lease. left: how many of the worker's job have not ended yet."""
+        self.watch.renews(self, kept.tenure, is_alone=kept.in_flight is None, is_referred=kept.is_referred)
         tenure = kept.tenure
         script: Script[Any]
         if tenure.registration is None:
@@ -170,52 +246,44 @@ class Process(Machine):
             script = renew_member(tenure.lease, tenure.registration, {}, self.terms)
 
         def then(outcome: Any, error: StoreError | None) -> None:
-            self._renewed(kept, outcome, error)
+            self._renewed(kept, outcome if error is None else error)
+            left[0] -= 1
+            if not left[0]:
+                self._free_workers += 1
+                self._work_off()
+            self._wake()
 
         kept.in_flight = Talk(self, script, tenure.settings.request_timeout, then)
         kept.in_flight.start()
 
-    def _renewed(self, kept: KeptLease, outcome: Any, error: StoreError | None) -> None:
-        tenure, now = kept.tenure, self.now()
+    def _renewed(self, kept: KeptLease, outcome: Any) -> None:
         kept.in_flight = None
-        was_held = tenure.state is State.HELD
-        if outcome is None:
-            tenure.failed(now, error or OutcomeUnknown("the renewal failed"))
-        elif isinstance(outcome, Over):
-            tenure.in_flight = False
-            tenure.lose(outcome.reason, outcome.detail)
-        else:
-            if isinstance(outcome, MemberRenewed):
-                tenure.registered(outcome.registration_deadline, now)
-                tenure.renewed(outcome.sent_at, outcome.record_deadline, now)
-            else:
-                tenure.renewed(outcome.sent_at, outcome.deadline, now)
-            self.watch.moved(self, tenure)
-        if tenure.state is State.HELD and id(tenure) in self._kept:
-            self._plan(tenure)
-        else:
-            self.drop(kept)
-        if was_held and tenure.state is State.LOST:
-            self._tell_loss(kept)
+        action = self._keeping.answered(kept, outcome, self.now())
+        if not isinstance(outcome, StoreError):
+            # also where the step reports nothing: what was lost must not be held again
+            self.watch.moved(self, kept.tenure)
+        self._carry_out(action)
         if kept.settled is not None:
             settled, kept.settled = kept.settled, None
             settled()
 
-    def drop(self, kept: KeptLease) -> None:
-        """Stop renewing a lease."""
-        if self._kept.pop(id(kept.tenure), None) is not None:
-            self._rota.drop(kept.tenure)
-
     def _tell_loss(self, kept: KeptLease) -> None:
+        if not self._keeping.may_notify(kept.tenure):
+            return
         self.watch.lost(self, kept.tenure)
         reason = kept.tenure.reason
         self.tell(f"lost {kept.tenure.lease.incarnation}: {reason.value if reason else ''} {kept.tenure.detail}")
 
     def lose(self, kept: KeptLease, reason: LossReason, detail: str = "") -> None:
         """Note a loss that somebody else found."""
-        if kept.tenure.lose(reason, detail):
-            self.drop(kept)
-            self._tell_loss(kept)
+        if not kept.tenure.is_notified:
+            self._keeping.lose(kept, reason, detail)
+            self._found(kept)
+
+    def _found(self, kept: KeptLease) -> None:
+        """Have the timing thread notify what was found elsewhere: soon, but not in the caller."""
+        self.world.at(self.world.now, self, self._round)
+        self.after(LATE, lambda _: self.watch.is_told(self, kept.tenure))
 
     # --- leaving -------------------------------------------------------------------------------------------------
 
@@ -223,12 +291,12 @@ class Process(Machine):
         """End the belief and the renewing; True if there is anything to give back."""
         tenure, now = kept.tenure, self.now()
         self.watch.is_told_in_time(self, tenure)
-        if tenure.state is State.HELD and not tenure.believes(now) and tenure.lose(LossReason.EXPIRED):
-            self._tell_loss(kept)
-        was_held = tenure.leave()
+        was_lost = tenure.state is State.LOST
+        was_held = self._keeping.leave(kept, now)
+        if tenure.state is State.LOST and not was_lost:
+            self._found(kept)
         if was_held and tenure.is_owner and not tenure.unused:
             self.watch.left(tenure)
-        self.drop(kept)
         if tenure.believes(now):
             self.watch.violated(f"{self.name} believes in {tenure.lease.incarnation} after it left")
         self.watch.ended(tenure)
@@ -259,6 +327,7 @@ class Process(Machine):
 
         def ended(outcome: Any, error: StoreError | None) -> None:
             self.tell(f"gave {tenure.lease.incarnation} back: {outcome.name if outcome else error!r}")
+            self._key_is_free(tenure.lease.name.key)
             if outcome is not None and tenure.is_owner:
                 self.watch.given_back(
                     tenure,
@@ -318,12 +387,12 @@ class Process(Machine):
 
     def check_quiet(self) -> None:
         """At the very end nothing may be kept any more."""
-        if self._kept:
+        if len(self._keeping):
             self.watch.violated(f"{self.name} still keeps a lease after everybody gave back")
 
     def die(self) -> None:
         """End here and now; what was sent is on its way."""
-        for kept in self._kept.values():
+        for kept in self._keeping:
             self.watch.ended(kept.tenure)
         self._renew_state()
         super().die()

@@ -19,6 +19,9 @@ from lockstead.values import LeaseOutcome, Name, Space
 HAIR: Final = 1e-6
 """Seconds by which floating-point instants may err."""
 
+LATE: Final = 0.01
+"""Seconds by which a loss may be told late: a real timing thread needs some time, too."""
+
 
 class Watch:
     """Sees every belief, token and loss of a run. Raises `Violation` at once."""
@@ -26,6 +29,7 @@ class Watch:
     __slots__ = (
         "_answers",
         "_beliefs",
+        "_changed_at",
         "_cut_off",
         "_deleted",
         "_forsaken",
@@ -48,6 +52,7 @@ class Watch:
         self._store = store
         self._answers: dict[Name, int] = {}
         self._beliefs: dict[int, tuple[Actor, Tenure]] = {}
+        self._changed_at: dict[int, float] = {}
         self._cut_off: set[str] = set()
         self._deleted: set[str] = set()
         self._latest: dict[Name, str] = {}
@@ -77,6 +82,7 @@ class Watch:
         """A belief began or was lengthened: nobody outside the lease may believe at this instant."""
         true = self._world.now
         mine = tenure.lease
+        self._changed_at[id(tenure)] = true
         if not tenure.believes(process.clock.at(true)):
             return
         if id(tenure) in self._lost:
@@ -196,6 +202,24 @@ class Watch:
         """An operator removes a record of this lease, which tells nobody anything any more."""
         self._deleted.add(incarnation)
 
+    # --- renewals ------------------------------------------------------------------------------------------------
+
+    def renews(self, process: Actor, tenure: Tenure, *, is_alone: bool, is_referred: bool) -> None:
+        """A keeper sends a renewal. is_alone: no other is under way; is_referred: somebody refers to the lease."""
+        what = f"{process.name} renews {tenure.lease.incarnation}"
+        if not tenure.believes(process.clock.at(self._world.now)):
+            self.violated(f"{what}, which it does not hold any more")
+        if not is_alone:
+            self.violated(f"{what} twice at once")
+        if not is_referred:
+            self.violated(f"{what}, which nobody refers to any more")
+
+    def abandoned(self, process: Actor, tenure: Tenure) -> None:
+        """A lease that nobody refers to was abandoned."""
+        if tenure.state is State.HELD:
+            self.violated(f"{process.name} abandoned {tenure.lease.incarnation} and holds it on")
+        self.ended(tenure)
+
     # --- endings -------------------------------------------------------------------------------------------------
 
     def lost(self, process: Actor, tenure: Tenure) -> None:
@@ -206,6 +230,8 @@ class Watch:
         self._lost[id(tenure)] = tenure
         self.ended(tenure)
         reason = tenure.reason
+        if reason is LossReason.EXPIRED:
+            self._check_in_time(process, tenure)
         if reason is LossReason.REVOKED:
             self._cut_off.add(tenure.lease.incarnation)
         if reason is LossReason.UNREACHABLE:
@@ -222,14 +248,27 @@ class Watch:
         if reason is LossReason.GONE and is_ours and tenure.registration is None:
             self.violated(f"{process.name} was told GONE, but the lease stands")
 
+    def is_told(self, process: Actor, tenure: Tenure) -> None:
+        """A loss that was found elsewhere was told soon after."""
+        if tenure.state is State.LOST and id(tenure) not in self._lost:
+            self.violated(f"{process.name} was not told that {tenure.lease.incarnation} was found lost")
+
     def is_told_in_time(self, process: Actor, tenure: Tenure) -> None:
         """Whoever still counts as a holder has not reached its deadline, or stood still until then.
 
         Not in the calm part: it begins by waking those who stand still.
         """
         due_at = process.clock.when(tenure.deadline)
-        if not self.is_calm and tenure.state is State.HELD and process.stopped_until < due_at < self._world.now:
+        is_told = tenure.state is not State.HELD and (tenure.state is not State.LOST or id(tenure) in self._lost)
+        if not self.is_calm and not is_told and process.stopped_until < due_at < self._world.now:
             self.violated(f"{process.name} was never told the loss of {tenure.lease.incarnation}")
+
+    def _check_in_time(self, process: Actor, tenure: Tenure) -> None:
+        """A lease that runs out is told as lost the margin before its deadline, unless that was moved or time stood."""
+        due_at = max(process.clock.when(tenure.tell_at), self._changed_at[id(tenure)])
+        if not self.is_calm and process.stopped_until < due_at < self._world.now - LATE:
+            late = self._world.now - due_at
+            self.violated(f"{process.name} was told {late:.3f} s late that {tenure.lease.incarnation} runs out")
 
     def _check_rounds(self, process: Actor, tenure: Tenure) -> None:
         """The store counts as out of reach only after so many rounds, however quickly it refused."""

@@ -118,6 +118,7 @@ class Stage:
         self.workers: list[Worker] = []
         for number, settings in enumerate(plan.settings):
             worker = self._enter(Worker, f"worker{number + 1}", settings, plan.rates[number])
+            worker.hire(plan.batch_max, plan.workers)
             worker.employ(KEY, plan.habits, mailbox)
             self.workers.append(worker)
         self.operator = self._enter(Operator, "operator", plan.settings[0], 1.0)

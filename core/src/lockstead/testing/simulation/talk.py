@@ -24,6 +24,8 @@ OVERTIME: Final = 0.9
 VOLLEY: Final = 5
 """So many changes of one conversation that are turned away within the store's pace are a volley."""
 
+EVER: Final = float("inf")
+
 Then = Callable[[Any, StoreError | None], None]
 
 
@@ -43,10 +45,13 @@ class Talk:
         "gives_up_at",
         "has_paused",
         "is_over",
+        "is_rung",
         "limit",
         "number",
         "process",
         "sent_at",
+        "sleeps",
+        "slept_since",
         "turned_away",
         "turns",
     )
@@ -62,7 +67,9 @@ class Talk:
         self.turns = 0
         self.turned_away: tuple[float, ...] = ()
         self.has_paused = False
-        self.is_over = False
+        self.is_over = self.is_rung = False
+        self.sleeps: Paused | None = None
+        self.slept_since = EVER
         self.epoch = process.epoch
         self._script = script
         self._clock = process.clock
@@ -78,6 +85,14 @@ class Talk:
         if not self.is_over:
             self.is_over = True
             self._script.close()
+
+    def ring(self) -> None:
+        """Wake it: a pause ends at once, the one under way or the next."""
+        if self.sleeps is None:
+            self.is_rung = True
+        else:
+            woken = Paused(self.sleeps.seconds, True)
+            self._world.at(self._world.now, self.process, self.resumed, (self.number, woken))
 
     def answered(self, message: tuple[int, Any]) -> None:
         """An answer came in; one that nobody waits for any more is dropped."""
@@ -104,6 +119,7 @@ class Talk:
 
     def _advance(self, reply: Reply[Any] | None, error: StoreError | None) -> None:
         process, script, clock = self.process, self._script, self._clock
+        self.sleeps, self.slept_since = None, EVER
         # one instant of true time for all that a step does
         self.sent_at = now = clock.offset + clock.rate * self._world.now
         while True:
@@ -154,11 +170,15 @@ class Talk:
         slept, changed = seconds, False
         if process.is_watching and random() < 0.2 and command.wake_on_change:
             slept, changed = seconds * random(), True
+        if self.is_rung:
+            self.is_rung, slept, changed = False, 0.0, True
         self.has_paused = True
         # as `World.at` does: half of all steps end here
         world.number = number = world.number + 1
         ends_at = world.now + slept / self._clock.rate
-        message = (self.number, Paused(seconds, changed))
+        paused = self.sleeps = Paused(seconds, changed)
+        self.slept_since = world.now
+        message = (self.number, paused)
         heappush(world.events, (ends_at, number, process, process.epoch, self.resumed, message))
 
     def was_turned_away(self, at: float, pace: float) -> None:

@@ -17,6 +17,7 @@ from lockstead.protocol.release import release
 from lockstead.protocol.renew import Over
 from lockstead.protocol.terms import LeaseId
 from lockstead.testing.simulation.process import KeptLease, Process
+from lockstead.testing.simulation.queueing import Waiter
 from lockstead.testing.simulation.talk import Talk
 from lockstead.values import Name
 
@@ -26,7 +27,8 @@ class Habits:
     """What workers tend to do: probabilities, and mean lengths in seconds.
 
     rivals: another thread of the process asks for the lock that is held. threads: another one becomes a member of it.
-    besides: another one takes a lock of another key meanwhile.
+    besides: another one takes a lock of another key meanwhile. forgets: the lease is collected, and given back or not.
+    queues: another one waits for the lock as well.
     """
 
     work: float = 30.0
@@ -41,6 +43,12 @@ class Habits:
     rivals: float = 0.0
     threads: float = 0.0
     besides: float = 0.0
+    forgets: float = 0.0
+    queues: float = 0.0
+
+
+QUEUED_MAX = 3
+"""Threads of one process that wait besides the first."""
 
 
 @dataclass(slots=True)
@@ -54,7 +62,18 @@ class Mailbox:
 class Worker(Process):
     """A process that works under one lock, over and over, until it is told to finish."""
 
-    __slots__ = ("_asking", "_besides", "_has_died", "_held", "_is_finishing", "_want", "habits", "key", "mailbox")
+    __slots__ = (
+        "_asking",
+        "_besides",
+        "_has_died",
+        "_held",
+        "_is_finishing",
+        "_queued",
+        "_want",
+        "habits",
+        "key",
+        "mailbox",
+    )
 
     habits: Habits
     key: Name
@@ -65,7 +84,8 @@ class Worker(Process):
         self.key = key
         self.habits = habits
         self.mailbox = mailbox
-        self._asking: Talk | None = None
+        self._asking: Talk | Waiter | None = None
+        self._queued: list[tuple[Waiter, AcquireRequest]] = []
         self._want: AcquireRequest | None = None
         self._held: KeptLease | None = None
         self._besides: list[KeptLease] = []
@@ -104,13 +124,49 @@ class Worker(Process):
         tries_once = self._throws(0.1)
         gives_up_at = now if tries_once else (None if wait is None else now + wait)
         want = self._want = self.wish(self.key, reclaim=self._has_died and self._throws(habits.reclaims))
-        script = acquire(want, self.terms, gives_up_at=gives_up_at, tries_once=tries_once, look_first=self._throws(0.2))
+        looks_first = self._throws(0.2)
         if gives_up_at is not None:
             self.world.at(self.clock.when(gives_up_at + 1.0), self, self._check_wait, want)
         if self._throws(habits.cancels):
             self.after(self._span(self.settings.request_timeout), self._cancel, want)
-        self._asking = Talk(self, script, self.settings.request_timeout, self._asked, gives_up_at)
+        if tries_once:
+            script = acquire(want, self.terms, gives_up_at=gives_up_at, tries_once=True, look_first=looks_first)
+            self._asking = Talk(self, script, self.settings.request_timeout, self._asked, gives_up_at)
+        else:
+            self._asking = Waiter(self, want, self._asked, gives_up_at, looks_first=looks_first)
         self._asking.start()
+        if habits.queues and self._throws(habits.queues):
+            self.after(self._span(self.settings.ttl / 2), self._queue_up)
+
+    def _queue_up(self, _: Any) -> None:
+        """Wait for the lock in another thread of this process, behind those that wait already."""
+        if self._is_finishing or len(self._queued) >= QUEUED_MAX:
+            return
+        want = self.wish(self.key)
+        gives_up_at = self.now() + self._span(2 * self.settings.ttl) if self._throws(0.5) else None
+
+        def asked(outcome: Any, _: StoreError | None) -> None:
+            self._queued.remove((waiter, want))
+            if isinstance(outcome, Grant):
+                other = self.granted(outcome, want)
+                self._besides.append(other)
+                held_for = 0.0 if self._is_finishing else min(self.settings.ttl / 2, self._span(self.habits.work))
+                self.after(held_for, lambda _: self.release(other, _nothing))
+            else:
+                self.clean_up_abandoned(want)
+
+        waiter = Waiter(self, want, asked, gives_up_at, looks_first=False)
+        self._queued.append((waiter, want))
+        waiter.start()
+        if self._throws(self.habits.cancels):
+            self.after(self._span(self.settings.ttl), self._give_up, (waiter, want))
+
+    def _give_up(self, queued: tuple[Waiter, AcquireRequest]) -> None:
+        if queued in self._queued:
+            self._queued.remove(queued)
+            waiter, want = queued
+            waiter.cancel(torn=not self._is_finishing and self._throws(0.3))
+            self.clean_up_abandoned(want)
 
     def _asked(self, outcome: Any, _: StoreError | None) -> None:
         want, self._want, self._asking = self._want, None, None
@@ -153,6 +209,8 @@ class Worker(Process):
             self.after(length * self.world.dice.random(), self._join_in, kept)
         if habits.besides and self._throws(habits.besides):
             self.after(length * self.world.dice.random(), self._take_besides)
+        if habits.forgets and self._throws(habits.forgets):
+            self.after(length * self.world.dice.random(), self._lose_sight, kept)
         ends = self._detach if self._throws(habits.detaches) else self._finish_work
         self.after(length, ends, kept)
 
@@ -213,6 +271,22 @@ class Worker(Process):
         if kept.tenure.is_owner and lease in self.mailbox.shared:
             self.mailbox.shared.remove(lease)
         self.release(kept, lambda: self._freed(kept))
+
+    def _lose_sight(self, kept: KeptLease) -> None:
+        """Drop the last reference to the lease; what was collected with it gives it back soon after, or never."""
+        if self._held is not kept:
+            return
+        self.tell(f"drops {kept.tenure.lease.incarnation}")
+        self._forget(kept.tenure.lease)
+        self.forget(kept)
+        if self._throws(0.5):
+            self.after(0.1, self._gives_back, kept)
+        else:
+            self._freed(kept)
+
+    def _gives_back(self, kept: KeptLease) -> None:
+        self.remember(kept)
+        self._finish_work(kept)
 
     def _freed(self, kept: KeptLease) -> None:
         if self._held is kept:
@@ -301,6 +375,7 @@ class Worker(Process):
         self.die()
         self._asking = self._want = self._held = None
         self._besides.clear()
+        self._queued.clear()
         self._has_died = True
         self.after(comes_back_after, self.begin)
 
@@ -319,6 +394,8 @@ class Worker(Process):
     def finish(self, _: Any = None) -> None:
         """Release what is held, stop asking, begin nothing new."""
         self._is_finishing = True
+        for queued in list(self._queued):
+            self._give_up(queued)
         if self._want is not None:
             self._cancel(self._want)
         if self._held is not None:

@@ -1,0 +1,290 @@
+"""The keeper's step, by itself: what it decides at an instant, and what an answer changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from lockstead.errors import LossReason, OutcomeUnknown, StoreUnavailable
+from lockstead.protocol.keeping import (
+    DROPPED_FOR,
+    Keeping,
+    NotifyLoss,
+    ReportAbandoned,
+    ReportFailed,
+    ReportRenewed,
+    SendBatch,
+    SendNext,
+)
+from lockstead.protocol.lifecycle import State, Tenure
+from lockstead.protocol.members import Attached
+from lockstead.protocol.renew import Over, Renewed
+from lockstead.protocol.terms import LeaseId
+from lockstead.settings import Settings
+from lockstead.values import Name, Space
+
+SETTINGS = Settings.make(ttl=300)
+EVERY = SETTINGS.renew_every
+SILENT = OutcomeUnknown("silent")
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A lease as a test refers to it."""
+
+    tenure: Tenure
+
+
+class Bench:
+    """A step, its leases and the instant."""
+
+    def __init__(self, batch_max: int = 1) -> None:
+        self.now = 1000.0
+        self.keeping = Keeping[Lease](batch_max)
+
+    def lease(self, holder: str = "a", settings: Settings = SETTINGS) -> Lease:
+        lease = LeaseId(Name("apt"), holder, "1", settings.ttl)
+        kept = Lease(Tenure(lease, settings, deadline=self.now + settings.ttl - 3, renewed_at=self.now))
+        self.keeping.keep(kept)
+        return kept
+
+    def round(self) -> list[Any]:
+        actions: list[Any] = []
+        self.keeping.round(self.now, actions)
+        return actions
+
+    def send(self, kept: Lease) -> None:
+        """Have the renewal that is due sent."""
+        self.now = kept.tenure.due_at
+        assert self.round() == [SendNext(kept)]
+        assert self.keeping.take_queued() is kept
+        assert self.keeping.sending(kept.tenure, self.now)
+
+    def answered(self, kept: Lease, outcome: Any, **said: Any) -> Any:
+        return self.keeping.answered(kept, outcome, self.now, **said)
+
+
+def test_a_renewal_is_sent_when_it_is_due_and_once() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    assert (bench.round(), bench.keeping.wake_at()) == ([], bench.now + EVERY)
+    bench.send(kept)
+    assert bench.round() == []
+    assert not bench.keeping.sending(kept.tenure, bench.now)
+
+
+def test_h08_a_lease_whose_renewal_failed_is_renewed_again_and_its_loss_notified() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    bench.send(kept)
+    assert bench.answered(kept, SILENT) == ReportFailed(kept, SILENT, kept.tenure.deadline - bench.now)
+    assert bench.keeping.wake_at() == kept.tenure.due_at > bench.now
+    bench.send(kept)
+    bench.answered(kept, SILENT)
+    bench.now = kept.tenure.tell_at
+    assert bench.keeping.wake_at() <= bench.now
+    assert bench.round() == [NotifyLoss(kept)]
+
+
+def test_h08_a_renewed_lease_is_renewed_again() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    bench.send(kept)
+    renewed = Renewed(bench.now + 297, bench.now, "2")
+    assert bench.answered(kept, renewed) == ReportRenewed(kept, bench.now + 297)
+    assert bench.keeping.wake_at() == kept.tenure.due_at == bench.now + EVERY
+    bench.send(kept)
+
+
+def test_h08_a_loss_is_notified_by_the_margin_before_the_deadline_with_a_renewal_in_flight() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    bench.send(kept)
+    bench.now = kept.tenure.tell_at
+    while bench.keeping.wake_at() < bench.now:
+        kept.tenure.round_started_at = None  # whatever else would end it sooner
+        bench.keeping._schedule.plan(kept.tenure)
+    assert bench.keeping.wake_at() == bench.now
+    assert bench.round() == [NotifyLoss(kept)]
+    assert (kept.tenure.reason, len(bench.keeping)) == (LossReason.EXPIRED, 0)
+    assert bench.round() == []
+
+
+def test_h08_no_renewal_is_sent_after_the_deadline_or_for_a_lease_that_was_left() -> None:
+    bench = Bench()
+    late, left, lost = (bench.lease(holder) for holder in ("late", "left", "lost"))
+    bench.now = late.tenure.due_at
+    assert len(bench.round()) == 3
+    bench.keeping.leave(left, bench.now)
+    bench.keeping.lose(lost, LossReason.TAKEN)
+    bench.now = late.tenure.deadline
+    for kept in (late, left, lost):
+        assert not bench.keeping.sending(kept.tenure, bench.now)
+        assert not kept.tenure.in_flight
+    assert NotifyLoss(late) in bench.round()
+
+
+def test_a_loss_found_elsewhere_is_notified_by_the_next_round_and_once() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    assert bench.keeping.lose(kept, LossReason.TAKEN, "by b")
+    assert not bench.keeping.lose(kept, LossReason.GONE)
+    assert (len(bench.keeping), bench.keeping.of_holder("a")) == (0, None)
+    assert bench.round() == [NotifyLoss(kept), NotifyLoss(kept)]
+    assert [bench.keeping.may_notify(kept.tenure) for _ in range(2)] == [True, False]
+    assert bench.round() == []
+
+
+def test_a_lease_left_after_its_deadline_is_lost_and_notified() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    assert not bench.keeping.leave(kept, kept.tenure.deadline)
+    assert bench.round() == [NotifyLoss(kept)]
+    assert kept.tenure.reason is LossReason.EXPIRED
+
+
+def test_a_loss_that_a_renewal_finds_is_notified_and_the_lease_kept_no_longer() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    bench.send(kept)
+    assert bench.answered(kept, Over(LossReason.TAKEN, "by b")) == NotifyLoss(kept)
+    assert (len(bench.keeping), bench.keeping.wake_at()) == (0, float("inf"))
+    assert bench.answered(kept, SILENT) is None, "a lost lease is reported once"
+
+
+def test_an_answer_for_a_lease_that_was_left_brings_it_not_back() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    bench.send(kept)
+    assert bench.keeping.leave(kept, bench.now)
+    assert bench.answered(kept, Renewed(bench.now + 297, bench.now, "2")) is None
+    assert (len(bench.keeping), bench.keeping.wake_at(), kept.tenure.state) == (0, float("inf"), State.LEAVING)
+
+
+def test_a_renewal_sent_beside_the_step_leaves_its_own_in_flight() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    bench.send(kept)
+    bench.answered(kept, Renewed(bench.now + 297, bench.now, "2"), is_ours=False)
+    assert kept.tenure.in_flight
+    bench.answered(kept, Renewed(bench.now + 297, bench.now, "2"))
+    assert not kept.tenure.in_flight
+
+
+def test_the_lease_with_least_time_left_is_sent_first() -> None:
+    bench = Bench()
+    leases = {holder: bench.lease(holder) for holder in ("long", "short", "middle")}
+    leases["short"].tenure.deadline -= 10
+    leases["middle"].tenure.deadline -= 5
+    bench.now = leases["long"].tenure.due_at
+    assert len(bench.round()) == 3
+    taken = [bench.keeping.take_queued() for _ in range(4)]
+    assert taken == [leases["short"], leases["middle"], leases["long"], None]
+
+
+def test_a_renewal_that_no_worker_takes_is_an_attempt_that_failed() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    bench.now = kept.tenure.due_at
+    bench.round()
+    error = StoreUnavailable("no thread")
+    bench.keeping.not_sent(kept.tenure, error, bench.now)
+    assert (kept.tenure.in_flight, kept.tenure.last_error) == (False, error)
+    assert bench.keeping.wake_at() == kept.tenure.due_at > bench.now
+    bench.send(kept)
+    bench.keeping.not_sent(kept.tenure, error, bench.now)
+    assert kept.tenure.in_flight, "another worker has sent it meanwhile"
+
+
+def test_a_batch_takes_what_is_due_with_what_is_due_soon_by_limit_and_size() -> None:
+    bench = Bench(batch_max=2)
+    hasty = Settings.make(ttl=300, request_timeout=5)
+    first = bench.lease("first")
+    bench.now += EVERY / 4
+    soon, other = bench.lease("soon"), bench.lease("hasty", hasty)
+    bench.now += EVERY / 2
+    late = bench.lease("late")
+    bench.now = first.tenure.due_at
+    assert bench.round() == [SendBatch([first, soon], SETTINGS.request_timeout), SendBatch([other], 5)]
+    assert (late.tenure.in_flight, soon.tenure.in_flight, soon.tenure.is_queued) == (False, True, True)
+    assert bench.round() == [], "nothing is queued twice"
+
+
+def test_h33_an_orphan_is_renewed_no_more_and_abandoned_after_a_moment() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    bench.keeping.orphaned(kept, bench.now)
+    assert (bench.round(), len(bench.keeping), bench.keeping.wake_at()) == ([], 1, bench.now + DROPPED_FOR)
+    bench.now += DROPPED_FOR
+    assert bench.round() == [ReportAbandoned(kept)]
+    assert (bench.round(), len(bench.keeping), kept.tenure.state) == ([], 0, State.LEFT)
+    assert bench.keeping.wake_at() == float("inf")
+
+
+def test_an_orphan_that_is_kept_again_is_renewed_and_not_abandoned() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    bench.keeping.orphaned(kept, bench.now)
+    again = Lease(kept.tenure)
+    bench.keeping.keep(again)
+    bench.keeping.orphaned(kept, bench.now)
+    bench.now += DROPPED_FOR
+    assert (bench.round(), bench.keeping.of(kept.tenure)) == ([], again)
+    bench.send(again)
+
+
+@pytest.mark.parametrize("batch_max", [1, 10])
+def test_an_orphan_is_neither_sent_nor_joins_others(batch_max: int) -> None:
+    bench = Bench(batch_max)
+    kept, other = bench.lease(), bench.lease("b")
+    bench.now = kept.tenure.due_at
+    if batch_max == 1:
+        bench.round()
+    bench.keeping.orphaned(kept, bench.now)
+    assert not bench.keeping.sending(kept.tenure, bench.now)
+    if batch_max > 1:
+        assert bench.round() == [SendBatch([other], SETTINGS.request_timeout)]
+
+
+def test_an_owner_that_becomes_a_member_is_due_by_the_earlier_deadline() -> None:
+    bench = Bench()
+    kept = bench.lease()
+    registration = LeaseId(Name("apt", Space.MEMBER, "1/m"), "m", "2", 300.0)
+    soon = bench.now + SETTINGS.abort_margin + 5
+    joined = Attached(kept.tenure.lease, registration, soon, soon + 100, bench.now)
+    bench.keeping.registered(kept.tenure, joined, bench.now)
+    assert bench.keeping.wake_at() == pytest.approx(bench.now + 5)
+
+
+def test_all_leases_are_left_to_expire_but_those_that_are_spared() -> None:
+    bench = Bench()
+    kept, spared = bench.lease("a"), bench.lease("b")
+    assert bench.keeping.leave_all({id(spared.tenure)}) == [kept]
+    assert ([*bench.keeping], kept.tenure.state) == ([spared], State.LEFT)
+
+
+def test_after_a_fault_of_our_own_what_was_queued_is_queued_anew() -> None:
+    bench = Bench()
+    first, second = bench.lease("a"), bench.lease("b")
+    bench.now = first.tenure.due_at
+    true = Tenure.duty
+
+    def fails(self: Tenure, now: float) -> Any:
+        if self is second.tenure:
+            raise ValueError("odd")
+        return true(self, now)
+
+    with patch.object(Tenure, "duty", fails), pytest.raises(ValueError, match="odd"):
+        bench.round()
+    bench.keeping.recover()
+    assert bench.round() == [SendNext(first), SendNext(second)]
+
+
+def test_the_newest_lease_of_a_holder_is_known() -> None:
+    bench = Bench()
+    older, newer = bench.lease(), bench.lease()
+    bench.keeping.leave(older, bench.now)
+    assert bench.keeping.of_holder("a") is newer
