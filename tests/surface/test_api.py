@@ -349,7 +349,7 @@ def test_where_a_lock_was_taken_is_the_callers_line_and_nothing_where_only_pytho
 
 @pytest.mark.parametrize("scheme", sorted(url.OURS))
 def test_a_lock_knows_without_its_store_whether_an_unclean_end_is_ever_told(scheme: str) -> None:
-    lock = Lock("memory:#apt" if scheme == "memory" else f"{scheme}://host/db#apt")
+    lock = Lock(NAMED[scheme])
     if not known(scheme).tells_unclean:
         with pytest.raises(ValueError, match=f"^{scheme}: cannot tell how a holder ended"):
             lock.require_unclean_detection()

@@ -121,6 +121,7 @@ import sys
 import lockstead
 try:
     lockstead.Lock({url!r}, ttl="8s").try_acquire()
+    print("acquired")
 except lockstead.StoreError as error:
     print(error)
 print(*sys.modules)
