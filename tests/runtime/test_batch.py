@@ -216,7 +216,7 @@ def test_nobody_waits_while_holding(client: Client, other: Client) -> None:
 def test_nobody_waits_for_what_this_very_thread_holds(client: Client) -> None:
     with client.lock("b").hold():
         batch = client.try_many(["b"], **QUICK)
-        with pytest.raises(NotAcquired, match="this very thread"):
+        with pytest.raises(NotAcquired, match="already held by this thread"):
             batch.wait_for_more()
 
 

@@ -298,7 +298,7 @@ def test_leases_that_were_dropped_leave_nothing_in_memory_and_those_that_are_hel
     gc.collect()
     assert len(client._engine._takers) < 200
     for lease in kept:
-        with pytest.raises(NotAcquired, match="this very thread"):
+        with pytest.raises(NotAcquired, match="already held by this thread"):
             client.lock(lease.key, ttl=60).acquire()
 
 
