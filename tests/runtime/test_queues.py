@@ -96,7 +96,10 @@ def test_who_tries_once_takes_no_place_and_gives_none_up(held: Any) -> None:
 def test_whose_turn_it_is_not_is_told_that_others_asked_first() -> None:
     store = Queueing()
     store.line = ["somebody"]
-    with Client(store, listener=quiet) as client, pytest.raises(NotAcquired, match="others asked for 'apt' first"):
+    with (
+        Client(store, listener=quiet) as client,
+        pytest.raises(NotAcquired, match="'apt' is queued: earlier waiters go first"),
+    ):
         client.lock("apt", **QUICK).acquire(0)
 
 
