@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from lockstead.protocol.commands import Pause, Paused
-from lockstead.runtime.run import Bell, Limits, paused
+from lockstead.runtime.run import Limits, Waker, paused
 from lockstead.stores.memory import MemoryStore
 from lockstead.values import Name
 
 
 class Silent:
-    """A bell that nobody rings."""
+    """A waker that nobody rings."""
 
     def wait(self, seconds: float) -> bool:
         return False
@@ -42,12 +42,12 @@ class Queueing(MemoryStore):
 
 @pytest.mark.parametrize(("store", "is_turn"), [(Waking, True), (Queueing, True), (MemoryStore, False)])
 def test_it_is_the_turn_of_who_is_woken_where_the_store_wakes(store: type[Any], is_turn: bool) -> None:
-    bell: Bell = Silent()
+    waker: Waker = Silent()
     asked, member = (Pause(Name("apt"), 1.0, 1.0, waiter_id) for waiter_id in ("me", ""))
-    assert paused(asked, store(), 1.0, True, bell) == Paused(1.0, True, is_turn)
+    assert paused(asked, store(), 1.0, True, waker) == Paused(1.0, True, is_turn)
     # nothing changed, or nobody asks for the lock here
-    assert paused(asked, store(), 1.0, False, bell) == Paused(1.0)
-    assert paused(member, store(), 1.0, True, bell) == Paused(1.0, True)
+    assert paused(asked, store(), 1.0, False, waker) == Paused(1.0)
+    assert paused(member, store(), 1.0, True, waker) == Paused(1.0, True)
 
 
 def test_nobody_sleeps_past_the_instant_at_which_the_record_can_be_over() -> None:

@@ -16,7 +16,7 @@ from lockstead.protocol.commands import Script
 from lockstead.runtime import context
 from lockstead.runtime.aio_drive import run, wait_in_line
 from lockstead.runtime.aio_give_back import give_back
-from lockstead.runtime.awaiting import new_bell, quiet_bell, settle
+from lockstead.runtime.awaiting import new_waker, quiet_waker, settle
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.inside import is_inside
 from lockstead.runtime.interrupt import never_in
@@ -29,25 +29,25 @@ T = TypeVar("T")
 
 async def ask(acquisition: operations.Acquisition) -> AsyncLease | None:
     """Carry an acquisition out; None if others hold the lock."""
-    engine, bell = acquisition.engine, new_bell(acquisition.engine, acquisition.came_late)
+    engine, waker = acquisition.engine, new_waker(acquisition.engine, acquisition.came_late)
     try:
-        first = acquisition.enter(bell)
-        in_time = first or await wait_in_line(engine, acquisition.key, bell, acquisition.gives_up_at)
+        first = acquisition.enter(waker)
+        in_time = first or await wait_in_line(engine, acquisition.key, waker, acquisition.gives_up_at)
         script = acquisition.script(was_first=first, in_time=in_time)
-        outcome = await run(script, engine.store, engine.clock, acquisition.limits, bell)
+        outcome = await run(script, engine.store, engine.clock, acquisition.limits, waker)
         return acquisition.ended(outcome, AsyncLease)
     except BaseException as error:
         acquisition.failed(error)
         raise
     finally:
-        bell.is_over = True  # before any call, which an interrupt could end at its first line
-        acquisition.leave(bell)
+        waker.is_over = True  # before any call, which an interrupt could end at its first line
+        acquisition.leave(waker)
 
 
 async def converse(engine: Engine, settings: Settings, script: Script[T], limits: Limits | None = None) -> T:
     """Carry any other operation out; one that waits brings its limits."""
     limits = limits or Limits(settings.request_timeout)
-    return await run(script, engine.store, engine.clock, limits, quiet_bell(engine))
+    return await run(script, engine.store, engine.clock, limits, quiet_waker(engine))
 
 
 class AsyncLease(AsyncGuardedLease):

@@ -92,17 +92,17 @@ class Acquisition:
         # until it is kept or given up, a sibling of the same owner must not take it for a dead process's
         engine.pending_holders[self._want.holder] = self._want
 
-    def enter(self, bell: Waiter) -> bool:
+    def enter(self, waker: Waiter) -> bool:
         """Stand in line; True if it is our turn at once."""
-        return not self._waits or self.engine.lines.enter(self.key, bell)
+        return not self._waits or self.engine.lines.enter(self.key, waker)
 
     @never_in
-    def leave(self, bell: Waiter) -> None:
+    def leave(self, waker: Waiter) -> None:
         """Leave the line."""
         # the wish must not refer to who makes it: the two would keep each other alive, and the engine with them
         self._want.on_wait = None
         if self._waits:
-            self._tidy(partial(self.engine.lines.leave, self.key, bell))
+            self._tidy(partial(self.engine.lines.leave, self.key, waker))
 
     def _waiting(self, seen: Contended | StoreError) -> None:
         self.engine.lines.note(self.key, seen)

@@ -1,4 +1,4 @@
-"""What the awaiting side does in its own way: its bell, and its requests and pauses in threads. Its twin is `blocking`.
+"""What the awaiting side does in its own way: its waker, requests and pauses in threads. Its twin is `blocking`.
 
 A store without an awaiting side performs in threads of the engine's own. The loop's executor would not do: its few
 threads are joined at exit, so a store that hangs would hang the interpreter, and they are the user's.
@@ -36,7 +36,7 @@ REQUEST_LATE: Final = LATE + STALLED
 
 
 class AsyncWaker:
-    """An awaiting waiter's bell; belongs to the event loop it was made in, which may end before the waiter does.
+    """An awaiting waiter's waker; belongs to the event loop it was made in, which may end before the waiter does.
 
     came_late is called in a thread of the engine's when a request of the waiter's has ended there that it awaits no
     more. What the request did, it did until then.
@@ -94,25 +94,25 @@ class AsyncWaker:
         self._thread.set()
 
 
-Bell: TypeAlias = AsyncWaker
+Waker: TypeAlias = AsyncWaker
 
 
-def new_bell(engine: Engine, came_late: Callable[[], None]) -> AsyncWaker:
-    """Make the bell of a waiter."""
+def new_waker(engine: Engine, came_late: Callable[[], None]) -> AsyncWaker:
+    """Make the waker of a waiter."""
     return AsyncWaker(engine, came_late)
 
 
-def quiet_bell(engine: Engine) -> AsyncWaker:
-    """Make the bell of who waits in no line."""
+def quiet_waker(engine: Engine) -> AsyncWaker:
+    """Make the waker of who waits in no line."""
     return AsyncWaker(engine)
 
 
-async def rest(bell: AsyncWaker, seconds: float) -> bool:
+async def rest(waker: AsyncWaker, seconds: float) -> bool:
     """Await up to `seconds`; True as soon as it was rung."""
-    return await bell.awaited(seconds)
+    return await waker.awaited(seconds)
 
 
-async def perform(command: Command[Any], store: Store, limit: float, bell: AsyncWaker) -> Any:
+async def perform(command: Command[Any], store: Store, limit: float, waker: AsyncWaker) -> Any:
     """Send one command, in a thread if the store has no awaiting side."""
     try:
         if isinstance(store, AsyncStore):
@@ -120,15 +120,15 @@ async def perform(command: Command[Any], store: Store, limit: float, bell: Async
                 return await store.aperform(command, limit)
         async with asyncio.timeout(limit + LATE):
             call = partial(store.perform, command, limit)
-            return await in_thread(bell.engine.calls, call, came_late=bell.came_late)
+            return await in_thread(waker.engine.calls, call, came_late=waker.came_late)
     except TimeoutError as error:
         raise OutcomeUnknown(f"no answer within {limit:.3g} s") from error
 
 
-async def pause(command: Pause, store: Store, limits: Limits, sent_at: float, bell: AsyncWaker) -> Paused:
+async def pause(command: Pause, store: Store, limits: Limits, sent_at: float, waker: AsyncWaker) -> Paused:
     """Pause as a script wants; in the store's queue or watching it, in a thread, if one is free."""
-    engine, seconds = bell.engine, limits.pause(command, sent_at)
-    watch = watching(command, store, seconds, bell)
+    engine, seconds = waker.engine, limits.pause(command, sent_at)
+    watch = watching(command, store, seconds, waker)
     if watch is not None:
 
         def watched() -> bool:
@@ -136,23 +136,23 @@ async def pause(command: Pause, store: Store, limits: Limits, sent_at: float, be
                 return watch()
             finally:
                 # cancelled while this thread was about to queue: the place was given up before it was taken
-                if bell.is_deserted and command.waiter_id:
+                if waker.is_deserted and command.waiter_id:
                     engine.leave_queue(command.name, command.waiter_id, limits.request_timeout)
 
         try:
             changed = await in_thread(engine.watches, watched, queue=False)
         except asyncio.CancelledError:
-            bell.hush()
+            waker.hush()
             raise
-        except GeneratorExit:  # it is being collected, perhaps by who rings the bell: nothing is entered
-            bell.is_deserted = True
+        except GeneratorExit:  # it is being collected, perhaps by who rings the waker: nothing is entered
+            waker.is_deserted = True
             raise
         except Exception:  # noqa: BLE001, S110 - no thread is free, or the store cannot watch: it is polled
             pass
         else:
-            return paused(command, store, seconds, changed, bell)
-    await bell.awaited(seconds)
-    return Paused(seconds, bell.take())
+            return paused(command, store, seconds, changed, waker)
+    await waker.awaited(seconds)
+    return Paused(seconds, waker.take())
 
 
 async def settle(engine: Engine, kept: KeptLease) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.protocol.commands import Command, Pause, Paused
 from lockstead.runtime.local_queue import NULL_WAKER, ThreadWaker
-from lockstead.runtime.run import Bell, Limits, paused, watching
+from lockstead.runtime.run import Limits, Waker, paused, watching
 from lockstead.stores.port import Store
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 __all__ = [
     "FIRST_LATE",
     "REQUEST_LATE",
-    "Bell",
     "ThreadWaker",
+    "Waker",
     "given_back",
-    "new_bell",
+    "new_waker",
     "pause",
     "perform",
-    "quiet_bell",
+    "quiet_waker",
     "rest",
     "settle",
 ]
@@ -40,38 +40,38 @@ REQUEST_LATE: Final = math.inf
 """A blocking request has its answer, however late: nothing needs to be asked again for that."""
 
 
-def new_bell(engine: Engine, came_late: Callable[[], None]) -> ThreadWaker:  # noqa: ARG001 - its twin needs them
-    """Make the bell of a waiter."""
+def new_waker(engine: Engine, came_late: Callable[[], None]) -> ThreadWaker:  # noqa: ARG001 - its twin needs them
+    """Make the waker of a waiter."""
     return ThreadWaker()
 
 
-def quiet_bell(engine: Engine) -> Bell:  # noqa: ARG001 - its twin needs it
-    """Return the bell of who waits in no line."""
+def quiet_waker(engine: Engine) -> Waker:  # noqa: ARG001 - its twin needs it
+    """Return the waker of who waits in no line."""
     return NULL_WAKER
 
 
-def rest(bell: ThreadWaker, seconds: float) -> bool:
+def rest(waker: ThreadWaker, seconds: float) -> bool:
     """Sleep up to `seconds`; True as soon as it was rung."""
-    return bell.wait(seconds)
+    return waker.wait(seconds)
 
 
-def perform(command: Command[Any], store: Store, limit: float, bell: Bell) -> Any:  # noqa: ARG001 - its twin needs it
+def perform(command: Command[Any], store: Store, limit: float, waker: Waker) -> Any:  # noqa: ARG001 - its twin needs it
     """Send one command."""
     return store.perform(command, limit)
 
 
-def pause(command: Pause, store: Store, limits: Limits, sent_at: float, bell: Bell) -> Paused:
+def pause(command: Pause, store: Store, limits: Limits, sent_at: float, waker: Waker) -> Paused:
     """Pause as a script wants, in the store's queue or watching it, if it can be."""
     seconds, changed = limits.pause(command, sent_at), False
-    watch = watching(command, store, seconds, bell)
+    watch = watching(command, store, seconds, waker)
     if watch is not None:
         try:
             changed = watch()
         except Exception:  # noqa: BLE001 - a store that cannot watch is polled, and says what is wrong when it is read
-            bell.wait(seconds)
+            waker.wait(seconds)
     else:
-        bell.wait(seconds)
-    return paused(command, store, seconds, changed, bell)
+        waker.wait(seconds)
+    return paused(command, store, seconds, changed, waker)
 
 
 def settle(engine: Engine, kept: KeptLease) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockstead.errors import LocksteadError, StoreError
 from lockstead.protocol.commands import Pause, Reply, Script
 from lockstead.protocol.record import stamped
-from lockstead.runtime.blocking import FIRST_LATE, REQUEST_LATE, Bell, ThreadWaker, pause, perform, rest
+from lockstead.runtime.blocking import FIRST_LATE, REQUEST_LATE, ThreadWaker, Waker, pause, perform, rest
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.local_queue import LOOK_AGAIN
 from lockstead.runtime.run import Limits, unknown
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def run(script: Script[T], store: Store, clock: Clock, limits: Limits, bell: Bell) -> T:
+def run(script: Script[T], store: Store, clock: Clock, limits: Limits, waker: Waker) -> T:
     """Drive a script to its end. Raises what the script raises; cancelled, it leaves the last outcome unknown.
 
     A process or its event loop may be stopped beyond the end of a wait. What it saw before is old then, so the script
@@ -42,11 +42,11 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, bell: Bel
                 answer: Any
                 if isinstance(command, Pause):
                     back_by = limits.back_by(sent_at)
-                    answer = pause(command, store, limits, sent_at, bell)
+                    answer = pause(command, store, limits, sent_at, waker)
                 else:
                     limit = limits.of(sent_at)
                     back_by = sent_at + limit + REQUEST_LATE
-                    answer = perform(stamped(command, clock.wall(), store.traits.clock), store, limit, bell)
+                    answer = perform(stamped(command, clock.wall(), store.traits.clock), store, limit, waker)
             except StoreError as error:
                 command = script.throw(error)
             except LocksteadError:
@@ -62,14 +62,14 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, bell: Bel
         script.close()
 
 
-def wait_in_line(engine: Engine, key: str, bell: ThreadWaker, gives_up_at: float | None) -> bool:
+def wait_in_line(engine: Engine, key: str, waker: ThreadWaker, gives_up_at: float | None) -> bool:
     """Wait for this waiter's turn to ask the store; False if the time ran out before."""
     while not engine.is_closed:
         left = LOOK_AGAIN if gives_up_at is None else gives_up_at - engine.clock.now()
         if left <= 0:
             return False
-        if engine.lines.is_first(key, bell):
+        if engine.lines.is_first(key, waker):
             return True
-        rest(bell, min(left, LOOK_AGAIN))
-        bell.take()
+        rest(waker, min(left, LOOK_AGAIN))
+        waker.take()
     return True

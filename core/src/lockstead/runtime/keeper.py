@@ -325,19 +325,19 @@ class Keeper:
         """Wait until something that came back makes it true, at most so long."""
         ends_at = time.monotonic() + seconds
         while True:
-            bell = ThreadWaker()
+            waker = ThreadWaker()
             with self._lock:
                 if condition():
                     return
-                self._waiting.append(bell)
-            if not bell.wait(ends_at - time.monotonic()):
+                self._waiting.append(waker)
+            if not waker.wait(ends_at - time.monotonic()):
                 return
 
     def _came_back(self) -> None:
         """Wake all who wait for something to come back. Called with the lock held."""
         waiting, self._waiting = self._waiting, []
-        for bell in waiting:
-            bell.ring()
+        for waker in waiting:
+            waker.ring()
 
     # --- the timing thread ---------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ class Waiter(Turn, Protocol):
 
 
 class ThreadWaker:
-    """A blocking waiter's bell: a lock that is held while the bell is silent. Every try has one, and few ever wait.
+    """Wakes a blocking waiter: a lock that is held until it is rung. Every try has one, and few ever wait.
 
     Safe to ring from any thread; waited for by one.
     """
@@ -58,7 +58,7 @@ class ThreadWaker:
 
 
 class NullWaker:
-    """The bell of who stands in no line: nobody rings it."""
+    """The waker of a caller in no queue: nobody rings it."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What drivers of scripts have in common: limits, bells, how a pause ends; and the driver of many scripts at once.
+"""What drivers of scripts have in common: limits, wakers, how a pause ends; and the driver of many scripts at once.
 
 The driver of one script is `drive`. Must not know what a script is about.
 """
@@ -77,7 +77,7 @@ class Limits:
         return max(0.0, min(drawn, self.gives_up_at - now))
 
 
-class Bell(Protocol):
+class Waker(Protocol):
     """What ends a pause early: rung by a release in this very process, or by who wants the waiter to stop."""
 
     def wait(self, seconds: float) -> bool:
@@ -150,20 +150,20 @@ def _perform_many(commands: list[Command[Any]], store: SupportsBatching, clock: 
     return [OutcomeUnknown(why) for _ in commands]
 
 
-def paused(command: Pause, store: Store, seconds: float, changed: bool, bell: Bell) -> Paused:
+def paused(command: Pause, store: Store, seconds: float, changed: bool, waker: Waker) -> Paused:
     """Say how a pause ended in which the store was watched, or its queue stood in."""
     tells_turns = store.traits.wakes or isinstance(store, SupportsFifoQueue)
-    return Paused(seconds, bell.take() or changed, changed and bool(command.waiter_id) and tells_turns)
+    return Paused(seconds, waker.take() or changed, changed and bool(command.waiter_id) and tells_turns)
 
 
-def watching(command: Pause, store: Store, seconds: float, bell: Bell) -> Callable[[], bool] | None:
+def watching(command: Pause, store: Store, seconds: float, waker: Waker) -> Callable[[], bool] | None:
     """Return call that waits in the store itself, in its queue if it keeps one; None if there is nothing to heed."""
     if not command.wake_on_change:
         return None
     if command.waiter_id and isinstance(store, SupportsFifoQueue):
-        return partial(store.queue, command.name, command.waiter_id, seconds, bell.wait)
+        return partial(store.queue, command.name, command.waiter_id, seconds, waker.wait)
     if isinstance(store, SupportsWatch):
-        return partial(store.wait, command.name, seconds, bell.wait)
+        return partial(store.wait, command.name, seconds, waker.wait)
     return None
 
 
