@@ -17,6 +17,7 @@ from lockstead.protocol.acquire import Contended, Grant
 from lockstead.protocol.commands import Read
 from lockstead.protocol.members import Attached
 from lockstead.protocol.record import Record, drafted, encode
+from lockstead.protocol.release import sweep_pauses
 from lockstead.protocol.terms import LeaseId
 from lockstead.runtime import engine as engines
 from lockstead.runtime import fork
@@ -28,7 +29,6 @@ from lockstead.runtime.engine import (
     default_owner,
     in_seconds,
     in_words,
-    pauses,
 )
 from lockstead.runtime.local_queue import LOOK_AGAIN, ThreadWaker
 from lockstead.settings import Settings
@@ -76,7 +76,7 @@ def test_a_duration_is_said_as_a_person_would() -> None:
 
 
 def test_what_was_given_up_is_looked_for_at_once_and_then_ever_less_often() -> None:
-    assert list(pauses(10.0)) == [0.0, 10.0, 10.0, 20.0, 40.0, 80.0]
+    assert list(sweep_pauses(10.0)) == [0.0, 10.0, 10.0, 20.0, 40.0, 80.0]
 
 
 @pytest.mark.parametrize("has_waited", [False, True])
@@ -240,7 +240,7 @@ def test_looks_follow_each_other_and_one_after_an_answer_is_alone(
     looked: list[str] = []
     monkeypatch.setattr(alone.engine, "sweep_once", lambda _name, holder, *_: looked.append(holder))
     alone.engine.sweep(APT, "a", SETTINGS)
-    assert [alone.next_chore() for _ in range(6)] == list(pauses(SETTINGS.request_timeout))
+    assert [alone.next_chore() for _ in range(6)] == list(sweep_pauses(SETTINGS.request_timeout))
     assert (looked, alone.chores()) == (["a"] * 6, [])
     alone.engine.look_after(APT, "b", SETTINGS)
     assert (alone.next_chore(), alone.chores(), looked[6:]) == (0.0, [], ["b"])

@@ -6,7 +6,7 @@ delete must never hit the next holder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from math import inf
 from typing import Any, Final
@@ -249,6 +249,18 @@ class Had:
     incarnation: str
     is_shared: bool = False
     is_clean: bool = True
+
+
+LOOKS: Final = (1, 2, 4, 8, 16)
+"""When an acquisition that was given up is looked after again: request limits after the first look, at once."""
+
+
+def sweep_pauses(request_timeout: float) -> Iterator[float]:
+    """Return how long to wait before each look at what an acquisition that was given up may have written."""
+    last = 0.0
+    for at in (0.0, *(limits * request_timeout for limits in LOOKS)):
+        yield at - last
+        last = at
 
 
 def sweep(name: Name, holder: str, terms: Terms, had: Had | None = None) -> Script[bool]:

@@ -11,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,7 @@ from lockstead.protocol.lifecycle import State, Tenure
 from lockstead.protocol.members import Attached
 from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.record import Record, drafted, encode, fitted
-from lockstead.protocol.release import Had, sweep
+from lockstead.protocol.release import Had, sweep, sweep_pauses
 from lockstead.protocol.terms import Terms
 from lockstead.runtime import callers, fork
 from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
@@ -42,9 +42,6 @@ from lockstead.values import Name
 
 CALLS_MAX: Final = 32
 """Requests at once that awaiting callers have in threads, to a store without an awaiting side."""
-
-LOOKS: Final = (1, 2, 4, 8, 16)
-"""When an acquisition that was given up is looked after again: request limits after the first look, at once."""
 
 LEAVE_AGAIN_MAX: Final = 30.0
 """Seconds, at most, until a place in a store's queue that could not be given up is given up again."""
@@ -274,7 +271,7 @@ class Engine:
         A request may commit late, so there are some more looks, each after twice the time of the one before.
         had: the lease that it had, if anybody worked under it.
         """
-        self._look(name, holder, settings, had, deque(pauses(settings.request_timeout)))
+        self._look(name, holder, settings, had, deque(sweep_pauses(settings.request_timeout)))
 
     def _look(self, name: Name, holder: str, settings: Settings, had: Had | None, left: deque[float]) -> None:
         def look() -> None:
@@ -424,14 +421,6 @@ def _caller() -> Any:
     loop = None if asyncio is None else asyncio._get_running_loop()
     task = None if asyncio is None or loop is None else asyncio.current_task(loop)
     return threading.current_thread() if task is None else task
-
-
-def pauses(request_timeout: float) -> Iterator[float]:
-    """Return how long to wait before each look at what an acquisition that was given up may have written."""
-    last = 0.0
-    for at in (0.0, *(limits * request_timeout for limits in LOOKS)):
-        yield at - last
-        last = at
 
 
 def in_seconds(duration: float) -> str:

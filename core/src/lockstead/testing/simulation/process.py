@@ -26,7 +26,7 @@ from lockstead.protocol.keeping import (
 from lockstead.protocol.lifecycle import State, Tenure
 from lockstead.protocol.members import Attached, renew_member
 from lockstead.protocol.record import Record, encode
-from lockstead.protocol.release import Had, Outcome, give_back, may_remove_after_loss, sweep
+from lockstead.protocol.release import Had, Outcome, give_back, may_remove_after_loss, sweep, sweep_pauses
 from lockstead.protocol.renew import renew
 from lockstead.protocol.terms import Terms
 from lockstead.protocol.turns import Turns
@@ -351,10 +351,14 @@ class Process(Machine):
             self.sweep(want.name, want.holder)
 
     def sweep(self, name: Name, holder: str, had: Had | None = None) -> None:
-        """Look for a record of this holder, whose acquisition is over: now, and once more later."""
-        what = (name, holder, had)
-        self._sweep(what)
-        self.after(2 * self.settings.request_timeout, self._sweep, what)
+        """Look for a record of this holder, whose acquisition is over: now, and again later, as the engine does."""
+        what, at = (name, holder, had), 0.0
+        for pause in sweep_pauses(self.settings.request_timeout):
+            at += pause
+            if at:
+                self.after(at, self._sweep, what)
+            else:
+                self._sweep(what)
 
     def _sweep(self, what: tuple[Name, str, Had | None]) -> None:
         name, holder, had = what
