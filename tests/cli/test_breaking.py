@@ -20,7 +20,7 @@ from tests.cli.screen import Screen
 from tests.cli.shell import PROGRAM, Shell
 from tests.cli.test_looking import INSTANT
 
-TOLD = ("key", "broken", "removed", "by", "reason", "max_overlap", "believed_until", "was")
+TOLD = ("key", "broken", "removed", "by", "reason", "max_overlap", "overlap_until", "was")
 ENTRY = ("key", "at", "what", "by", "reason", "owner", "holder", "incarnation", "token")
 
 
@@ -81,7 +81,7 @@ def test_break_now_frees_it_at_once_and_says_until_when_the_holder_may_believe(s
     assert (said["broken"], said["removed"], said["by"], said["reason"]) == (True, True, "anna", "gone")
     # ttl * (1 + drift), and what the store's clock may err
     assert 606 <= said["max_overlap"] <= 609
-    assert INSTANT.fullmatch(said["believed_until"])
+    assert INSTANT.fullmatch(said["overlap_until"])
     assert said["was"]["owner"] == "ci/7"
     assert shell.run("inspect", shell.url()).out == "apt is free: the store has no record of it\n"
 

@@ -105,7 +105,7 @@ def test_h31_a_clock_that_only_drifts_is_never_said_to_have_been_set(
 
 
 def test_a_removed_holder_may_believe_for_its_ttl_a_drift_and_the_granularity() -> None:
-    assert expiry.believed_until(1000.0, TTL, DRIFT, 2.0) == pytest.approx(1103.0)
+    assert expiry.overlap_until(1000.0, TTL, DRIFT, 2.0) == pytest.approx(1103.0)
 
 
 RATES = st.floats(-1, 1)

@@ -124,7 +124,7 @@ def test_break_lease_now_removes_and_says_for_how_long_the_holder_may_believe(
     assert breaking is not None
     assert breaking.removed
     assert breaking.max_overlap == pytest.approx(60.6)
-    assert breaking.believed_until is not None
+    assert breaking.overlap_until is not None
     assert client.lock("apt").inspect() is None
     assert audit(store)[0]["what"] == "removed"
     with client.lock("apt").hold(timeout=10) as successor:

@@ -120,7 +120,7 @@ class BreakResult:
     overlap_until_epoch: float | None
 
     @property
-    def believed_until(self) -> pendulum.DateTime | None:
+    def overlap_until(self) -> pendulum.DateTime | None:
         """Until when the old holder may still believe, by this machine's wall clock."""
         return instant(self.overlap_until_epoch)
 

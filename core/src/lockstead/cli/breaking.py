@@ -36,14 +36,16 @@ Exit codes: 0 broken, or free already, or
 @click.argument("url")
 @click.option("--reason", metavar="TEXT", required=True, help="Why; the holder and the history are told.")
 @click.option("--by", metavar="TEXT", help="Who breaks it. Default: user@host.")
-@click.option("--now", is_flag=True, help="Remove it at once, though its holder may go on believing for a while.")
+@click.option(
+    "--now", is_flag=True, help="Remove it at once; its holder may still consider itself the holder for a while."
+)
 @click.option("--yes", is_flag=True, help="Do not ask. Needed where standard input is not a terminal.")
 @as_json()
 def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, json: bool) -> int:
-    """Revoke whoever holds the lock at URL, or remove it at once; leaves an audit entry.
+    """Revoke the lease on the lock at URL, or remove it at once; leaves an audit entry.
 
     The holder finds out at its next renewal, and stops. A lease whose time is up is removed. With --now the lock is
-    free at once; the answer says until when the old holder may still believe that it holds it.
+    free at once; the answer says until when the old holder may still consider itself the holder.
     """
     named = lock_at(url)
     if not reason.strip():
@@ -110,7 +112,7 @@ def _tell(key: str, broken: BreakResult | None, reason: str, by: str, *, json: b
             "by": by,
             "reason": reason,
             "max_overlap": None if broken is None else broken.max_overlap,
-            "believed_until": None if broken is None else instant(broken.overlap_until_epoch),
+            "overlap_until": None if broken is None else instant(broken.overlap_until_epoch),
             "was": None if broken is None else facts(key, broken.was, time.time()),
         }
         out_json(told)
@@ -135,13 +137,17 @@ def _in_words(key: str, broken: BreakResult) -> str:
     if broken.max_overlap == 0:
         return f"{key} is removed: its lease had expired, and the lock is free"
     until = instant(broken.overlap_until_epoch)
-    believes = "for an unknown time (its record names no ttl)" if until is None else f"until {until} at the latest"
+    until_when = (
+        "the holder for an unknown time (its record names no ttl)"
+        if until is None
+        else f"the holder until {until} at the latest"
+    )
     if broken.removed:
         return (
-            f"{key} is removed. If its holder lives, it may go on believing {believes}: make sure that it has stopped"
+            f"{key} is removed. If its holder lives, it may consider itself {until_when}: make sure that it has stopped"
         )
     return (
-        f"{key} is revoked. Its holder finds out at its next renewal; it may go on believing {believes}{_dead(until)}"
+        f"{key} is revoked. Its holder finds out at its next renewal; it may consider itself {until_when}{_dead(until)}"
     )
 
 

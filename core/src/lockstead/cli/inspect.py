@@ -60,7 +60,7 @@ def _waiting(lock: Lock) -> list[Contender] | None:
     try:
         return lock.contenders()
     except StoreError as error:
-        say(f"who waits is not known: {error}")
+        say(f"the waiters are not known: {error}")
         return None
 
 

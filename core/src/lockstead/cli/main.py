@@ -27,7 +27,7 @@ COMMANDS: Final = {
     "bench": ("bench.command:bench", "Measure what a lock costs on a store, beside its floor."),
     "break": (
         "breaking:break_lease",
-        "Revoke whoever holds a lock, or remove it at once.",
+        "Revoke the lease on a lock, or remove it at once.",
     ),
     "completion": ("completion:completion", "Print what makes a shell complete `lockstead`."),
     "doctor": ("doctor.command:doctor", "Examine a store in place; name each thing wrong with it."),

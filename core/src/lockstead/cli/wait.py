@@ -38,7 +38,7 @@ Exit codes: 0 it is free, or was a moment ago, or
 def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:
     """Wait until the lock at URL is free; never takes it.
 
-    Free is a hint: whoever needs the lock must ask for it ('acquire', 'run'), and may find it taken again.
+    Free is a hint: a process that needs the lock must acquire it ('acquire', 'run'), and may find it taken again.
     """
     named = lock_at(url)
     settings = Settings.make(**named.settings)

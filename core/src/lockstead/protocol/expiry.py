@@ -120,6 +120,6 @@ def deadline_by_read(
     return None if age < 0 else read_sent_at - age * (1 + drift) + ttl * (1 - drift)
 
 
-def believed_until(store_now: float, ttl: float, drift: float, clock_skew_max: float) -> float:
+def overlap_until(store_now: float, ttl: float, drift: float, clock_skew_max: float) -> float:
     """Give, on the store's clock, until when a holder whose record was just removed may still believe."""
     return store_now + clock_skew_max + ttl * (1 + drift)

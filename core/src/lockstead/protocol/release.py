@@ -419,7 +419,7 @@ def _entomb(
 def _believed_for(record: Record, terms: Terms) -> float | None:
     if record.ttl is None:
         return None
-    return expiry.believed_until(0.0, record.ttl, terms.settings.drift, terms.traits.clock_skew_max)
+    return expiry.overlap_until(0.0, record.ttl, terms.settings.drift, terms.traits.clock_skew_max)
 
 
 def audit(name: Name, part: str, entry: dict[str, str]) -> Script[bool]:

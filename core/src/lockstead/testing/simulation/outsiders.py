@@ -81,7 +81,7 @@ class Operator(Process):
                 ttl = float(entry.fields["ttl"])
                 self.watch.forsaken(
                     entry.incarnation,
-                    expiry.believed_until(0.0, ttl, self.settings.drift, self.terms.traits.clock_skew_max),
+                    expiry.overlap_until(0.0, ttl, self.settings.drift, self.terms.traits.clock_skew_max),
                 )
 
     def damages(self, _: Any) -> None:
