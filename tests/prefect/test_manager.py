@@ -184,7 +184,7 @@ def test_asking_again_replaces_the_hold_timeout(manager: LocksteadLockManager) -
 
 def test_who_would_wait_for_himself_for_ever_is_told(manager: LocksteadLockManager) -> None:
     assert manager.acquire_lock("key", A)
-    with pytest.raises(RuntimeError, match=r"'key' is held by this thread or task.*would wait forever"):
+    with pytest.raises(RuntimeError, match=r"'key' is already held by this thread or task.*would wait forever"):
         manager.acquire_lock("key", B)
     assert not manager.acquire_lock("key", B, acquire_timeout=0.2)
     manager.release_lock("key", A)
