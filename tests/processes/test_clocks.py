@@ -56,7 +56,7 @@ except lockstead.NotAcquired:
     say("refused")
 hear()
 lease = lock.acquire(timeout=100)
-say(boot_now(), lease.sequencer().token, lease.predecessor.ending.value, lease.predecessor.holder)
+say(boot_now(), lease.sequencer().token, lease.previous_lease.ending.value, lease.previous_lease.holder)
 say(lease.release())
 """
 )
