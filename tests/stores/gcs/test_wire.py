@@ -174,8 +174,8 @@ def test_h23_a_foreign_object_among_the_reserved_ones_is_no_record_of_ours(path:
 @pytest.mark.parametrize(
     ("bucket", "prefix", "says"),
     [
-        ("buc/ket", "locks", "no name of a bucket"),
-        ("", "locks", "no name of a bucket"),
+        ("buc/ket", "locks", "not a valid bucket name"),
+        ("", "locks", "not a valid bucket name"),
         ("bucket", "locks/.lockstead/member", "reserved names of another store"),
         ("bucket", "a\nb", "printable"),
         ("bucket", "p" * 201, "at most 200 bytes"),

@@ -171,7 +171,7 @@ def test_another_server_behind_the_port_is_told() -> None:
         thread.start()
         error = refused(f"postgresql://me@127.0.0.1:{listener.getsockname()[1]}/db?gssencmode=disable")
         assert isinstance(error, StoreRefused), error
-        assert "no PostgreSQL server" in str(error)
+        assert "not a PostgreSQL server" in str(error)
 
 
 def test_a_server_that_takes_the_connection_and_says_nothing_is_left_in_time() -> None:

@@ -366,9 +366,9 @@ def something(says: bytes, *, at_once: bool = False) -> Iterator[int]:
 
 def test_another_server_behind_the_port_is_told(tmp_path: Path) -> None:
     with something(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
-        assert "no Redis" in refused(f"redis://127.0.0.1:{port}")
+        assert "not Redis" in refused(f"redis://127.0.0.1:{port}")
     with something(b"SSH-2.0-OpenSSH_9\r\n", at_once=True) as port:
-        assert "no Redis" in refused(f"redis://127.0.0.1:{port}")
+        assert "not Redis" in refused(f"redis://127.0.0.1:{port}")
     with something(b"") as port:
         store = opened(f"redis://127.0.0.1:{port}")
         with pytest.raises(StoreUnavailable, match="TLS"):

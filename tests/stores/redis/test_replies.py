@@ -190,5 +190,5 @@ def test_what_is_no_message_to_the_channel_ends_the_listening(said: bytes) -> No
     server, client = socket.socketpair()
     with server, client:
         server.sendall(said)
-        with pytest.raises(OSError, match="no message to this channel"):
+        with pytest.raises(OSError, match="not a message to this channel"):
             Messages(client, b"news").next()

@@ -48,7 +48,7 @@ def _versions(settings: EtcdSettings, each: Each) -> Iterator[Finding]:
         said = str(_body(answer).get("etcdserver", ""))
         found = re.match(r"(\d+)\.(\d+)", said)
         if found is None:
-            text = f"{endpoint}: what answers there is no etcd"
+            text = f"{endpoint}: what answers there is not etcd"
             yield Finding(Severity.FAILURE, "version", text, "correct host and port")
         elif (int(found[1]), int(found[2])) < tuple(map(int, NEEDED.split("."))):
             text = f"{endpoint}: etcd {said} is too old"

@@ -16,7 +16,7 @@ from lockstead.stores.etcd.wire import Json, Request, Response
 NEEDED: Final = "3.4"
 """The oldest etcd that serves the gateway's paths."""
 
-NOT_ETCD: Final = "what answers there is no etcd (or its gateway is off); correct host and port"
+NOT_ETCD: Final = "what answers there is not etcd (or its gateway is off); correct host and port"
 
 
 _NO_SUCH_PATH: Final = "Not Found"
