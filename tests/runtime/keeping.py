@@ -146,7 +146,7 @@ class Alone:
         return self.engine.granted(grant, want, self.engine.terms(SETTINGS), 3.0)
 
     def chores(self) -> list[float]:
-        """Return in how many seconds each chore is due, and forget them."""
+        """Return the seconds until each chore is due, and forget them."""
         planned = sorted(at - self.clock.at for at, _number, _work in self.engine.keeper._chores)
         self.engine.keeper._chores.clear()
         return planned

@@ -26,7 +26,7 @@ Exit codes: 0 shown, or
 @click.argument("url")
 @as_json("a JSON array of objects")
 def history(url: str, json: bool) -> int:
-    """Return who broke which lease, when and why.
+    """Show who broke which lease, when and why.
 
     URL is a store's; with '#key' behind it, only what befell that lock is shown.
     """

@@ -82,7 +82,7 @@ class Listing:
 class Paused:
     """The pause is over. seconds is how long it was meant to be; changed: the store saw the key change.
 
-    is_turn: a store that keeps a queue says that the waiter_id's turn has come, or one that wakes that the lock is
+    is_turn: a store that keeps a queue says that the waiter's turn has come, or one that wakes that the lock is
     free, so that asking is worth a write.
     """
 

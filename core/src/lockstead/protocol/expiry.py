@@ -58,7 +58,7 @@ def expired_by_observation(
 def left_by_store_clock(
     store_now: float, updated_at: float, ttl: float, lock_delay: float, drift: float, clock_skew_max: float
 ) -> float:
-    """Return in how many seconds `expired_by_store_clock` will hold, if nobody writes to the record meanwhile."""
+    """Return the seconds until `expired_by_store_clock` holds, if nobody writes to the record meanwhile."""
     return record_life(ttl, lock_delay, drift) + clock_skew_max - (store_now - updated_at)
 
 
@@ -70,7 +70,7 @@ def left_by_observation(
 
 
 def foreign_left(store_now: float, expires_at: float) -> float:
-    """Return in how many seconds `foreign_expired` will hold."""
+    """Return the seconds until `foreign_expired` holds."""
     return expires_at + FOREIGN_ALLOWANCE - store_now
 
 

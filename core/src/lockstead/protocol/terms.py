@@ -233,7 +233,7 @@ def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, te
 
 
 def over_in(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, terms: Terms) -> float:
-    """Return in how many seconds a record that is not over can be, by what a read shows; inf where nothing tells.
+    """Return the seconds until a record that is not over can be, by what a read shows; inf where nothing tells.
 
     A hint when to look again, and no verdict: it may be renewed until then.
     """

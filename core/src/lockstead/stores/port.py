@@ -77,21 +77,21 @@ class SupportsWatch(Protocol):
 class SupportsFifoQueue(SupportsWatch, Protocol):
     """A store that keeps those who wait in the order in which they came, and grants in that order.
 
-    `Create` and `Replace` of a waiter_id for whom it is not the turn answer Conflict(is_queued=True), whether the
-    waiter_id queues or not. A grant takes the waiter_id out of the queue in the same step. A place is held by the
+    `Create` and `Replace` of a waiter for whom it is not the turn answer Conflict(is_queued=True), whether the
+    waiter_id queues or not. A grant takes the waiter out of the queue in the same step. A place is held by the
     process: when that is gone, so is the place.
     """
 
     def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
         """Like `wait`, but takes a place in the queue first, or keeps the one taken earlier: until the turn has come.
 
-        True when it is worth asking for the lock at once: the waiter_id is first and the record is gone. False, early,
+        True when it is worth asking for the lock at once: the waiter is first and the record is gone. False, early,
         when it is first and the record has changed: then it is looked at.
         """
         ...
 
     def leave(self, name: Name, waiter_id: str, limit: float) -> None:
-        """Give up the place of a waiter_id, if there is one, within `limit` seconds; raises what `perform` raises.
+        """Give up the place of a waiter, if there is one, within `limit` seconds; raises what `perform` raises.
 
         A `queue` of the same waiter_id that is still under way, or a request of it that arrives late, must not bring it
         back. Called again after an error, for as long as the process lives.

@@ -130,7 +130,7 @@ def look(lock: Lock) -> LockInfo | None:
 
 
 def remove_member(lock: Lock) -> None:
-    """Release what was granted to this very waiter_id as it was ended.
+    """Release what was granted to this very caller as it was ended.
 
     The core takes it back in the background, and a process that was told to end may be gone before. Nobody has worked
     under it, so the next holder is told of the same predecessor.

@@ -132,7 +132,7 @@ async def agive_back(lease: AsyncLease) -> None:
 
 
 def remove_member(lock: Lock) -> None:
-    """Release what this very wish was granted as its waiter_id was interrupted; as `give_back`."""
+    """Release what this very wish was granted as its caller was interrupted; as `give_back`."""
     try:
         _take_back(lock, lock.inspect())
     except StoreError as error:

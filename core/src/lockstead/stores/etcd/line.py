@@ -94,12 +94,12 @@ class Line:
     # --- what is known -------------------------------------------------------------------------------------------
 
     def find(self, key: str, waiter_id: str) -> Place | None:
-        """Return the place of a waiter_id, if this store took one for it."""
+        """Return the place of a waiter, if this store took one for it."""
         with self.lock:
             return self.places.get((key, waiter_id))
 
     def enter(self, key: str, waiter_id: str) -> Place:
-        """Return the place of a waiter_id, to be taken if it has none yet."""
+        """Return the place of a waiter, to be taken if it has none yet."""
         with self.lock:
             return self.places.setdefault((key, waiter_id), Place(key, waiter_id))
 
@@ -258,7 +258,7 @@ class Line:
         return [wire.standing(queue, item, noted.get(item["key"], "")) for item in found]
 
     def leave(self, key: str, waiter_id: str) -> Steps[None]:
-        """Return up a place, so that no request that is still under way brings it."""
+        """Give up a place, so that no request that is still under way brings it back."""
         with self.lock:
             place = self.places.get((key, waiter_id))
             if place is None:

@@ -1,6 +1,6 @@
 """How a command becomes requests to etcd, each in one transaction: conversations, driven by the store.
 
-Taking a lock writes once, in a transaction that also compares that it is the waiter_id's turn and takes him out of the
+Taking a lock writes once, in a transaction that also compares that it is the waiter's turn and takes him out of the
 queue; giving it back deletes once. What stands there instead is read only after such a transaction has failed: to ask
 for it in each would cost those that succeed a tenth of their time. Must not know connections.
 """
@@ -231,7 +231,7 @@ class _Taking:
             if place is None or place.created is None:
                 expected.append(wire.compared(queue, "create_revision", "0"))
             else:
-                # of all who stand there nobody came before the waiter_id
+                # of all who stand there nobody came before the waiter
                 expected.append(wire.compared(queue, "create_revision", str(int(place.created) - 1), "GREATER"))
                 success.append(wire.delete_key(root.place(command.name.key, command.waiter_id)))
             success += self._talker.line.closing(place)

@@ -75,7 +75,7 @@ class Waiting:
     # --- queueing ------------------------------------------------------------------------------------------------
 
     def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Over) -> bool:
-        """Block until the waiter_id is first and the record is gone (True); False, early, if it has changed."""
+        """Block until the waiter is first and the record is gone (True); False, early, if it has changed."""
         place = self._line.enter(name.key, waiter_id)
         try:
             return self._queued(name, place, time.monotonic() + seconds, is_over)
@@ -98,7 +98,7 @@ class Waiting:
         return False
 
     def _sight(self, name: Name, place: Place, ends_at: float) -> Sight | None:
-        """Look at the queue, with a place in it; None if the waiter_id has left meanwhile."""
+        """Look at the queue, with a place in it; None if the waiter has left meanwhile."""
         limit = max(1.0, min(LIMIT, ends_at - time.monotonic()))
         while not place.has_left:
             self._carry(self._line.beat() if place.created else self._line.take(place), limit)

@@ -80,7 +80,7 @@ class Line:
     # --- for grants ----------------------------------------------------------------------------------------------
 
     def stand(self, name: Name, waiter_id: str) -> Stand | None:
-        """Return where a waiter_id stands, if it has a place."""
+        """Return where a waiter stands, if it has a place."""
         with self._lock:
             stand = self._stands.get((name, waiter_id)) if waiter_id else None
         return stand if stand is not None and stand.node else None
@@ -123,7 +123,7 @@ class Line:
             self._bells.remove(path, bell)
 
     def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        """Block until the waiter_id is first and the record is gone (True), or as `wait`, or it has changed (False)."""
+        """Block until the waiter is first and the record is gone (True), or as `wait`, or it has changed (False)."""
         ends_at = time.monotonic() + seconds
         if is_over(0.0):
             return False
@@ -256,7 +256,7 @@ class Line:
     # --- leaving -------------------------------------------------------------------------------------------------
 
     def leave(self, name: Name, waiter_id: str, limit: float) -> None:
-        """Return up the place of a waiter_id, and let no request of it that is still under way bring it."""
+        """Give up the place of a waiter, and let no request of it that is still under way bring it back."""
         with self._lock:
             self._remember(name, waiter_id)
             stand = self._stands.get((name, waiter_id))
