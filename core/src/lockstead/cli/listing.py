@@ -27,7 +27,7 @@ Exit codes: 0 shown, or
 @click.argument("url")
 @as_json("a JSON array of objects")
 def list_locks(url: str, json: bool) -> int:
-    """Return every lock of the store at URL, overdue ones first.
+    """Show every lock of the store at URL, overdue ones first.
 
     URL is a store's; with '#key' behind it, only that lock is shown. A record that cannot be read (damaged, not ours,
     of a newer version) is shown as such.
