@@ -39,7 +39,9 @@ def waiters(request: pytest.FixtureRequest, tmp_path: Path) -> Waiters:
             check=False,
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-        said: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
+        # what is logged as the process ends may come behind it
+        answer = next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))
+        said: dict[str, Any] = json.loads(answer)
         return said
 
     return run
