@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 
 import pytest
 
-from tests.mutants.__main__ import chosen, files, judged
+from tests.mutants.__main__ import SURVIVORS, chosen, files, judged
 from tests.mutants.killing import SOURCES, Mutant, of_file, tried
 from tests.mutants.making import mutated, mutations
 
@@ -82,3 +83,8 @@ def sampled() -> list[Mutant]:
 @pytest.mark.parametrize("mutant", sampled(), ids=lambda mutant: mutant.name[:60])
 def test_a_mutant_of_the_sample_is_killed(mutant: Mutant) -> None:
     assert tried(mutant, is_quick=True, limit=150).killer is not None
+
+
+def test_every_survivor_that_is_excused_is_a_mutant_that_is_made() -> None:
+    named = {entry["name"] for entry in tomllib.loads(SURVIVORS.read_text())["survivor"]}
+    assert named - {mutant.name for file in files([]) for mutant in of_file(file)} == set()

@@ -214,7 +214,7 @@ def _for(duration: float | None) -> str | None:
 
 
 def _with_renewal(held: LockInfo) -> str | None:
-    """Say how long a lease lives and when it was renewed: by default a living holder renews eight times in that."""
+    """Return the ttl and the time since the last renewal; by default a holder renews eight times in a ttl."""
     if held.ttl is None:
         return None
     what = "renewed" if held.revoked_by is None else "last changed"

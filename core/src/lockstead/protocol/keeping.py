@@ -1,7 +1,7 @@
 """The keeper's step: which renewals are sent, what their answers change, and which losses are notified.
 
-Pure: no clock, thread, socket or dice. It is given the time and what happened, and returns what must be done; whoever
-runs it does that outside every lock. The engine's keeper and the simulator both run this class.
+Pure: no clock, thread, socket or dice. It is given the time and what happened, and returns what must be done; the
+caller does that outside every lock. The engine's keeper and the simulator both run this class.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The waiters of one process: which of them asks the store for a key, and which is woken.
 
 One waiter for each key asks, in the order they came, so a thousand of them poll like one. Pure: no clock, thread,
-socket or dice. Whoever runs it wakes the waiter that a method returns. The engine and the simulator both run it.
+socket or dice. The caller wakes the waiter that a method returns. The engine and the simulator both run it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOOK_AGAIN: Final = 5.0
 
 
 class Turn(Protocol):
-    """A waiter. is_over: it was interrupted, or has what it came for, so it is no longer waiting."""
+    """A waiter. is_over: it was interrupted, or has acquired the lock, so it no longer waits."""
 
     is_over: bool
 

@@ -363,7 +363,7 @@ class Keeper:
         except Exception as error:  # noqa: BLE001 - a keeper that dies takes every lease with it
             self._recover(error)
         for action in actions:
-            # outside the lock: whoever is notified may come back to the keeper
+            # outside the lock: a callback may call the keeper
             try:
                 self._carry_out(action)
             except Exception as error:  # noqa: BLE001 - as above

@@ -91,7 +91,7 @@ class SupportsFifoQueue(SupportsWatch, Protocol):
         ...
 
     def leave(self, name: Name, waiter_id: str, limit: float) -> None:
-        """Give up the place of a waiter, if there is one, within `limit` seconds; raises what `perform` raises.
+        """Remove a waiter from the queue, if it is in it, within `limit` seconds; raises what `perform` raises.
 
         A `queue` of the same waiter_id that is still under way, or a request of it that arrives late, must not bring it
         back. Called again after an error, for as long as the process lives.

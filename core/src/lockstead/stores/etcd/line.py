@@ -1,8 +1,8 @@
-"""Who stands in which queue: places on a lease of the store's own, in the order of their create revisions.
+"""Queues of waiters: places on a lease of the store's own, in the order of their create revisions.
 
-A request to take a place may arrive late, when its waiter_id has gone. So it compares a guard, a key on the same lease,
-and whoever leaves after such a request bumps that guard in the step that removes the place: what arrives afterwards is
-refused. If the lease is gone, so is the place, and whatever would still hang itself on it. Must not know connections.
+A request to take a place may arrive late, after its waiter has left. So it compares a guard, a key on the same lease,
+and a waiter that leaves after such a request changes the guard in the step that removes the place: what arrives later
+is refused. If the lease is gone, so are the place and all that is attached to it. Must not know connections.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which connection serves a command, who writes next, and when a connection is no longer any good.
+"""Which connection serves a command, who writes next, and when a connection is no longer usable.
 
 Must not know commands or records, nor what is asked of a connection.
 """

@@ -256,7 +256,7 @@ class Line:
     # --- leaving -------------------------------------------------------------------------------------------------
 
     def leave(self, name: Name, waiter_id: str, limit: float) -> None:
-        """Give up the place of a waiter, and let no request of it that is still under way bring it back."""
+        """Remove a waiter from the queue, so that no request of it that is still under way brings it back."""
         with self._lock:
             self._remember(name, waiter_id)
             stand = self._stands.get((name, waiter_id))

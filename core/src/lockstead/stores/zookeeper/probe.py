@@ -1,5 +1,4 @@
-"""What is said when there is no session: who stands behind the port, asked by the one word that servers answer
-by default (`srvr`).
+"""Why there is no session: what answers at the port, by the one command that servers answer by default (`srvr`).
 
 Must not know sessions or records.
 """

@@ -82,7 +82,7 @@ class ZookeeperStore:
         return self._line.queue(name, waiter_id, seconds, is_over)
 
     def leave(self, name: Name, waiter_id: str, limit: float) -> None:
-        """Give up the place of a waiter, if there is one."""
+        """Remove a waiter from the queue, if it is in it."""
         self._line.leave(name, waiter_id, limit)
 
     def standing(self, name: Name, limit: float) -> list[Standing]:
