@@ -93,8 +93,8 @@ def test_each_line_of_an_orchestrator_that_the_docs_show_is_said_by_its_package(
     title: str, package: str, texts: str
 ) -> None:
     shown = lines((ROOT / "docs/errors.md").read_text("utf-8"), title)
-    assert len(shown) > 5
+    assert len(shown) > 2
     own = all_of(sorted((ROOT / "packages" / package / "src").rglob("*.py")))
     assert unsaid(shown, f"{own}\n{texts}") == []
     # what only the core says would do for any of them
-    assert len(unsaid(shown, texts)) > 5
+    assert len(unsaid(shown, texts)) > 2

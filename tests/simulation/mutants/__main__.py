@@ -1,6 +1,6 @@
-"""Searches the first 2,000 seeds for each mutant, writes how many it took, and the table in the documentation.
+"""Searches the first 2,000 seeds for each mutant and writes how many it took.
 
-`python -m tests.simulation.mutants [NAME...]`; with `--table` it writes the table alone.
+`python -m tests.simulation.mutants [NAME...]`; with `--table` it prints the table of the mutants instead.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from lockstead.testing.simulation import play
 from lockstead.testing.simulation.tally import cores
 from tests.simulation.mutants import MUTANTS, broken
-from tests.simulation.mutants.table import FOUND, SEEDS, found, write_table
+from tests.simulation.mutants.table import FOUND, SEEDS, found, table
 
 
 def search(name: str) -> tuple[str, int, str]:
@@ -28,15 +28,15 @@ def search(name: str) -> tuple[str, int, str]:
 
 
 def main(arguments: list[str]) -> None:
-    names = [name for name in arguments if name != "--table"]
-    if "--table" not in arguments:
-        known = found()
-        with ProcessPoolExecutor(cores()) as pool:
-            for name, caught, first in pool.map(search, names or MUTANTS):
-                print(f"{name:42} {caught:5} of {SEEDS}  {first}"[:180], flush=True)
-                known[name] = caught
-        FOUND.write_text("".join(lines(known)))
-    write_table()
+    if "--table" in arguments:
+        print(table())
+        return
+    known = found()
+    with ProcessPoolExecutor(cores()) as pool:
+        for name, caught, first in pool.map(search, arguments or MUTANTS):
+            print(f"{name:42} {caught:5} of {SEEDS}  {first}"[:180], flush=True)
+            known[name] = caught
+    FOUND.write_text("".join(lines(known)))
 
 
 def lines(known: dict[str, int]) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""Table of mutants in the documentation, made from the mutants and from the seeds that were found to catch them."""
+"""Table of the mutants, with the seeds that were found to catch them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,6 @@ SEEDS: Final = 2000
 RARE: Final = 5
 STEPS: Final = (10, 30, 100, 300, 1000, SEEDS)
 FOUND: Final = Path(__file__).parent / "found.toml"
-PAGE: Final = Path(__file__).parents[3] / "docs" / "broken-on-purpose.md"
-
-_BEGIN: Final = "<!-- the table is written by `python -m tests.simulation.mutants`, and a test compares it -->\n"
-_END: Final = "<!-- end of the table -->\n"
 
 
 def found() -> dict[str, int]:
@@ -63,14 +59,3 @@ def _stores() -> Iterator[str]:
         kinds.setdefault(test, []).append(re.sub("(?<!^)(?=[A-Z])", " ", kind.__name__).lower())
     for test, stores in kinds.items():
         yield f"| `{test}` | {', '.join(stores)} |"
-
-
-def shown() -> str:
-    """Return the table as printed in the documentation."""
-    return PAGE.read_text().split(_BEGIN)[1].split(_END)[0]
-
-
-def write_table() -> None:
-    """Write the table into the documentation."""
-    before, rest = PAGE.read_text().split(_BEGIN)
-    PAGE.write_text(before + _BEGIN + table() + _END + rest.split(_END)[1])
