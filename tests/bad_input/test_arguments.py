@@ -264,7 +264,7 @@ def test_h24_a_ticket_of_another_memory_that_counts_alike_closes_nobodys_lease()
     with Client(MemoryStore(), listener=quiet) as there, Client(kept := store(), listener=quiet) as here:
         ticket = there.lock("apt").acquire().detach()
         lease = here.lock("apt").acquire()
-        assert (ticket.store, ticket.incarnation) == (kept.url, lease._tenure.lease.incarnation)
+        assert (ticket.store, ticket.incarnation) == (kept.url, lease._lease_state.lease.incarnation)
         before = {name: dict(entry.fields) for name, entry in kept.inner._memory.entries.items()}
         assert here.release(ticket, drain=5) is False
         assert here.lock("apt").release(ticket, drain=5) is False

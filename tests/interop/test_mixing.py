@@ -87,7 +87,7 @@ def test_h02_holds_where_we_are_late_ours_name_the_generation(server: GcsServer,
     assert theirs["metageneration"] == ours.revision
     for late in (
         Remove(Name("apt"), ours.incarnation),
-        Extend(Name("apt"), {}, ours.incarnation, lives=300.0),
+        Extend(Name("apt"), {}, ours.incarnation, lifetime=300.0),
         Replace(Name("apt"), {}, ours.incarnation, ours.revision),
     ):
         assert isinstance(store.perform(late, 10.0), Conflict)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
 from lockstead.protocol.acquire import AcquireRequest, Grant, acquire
 from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script, StoreClock, Traits
-from lockstead.protocol.lifecycle import Tenure
+from lockstead.protocol.lifecycle import LeaseState
 from lockstead.protocol.members import Attached, attach
 from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.record import Record, encode
@@ -167,8 +167,8 @@ class Bench:
         fields = encode(Record(nonce, lease.ttl, owner=nonce))
         return Session(self, attach(lease, nonce, fields, terms or self.terms()))
 
-    def tenure(self, grant: Grant, **fields: Any) -> Tenure:
-        return Tenure(grant.lease, self.settings, grant.deadline, grant.sent_at, **fields)
+    def lease_state(self, grant: Grant, **fields: Any) -> LeaseState:
+        return LeaseState(grant.lease, self.settings, grant.deadline, grant.sent_at, **fields)
 
     def standing(self) -> Entry | None:
         """What stands under the lock's name."""

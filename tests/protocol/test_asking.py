@@ -112,7 +112,7 @@ def test_rule_06_a_takeover_that_hangs_on_a_lease_that_is_almost_over_is_renewed
     session = taking_over(bench, want)
     shown(session, renewed_at=bench.now - ALMOST_OVER)
     token = bench.store.entries[APT].token
-    assert session.expect(Extend).lives == 10.0
+    assert session.expect(Extend).lifetime == 10.0
     sent_at = bench.now
     grant = shown(session, after=0.2, token=None).outcome  # an answer to a renewal need not repeat the token
     assert grant.deadline == pytest.approx(sent_at + 9.9)
@@ -136,7 +136,7 @@ def test_a_grant_whose_answer_was_slow_is_left_to_the_keeper() -> None:
 
 def test_what_is_adopted_says_for_how_long_it_lives() -> None:
     session = Bench(ttl=10).asking("a").lose().commit()
-    assert session.expect(Extend).lives == 10.0
+    assert session.expect(Extend).lifetime == 10.0
 
 
 def test_rule_10_a_number_in_an_answer_is_no_token_where_tokens_are_drawn() -> None:

@@ -40,7 +40,7 @@ def test_a_break_says_what_was_done_and_for_how_long_the_old_holder_may_believe(
     lease = bench.granted("a").lease
     session = breaking(bench, now=now).commit()
     if now:
-        assert 0 < session.expect(Extend).lives < 0.01, "other programs find it expired at once"
+        assert 0 < session.expect(Extend).lifetime < 0.01, "other programs find it expired at once"
     broken = session.run()
     assert isinstance(broken, Broken)
     assert (broken.revoked, broken.removed, broken.record.holder) == (not now, now, "a")
@@ -104,7 +104,7 @@ def test_a_tombstone_says_whose_it_was_and_who_broke_it_and_stands_for_the_delay
     bench.granted("a/1", owner="a")
     session = breaking(bench, now=True).commit()
     tomb = session.expect(Replace)
-    assert (tomb.lives, tomb.stands) == (0.5, bench.terms().stands(0.5))
+    assert (tomb.lifetime, tomb.min_retention) == (0.5, bench.terms().min_retention(0.5))
     broken = session.run()
     assert (broken.revoked, broken.removed) == (False, True)
     standing = bench.standing()
@@ -200,7 +200,7 @@ def test_what_ends_a_lease_in_its_record_is_asked_again_some_times_and_then_rais
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     session = bench.session(end(lease, bench.terms()))
-    assert 0 < session.expect(Extend).lives < 0.01
+    assert 0 < session.expect(Extend).lifetime < 0.01
     for _ in range(3):
         session.late()
         session.expect(Pause)
@@ -220,7 +220,7 @@ def test_a_sweep_removes_what_was_given_back_and_marks_what_was_lost(is_clean: b
     if is_clean:
         session.expect(Remove)
     else:
-        assert 0 < session.expect(Extend).lives < 0.01
+        assert 0 < session.expect(Extend).lifetime < 0.01
     assert session.run() is True
     assert (bench.standing() is None) is is_clean
 

@@ -102,40 +102,40 @@ def test_rule_15_what_the_server_grants_less_is_believed_less() -> None:
     bench = enforced(ttl=10)
     session = bench.asking("a")
     sent_at = bench.now
-    grant = shown(session, after=0.5, lives=6.0).outcome
+    grant = shown(session, after=0.5, lifetime=6.0).outcome
     assert grant.deadline == pytest.approx(sent_at + 6.0 / 1.01 * 0.99)
     renewing = bench.session(renew(grant.lease, {}, bench.terms()))
     sent_at = bench.now
-    assert shown(renewing, after=0.5, lives=6.0).outcome.deadline == pytest.approx(sent_at + 6.0 / 1.01 * 0.99)
+    assert shown(renewing, after=0.5, lifetime=6.0).outcome.deadline == pytest.approx(sent_at + 6.0 / 1.01 * 0.99)
 
 
 def test_rule_15_what_the_server_grants_more_is_not_believed_longer_than_the_ttl() -> None:
     bench = enforced(ttl=10)
     session = bench.asking("a")
     sent_at = bench.now
-    assert shown(session, after=0.5, lives=60.0).outcome.deadline == pytest.approx(sent_at + 9.9)
+    assert shown(session, after=0.5, lifetime=60.0).outcome.deadline == pytest.approx(sent_at + 9.9)
 
 
 def test_rule_05_rule_15_what_is_granted_less_is_never_taken_from_the_lock_delay() -> None:
     bench = enforced(ttl=10, lock_delay=4.0)
     session = bench.asking("a")
     sent_at = bench.now
-    grant = shown(session, after=0.5, lives=9.0).outcome
+    grant = shown(session, after=0.5, lifetime=9.0).outcome
     assert grant.deadline == pytest.approx(sent_at + 5.0 / 1.01 * 0.99)
     renewing = bench.session(renew(grant.lease, {}, bench.terms()))
     sent_at = bench.now
-    assert shown(renewing, after=0.5, lives=9.0).outcome.deadline == pytest.approx(sent_at + 5.0 / 1.01 * 0.99)
+    assert shown(renewing, after=0.5, lifetime=9.0).outcome.deadline == pytest.approx(sent_at + 5.0 / 1.01 * 0.99)
 
 
 @pytest.mark.parametrize("lock_delay", [0.0, 3.0])
 def test_a_record_has_to_stand_for_its_ttl_a_drift_longer_and_the_lock_delay(lock_delay: float) -> None:
     bench = enforced(ttl=10, lock_delay=lock_delay)
     session = bench.asking("a")
-    assert session.expect(Create).stands == pytest.approx(10.1 + lock_delay)
+    assert session.expect(Create).min_retention == pytest.approx(10.1 + lock_delay)
     grant = session.commit().outcome
     assert isinstance(grant, Grant)
     registering = bench.attaching(grant.lease, "m")
-    assert registering.expect(Create).stands == pytest.approx(10.1)
+    assert registering.expect(Create).min_retention == pytest.approx(10.1)
     bench.now += 10.0 + lock_delay
     assert isinstance(bench.store.perform(Read(APT)), Snapshot)
     bench.now += 0.2

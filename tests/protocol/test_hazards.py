@@ -26,7 +26,7 @@ from lockstead.protocol.commands import (
     Traits,
 )
 from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.lifecycle import Duty, State, Tenure
+from lockstead.protocol.lifecycle import Duty, LeaseState, State
 from lockstead.protocol.members import renew_member
 from lockstead.protocol.previous_lease import ENDED, ENDED_LIVES
 from lockstead.protocol.record import Revocation, stamped
@@ -90,9 +90,9 @@ def test_h02_a_delayed_request_of_an_old_holder_does_not_hit_the_next(traits: Tr
     revision = bench.store.perform(Read(APT)).revision
     commands: dict[str, Command[Any]] = {
         "delete": Remove(APT, old.incarnation),
-        "refresh": Extend(APT, {"progress": "late"}, old.incarnation, lives=10.0),
+        "refresh": Extend(APT, {"progress": "late"}, old.incarnation, lifetime=10.0),
         "replace": Replace(APT, {"v": "1"}, old.incarnation, revision),
-        "end": Extend(APT, ENDED, old.incarnation, lives=ENDED_LIVES),
+        "end": Extend(APT, ENDED, old.incarnation, lifetime=ENDED_LIVES),
     }
     bench.session(remove(old, bench.terms())).run()
     bench.granted("b")
@@ -129,16 +129,16 @@ def test_h03_a_replace_whose_answer_was_lost_is_adopted_without_waiting() -> Non
 def test_h04_a_renewal_whose_answer_was_lost_is_no_loss_and_the_next_one_counts() -> None:
     bench = Bench()
     grant = bench.granted("a")
-    tenure = bench.tenure(grant)
-    tenure.sending(bench.now)
-    bench.store.perform(Extend(APT, {}, grant.lease.incarnation, lives=10.0))
-    tenure.failed(bench.now, OutcomeUnknown("lost"))
-    assert tenure.state is State.HELD
-    assert tenure.deadline == grant.deadline
+    lease_state = bench.lease_state(grant)
+    lease_state.sending(bench.now)
+    bench.store.perform(Extend(APT, {}, grant.lease.incarnation, lifetime=10.0))
+    lease_state.failed(bench.now, OutcomeUnknown("lost"))
+    assert lease_state.state is State.HELD
+    assert lease_state.deadline == grant.deadline
     bench.now += 1
     again = bench.session(renew(grant.lease, {}, bench.terms())).run()
-    tenure.renewed(again.sent_at, again.deadline, bench.now)
-    assert tenure.deadline > grant.deadline
+    lease_state.renewed(again.sent_at, again.deadline, bench.now)
+    assert lease_state.deadline > grant.deadline
 
 
 def test_h05_a_release_whose_answer_was_lost_is_asked_again_and_says_that_it_removed() -> None:
@@ -186,9 +186,9 @@ def test_h05_an_absent_record_is_what_we_removed_only_while_nobody_else_can_have
     bench = Bench(ttl=10)
     terms = bench.terms()
     grant = bench.granted("a", terms)
-    tenure = bench.tenure(grant, shared=shared)
-    tenure.leave()
-    session = bench.session(give_back(tenure, terms, bound_at=bench.now + 30))
+    lease_state = bench.lease_state(grant, shared=shared)
+    lease_state.leave()
+    session = bench.session(give_back(lease_state, terms, bound_at=bench.now + 30))
     if shared:
         session.commit().commit()
     session.expect(Remove)
@@ -217,11 +217,11 @@ def test_h05_a_members_absent_registration_is_what_it_removed_only_until_its_dea
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     joined = bench.joined(lease, "m")
-    tenure = Tenure(lease, bench.settings, joined.record_deadline, joined.sent_at, is_owner=False)
-    tenure.registration = joined.registration
-    tenure.registered(joined.registration_deadline, bench.now)
-    tenure.leave()
-    session = bench.session(give_back(tenure, bench.terms(), bound_at=bench.now + 30)).lose()
+    lease_state = LeaseState(lease, bench.settings, joined.record_deadline, joined.sent_at, is_owner=False)
+    lease_state.registration = joined.registration
+    lease_state.registered(joined.registration_deadline, bench.now)
+    lease_state.leave()
+    session = bench.session(give_back(lease_state, bench.terms(), bound_at=bench.now + 30)).lose()
     if is_late:
         overdue(bench)
     session.wait()
@@ -238,22 +238,22 @@ def test_h05_a_release_that_gets_no_answer_ends() -> None:
 
 def test_h06_a_process_paused_past_its_deadline_does_not_believe_and_removes_nothing() -> None:
     bench = Bench()
-    tenure = bench.tenure(bench.granted("a"))
-    woken_at = tenure.deadline
-    assert tenure.believes(woken_at - 1e-6)
-    assert not tenure.believes(woken_at)
-    assert tenure.lose(LossReason.EXPIRED)
-    assert not may_remove_after_loss(tenure, woken_at)
+    lease_state = bench.lease_state(bench.granted("a"))
+    woken_at = lease_state.deadline
+    assert lease_state.believes(woken_at - 1e-6)
+    assert not lease_state.believes(woken_at)
+    assert lease_state.lose(LossReason.EXPIRED)
+    assert not may_remove_after_loss(lease_state, woken_at)
 
 
 def test_h06_a_renewal_answered_during_the_pause_and_seen_after_it_revives_nothing() -> None:
     bench = Bench(ttl=10)
     grant = bench.granted("a")
-    tenure = bench.tenure(grant)
-    tenure.sending(bench.now + 5)
-    tenure.renewed(grant.sent_at + 5, grant.sent_at + 14.9, grant.deadline)
-    assert tenure.state is State.LOST
-    assert not tenure.believes(grant.deadline)
+    lease_state = bench.lease_state(grant)
+    lease_state.sending(bench.now + 5)
+    lease_state.renewed(grant.sent_at + 5, grant.sent_at + 14.9, grant.deadline)
+    assert lease_state.state is State.LOST
+    assert not lease_state.believes(grant.deadline)
 
 
 def test_h06_h17_a_process_superseded_while_it_was_paused_gets_no_token() -> None:
@@ -278,13 +278,13 @@ def test_h07_wall_clocks_that_are_hours_wrong_change_nothing_but_what_people_rea
 
 def test_h08_h09_belief_ends_by_arithmetic_while_a_renewal_hangs_and_the_loss_is_told_before() -> None:
     bench = Bench(ttl=10)
-    tenure = bench.tenure(bench.granted("a"))
-    tenure.sending(tenure.due_at)
-    assert tenure.duty(tenure.tell_at - 1e-6) is Duty.NOTHING
-    assert tenure.wake_at() <= tenure.tell_at
-    assert tenure.duty(tenure.tell_at) is Duty.NOTIFY_LOSS
-    assert tenure.reason is LossReason.EXPIRED
-    assert tenure.deadline - tenure.tell_at == pytest.approx(bench.settings.abort_margin)
+    lease_state = bench.lease_state(bench.granted("a"))
+    lease_state.sending(lease_state.due_at)
+    assert lease_state.duty(lease_state.tell_at - 1e-6) is Duty.NOTHING
+    assert lease_state.wake_at() <= lease_state.tell_at
+    assert lease_state.duty(lease_state.tell_at) is Duty.NOTIFY_LOSS
+    assert lease_state.reason is LossReason.EXPIRED
+    assert lease_state.deadline - lease_state.tell_at == pytest.approx(bench.settings.abort_margin)
 
 
 def test_h10_a_renewal_that_arrives_after_the_release_brings_nothing_back() -> None:
@@ -342,7 +342,7 @@ def test_h12_a_lease_that_was_ended_is_free_at_once_and_stays_so_whatever_its_ho
     bench = Bench(traits, ttl=10)
     old = bench.granted("a").lease
     assert bench.session(end(old, bench.terms())).run() is Outcome.ENDED
-    bench.store.perform(Extend(APT, {"progress": "late"}, old.incarnation, lives=10.0))
+    bench.store.perform(Extend(APT, {"progress": "late"}, old.incarnation, lifetime=10.0))
     assert isinstance(bench.session(renew(old, {}, bench.terms())).run(), Over)
     assert bench.session(draw_token(old, bench.terms(), salt="s")).run() is None
     began_at = bench.now
@@ -451,7 +451,9 @@ def ends_what_it_judged_and_nothing_later(*, is_taken: bool) -> None:
         assert operator.run() is None
         assert bench.holder == "b"
         return
-    bench.store.perform(Extend(APT, {}, lease.incarnation, lives=10.0))  # a renewal that was sent in time, and is late
+    bench.store.perform(
+        Extend(APT, {}, lease.incarnation, lifetime=10.0)
+    )  # a renewal that was sent in time, and is late
     broken = operator.run()
     assert (broken.revoked, broken.removed) == (True, False)
     assert isinstance(bench.asking("b", tries_once=True).run(), Contended)
@@ -639,7 +641,7 @@ def test_h20_doubled_and_overtaken_requests_of_a_whole_life_change_nothing_after
     creating = bench.asking("a")
     create = creating.expect(Create)
     lease = creating.run().lease
-    extend = Extend(APT, {}, lease.incarnation, lives=10.0)
+    extend = Extend(APT, {}, lease.incarnation, lifetime=10.0)
     bench.store.perform(extend)
     bench.session(remove(lease, bench.terms())).run()
     bench.granted("b")
@@ -719,17 +721,17 @@ def test_h27_a_member_believes_until_the_earlier_of_its_two_deadlines() -> None:
     grant = bench.granted("a")
     bench.now += 3
     joined = bench.joined(grant.lease, "m")
-    tenure = bench.tenure(
+    lease_state = bench.lease_state(
         grant,
         is_owner=False,
         registration=joined.registration,
         record_deadline=joined.record_deadline,
         registration_deadline=joined.registration_deadline,
     )
-    tenure.registered(joined.registration_deadline + 5, bench.now)
-    assert tenure.deadline == joined.record_deadline
-    tenure.renewed(bench.now, joined.registration_deadline + 50, bench.now)
-    assert tenure.deadline == joined.registration_deadline + 5
+    lease_state.registered(joined.registration_deadline + 5, bench.now)
+    assert lease_state.deadline == joined.record_deadline
+    lease_state.renewed(bench.now, joined.registration_deadline + 50, bench.now)
+    assert lease_state.deadline == joined.registration_deadline + 5
 
 
 def test_h27_a_member_whose_registration_was_removed_is_lost() -> None:

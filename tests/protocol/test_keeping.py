@@ -19,7 +19,7 @@ from lockstead.protocol.keeping import (
     SendBatch,
     SendNext,
 )
-from lockstead.protocol.lifecycle import State, Tenure
+from lockstead.protocol.lifecycle import LeaseState, State
 from lockstead.protocol.members import Attached
 from lockstead.protocol.renew import Over, Renewed
 from lockstead.protocol.terms import LeaseId
@@ -35,7 +35,7 @@ SILENT = OutcomeUnknown("silent")
 class Lease:
     """A lease as a test refers to it."""
 
-    tenure: Tenure
+    lease_state: LeaseState
 
 
 class Bench:
@@ -47,7 +47,7 @@ class Bench:
 
     def lease(self, holder: str = "a", settings: Settings = SETTINGS) -> Lease:
         lease = LeaseId(Name("apt"), holder, "1", settings.ttl)
-        kept = Lease(Tenure(lease, settings, deadline=self.now + settings.ttl - 3, renewed_at=self.now))
+        kept = Lease(LeaseState(lease, settings, deadline=self.now + settings.ttl - 3, renewed_at=self.now))
         self.keeping.keep(kept)
         return kept
 
@@ -58,10 +58,10 @@ class Bench:
 
     def send(self, kept: Lease) -> None:
         """Have the renewal that is due sent."""
-        self.now = kept.tenure.due_at
+        self.now = kept.lease_state.due_at
         assert self.round() == [SendNext(kept)]
         assert self.keeping.take_queued() is kept
-        assert self.keeping.sending(kept.tenure, self.now)
+        assert self.keeping.sending(kept.lease_state, self.now)
 
     def answered(self, kept: Lease, outcome: Any, **said: Any) -> Any:
         return self.keeping.answered(kept, outcome, self.now, **said)
@@ -73,18 +73,18 @@ def test_a_renewal_is_sent_when_it_is_due_and_once() -> None:
     assert (bench.round(), bench.keeping.wake_at()) == ([], bench.now + EVERY)
     bench.send(kept)
     assert bench.round() == []
-    assert not bench.keeping.sending(kept.tenure, bench.now)
+    assert not bench.keeping.sending(kept.lease_state, bench.now)
 
 
 def test_h08_a_lease_whose_renewal_failed_is_renewed_again_and_its_loss_notified() -> None:
     bench = Bench()
     kept = bench.lease()
     bench.send(kept)
-    assert bench.answered(kept, SILENT) == ReportFailed(kept, SILENT, kept.tenure.deadline - bench.now)
-    assert bench.keeping.wake_at() == kept.tenure.due_at > bench.now
+    assert bench.answered(kept, SILENT) == ReportFailed(kept, SILENT, kept.lease_state.deadline - bench.now)
+    assert bench.keeping.wake_at() == kept.lease_state.due_at > bench.now
     bench.send(kept)
     bench.answered(kept, SILENT)
-    bench.now = kept.tenure.tell_at
+    bench.now = kept.lease_state.tell_at
     assert bench.keeping.wake_at() <= bench.now
     assert bench.round() == [NotifyLoss(kept)]
 
@@ -95,7 +95,7 @@ def test_h08_a_renewed_lease_is_renewed_again() -> None:
     bench.send(kept)
     renewed = Renewed(bench.now + 297, bench.now, "2")
     assert bench.answered(kept, renewed) == ReportRenewed(kept, bench.now + 297)
-    assert bench.keeping.wake_at() == kept.tenure.due_at == bench.now + EVERY
+    assert bench.keeping.wake_at() == kept.lease_state.due_at == bench.now + EVERY
     bench.send(kept)
 
 
@@ -103,27 +103,27 @@ def test_h08_a_loss_is_notified_by_the_margin_before_the_deadline_with_a_renewal
     bench = Bench()
     kept = bench.lease()
     bench.send(kept)
-    bench.now = kept.tenure.tell_at
+    bench.now = kept.lease_state.tell_at
     while bench.keeping.wake_at() < bench.now:
-        kept.tenure.round_started_at = None  # whatever else would end it sooner
-        bench.keeping._schedule.plan(kept.tenure)
+        kept.lease_state.round_started_at = None  # whatever else would end it sooner
+        bench.keeping._schedule.plan(kept.lease_state)
     assert bench.keeping.wake_at() == bench.now
     assert bench.round() == [NotifyLoss(kept)]
-    assert (kept.tenure.reason, len(bench.keeping)) == (LossReason.EXPIRED, 0)
+    assert (kept.lease_state.reason, len(bench.keeping)) == (LossReason.EXPIRED, 0)
     assert bench.round() == []
 
 
 def test_h08_no_renewal_is_sent_after_the_deadline_or_for_a_lease_that_was_left() -> None:
     bench = Bench()
     late, left, lost = (bench.lease(holder) for holder in ("late", "left", "lost"))
-    bench.now = late.tenure.due_at
+    bench.now = late.lease_state.due_at
     assert len(bench.round()) == 3
     bench.keeping.leave(left, bench.now)
     bench.keeping.lose(lost, LossReason.TAKEN)
-    bench.now = late.tenure.deadline
+    bench.now = late.lease_state.deadline
     for kept in (late, left, lost):
-        assert not bench.keeping.sending(kept.tenure, bench.now)
-        assert not kept.tenure.in_flight
+        assert not bench.keeping.sending(kept.lease_state, bench.now)
+        assert not kept.lease_state.in_flight
     assert NotifyLoss(late) in bench.round()
 
 
@@ -134,16 +134,16 @@ def test_a_loss_found_elsewhere_is_notified_by_the_next_round_and_once() -> None
     assert not bench.keeping.lose(kept, LossReason.GONE)
     assert (len(bench.keeping), bench.keeping.of_holder("a")) == (0, None)
     assert bench.round() == [NotifyLoss(kept), NotifyLoss(kept)]
-    assert [bench.keeping.may_notify(kept.tenure) for _ in range(2)] == [True, False]
+    assert [bench.keeping.may_notify(kept.lease_state) for _ in range(2)] == [True, False]
     assert bench.round() == []
 
 
 def test_a_lease_left_after_its_deadline_is_lost_and_notified() -> None:
     bench = Bench()
     kept = bench.lease()
-    assert not bench.keeping.leave(kept, kept.tenure.deadline)
+    assert not bench.keeping.leave(kept, kept.lease_state.deadline)
     assert bench.round() == [NotifyLoss(kept)]
-    assert kept.tenure.reason is LossReason.EXPIRED
+    assert kept.lease_state.reason is LossReason.EXPIRED
 
 
 def test_a_loss_that_a_renewal_finds_is_notified_and_the_lease_kept_no_longer() -> None:
@@ -161,7 +161,7 @@ def test_an_answer_for_a_lease_that_was_left_brings_it_not_back() -> None:
     bench.send(kept)
     assert bench.keeping.leave(kept, bench.now)
     assert bench.answered(kept, Renewed(bench.now + 297, bench.now, "2")) is None
-    assert (len(bench.keeping), bench.keeping.wake_at(), kept.tenure.state) == (0, float("inf"), State.LEAVING)
+    assert (len(bench.keeping), bench.keeping.wake_at(), kept.lease_state.state) == (0, float("inf"), State.LEAVING)
 
 
 def test_a_renewal_sent_beside_the_step_leaves_its_own_in_flight() -> None:
@@ -169,17 +169,17 @@ def test_a_renewal_sent_beside_the_step_leaves_its_own_in_flight() -> None:
     kept = bench.lease()
     bench.send(kept)
     bench.answered(kept, Renewed(bench.now + 297, bench.now, "2"), is_ours=False)
-    assert kept.tenure.in_flight
+    assert kept.lease_state.in_flight
     bench.answered(kept, Renewed(bench.now + 297, bench.now, "2"))
-    assert not kept.tenure.in_flight
+    assert not kept.lease_state.in_flight
 
 
 def test_the_lease_with_least_time_left_is_sent_first() -> None:
     bench = Bench()
     leases = {holder: bench.lease(holder) for holder in ("long", "short", "middle")}
-    leases["short"].tenure.deadline -= 10
-    leases["middle"].tenure.deadline -= 5
-    bench.now = leases["long"].tenure.due_at
+    leases["short"].lease_state.deadline -= 10
+    leases["middle"].lease_state.deadline -= 5
+    bench.now = leases["long"].lease_state.due_at
     assert len(bench.round()) == 3
     taken = [bench.keeping.take_queued() for _ in range(4)]
     assert taken == [leases["short"], leases["middle"], leases["long"], None]
@@ -188,15 +188,15 @@ def test_the_lease_with_least_time_left_is_sent_first() -> None:
 def test_a_renewal_that_no_worker_takes_is_an_attempt_that_failed() -> None:
     bench = Bench()
     kept = bench.lease()
-    bench.now = kept.tenure.due_at
+    bench.now = kept.lease_state.due_at
     bench.round()
     error = StoreUnavailable("no thread")
-    bench.keeping.not_sent(kept.tenure, error, bench.now)
-    assert (kept.tenure.in_flight, kept.tenure.last_error) == (False, error)
-    assert bench.keeping.wake_at() == kept.tenure.due_at > bench.now
+    bench.keeping.not_sent(kept.lease_state, error, bench.now)
+    assert (kept.lease_state.in_flight, kept.lease_state.last_error) == (False, error)
+    assert bench.keeping.wake_at() == kept.lease_state.due_at > bench.now
     bench.send(kept)
-    bench.keeping.not_sent(kept.tenure, error, bench.now)
-    assert kept.tenure.in_flight, "another worker has sent it meanwhile"
+    bench.keeping.not_sent(kept.lease_state, error, bench.now)
+    assert kept.lease_state.in_flight, "another worker has sent it meanwhile"
 
 
 def test_a_batch_takes_what_is_due_with_what_is_due_soon_by_limit_and_size() -> None:
@@ -207,9 +207,9 @@ def test_a_batch_takes_what_is_due_with_what_is_due_soon_by_limit_and_size() -> 
     soon, other = bench.lease("soon"), bench.lease("hasty", hasty)
     bench.now += EVERY / 2
     late = bench.lease("late")
-    bench.now = first.tenure.due_at
+    bench.now = first.lease_state.due_at
     assert bench.round() == [SendBatch([first, soon], SETTINGS.request_timeout), SendBatch([other], 5)]
-    assert (late.tenure.in_flight, soon.tenure.in_flight, soon.tenure.is_queued) == (False, True, True)
+    assert (late.lease_state.in_flight, soon.lease_state.in_flight, soon.lease_state.is_queued) == (False, True, True)
     assert bench.round() == [], "nothing is queued twice"
 
 
@@ -220,7 +220,7 @@ def test_h33_an_orphan_is_renewed_no_more_and_abandoned_after_a_moment() -> None
     assert (bench.round(), len(bench.keeping), bench.keeping.wake_at()) == ([], 1, bench.now + DROPPED_FOR)
     bench.now += DROPPED_FOR
     assert bench.round() == [ReportAbandoned(kept)]
-    assert (bench.round(), len(bench.keeping), kept.tenure.state) == ([], 0, State.LEFT)
+    assert (bench.round(), len(bench.keeping), kept.lease_state.state) == ([], 0, State.LEFT)
     assert bench.keeping.wake_at() == float("inf")
 
 
@@ -228,11 +228,11 @@ def test_an_orphan_that_is_kept_again_is_renewed_and_not_abandoned() -> None:
     bench = Bench()
     kept = bench.lease()
     bench.keeping.orphaned(kept, bench.now)
-    again = Lease(kept.tenure)
+    again = Lease(kept.lease_state)
     bench.keeping.keep(again)
     bench.keeping.orphaned(kept, bench.now)
     bench.now += DROPPED_FOR
-    assert (bench.round(), bench.keeping.of(kept.tenure)) == ([], again)
+    assert (bench.round(), bench.keeping.of(kept.lease_state)) == ([], again)
     bench.send(again)
 
 
@@ -240,11 +240,11 @@ def test_an_orphan_that_is_kept_again_is_renewed_and_not_abandoned() -> None:
 def test_an_orphan_is_neither_sent_nor_joins_others(batch_max: int) -> None:
     bench = Bench(batch_max)
     kept, other = bench.lease(), bench.lease("b")
-    bench.now = kept.tenure.due_at
+    bench.now = kept.lease_state.due_at
     if batch_max == 1:
         bench.round()
     bench.keeping.orphaned(kept, bench.now)
-    assert not bench.keeping.sending(kept.tenure, bench.now)
+    assert not bench.keeping.sending(kept.lease_state, bench.now)
     if batch_max > 1:
         assert bench.round() == [SendBatch([other], SETTINGS.request_timeout)]
 
@@ -254,30 +254,30 @@ def test_an_owner_that_becomes_a_member_is_due_by_the_earlier_deadline() -> None
     kept = bench.lease()
     registration = LeaseId(Name("apt", Space.MEMBER, "1/m"), "m", "2", 300.0)
     soon = bench.now + SETTINGS.abort_margin + 5
-    joined = Attached(kept.tenure.lease, registration, soon, soon + 100, bench.now)
-    bench.keeping.registered(kept.tenure, joined, bench.now)
+    joined = Attached(kept.lease_state.lease, registration, soon, soon + 100, bench.now)
+    bench.keeping.registered(kept.lease_state, joined, bench.now)
     assert bench.keeping.wake_at() == pytest.approx(bench.now + 5)
 
 
 def test_all_leases_are_left_to_expire_but_those_that_are_spared() -> None:
     bench = Bench()
     kept, spared = bench.lease("a"), bench.lease("b")
-    assert bench.keeping.leave_all({id(spared.tenure)}) == [kept]
-    assert ([*bench.keeping], kept.tenure.state) == ([spared], State.LEFT)
+    assert bench.keeping.leave_all({id(spared.lease_state)}) == [kept]
+    assert ([*bench.keeping], kept.lease_state.state) == ([spared], State.LEFT)
 
 
 def test_after_a_fault_of_our_own_what_was_queued_is_queued_anew() -> None:
     bench = Bench()
     first, second = bench.lease("a"), bench.lease("b")
-    bench.now = first.tenure.due_at
-    true = Tenure.duty
+    bench.now = first.lease_state.due_at
+    true = LeaseState.duty
 
-    def fails(self: Tenure, now: float) -> Any:
-        if self is second.tenure:
+    def fails(self: LeaseState, now: float) -> Any:
+        if self is second.lease_state:
             raise ValueError("odd")
         return true(self, now)
 
-    with patch.object(Tenure, "duty", fails), pytest.raises(ValueError, match="odd"):
+    with patch.object(LeaseState, "duty", fails), pytest.raises(ValueError, match="odd"):
         bench.round()
     bench.keeping.recover()
     assert bench.round() == [SendNext(first), SendNext(second)]

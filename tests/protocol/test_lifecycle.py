@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown
-from lockstead.protocol.lifecycle import TABLE, Duty, Event, State, Tenure
+from lockstead.protocol.lifecycle import TABLE, Duty, Event, LeaseState, State
 from lockstead.protocol.terms import LeaseId
 from lockstead.renewal import retry_after
 from lockstead.settings import Settings
@@ -27,43 +27,43 @@ BECOMES = {
 }
 
 
-def held(**fields: object) -> Tenure:
-    return Tenure(LEASE, SETTINGS, deadline=297.0, renewed_at=0.0, **fields)  # type: ignore[arg-type]
+def held(**fields: object) -> LeaseState:
+    return LeaseState(LEASE, SETTINGS, deadline=297.0, renewed_at=0.0, **fields)  # type: ignore[arg-type]
 
 
-def in_state(state: State) -> Tenure:
-    tenure = held()
+def in_state(state: State) -> LeaseState:
+    lease_state = held()
     match state:
         case State.LEAVING:
-            tenure.leave()
+            lease_state.leave()
         case State.LEFT:
-            tenure.left()
+            lease_state.left()
         case State.LOST:
-            tenure.lose(LossReason.TAKEN)
+            lease_state.lose(LossReason.TAKEN)
         case State.HELD:
             pass
-    return tenure
+    return lease_state
 
 
-def push(tenure: Tenure, event: Event) -> None:
+def push(lease_state: LeaseState, event: Event) -> None:
     match event:
         case Event.RENEWED:
-            tenure.renewed(10.0, 307.0, 11.0)
+            lease_state.renewed(10.0, 307.0, 11.0)
         case Event.LOSE:
-            tenure.lose(LossReason.GONE)
+            lease_state.lose(LossReason.GONE)
         case Event.LEAVE:
-            tenure.leave()
+            lease_state.leave()
         case Event.LEFT:
-            tenure.left()
+            lease_state.left()
 
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("event", Event)
 def test_every_event_in_every_state_does_what_the_table_says(state: State, event: Event) -> None:
     assert TABLE[state, event] is BECOMES[state][event]
-    tenure = in_state(state)
-    push(tenure, event)
-    assert tenure.state is BECOMES[state][event]
+    lease_state = in_state(state)
+    push(lease_state, event)
+    assert lease_state.state is BECOMES[state][event]
 
 
 def test_the_table_is_total() -> None:
@@ -72,173 +72,173 @@ def test_the_table_is_total() -> None:
 
 @pytest.mark.parametrize("state", [State.LEAVING, State.LEFT, State.LOST])
 def test_only_a_held_lease_is_believed_or_owed_anything(state: State) -> None:
-    tenure = in_state(state)
-    assert not tenure.believes(0.0)
-    assert tenure.wake_at() == float("inf")
-    assert tenure.duty(1e9) is Duty.NOTHING
+    lease_state = in_state(state)
+    assert not lease_state.believes(0.0)
+    assert lease_state.wake_at() == float("inf")
+    assert lease_state.duty(1e9) is Duty.NOTHING
 
 
 def test_a_late_success_never_revives_a_lost_lease_nor_moves_its_deadline() -> None:
-    tenure = in_state(State.LOST)
-    tenure.renewed(100.0, 397.0, 101.0)
-    assert (tenure.state, tenure.deadline) == (State.LOST, 297.0)
+    lease_state = in_state(State.LOST)
+    lease_state.renewed(100.0, 397.0, 101.0)
+    assert (lease_state.state, lease_state.deadline) == (State.LOST, 297.0)
 
 
 def test_a_loss_is_noted_exactly_once_and_keeps_its_first_reason() -> None:
-    tenure = held()
-    assert tenure.lose(LossReason.REVOKED, "why")
-    assert not tenure.lose(LossReason.GONE)
-    assert (tenure.reason, tenure.detail) == (LossReason.REVOKED, "why")
+    lease_state = held()
+    assert lease_state.lose(LossReason.REVOKED, "why")
+    assert not lease_state.lose(LossReason.GONE)
+    assert (lease_state.reason, lease_state.detail) == (LossReason.REVOKED, "why")
 
 
 def test_a_renewal_is_due_renew_every_after_the_send_of_the_last_success_less_the_jitter() -> None:
     assert held().due_at == 37.5
     assert held(jitter=1.0).due_at == pytest.approx(37.5 * 0.9)
-    tenure = held()
-    tenure.renewed(40.0, 337.0, 45.0)
-    assert tenure.due_at == 77.5
+    lease_state = held()
+    lease_state.renewed(40.0, 337.0, 45.0)
+    assert lease_state.due_at == 77.5
 
 
 def test_a_failed_renewal_is_tried_again_a_twenty_fourth_of_a_ttl_later_and_moves_nothing() -> None:
-    tenure = held()
-    tenure.sending(37.5)
-    tenure.failed(40.0, OutcomeUnknown("lost"))
-    assert tenure.due_at == 40.0 + retry_after(300)
-    assert (tenure.state, tenure.deadline) == (State.HELD, 297.0)
-    assert tenure.duty(tenure.due_at) is Duty.RENEW
+    lease_state = held()
+    lease_state.sending(37.5)
+    lease_state.failed(40.0, OutcomeUnknown("lost"))
+    assert lease_state.due_at == 40.0 + retry_after(300)
+    assert (lease_state.state, lease_state.deadline) == (State.HELD, 297.0)
+    assert lease_state.duty(lease_state.due_at) is Duty.RENEW
 
 
 def test_three_rounds_without_success_are_unreachable_at_half_the_ttl() -> None:
-    tenure, now = held(), 37.5
+    lease_state, now = held(), 37.5
     while True:
-        match tenure.duty(now):
+        match lease_state.duty(now):
             case Duty.RENEW:
-                tenure.sending(now)
-                tenure.failed(now + 0.01, OutcomeUnknown("refused"))
+                lease_state.sending(now)
+                lease_state.failed(now + 0.01, OutcomeUnknown("refused"))
             case Duty.NOTIFY_LOSS:
                 break
             case Duty.NOTHING:
-                now = tenure.wake_at()
-    assert tenure.reason is LossReason.UNREACHABLE
+                now = lease_state.wake_at()
+    assert lease_state.reason is LossReason.UNREACHABLE
     assert now == pytest.approx(150.0, abs=15)
 
 
 def test_quick_refusals_in_one_round_count_once() -> None:
-    tenure = held()
+    lease_state = held()
     for attempt in range(20):
-        tenure.sending(37.5 + attempt)
-        tenure.failed(37.5 + attempt, OutcomeUnknown("refused"))
-    assert tenure.failures == 0
-    tenure.duty(75.0)
-    assert tenure.failures == 1
+        lease_state.sending(37.5 + attempt)
+        lease_state.failed(37.5 + attempt, OutcomeUnknown("refused"))
+    assert lease_state.failures == 0
+    lease_state.duty(75.0)
+    assert lease_state.failures == 1
 
 
 def test_h33_a_renewal_that_waits_to_be_sent_begins_no_round_and_so_never_fails_by_itself() -> None:
-    tenure = held()
-    tenure.queue()
-    assert tenure.duty(tenure.due_at) is Duty.NOTHING
+    lease_state = held()
+    lease_state.queue()
+    assert lease_state.duty(lease_state.due_at) is Duty.NOTHING
     for second in range(38, 247):
-        assert tenure.duty(float(second)) is Duty.NOTHING
-    assert tenure.failures == 0
+        assert lease_state.duty(float(second)) is Duty.NOTHING
+    assert lease_state.failures == 0
 
 
 def test_h33_a_retry_that_waits_to_be_sent_ends_the_round_that_failed_and_begins_none() -> None:
-    tenure = held()
-    tenure.sending(37.5)
-    tenure.failed(38.0, OutcomeUnknown("lost"))
-    tenure.queue()
-    assert tenure.duty(75.0) is Duty.NOTHING
-    assert (tenure.failures, tenure.round_started_at) == (1, None)
-    assert tenure.duty(200.0) is Duty.NOTHING
-    assert tenure.failures == 1
-    tenure.sending(200.0)
-    assert tenure.duty(237.5) is Duty.NOTHING
-    assert tenure.failures == 2
+    lease_state = held()
+    lease_state.sending(37.5)
+    lease_state.failed(38.0, OutcomeUnknown("lost"))
+    lease_state.queue()
+    assert lease_state.duty(75.0) is Duty.NOTHING
+    assert (lease_state.failures, lease_state.round_started_at) == (1, None)
+    assert lease_state.duty(200.0) is Duty.NOTHING
+    assert lease_state.failures == 1
+    lease_state.sending(200.0)
+    assert lease_state.duty(237.5) is Duty.NOTHING
+    assert lease_state.failures == 2
 
 
 def test_a_round_that_hangs_is_looked_at_when_it_ends() -> None:
-    tenure = held()
-    tenure.sending(37.5)
-    assert tenure.wake_at() == 75.0
+    lease_state = held()
+    lease_state.sending(37.5)
+    assert lease_state.wake_at() == 75.0
 
 
 @pytest.mark.parametrize("state", [State.LEAVING, State.LEFT, State.LOST])
 def test_nothing_is_sent_for_a_lease_that_is_not_held(state: State) -> None:
-    tenure = in_state(state)
-    assert tenure.duty(tenure.due_at) is Duty.NOTHING
+    lease_state = in_state(state)
+    assert lease_state.duty(lease_state.due_at) is Duty.NOTHING
 
 
 def test_a_success_is_what_the_next_renewal_counts_from_and_lets_it_be_sent() -> None:
-    tenure = held()
-    tenure.sending(37.5)
-    tenure.renewed(37.5, 334.5, 38.0)
-    assert tenure.renewed_at == 37.5
-    assert tenure.duty(75.0) is Duty.RENEW
+    lease_state = held()
+    lease_state.sending(37.5)
+    lease_state.renewed(37.5, 334.5, 38.0)
+    assert lease_state.renewed_at == 37.5
+    assert lease_state.duty(75.0) is Duty.RENEW
 
 
 def test_a_success_that_renewed_earlier_than_it_was_asked_for_is_not_asked_for_again_at_once() -> None:
-    tenure = held()
-    tenure.sending(100.0)
-    tenure.renewed(60.0, 357.0, 101.0)
-    assert tenure.due_at == 100.0 + retry_after(300)
+    lease_state = held()
+    lease_state.sending(100.0)
+    lease_state.renewed(60.0, 357.0, 101.0)
+    assert lease_state.due_at == 100.0 + retry_after(300)
 
 
 def test_a_success_ends_the_count_of_failed_rounds() -> None:
-    tenure = held()
-    tenure.sending(37.5)
-    tenure.failed(38.0, OutcomeUnknown("lost"))
-    tenure.duty(75.0)
-    tenure.renewed(80.0, 377.0, 81.0)
-    assert (tenure.failures, tenure.round_started_at, tenure.last_error) == (0, None, None)
+    lease_state = held()
+    lease_state.sending(37.5)
+    lease_state.failed(38.0, OutcomeUnknown("lost"))
+    lease_state.duty(75.0)
+    lease_state.renewed(80.0, 377.0, 81.0)
+    assert (lease_state.failures, lease_state.round_started_at, lease_state.last_error) == (0, None, None)
 
 
 def test_one_renewal_at_a_time() -> None:
-    tenure = held()
-    assert tenure.duty(37.5) is Duty.RENEW
-    tenure.sending(37.5)
-    assert tenure.duty(50.0) is Duty.NOTHING
+    lease_state = held()
+    assert lease_state.duty(37.5) is Duty.RENEW
+    lease_state.sending(37.5)
+    assert lease_state.duty(50.0) is Duty.NOTHING
 
 
 def test_the_loss_is_told_at_the_deadline_less_the_abort_margin() -> None:
-    tenure = held()
-    assert tenure.tell_at == 297.0 - 50.0
-    assert tenure.duty(tenure.tell_at - 1e-6) is not Duty.NOTIFY_LOSS
-    assert held().duty(tenure.tell_at) is Duty.NOTIFY_LOSS
+    lease_state = held()
+    assert lease_state.tell_at == 297.0 - 50.0
+    assert lease_state.duty(lease_state.tell_at - 1e-6) is not Duty.NOTIFY_LOSS
+    assert held().duty(lease_state.tell_at) is Duty.NOTIFY_LOSS
 
 
 def test_an_answer_that_is_processed_at_the_deadline_is_ignored() -> None:
-    tenure = held()
-    tenure.renewed(250.0, 547.0, 297.0)
-    assert tenure.reason is LossReason.EXPIRED
+    lease_state = held()
+    lease_state.renewed(250.0, 547.0, 297.0)
+    assert lease_state.reason is LossReason.EXPIRED
     early = held()
     early.renewed(250.0, 547.0, 296.999)
     assert early.believes(500.0)
 
 
 def test_a_deadline_never_moves_back() -> None:
-    tenure = held()
-    tenure.renewed(1.0, 200.0, 2.0)
-    assert tenure.deadline == 297.0
+    lease_state = held()
+    lease_state.renewed(1.0, 200.0, 2.0)
+    assert lease_state.deadline == 297.0
 
 
 def test_a_registration_that_is_renewed_after_the_deadline_lengthens_nothing() -> None:
     registration = LeaseId(Name("apt"), "m", "2", 300.0)
-    tenure = held(is_owner=False, registration=registration, record_deadline=900.0, registration_deadline=297.0)
-    tenure.registered(500.0, 297.0)
-    assert tenure.deadline == 297.0
-    tenure.registered(500.0, 296.0)
-    assert tenure.deadline == 500.0
+    lease_state = held(is_owner=False, registration=registration, record_deadline=900.0, registration_deadline=297.0)
+    lease_state.registered(500.0, 297.0)
+    assert lease_state.deadline == 297.0
+    lease_state.registered(500.0, 296.0)
+    assert lease_state.deadline == 500.0
 
 
 def test_a_closing_lease_leaves_a_members_deadline_where_it_stands() -> None:
     registration = LeaseId(Name("apt"), "m", "2", 300.0)
-    tenure = held(is_owner=False, registration=registration, registration_deadline=500.0)
-    tenure.renewed(50.0, None, 51.0)
-    assert (tenure.state, tenure.deadline) == (State.HELD, 297.0)
+    lease_state = held(is_owner=False, registration=registration, registration_deadline=500.0)
+    lease_state.renewed(50.0, None, 51.0)
+    assert (lease_state.state, lease_state.deadline) == (State.HELD, 297.0)
 
 
 def test_leave_says_whether_the_lease_was_held_until_then() -> None:
-    tenure = held()
-    assert tenure.leave()
-    assert not tenure.leave()
+    lease_state = held()
+    assert lease_state.leave()
+    assert not lease_state.leave()
     assert not in_state(State.LOST).leave()

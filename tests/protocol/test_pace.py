@@ -195,7 +195,7 @@ def test_rule_04_who_may_not_renew_counts_from_the_first_of_two_reads_that_diffe
     # another member was let through
     standing = bench.standing()
     assert standing is not None
-    bench.store.perform(Extend(APT, {}, standing.incarnation, lives=100.0))
+    bench.store.perform(Extend(APT, {}, standing.incarnation, lifetime=100.0))
     session.expect(Read)
     joined = session.commit(after=0.5).outcome
     assert isinstance(joined, Attached)
@@ -211,7 +211,7 @@ def test_rule_04_where_a_server_drops_records_a_revision_that_moved_gives_nobody
     session.wait()
     standing = bench.standing()
     assert standing is not None
-    bench.store.perform(Extend(APT, {}, standing.incarnation, lives=100.0))
+    bench.store.perform(Extend(APT, {}, standing.incarnation, lifetime=100.0))
     session.expect(Read)
     session.commit().expect(Extend)
 

@@ -46,8 +46,8 @@ def test_h32_a_lease_that_nobody_worked_under_passes_on_how_the_one_before_ended
     for holder in ("b", "c"):
         grant = taken_over(bench, holder)
         assert grant.previous_lease == before
-        tenure = bench.tenure(grant, previous_lease=grant.previous_lease, unused=True, shared=shared)
-        giving = bench.session(give_back(tenure, bench.terms(), bound_at=bench.now))
+        lease_state = bench.lease_state(grant, previous_lease=grant.previous_lease, unused=True, shared=shared)
+        giving = bench.session(give_back(lease_state, bench.terms(), bound_at=bench.now))
         assert giving.run() is Outcome.ENDED
     assert is_told(bench) == before
 
@@ -59,8 +59,8 @@ def test_a_lease_that_nobody_worked_under_and_that_has_nothing_to_pass_on_is_rem
 ) -> None:
     bench = Bench(traits)
     grant = bench.granted("a")
-    tenure = bench.tenure(grant, previous_lease=grant.previous_lease if is_known else None, unused=True)
-    assert bench.session(give_back(tenure, bench.terms(), bound_at=bench.now)).run() is Outcome.REMOVED
+    lease_state = bench.lease_state(grant, previous_lease=grant.previous_lease if is_known else None, unused=True)
+    assert bench.session(give_back(lease_state, bench.terms(), bound_at=bench.now)).run() is Outcome.REMOVED
     assert bench.standing() is None
 
 
@@ -132,7 +132,7 @@ def test_h32_who_died_at_work_is_told_instead_of_the_one_before() -> None:
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_h32_what_an_acquisition_wrote_late_beside_its_lease_tells_nothing_of_that(is_clean: bool) -> None:
     bench = Bench()
-    late = Create(APT, bench.want("a").fields, lives=10.0, stands=10.0)
+    late = Create(APT, bench.want("a").fields, lifetime=10.0, min_retention=10.0)
     bench.store.perform(late)
     had = Had("an earlier incarnation", is_clean=is_clean)
     command = bench.session(sweep(APT, "a", bench.terms(), had)).commit().expect(Remove)
@@ -153,7 +153,7 @@ def test_h32_a_store_that_forgot_a_record_says_so_and_the_next_one_is_told_as_we
     command = session.expect(Create)
     assert command.forgotten == FORGOTTEN
     grant = session.answer(
-        bench.store.perform(Create(APT, {**command.fields, **command.forgotten}, command.lives))
+        bench.store.perform(Create(APT, {**command.fields, **command.forgotten}, command.lifetime))
     ).outcome
     assert grant.previous_lease.ending is LeaseOutcome.UNKNOWN
     assert bench.session(sweep(APT, "a", bench.terms())).run() is True

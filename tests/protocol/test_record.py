@@ -192,21 +192,21 @@ def test_whoever_is_closing_or_revoked_is_ending() -> None:
 def test_who_asks_and_how_long_it_stands_are_not_lost_when_times_are_added() -> None:
     made = stamped(Create(APT, {"v": "1"}, 10.0, "me", 12.0), 1000.0)
     assert isinstance(made, Create)
-    assert (made.lives, made.waiter_id, made.stands) == (10.0, "me", 12.0)
+    assert (made.lifetime, made.waiter_id, made.min_retention) == (10.0, "me", 12.0)
     replaced = stamped(Replace(APT, {}, "1", "2", 10.0, "me", 12.0), 1000.0)
     assert isinstance(replaced, Replace)
     assert (replaced.incarnation, replaced.revision) == ("1", "2")
-    assert (replaced.lives, replaced.waiter_id, replaced.stands) == (10.0, "me", 12.0)
+    assert (replaced.lifetime, replaced.waiter_id, replaced.min_retention) == (10.0, "me", 12.0)
 
 
 def test_stamps_are_put_on_what_writes_a_life_and_on_nothing_else() -> None:
-    made = stamped(Create(APT, {"v": "1", "alert_at": "5"}, lives=10.0), 1000.0)
+    made = stamped(Create(APT, {"v": "1", "alert_at": "5"}, lifetime=10.0), 1000.0)
     assert isinstance(made, Create)
     assert made.fields == {"v": "1", "acquired_at": "1000", "expires_at": "1010", "alert_at": "1005"}
-    replaced = stamped(Replace(APT, {}, "1", "1", lives=10.0), 1000.0)
+    replaced = stamped(Replace(APT, {}, "1", "1", lifetime=10.0), 1000.0)
     assert isinstance(replaced, Replace)
     assert replaced.fields == {"acquired_at": "1000", "expires_at": "1010"}
-    extended = stamped(Extend(APT, {}, "1", lives=10.0), 1000.0)
+    extended = stamped(Extend(APT, {}, "1", lifetime=10.0), 1000.0)
     assert isinstance(extended, Extend)
     assert extended.fields == {"expires_at": "1010"}
     for plain in (Create(APT, {}), Extend(APT, {}, "1"), Read(APT), Remove(APT, "1")):
@@ -215,13 +215,13 @@ def test_stamps_are_put_on_what_writes_a_life_and_on_nothing_else() -> None:
 
 def test_where_a_server_drops_records_no_expires_at_is_written_that_a_renewal_would_have_to_move() -> None:
     clock = StoreClock.SERVER_EXPIRES
-    made = stamped(Create(APT, {"alert_at": "5"}, lives=10.0), 1000.0, clock)
+    made = stamped(Create(APT, {"alert_at": "5"}, lifetime=10.0), 1000.0, clock)
     assert isinstance(made, Create)
     assert made.fields == {"acquired_at": "1000", "alert_at": "1005"}
-    replaced = stamped(Replace(APT, {}, "1", "1", lives=10.0), 1000.0, clock)
+    replaced = stamped(Replace(APT, {}, "1", "1", lifetime=10.0), 1000.0, clock)
     assert isinstance(replaced, Replace)
     assert replaced.fields == {"acquired_at": "1000"}
-    renewal = Extend(APT, {}, "1", lives=10.0)
+    renewal = Extend(APT, {}, "1", lifetime=10.0)
     assert stamped(renewal, 1000.0, clock) is renewal
 
 

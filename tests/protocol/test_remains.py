@@ -18,7 +18,7 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.lifecycle import Duty, Tenure
+from lockstead.protocol.lifecycle import Duty, LeaseState
 from lockstead.protocol.members import LATE_LOOKS_MAX, Attached, _is_ample, drain, remove_member, renew_member
 from lockstead.protocol.observations import BOOK_ENTRIES_MAX, ObservationCache, Reading
 from lockstead.protocol.previous_lease import unused
@@ -33,8 +33,8 @@ from lockstead.values import LeaseOutcome, Name, PreviousLease, Sequencer, Space
 from tests.protocol.bench import APT, Bench, Session
 
 
-def tenure() -> Tenure:
-    return Tenure(LeaseId(APT, "a", "1", 300.0), Settings.make(ttl=300), deadline=297.0, renewed_at=0.0)
+def lease_state() -> LeaseState:
+    return LeaseState(LeaseId(APT, "a", "1", 300.0), Settings.make(ttl=300), deadline=297.0, renewed_at=0.0)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_drain_looks_more_and_more_seldom_up_to_the_longest_pause() -> None:
 
 
 def test_a_renewal_that_hangs_counts_in_every_round() -> None:
-    held = tenure()
+    held = lease_state()
     every, now = held.settings.renew_every, held.due_at
     held.sending(now)
     for _ in range(held.settings.max_failures - 1):
@@ -138,19 +138,19 @@ def test_a_renewal_that_hangs_counts_in_every_round() -> None:
 
 
 def test_a_renewal_may_go_out_early_once_half_of_the_wait_is_over_and_only_while_it_is_held() -> None:
-    held = tenure()
+    held = lease_state()
     soon = held.due_at - held.settings.renew_every / 2
     assert held.may_join(soon)
     assert not held.may_join(soon - 0.001)
     held.sending(soon)
     assert not held.may_join(soon)
-    lost = tenure()
+    lost = lease_state()
     lost.lose(LossReason.TAKEN)
     assert not lost.may_join(soon)
 
 
 def test_what_went_wrong_last_is_remembered_until_a_renewal_succeeds() -> None:
-    held, error = tenure(), OutcomeUnknown("refused")
+    held, error = lease_state(), OutcomeUnknown("refused")
     held.sending(40.0)
     held.failed(41.0, error)
     assert held.last_error is error
@@ -219,7 +219,7 @@ def test_a_registration_that_arrives_after_it_was_looked_for_is_found_and_renewe
 def test_a_registration_says_for_how_long_it_lives_and_how_often_it_is_renewed() -> None:
     bench = Bench(ttl=20)
     created = bench.attaching(bench.granted("a").lease, "m").expect(Create)
-    assert (created.lives, created.renew_every) == (20.0, bench.settings.renew_every)
+    assert (created.lifetime, created.renew_every) == (20.0, bench.settings.renew_every)
 
 
 def test_a_registration_that_is_gone_before_it_could_be_renewed_is_made_anew() -> None:
@@ -244,7 +244,7 @@ def test_a_renewal_says_for_how_long_and_calibrates_the_clocks() -> None:
     bench = Bench(DATED, ttl=20)
     lease, terms = bench.granted("a").lease, bench.terms()
     session = bench.session(renew(lease, {}, terms))
-    assert session.expect(Extend).lives == 20.0
+    assert session.expect(Extend).lifetime == 20.0
     session.commit()
     assert terms.observations.is_calibrated
 
@@ -259,7 +259,7 @@ def test_a_renewal_that_is_refused_though_the_lease_is_still_ours_tells_nothing(
 
 @pytest.mark.parametrize("reason", LossReason)
 def test_after_a_loss_a_member_takes_back_what_is_its_own_unless_it_is_a_forked_copy(reason: LossReason) -> None:
-    member = tenure()
+    member = lease_state()
     member.is_owner = False
     member.lose(reason)
     assert may_remove_after_loss(member, 400.0) is (reason is not LossReason.FORKED)
@@ -267,7 +267,7 @@ def test_after_a_loss_a_member_takes_back_what_is_its_own_unless_it_is_a_forked_
 
 @pytest.mark.parametrize("reason", LossReason)
 def test_after_a_loss_an_owner_removes_before_its_deadline_what_nobody_else_can_have(reason: LossReason) -> None:
-    owner = tenure()
+    owner = lease_state()
     owner.lose(reason)
     is_possible = reason in (LossReason.REVOKED, LossReason.UNREACHABLE)
     assert may_remove_after_loss(owner, owner.deadline - 0.001) is is_possible
@@ -278,7 +278,7 @@ def test_a_member_whose_withdrawal_has_no_answer_does_not_claim_that_it_withdrew
     bench = Bench()
     lease = bench.granted("a").lease
     registration = bench.joined(lease, "m").registration
-    member = Tenure(lease, bench.settings, deadline=bench.now + 5, renewed_at=bench.now, is_owner=False)
+    member = LeaseState(lease, bench.settings, deadline=bench.now + 5, renewed_at=bench.now, is_owner=False)
     member.registration = registration
     session = bench.session(give_back(member, bench.terms(), bound_at=bench.now + 60))
     while not session.is_over:
@@ -410,7 +410,7 @@ def test_what_is_left_under_a_key_is_over_at_once_for_other_programs() -> None:
     before = PreviousLease(LeaseOutcome.EXPIRED, "a", "a/1")
     command = unused(APT, "7", before, Bench().terms())
     assert isinstance(command, Extend)
-    assert 0 < command.lives < 0.1
+    assert 0 < command.lifetime < 0.1
 
 
 def test_who_renews_now_and_then_learns_what_it_has() -> None:
@@ -448,5 +448,5 @@ def test_a_sweep_takes_a_lease_for_a_clean_one_unless_it_is_told_that_it_was_los
 def test_an_audit_entry_is_no_lock_so_it_does_not_live_and_is_never_dropped() -> None:
     session = Bench().session(audit(APT, "1", {"by": "op"}))
     created = session.expect(Create)
-    assert (created.lives, created.stands, created.renew_every) == (0.0, 0.0, 0.0)
+    assert (created.lifetime, created.min_retention, created.renew_every) == (0.0, 0.0, 0.0)
     assert session.commit().outcome is True

@@ -218,7 +218,7 @@ def test_rule_04_a_registration_that_landed_unseen_counts_from_the_extend_that_a
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     session = bench.attaching(lease, "m").lose(after=1.0).commit(after=1.0)
-    assert session.expect(Extend).lives == 10.0
+    assert session.expect(Extend).lifetime == 10.0
     adopted_at = bench.now
     joined = session.run()
     assert joined.registration_deadline == pytest.approx(adopted_at + 9.9)
@@ -487,7 +487,7 @@ def test_rule_04_what_else_befalls_a_closed_lease_while_its_owner_waits_is_looke
     owner.commit().commit()
     assert owner.expect(Remove).revision is not None
     if happens == "late renewal":
-        bench.store.perform(Extend(APT, {}, lease.incarnation, lives=10.0))
+        bench.store.perform(Extend(APT, {}, lease.incarnation, lifetime=10.0))
     else:
         del bench.store.entries[APT]
     if happens == "taken by another":
@@ -502,7 +502,9 @@ def test_rule_04_what_was_changed_under_its_owners_eyes_is_removed_by_it_only_un
     lease = bench.granted("a").lease
     owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t"))
     owner.commit().commit().expect(Remove)
-    bench.store.perform(Extend(APT, {}, lease.incarnation, lives=10.0))  # a late renewal: the revision is another one
+    bench.store.perform(
+        Extend(APT, {}, lease.incarnation, lifetime=10.0)
+    )  # a late renewal: the revision is another one
     owner.commit().commit()
     assert owner.expect(Remove).revision is None
     owner.lose()
@@ -519,8 +521,8 @@ def test_rule_04_a_member_gives_back_its_registration_alone() -> None:
     bench = Bench()
     grant = bench.granted("a")
     joined = bench.joined(grant.lease, "m")
-    tenure = bench.tenure(grant, is_owner=False, registration=joined.registration, registration_deadline=1e9)
-    assert bench.session(give_back(tenure, bench.terms(), bound_at=bench.now + 30)).run() is Outcome.REMOVED
+    lease_state = bench.lease_state(grant, is_owner=False, registration=joined.registration, registration_deadline=1e9)
+    assert bench.session(give_back(lease_state, bench.terms(), bound_at=bench.now + 30)).run() is Outcome.REMOVED
     assert bench.holder == "a"
 
 
@@ -528,8 +530,8 @@ def test_rule_04_a_withdrawal_whose_answer_is_lost_is_asked_again_before_the_dra
     bench = Bench()
     grant = bench.granted("a")
     joined = bench.joined(grant.lease, "a2")
-    tenure = bench.tenure(grant, shared=True, registration=joined.registration, registration_deadline=1e9)
-    session = bench.session(give_back(tenure, bench.terms(), bound_at=bench.now + 30))
+    lease_state = bench.lease_state(grant, shared=True, registration=joined.registration, registration_deadline=1e9)
+    session = bench.session(give_back(lease_state, bench.terms(), bound_at=bench.now + 30))
     session.late()
     session.wait()
     assert session.expect(Remove).name == joined.registration.name
@@ -579,9 +581,9 @@ def test_rule_05_a_lock_delay_lengthens_the_records_life_and_not_the_holders_dea
 @pytest.mark.parametrize(("lock_delay", "may"), [(0.0, True), (5.0, False)])
 def test_rule_05_after_a_loss_with_a_delay_the_loser_does_not_remove(lock_delay: float, may: bool) -> None:
     bench = Bench(ttl=10, lock_delay=lock_delay)
-    tenure = bench.tenure(bench.granted("a"))
-    tenure.lose(LossReason.UNREACHABLE)
-    assert may_remove_after_loss(tenure, bench.now) is may
+    lease_state = bench.lease_state(bench.granted("a"))
+    lease_state.lose(LossReason.UNREACHABLE)
+    assert may_remove_after_loss(lease_state, bench.now) is may
 
 
 def test_rule_05_breaking_at_once_leaves_a_tombstone_by_one_replace() -> None:
@@ -874,13 +876,13 @@ def test_rule_12_who_reclaims_and_could_not_draw_is_unsettled_and_draws_when_it_
 def test_rule_12_a_holder_wrongly_taken_for_dead_stops_at_its_next_renewal() -> None:
     bench = Bench()
     grant = bench.granted("a", owner="pub")
-    tenure = bench.tenure(grant)
+    lease_state = bench.lease_state(grant)
     bench.store.perform(Extend(APT, CLOSING, grant.lease.incarnation))
-    tenure.sending(bench.now)
+    lease_state.sending(bench.now)
     renewed = bench.session(renew(grant.lease, {}, bench.terms())).run()
-    tenure.renewed(renewed.sent_at, renewed.deadline, bench.now)
-    assert tenure.reason is LossReason.REVOKED
-    assert tenure.wake_at() == float("inf")
+    lease_state.renewed(renewed.sent_at, renewed.deadline, bench.now)
+    assert lease_state.reason is LossReason.REVOKED
+    assert lease_state.wake_at() == float("inf")
 
 
 def test_rule_12_an_unknown_replace_is_looked_at_before_it_is_called_contended() -> None:

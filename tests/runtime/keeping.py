@@ -11,7 +11,7 @@ from lockstead.events import LockEvent
 from lockstead.protocol.acquire import AcquireRequest, Grant
 from lockstead.protocol.commands import Script, ask
 from lockstead.protocol.keeping import NotifyLoss
-from lockstead.protocol.lifecycle import Tenure
+from lockstead.protocol.lifecycle import LeaseState
 from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.runtime.engine import Engine
@@ -60,8 +60,8 @@ class Told:
 
     def lease(self, holder: str = "a", *, is_kept: bool = True) -> KeptLease:
         lease = LeaseId(Name("apt"), holder, "1", 300.0)
-        tenure = Tenure(lease, SETTINGS, deadline=self.clock.at + 297, renewed_at=self.clock.at)
-        kept = KeptLease(tenure, Terms(self.store.traits, SETTINGS, ObservationCache()))
+        lease_state = LeaseState(lease, SETTINGS, deadline=self.clock.at + 297, renewed_at=self.clock.at)
+        kept = KeptLease(lease_state, Terms(self.store.traits, SETTINGS, ObservationCache()))
         if is_kept:
             self.keeper.keep(kept)
         return kept

@@ -354,7 +354,7 @@ def test_h24_a_damaged_record_is_refused_until_an_operator_removes_it(client: Cl
 def test_h24_h30_what_is_newer_or_not_ours_is_not_even_removed(
     client: Client, store: Faulty, fields: dict[str, str]
 ) -> None:
-    store.perform(Create(Name("apt"), fields, lives=0.0), 1.0)
+    store.perform(Create(Name("apt"), fields, lifetime=0.0), 1.0)
     with pytest.raises(lockstead.StoreRefused, match="'apt'"):
         client.lock("apt").break_lease(reason="in the way", now=True)
 

@@ -188,10 +188,18 @@ def test_a_grant_is_kept_as_it_was_granted_and_told(alone: Alone, monkeypatch: p
     monkeypatch.setattr(engines.random, "random", lambda: 0.25)
     want = alone.want(unsettled=True)
     kept = alone.granted(want)
-    tenure = kept.tenure
-    assert (tenure.deadline, tenure.renewed_at, tenure.token) == (alone.clock.at + 296, alone.clock.at - 1, 7)
-    assert (tenure.unsettled, tenure.is_owner, tenure.previous_lease) == (True, True, PreviousLease(LeaseOutcome.CLEAN))
-    assert tenure.jitter == 0.25
+    lease_state = kept.lease_state
+    assert (lease_state.deadline, lease_state.renewed_at, lease_state.token) == (
+        alone.clock.at + 296,
+        alone.clock.at - 1,
+        7,
+    )
+    assert (lease_state.unsettled, lease_state.is_owner, lease_state.previous_lease) == (
+        True,
+        True,
+        PreviousLease(LeaseOutcome.CLEAN),
+    )
+    assert lease_state.jitter == 0.25
     assert alone.events == [Acquired("apt", want.holder, 7, 3.0)]
     assert alone.engine.keeps(want.holder)
     assert not alone.engine.keeps("somebody")
@@ -206,15 +214,15 @@ def test_a_membership_is_kept_until_the_earlier_of_its_deadlines(alone: Alone, m
     for record_until, registered_until in ((1200.0, 1290.0), (1290.0, 1200.0)):
         joined = Attached(lease, registration, registered_until, record_until, 999.0)
         kept = alone.engine.attached(joined, SETTINGS)
-        tenure = kept.tenure
+        lease_state = kept.lease_state
         assert alone.engine.keeps("o")
-        assert (tenure.jitter, tenure.settings) == (0.25, SETTINGS)
-        assert (tenure.deadline, tenure.record_deadline, tenure.registration_deadline) == (
+        assert (lease_state.jitter, lease_state.settings) == (0.25, SETTINGS)
+        assert (lease_state.deadline, lease_state.record_deadline, lease_state.registration_deadline) == (
             1200.0,
             record_until,
             registered_until,
         )
-        assert (tenure.is_owner, tenure.shared, tenure.registration, tenure.renewed_at) == (
+        assert (lease_state.is_owner, lease_state.shared, lease_state.registration, lease_state.renewed_at) == (
             False,
             True,
             registration,
@@ -307,10 +315,10 @@ def test_who_holds_a_key_is_known_until_it_gives_back_or_nobody_has_the_lease(al
     thread.start()
     thread.join()
     assert others == [False]
-    assert not taker.holds(threading.current_thread(), kept.tenure.deadline)
+    assert not taker.holds(threading.current_thread(), kept.lease_state.deadline)
     second = alone.engine.took(alone.granted(alone.want()))
     assert alone.engine._takers["apt"][0] is second
-    second.tenure.leave()
+    second.lease_state.leave()
     with pytest.raises(NotAcquired):
         alone.engine.refuse_self_wait(APT)
     bell = ThreadWaker()
@@ -322,7 +330,7 @@ def test_who_holds_a_key_is_known_until_it_gives_back_or_nobody_has_the_lease(al
     alone.engine.gave_back(taker)
     assert alone.engine._takers == {}
     alone.engine.took(kept)
-    kept.tenure.leave()
+    kept.lease_state.leave()
     held = alone.granted(alone.want())
     assert len(alone.engine._takers["apt"]) == 1
     last = alone.engine.took(held)
@@ -439,7 +447,7 @@ def test_a_forked_child_begins_afresh_and_its_copies_of_leases_are_lost(
     alone.engine.took(kept)
     keeper, observations = alone.engine.keeper, alone.engine.observations
     alone.engine.after_fork()
-    assert kept.tenure.reason is LossReason.FORKED
+    assert kept.lease_state.reason is LossReason.FORKED
     assert alone.engine.keeper is not keeper
     assert alone.engine.observations is not observations
     assert (alone.engine._takers, len(alone.engine.keeper), called) == ({}, 0, ["store"])

@@ -154,7 +154,7 @@ def test_a_block_that_swallows_the_loss_it_found_by_itself_is_interrupted_all_th
 ) -> None:
     def work() -> None:
         with pytest.raises(LeaseLost), client.lock("apt").hold(interrupt=True) as lease:
-            lease._tenure.deadline = 0.0
+            lease._lease_state.deadline = 0.0
             with pytest.raises(LeaseLost):
                 lease.check()
             sleep_in_python(80)
@@ -171,7 +171,7 @@ def test_a_loss_just_as_the_block_is_entered_leaves_it(
 
     def loses_first(kept: KeptLease, interrupter: Fires) -> None:
         in_another_thread(lambda: client._engine.keeper.lose(kept, LossReason.TAKEN))
-        until(lambda: kept.tenure.is_notified)
+        until(lambda: kept.lease_state.is_notified)
         as_ever(kept, interrupter)
 
     monkeypatch.setattr(client._engine.keeper, "guard", loses_first)
@@ -348,7 +348,7 @@ def test_an_outer_loss_that_comes_while_the_block_tells_of_its_own_leaves_both(
     # whichever it says: the inner one's may be on its way already
     with pytest.raises(LeaseLost), client.lock("outer").hold(interrupt=True) as outer:
         with client.lock("inner").hold(interrupt=True) as inner:
-            inner._tenure.deadline = 0.0
+            inner._lease_state.deadline = 0.0
             monkeypatch.setattr(threading, "Thread", Starting)
             inner.check()
     assert not inner.is_held

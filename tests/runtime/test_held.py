@@ -20,7 +20,7 @@ class Held(HeldLease):
     def __init__(self, alone: Alone, token: int | None = 7) -> None:
         kept = alone.granted(alone.want(), token)
         super().__init__(alone.engine, kept, alone.engine.took(kept))
-        self.tenure, self.swept = kept.tenure, list[Any]()
+        self.lease_state, self.swept = kept.lease_state, list[Any]()
         alone.engine.sweep = lambda *words: self.swept.append(words)  # type: ignore[method-assign] # noted, not done
 
     def lose(self, reason: LossReason, detail: str = "") -> None:
@@ -42,16 +42,16 @@ def test_a_lease_is_held_until_the_instant_of_its_deadline(alone: Alone) -> None
     with pytest.raises(LeaseLost) as caught:
         lease.check()
     assert caught.value.reason is lease.lost_reason is LossReason.EXPIRED
-    lease.tenure.previous_lease = None
+    lease.lease_state.previous_lease = None
     assert lease.previous_lease == PreviousLease(LeaseOutcome.UNKNOWN)
-    lease.tenure.is_owner = False
+    lease.lease_state.is_owner = False
     assert lease.is_member
 
 
 def test_the_error_says_which_lease_was_lost_and_why_or_that_it_has_ended(alone: Alone) -> None:
     plain, drawn, ended = (Held(alone, token) for token in (None, 7, None))
     failure = StoreUnavailable("silent")
-    plain.tenure.last_error = failure
+    plain.lease_state.last_error = failure
     plain.lose(LossReason.GONE)
     assert (plain.is_held, plain.time_left) == (False, 0.0)
     drawn.lose(LossReason.TAKEN, "by b")
@@ -109,7 +109,7 @@ def test_a_held_lease_is_given_back_once_and_this_thread_may_wait_for_it_again(a
     assert alone.engine._takers
     lease._gave_back()
     assert (lease._is_ended, lease._who, alone.engine._takers, lease.swept) == (True, None, {}, [])
-    assert lease.tenure.state.name == "LEFT"
+    assert lease.lease_state.state.name == "LEFT"
     assert not lease._may_leave(alone.clock.at, unused=False)
     assert lease._loss_at_exit() is None
     lease._ended()
@@ -117,7 +117,7 @@ def test_a_held_lease_is_given_back_once_and_this_thread_may_wait_for_it_again(a
 
 def test_a_block_that_ended_by_itself_without_its_lease_has_lost_it(alone: Alone) -> None:
     closed, lost = Held(alone), Held(alone)
-    closed.tenure.leave()  # as a client does that is closed
+    closed.lease_state.leave()  # as a client does that is closed
     error = closed._loss_at_exit()
     assert error is not None
     assert error.reason is LossReason.GONE
@@ -157,27 +157,27 @@ def test_whose_store_stayed_silent_is_looked_for_later_with_what_is_known_of_its
     alone: Alone, is_shared: bool, is_unused: bool, is_lost: bool
 ) -> None:
     lease = Held(alone)
-    lease.tenure.shared = is_shared
+    lease.lease_state.shared = is_shared
     if is_lost:
         lease.lose(LossReason.REVOKED)
     assert lease._may_leave(alone.clock.at, unused=is_unused)
     lease._release_failed()
     lease._gave_back()
     had = None if is_unused and not is_shared else Had("1", is_shared=is_shared, is_clean=not is_lost)
-    assert lease.swept == [(lease.tenure.lease.name, lease.holder, lease.tenure.settings, had)]
+    assert lease.swept == [(lease.lease_state.lease.name, lease.holder, lease.lease_state.settings, had)]
 
 
 def test_that_nobody_worked_under_a_lease_is_not_forgotten_and_a_member_is_not_looked_for(alone: Alone) -> None:
     lease, member = Held(alone), Held(alone)
     lease._may_leave(alone.clock.at, unused=True)
     lease._may_leave(alone.clock.at, unused=False)
-    assert lease.tenure.unused
-    member.tenure.is_owner = False
+    assert lease.lease_state.unused
+    member.lease_state.is_owner = False
     member._release_failed()
-    assert not member.tenure.unsettled
-    member.tenure.unsettled = True
+    assert not member.lease_state.unsettled
+    member.lease_state.unsettled = True
     member._release_failed()
-    assert member.tenure.unsettled
+    assert member.lease_state.unsettled
 
 
 def test_a_loss_at_the_exit_is_raised_or_noted_on_the_error_of_the_block(alone: Alone) -> None:

@@ -56,7 +56,7 @@ def holds_interruptible(client: Client, key: str) -> None:
 def finds_a_loss(client: Client, key: str) -> None:
     lease = client.lock(key).acquire(0)
     lease.on_lost(int)
-    lease._tenure.deadline = 0.0
+    lease._lease_state.deadline = 0.0
     lease.lost_error()
     lease.release()
 

@@ -38,7 +38,7 @@ def still() -> Iterator[Still]:
 def test_a_lease_that_is_given_up_during_a_round_keeps_no_other_from_being_renewed(still: Still) -> None:
     leases = [still.lease("gone")]
     kept = still.lease("a")
-    still.clock.at = kept.tenure.due_at
+    still.clock.at = kept.lease_state.due_at
     now = still.clock.now
 
     def gives_up() -> float:
@@ -48,7 +48,7 @@ def test_a_lease_that_is_given_up_during_a_round_keeps_no_other_from_being_renew
 
     still.clock.now = gives_up  # type: ignore[method-assign] # the instant at which the round looks at the clock
     assert still.round() == []
-    assert kept.tenure.in_flight
+    assert kept.lease_state.in_flight
     assert len(still.crew.jobs) == 1
     still.clock.at += DROPPED_FOR
     still.round()
@@ -60,7 +60,7 @@ def test_a_renewal_is_sent_if_it_still_waits_and_the_lease_is_still_held(still: 
     kept, left = still.lease("a"), still.lease("left")
     with still.keeper._lock:
         still.keeper._register(gone := still.lease("gone", is_kept=False))
-        held = still.keeper._keeping.of(gone.tenure)
+        held = still.keeper._keeping.of(gone.lease_state)
         assert held is not None
         del gone
         gc.collect()
@@ -69,13 +69,13 @@ def test_a_renewal_is_sent_if_it_still_waits_and_the_lease_is_still_held(still: 
         assert still.keeper._sent(kept) is None
         still.clock.at += 50
         for one in (kept, left):
-            one.tenure.queue()
+            one.lease_state.queue()
         still.keeper.leave(left, still.clock.at)
         assert still.keeper._sent(left) is None
-        assert (left.tenure.in_flight, left.tenure.is_queued) == (False, False)
+        assert (left.lease_state.in_flight, left.lease_state.is_queued) == (False, False)
         assert still.keeper._sent(kept) is kept
-        assert (kept.tenure.in_flight, kept.tenure.is_queued) == (True, False)
-        assert kept.tenure.asked_at == kept.tenure.round_started_at == still.clock.at
+        assert (kept.lease_state.in_flight, kept.lease_state.is_queued) == (True, False)
+        assert kept.lease_state.asked_at == kept.lease_state.round_started_at == still.clock.at
         assert still.keeper._keeping._schedule.wake_at() == still.clock.at + SETTINGS.renew_every
         assert still.keeper._sent(kept) is None, "it is sent once"
 
@@ -84,16 +84,16 @@ def test_who_has_least_time_left_is_renewed_first_and_who_left_is_not(
     still: Still, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leases = {holder: still.lease(holder) for holder in ("long", "left", "short", "gone")}
-    leases["short"].tenure.deadline -= 10
+    leases["short"].lease_state.deadline -= 10
     asked: list[str] = []
 
     def silent(kept: KeptLease, fields: dict[str, str]) -> OutcomeUnknown:
-        asked.append(kept.tenure.lease.holder)
+        asked.append(kept.lease_state.lease.holder)
         assert fields == {}
         return OutcomeUnknown("silent")
 
     monkeypatch.setattr(still.keeper, "_ask", silent)
-    still.clock.at = leases["long"].tenure.due_at
+    still.clock.at = leases["long"].lease_state.due_at
     still.round()
     still.round()
     assert len(still.crew.jobs) == 4, "each is given to the crew once"
@@ -111,17 +111,17 @@ def test_where_the_crew_has_no_thread_a_renewal_has_failed_and_is_planned_anew(s
     still = Still(store())
     kept = still.lease()
     still.crew.is_there = False
-    still.clock.at = kept.tenure.due_at
+    still.clock.at = kept.lease_state.due_at
     still.round()
-    assert (kept.tenure.in_flight, kept.tenure.last_error) == (False, NO_THREAD)
-    assert still.keeper._keeping._schedule.wake_at() == kept.tenure.due_at > still.clock.at
+    assert (kept.lease_state.in_flight, kept.lease_state.last_error) == (False, NO_THREAD)
+    assert still.keeper._keeping._schedule.wake_at() == kept.lease_state.due_at > still.clock.at
 
 
 def test_who_left_or_lost_its_lease_before_it_was_given_up_is_not_told_as_abandoned(still: Still) -> None:
     leases = [still.lease(holder) for holder in ("left", "lost", "held")]
-    still.clock.at = leases[0].tenure.due_at
+    still.clock.at = leases[0].lease_state.due_at
     still.round()  # from here on what waits to be sent refers to each, and hears of its end
-    tenures = [kept.tenure for kept in leases]
+    lease_states = [kept.lease_state for kept in leases]
     still.keeper.leave(leases[0], still.clock.at)
     still.keeper.left(leases[0])
     still.keeper.lose(leases[1], LossReason.TAKEN)
@@ -138,7 +138,7 @@ def test_who_left_or_lost_its_lease_before_it_was_given_up_is_not_told_as_abando
     still.round()
     still.tellers.do()
     assert still.events == [LeaseDropped("apt", "held")]
-    assert [tenure.state for tenure in tenures] == [State.LEFT, State.LOST, State.LEFT]
+    assert [lease_state.state for lease_state in lease_states] == [State.LEFT, State.LOST, State.LEFT]
     assert len(still.keeper) == 0
 
 
@@ -148,8 +148,8 @@ def test_the_timing_thread_is_woken_for_what_is_due_before_it_would_wake_up_and_
     still.has_rung()
     still.keeper._wake(still.keeper._keeping.wake_at())
     assert not still.has_rung(), "it sleeps a second at most, and this is due later"
-    kept.tenure.due_at = still.clock.at + 0.5
-    still.keeper._keeping._schedule.plan(kept.tenure)
+    kept.lease_state.due_at = still.clock.at + 0.5
+    still.keeper._keeping._schedule.plan(kept.lease_state)
     still.keeper._wake(still.keeper._keeping.wake_at())
     assert still.has_rung()
 
@@ -162,7 +162,7 @@ def test_after_a_fault_of_our_own_whatever_is_planned_wakes_the_timing_thread(st
     still.keeper._wake(still.keeper._keeping.wake_at())
     assert still.has_rung()
     still.tellers.do()
-    assert kept.tenure.state is State.HELD
+    assert kept.lease_state.state is State.HELD
     assert [type(event) for event in still.events] == [EngineWarning]
 
 
@@ -206,27 +206,27 @@ def test_an_answer_is_told_by_what_it_means_to_a_lease_that_is_held_and_to_no_ot
     kept, left = still.lease("a"), still.lease("left")
     error = OutcomeUnknown("silent")
     for one in (kept, left):
-        one.tenure.sending(still.clock.at)
+        one.lease_state.sending(still.clock.at)
     still.keeper.leave(left, still.clock.at)
     still.keeper._renewed(left, None, error)
     still.keeper._renewed(left, None, Renewal(still.clock.at + 400, still.clock.at, "2"))
-    assert (still.events, left.tenure.in_flight) == ([], False)
+    assert (still.events, left.lease_state.in_flight) == ([], False)
     still.clock.at += 7
     still.keeper._renewed(kept, None, error)
     (failed,) = still.events
     assert isinstance(failed, RenewalFailed)
     assert (failed.error, failed.left) == (error, 290.0)
-    assert still.keeper._keeping._schedule.wake_at() == kept.tenure.due_at == still.clock.at + 12.5
+    assert still.keeper._keeping._schedule.wake_at() == kept.lease_state.due_at == still.clock.at + 12.5
     still.keeper._renewed(kept, None, Renewal(still.clock.at + 400, still.clock.at, "2"))
     assert still.events[1:] == [Renewed("apt", "a", still.clock.at + 400)]
-    assert still.keeper._keeping._schedule.wake_at() == kept.tenure.due_at == still.clock.at + SETTINGS.renew_every
-    kept.tenure.sending(still.clock.at)
+    assert still.keeper._keeping._schedule.wake_at() == kept.lease_state.due_at == still.clock.at + SETTINGS.renew_every
+    kept.lease_state.sending(still.clock.at)
     still.keeper._renewed(kept, None, Over(LossReason.TAKEN, "by b"))
-    assert not kept.tenure.in_flight, "who gives back has nothing to wait for"
+    assert not kept.lease_state.in_flight, "who gives back has nothing to wait for"
     still.keeper._renewed(kept, None, error)
     (lost,) = still.events[2:]
     assert isinstance(lost, Lost)
-    assert (lost.reason, lost.detail, kept.tenure.in_flight, len(still.keeper._keeping._schedule)) == (
+    assert (lost.reason, lost.detail, kept.lease_state.in_flight, len(still.keeper._keeping._schedule)) == (
         LossReason.TAKEN,
         "by b",
         False,
@@ -237,20 +237,20 @@ def test_an_answer_is_told_by_what_it_means_to_a_lease_that_is_held_and_to_no_ot
 def test_the_answer_to_a_renewal_of_a_member_holds_for_its_registration_as_well(still: Still) -> None:
     kept = still.lease()
     registration = LeaseId(Name("apt", Space.MEMBER, "1/m"), "m", "2", 300.0)
-    joined = Attached(kept.tenure.lease, registration, still.clock.at + 250, still.clock.at + 297, still.clock.at)
+    joined = Attached(kept.lease_state.lease, registration, still.clock.at + 250, still.clock.at + 297, still.clock.at)
     still.keeper.register(kept, joined)
     still.clock.at += 10
     still.keeper._renewed(kept, None, MemberRenewed(still.clock.at + 200, still.clock.at + 300, still.clock.at))
-    assert kept.tenure.record_deadline == still.clock.at + 300
-    assert kept.tenure.deadline == still.clock.at + 240
+    assert kept.lease_state.record_deadline == still.clock.at + 300
+    assert kept.lease_state.deadline == still.clock.at + 240
     still.keeper._renewed(kept, None, MemberRenewed(still.clock.at + 290, None, still.clock.at))
-    assert kept.tenure.deadline == still.clock.at + 290
+    assert kept.lease_state.deadline == still.clock.at + 290
 
 
 def test_progress_goes_with_the_next_renewal_and_again_if_that_failed_and_none_is_newer(still: Still) -> None:
     plain, alerts, expects = still.lease("a"), still.lease("b"), still.lease("c")
-    alerts.tenure.settings = Settings.make(ttl=300, alert_after=60, expected=600)
-    expects.tenure.settings = Settings.make(ttl=300, expected=600)
+    alerts.lease_state.settings = Settings.make(ttl=300, alert_after=60, expected=600)
+    expects.lease_state.settings = Settings.make(ttl=300, expected=600)
     assert still.keeper._fields(plain) == ({}, None)
     for kept, after in ((plain, None), (alerts, 60), (expects, 600)):
         kept.progress = "1 of 5"
@@ -293,13 +293,13 @@ def test_whatever_a_renewal_raises_is_an_attempt_that_failed(still: Still, monke
 def test_whatever_comes_of_one_renewal_of_a_batch_is_an_attempt_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     still = Still(Batching())
     kept = still.lease()
-    kept.tenure.queue()
+    kept.lease_state.queue()
     monkeypatch.setattr(keeper, "run_many", lambda *_: [(0, ValueError("odd"))])
     still.keeper._renew_many([kept], 5.0)
     (failed,) = still.events
     assert isinstance(failed, RenewalFailed)
     assert str(failed.error) == "the renewal failed: ValueError: odd"
-    assert not kept.tenure.in_flight
+    assert not kept.lease_state.in_flight
 
 
 def test_a_loss_is_told_once_to_guards_callbacks_and_listener_and_aside_where_the_teller_must_not_wait(
@@ -352,7 +352,7 @@ def test_where_no_teller_can_be_had_the_listener_is_called_outside_the_lock(stil
     still.lease("abandoned")
     gc.collect()
     still.keeper._round()
-    still.clock.at = lost.tenure.tell_at
+    still.clock.at = lost.lease_state.tell_at
     still.keeper._round()
     still.keeper._recover(ValueError("odd"))
     assert owned == [False] * 3
@@ -384,10 +384,10 @@ def timed(still: Still, happens: Callable[[], object]) -> list[str]:
 
 def test_the_timing_thread_tells_aside_and_sleeps_between_two_rounds_until_the_keeper_is_closed(still: Still) -> None:
     kept = still.lease()
-    still.clock.at = kept.tenure.tell_at
+    still.clock.at = kept.lease_state.tell_at
     seen = timed(still, lambda: still.keeper.close(patience=0))
     assert seen == ["silenced", "silenced", f"slept {LONGEST_SLEEP}", "silenced"]
-    assert (still.events, kept.tenure.is_notified) == ([], True)
+    assert (still.events, kept.lease_state.is_notified) == ([], True)
     still.tellers.do()
     assert [type(event) for event in still.events] == [Lost]
 

@@ -43,7 +43,7 @@ def test_a_closed_keeper_takes_no_lease_and_does_no_chore(told: Told) -> None:
     with pytest.raises(StoreRefused, match="the client was closed"):
         told.keeper.keep(kept)
     told.keeper.chore(0, lambda: done.append("chore"))
-    assert kept.tenure.state is State.LEFT
+    assert kept.lease_state.state is State.LEFT
     assert (len(told.keeper), done, told.keeper._chores) == (0, [], [])
 
 
@@ -53,7 +53,7 @@ def test_where_no_thread_can_be_had_no_lease_is_kept_and_a_chore_is_done_at_once
     kept = told.lease(is_kept=False)
     with pytest.raises(StoreUnavailable, match="no thread can be started"):
         told.keeper.keep(kept)
-    assert kept.tenure.state is State.LEFT
+    assert kept.lease_state.state is State.LEFT
     told.keeper.chore(0, lambda: done.append("now"))
     told.keeper.chore(1, lambda: done.append("later"))
     told.keeper.chore(0, fails)
@@ -67,7 +67,7 @@ def test_a_holder_is_kept_while_somebody_refers_to_its_lease_and_has_not_left(to
     assert not told.keeper.leave(other, told.clock.at)
     assert (told.keeper.keeps("b"), len(told.keeper)) == (False, 1)
     told.keeper.left(other)
-    assert other.tenure.state is State.LEFT
+    assert other.lease_state.state is State.LEFT
     del kept
     gc.collect()
     assert not told.keeper.keeps("a")
@@ -75,9 +75,9 @@ def test_a_holder_is_kept_while_somebody_refers_to_its_lease_and_has_not_left(to
 
 def test_who_leaves_after_its_deadline_had_lost_its_lease_before(told: Told) -> None:
     kept = told.lease()
-    assert not told.keeper.leave(kept, kept.tenure.deadline)
+    assert not told.keeper.leave(kept, kept.lease_state.deadline)
     until(lambda: told.of(Lost))
-    assert (kept.tenure.reason, len(told.keeper)) == (LossReason.EXPIRED, 0)
+    assert (kept.lease_state.reason, len(told.keeper)) == (LossReason.EXPIRED, 0)
 
 
 def test_an_owner_that_becomes_a_member_believes_the_earlier_deadline_and_is_due_by_it(told: Told) -> None:
@@ -86,9 +86,9 @@ def test_an_owner_that_becomes_a_member_believes_the_earlier_deadline_and_is_due
     registration = LeaseId(Name("apt", Space.MEMBER, "1/m"), "m", "2", 300.0)
     soon = told.clock.at + SETTINGS.abort_margin + 5
     for one in (kept, left):
-        told.keeper.register(one, Attached(one.tenure.lease, registration, soon, soon + 100, told.clock.at))
-        assert one.tenure.registration == registration
-    assert kept.tenure.deadline == soon
+        told.keeper.register(one, Attached(one.lease_state.lease, registration, soon, soon + 100, told.clock.at))
+        assert one.lease_state.registration == registration
+    assert kept.lease_state.deadline == soon
     assert told.keeper._keeping._schedule.wake_at() == pytest.approx(told.clock.at + 5)
     assert len(told.keeper._keeping._schedule) == 1, "what was given back is planned no more"
 
@@ -96,15 +96,15 @@ def test_an_owner_that_becomes_a_member_believes_the_earlier_deadline_and_is_due
 def test_who_gives_back_waits_for_a_renewal_that_was_sent_and_for_no_other(told: Told) -> None:
     kept = told.lease()
     told.keeper.settle(kept, 600)
-    kept.tenure.queue()
+    kept.lease_state.queue()
     told.keeper.settle(kept, 600)
-    kept.tenure.sending(told.clock.at)
+    kept.lease_state.sending(told.clock.at)
     told.keeper.settle(kept, 0.01)
-    assert kept.tenure.in_flight, "not for longer than it is asked to"
+    assert kept.lease_state.in_flight, "not for longer than it is asked to"
     error = OutcomeUnknown("silent")
     threading.Timer(0.1, told.keeper._renewed, (kept, None, error)).start()
     told.keeper.settle(kept, 600)
-    assert not kept.tenure.in_flight
+    assert not kept.lease_state.in_flight
     until(lambda: told.of(RenewalFailed))
 
 
@@ -129,7 +129,7 @@ def test_a_loss_that_was_found_elsewhere_is_told_to_all_once_and_at_once(told: T
         told.keeper.guard(kept, left)
         assert left.fired == [None]
         told.keeper.lose(kept, LossReason.GONE)
-        assert (calls, kept.tenure.reason) == (["before", "after"], LossReason.TAKEN)
+        assert (calls, kept.lease_state.reason) == (["before", "after"], LossReason.TAKEN)
     assert time.monotonic() - began_at < 4, "the timing thread is woken and does not sleep on"
     (event, *_) = told.of(Lost)
     assert isinstance(event, Lost)
@@ -144,7 +144,7 @@ def test_what_was_given_back_is_told_as_lost_to_nobody(told: Told) -> None:
     told.keeper.lose(kept, LossReason.TAKEN)
     told.keeper.chore(0, lambda: done.append("after a round"))
     until(lambda: done)
-    assert (told.events, kept.tenure.is_notified, kept.tenure.reason) == ([], False, None)
+    assert (told.events, kept.lease_state.is_notified, kept.lease_state.reason) == ([], False, None)
     assert told.keeper._thread is not None
     assert told.keeper._thread.daemon, "it keeps no interpreter from ending"
 
@@ -174,7 +174,7 @@ def test_closing_ends_every_lease_does_what_was_put_off_and_is_done_once(told: T
 
     told.keeper.chore(600, takes_long)
     told.keeper.close(patience=60)
-    assert (kept.tenure.state, len(told.keeper), done) == (State.LEFT, 0, ["chore"])
+    assert (kept.lease_state.state, len(told.keeper), done) == (State.LEFT, 0, ["chore"])
     assert told.events == [LeaseDropped("apt", "a")]
     told.keeper.close()
     assert told.events == [LeaseDropped("apt", "a")]
@@ -228,7 +228,7 @@ def test_in_a_forked_copy_every_lease_is_lost_and_nothing_is_told(told: Told) ->
     told.keeper._lock.release()
     ends.set()
     parents.join(60)
-    assert (kept.tenure.reason, kept.tenure.is_notified) == (LossReason.FORKED, True)
+    assert (kept.lease_state.reason, kept.lease_state.is_notified) == (LossReason.FORKED, True)
     with pytest.raises(StoreRefused):
         told.lease("b")
     assert told.events == []
@@ -236,23 +236,23 @@ def test_in_a_forked_copy_every_lease_is_lost_and_nothing_is_told(told: Told) ->
 
 def test_a_renewal_that_somebody_asked_for_himself_leaves_our_own_under_way(told: Told) -> None:
     kept = told.lease()
-    kept.tenure.sending(told.clock.at)
+    kept.lease_state.sending(told.clock.at)
     told.keeper.renewed(kept, Renewal(told.clock.at + 500, told.clock.at, "2"))
-    assert kept.tenure.in_flight
-    assert kept.tenure.deadline == told.clock.at + 500
+    assert kept.lease_state.in_flight
+    assert kept.lease_state.deadline == told.clock.at + 500
     assert told.events == [Renewed("apt", "a", told.clock.at + 500)]
     told.keeper.renewed(kept, Over(LossReason.TAKEN, "by b"))
     until(lambda: told.of(Lost))
-    assert (kept.tenure.state, len(told.keeper)) == (State.LOST, 0)
+    assert (kept.lease_state.state, len(told.keeper)) == (State.LOST, 0)
 
 
 def test_a_fault_of_our_own_is_told_and_loses_no_lease(told: Told) -> None:
     kept = told.lease()
     with told.keeper._lock:
-        told.keeper._keeping._schedule.drop(kept.tenure)
+        told.keeper._keeping._schedule.drop(kept.lease_state)
     told.keeper._recover(ValueError("odd"))
     with told.keeper._lock:
-        assert told.keeper._keeping._schedule.wake_at() == kept.tenure.wake_at()
+        assert told.keeper._keeping._schedule.wake_at() == kept.lease_state.wake_at()
     until(lambda: told.of(EngineWarning))
     (event,) = told.of(EngineWarning)
     assert "ValueError: odd" in str(event)
@@ -273,7 +273,7 @@ def test_a_round_sleeps_until_something_is_due_but_never_for_long(told: Told) ->
     kept, done = told.lease(), []
     with told.keeper._lock:
         assert told.keeper._decide([]) == LONGEST_SLEEP
-        told.clock.at = kept.tenure.due_at - 0.5
+        told.clock.at = kept.lease_state.due_at - 0.5
         assert told.keeper._decide([]) == pytest.approx(0.5)
     told.keeper.chore(0.25, lambda: done.append("chore"))
     with told.keeper._lock:
@@ -286,18 +286,22 @@ def test_a_round_sleeps_until_something_is_due_but_never_for_long(told: Told) ->
 def test_a_loss_that_a_round_finds_is_handed_on_to_be_told_and_the_lease_is_kept_no_longer(told: Told) -> None:
     kept = told.lease()
     with told.keeper._lock:
-        told.clock.at = kept.tenure.tell_at
+        told.clock.at = kept.lease_state.tell_at
         assert losses(decided(told.keeper)) == [kept]
-        assert (kept.tenure.reason, len(told.keeper), len(told.keeper._keeping._schedule)) == (LossReason.EXPIRED, 0, 0)
+        assert (kept.lease_state.reason, len(told.keeper), len(told.keeper._keeping._schedule)) == (
+            LossReason.EXPIRED,
+            0,
+            0,
+        )
         assert decided(told.keeper) == []
 
 
 def test_leases_that_are_lost_in_one_round_are_all_told(told: Told) -> None:
     leases = [told.lease(holder) for holder in ("a", "b", "c")]
     with told.keeper._lock:
-        told.clock.at = leases[0].tenure.tell_at
+        told.clock.at = leases[0].lease_state.tell_at
         lost = losses(decided(told.keeper))
-    assert [kept.tenure.lease.holder for kept in lost] == ["a", "b", "c"]
+    assert [kept.lease_state.lease.holder for kept in lost] == ["a", "b", "c"]
 
 
 def test_who_gives_back_an_older_lease_of_a_holder_leaves_its_newer_one_known(told: Told) -> None:

@@ -25,10 +25,10 @@ def test_a_renewal_at_ones_own_word_begins_a_whole_ttl() -> None:
         assert lease.renew() == pytest.approx(BELIEVED) == lease.time_left
         assert store.count(Extend) == 1
         # one that the keeper has under way is waited for by the release as before
-        lease._tenure.in_flight = True
+        lease._lease_state.in_flight = True
         lease.renew()
-        assert lease._tenure.in_flight is True
-        lease._tenure.in_flight = False
+        assert lease._lease_state.in_flight is True
+        lease._lease_state.in_flight = False
 
 
 def test_a_renewal_that_finds_the_lease_broken_tells_the_loss() -> None:

@@ -107,7 +107,7 @@ def test_a_reply_bears_the_instants_of_its_request() -> None:
 
 def test_what_is_written_is_stamped_with_the_wall_clock() -> None:
     store = Faulty()
-    driven(store, Create(APT, {"v": "1"}, lives=10.0))
+    driven(store, Create(APT, {"v": "1"}, lifetime=10.0))
     (created,) = store.seen
     assert isinstance(created, Create)
     assert float(created.fields["acquired_at"]) == SetClock().wall()

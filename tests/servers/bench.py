@@ -124,7 +124,7 @@ class Bench:
 def renewed(lease: Lease) -> None:
     """Wait until a renewal that is sent from now on has come back good."""
     now = boot_now()
-    until(lambda: lease._tenure.renewed_at > now or not lease.is_held, ENOUGH)
+    until(lambda: lease._lease_state.renewed_at > now or not lease.is_held, ENOUGH)
     assert lease.is_held, f"lost, {lease.lost_reason}"
 
 

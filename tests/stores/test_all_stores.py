@@ -285,7 +285,7 @@ def test_h09_a_silent_network_is_told_as_a_loss_before_the_deadline_and_the_lock
     told = bench.told(proxy)
     lease = told.client.lock("apt", **SHORT_TTL).acquire(ENOUGH)
     was_held: list[float] = []
-    lease.on_lost(lambda: was_held.append(lease._tenure.deadline - told.client._engine.clock.now()))
+    lease.on_lost(lambda: was_held.append(lease._lease_state.deadline - told.client._engine.clock.now()))
     with proxy.silent():
         until(lambda: was_held, ENOUGH)
     assert lease.lost_reason in (LossReason.UNREACHABLE, LossReason.EXPIRED)

@@ -77,7 +77,7 @@ def test_h09_a_server_that_stands_still_is_told_as_a_loss_before_the_deadline_an
     told, other = bench.told(), bench.client()
     lease = told.client.lock("apt", **SHORT_TTL).acquire(ENOUGH)
     left: list[float] = []
-    lease.on_lost(lambda: left.append(lease._tenure.deadline - told.client._engine.clock.now()))
+    lease.on_lost(lambda: left.append(lease._lease_state.deadline - told.client._engine.clock.now()))
     bench.place.pause()
     until(lambda: left, ENOUGH)
     assert lease.lost_reason in (LossReason.UNREACHABLE, LossReason.EXPIRED)

@@ -50,7 +50,7 @@ class AsyncHold(AsyncHoldMisuse):
                 await guard.__aenter__()
         except BaseException as error:
             # the block never began
-            lease._tenure.unused = True
+            lease._lease_state.unused = True
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
         return lease

@@ -101,7 +101,7 @@ class AsyncLease(AsyncGuardedLease):
         return await give_back(self, giving_back, unused=unused)
 
     async def _converse(self, script: Script[T]) -> T:
-        return await converse(self._engine, self._tenure.settings, script)
+        return await converse(self._engine, self._lease_state.settings, script)
 
     @never_in
     async def __aenter__(self) -> Self:

@@ -49,7 +49,7 @@ class Hold(HoldMisuse):
                 guard.__enter__()
         except BaseException as error:
             # the block never began
-            lease._tenure.unused = True
+            lease._lease_state.unused = True
             self.__exit__(type(error), error, error.__traceback__)
             raise
         return lease

@@ -102,7 +102,7 @@ class Lease(GuardedLease):
         return give_back(self, giving_back, unused=unused)
 
     def _converse(self, script: Script[T]) -> T:
-        return converse(self._engine, self._tenure.settings, script)
+        return converse(self._engine, self._lease_state.settings, script)
 
     @never_in
     def __enter__(self) -> Self:

@@ -199,8 +199,8 @@ def _seen_by_another(seen: Contended | StoreError) -> Script[Contended]:
 def sequencer(lease: HeldLease) -> Script[Sequencer]:
     """Return key, mode and token; draw the token when first asked."""
     lease.check()
-    engine, tenure = lease._engine, lease._tenure
-    if tenure.token is None:
+    engine, lease_state = lease._engine, lease._lease_state
+    if lease_state.token is None:
         if engine.traits.tokens is TokenSource.NONE:
             raise StoreRefused(
                 f"{engine.traits.scheme} has no fencing tokens, so the data cannot refuse a holder that was paused; "
@@ -209,19 +209,22 @@ def sequencer(lease: HeldLease) -> Script[Sequencer]:
         terms = lease._kept.terms
         # each attempt writes another value: one that changes nothing need not move the number
         token = yield from patiently(
-            lambda: draw_token(tenure.lease, terms, salt=fresh_nonce()), tenure.lease.name, terms, until=tenure.deadline
+            lambda: draw_token(lease_state.lease, terms, salt=fresh_nonce()),
+            lease_state.lease.name,
+            terms,
+            until=lease_state.deadline,
         )
         if token is None:
             yield from _find_loss(lease)
-        tenure.token = token
-    if tenure.token is None or not lease.is_held:
+        lease_state.token = token
+    if lease_state.token is None or not lease.is_held:
         # a lease that was lost while its token was drawn must not send it to the resource
         raise lease._found_lost()
-    return Sequencer(lease.key, tenure.token)
+    return Sequencer(lease.key, lease_state.token)
 
 
 def _find_loss(lease: HeldLease) -> Script[NoReturn]:
-    verdict = yield from renew(lease._tenure.lease, {}, lease._kept.terms)
+    verdict = yield from renew(lease._lease_state.lease, {}, lease._kept.terms)
     if isinstance(verdict, Over):
         lease._engine.keeper.lose(lease._kept, verdict.reason, verdict.detail)
         raise lease._found_lost()
@@ -231,8 +234,10 @@ def _find_loss(lease: HeldLease) -> Script[NoReturn]:
 def renew_now(lease: HeldLease) -> Script[float]:
     """Renew a lease at its holder's word; the seconds for which it may be believed from now on."""
     lease.check()
-    keeper, kept, tenure = lease._engine.keeper, lease._kept, lease._tenure
-    outcome = yield from patiently(lambda: keeper.renewal(kept), tenure.lease.name, kept.terms, until=tenure.tell_at)
+    keeper, kept, lease_state = lease._engine.keeper, lease._kept, lease._lease_state
+    outcome = yield from patiently(
+        lambda: keeper.renewal(kept), lease_state.lease.name, kept.terms, until=lease_state.tell_at
+    )
     keeper.renewed(kept, outcome)
     lease.check()
     return lease.time_left
@@ -241,15 +246,18 @@ def renew_now(lease: HeldLease) -> Script[float]:
 def share(lease: HeldLease) -> Script[LeaseTicket]:
     """Register this process as a member beside others, and give the ticket."""
     lease.check()
-    engine, tenure = lease._engine, lease._tenure
-    if tenure.registration is None:
+    engine, lease_state = lease._engine, lease._lease_state
+    if lease_state.registration is None:
         nonce = fresh_nonce()
-        fields = engine.registration_fields(nonce, tenure.lease.ttl, tenure.settings)
+        fields = engine.registration_fields(nonce, lease_state.lease.ttl, lease_state.settings)
         # from here on somebody may live under the lease, whatever becomes of this
-        tenure.shared = True
+        lease_state.shared = True
         terms = lease._kept.terms
         joined = yield from patiently(
-            lambda: attach(tenure.lease, nonce, fields, terms), tenure.lease.name, terms, until=tenure.deadline
+            lambda: attach(lease_state.lease, nonce, fields, terms),
+            lease_state.lease.name,
+            terms,
+            until=lease_state.deadline,
         )
         if isinstance(joined, Over):
             engine.keeper.lose(lease._kept, joined.reason, joined.detail)
@@ -261,10 +269,10 @@ def share(lease: HeldLease) -> Script[LeaseTicket]:
 
 def detach(lease: HeldLease) -> Script[LeaseTicket]:
     """Withdraw, for a member, once the belief has ended; give the ticket."""
-    engine, tenure = lease._engine, lease._tenure
-    if tenure.registration is not None:
+    engine, lease_state = lease._engine, lease._lease_state
+    if lease_state.registration is not None:
         try:
-            yield from remove_member(tenure.registration, lease._kept.terms)
+            yield from remove_member(lease_state.registration, lease._kept.terms)
         except StoreError as error:
             engine.emit(ReleaseFailed(lease.key, lease.holder, error))
     engine.keeper.left(lease._kept)
@@ -276,7 +284,7 @@ def detach(lease: HeldLease) -> Script[LeaseTicket]:
 def give_back(lease: HeldLease, bound_at: float) -> Script[bool]:
     """Release what this process has of a lease whose belief has ended; True if we removed it."""
     engine = lease._engine
-    outcome = yield from leaving.give_back(lease._tenure, lease._kept.terms, bound_at=bound_at)
+    outcome = yield from leaving.give_back(lease._lease_state, lease._kept.terms, bound_at=bound_at)
     removed = outcome.is_free
     if lease.is_member:
         engine.emit(Detached(lease.key, lease.holder))

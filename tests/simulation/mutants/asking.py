@@ -12,7 +12,7 @@ from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnav
 from lockstead.protocol import acquire, members, record, release, renew, terms
 from lockstead.protocol.commands import Absent, Create, Extend, Pause, Read, Remove, Snapshot, ask
 from lockstead.protocol.keeping import Keeping
-from lockstead.protocol.lifecycle import Duty, State, Tenure
+from lockstead.protocol.lifecycle import Duty, LeaseState, State
 from lockstead.protocol.record import Record, encode
 from lockstead.runtime.engine import Engine
 from lockstead.testing.simulation.process import Process
@@ -34,7 +34,7 @@ def no_read_after_an_unknown_outcome() -> list[Patch]:
     def create(want: Any, terms: Any) -> Any:
         while True:
             try:
-                reply = yield from ask(Create(want.name, want.fields, lives=terms.settings.ttl))
+                reply = yield from ask(Create(want.name, want.fields, lifetime=terms.settings.ttl))
             except OutcomeUnknown:
                 continue
             if not isinstance(reply.answer, Snapshot):
@@ -170,7 +170,7 @@ def _client(_: Path) -> Iterator[Mapping[str, Any]]:
 )
 def adopts_what_is_ending() -> list[Patch]:
     def adopt(want: Any, seen: Any, record: Any, terms: Any) -> Any:
-        reply = yield from ask(Extend(want.name, {}, seen.incarnation, lives=terms.settings.ttl))
+        reply = yield from ask(Extend(want.name, {}, seen.incarnation, lifetime=terms.settings.ttl))
         if not isinstance(reply.answer, Snapshot) or terms.decode(want.name, reply.answer).holder != want.holder:
             return None
         return acquire._granted(want, reply, reply.answer, PreviousLease(LeaseOutcome.UNKNOWN), terms)
@@ -213,7 +213,7 @@ def reclaims_what_a_sibling_was_just_granted() -> list[Patch]:
         return bool(self.keeper.keeps(holder))
 
     def simulators(self: Any, holder: str) -> bool:
-        return any(kept.tenure.lease.holder == holder for kept in self._kept.values())
+        return any(kept.lease_state.lease.holder == holder for kept in self._kept.values())
 
     return [(Engine, "keeps", engines), (Process, "_keeps", simulators)]
 
@@ -237,8 +237,8 @@ def reclaim_without_draining() -> list[Patch]:
     test_hazards.test_h10_a_renewal_that_arrives_when_the_next_holder_has_it_touches_nothing,
 )
 def renewal_without_the_incarnation() -> list[Patch]:
-    def loose(name: Any, fields: Any, incarnation: Any, revision: Any = None, lives: float = 0.0) -> Any:
-        return Extend(name, fields, None, revision, lives)
+    def loose(name: Any, fields: Any, incarnation: Any, revision: Any = None, lifetime: float = 0.0) -> Any:
+        return Extend(name, fields, None, revision, lifetime)
 
     def no_loss(lease: Any, answer: Any, terms: Any) -> Any:
         return None
@@ -253,7 +253,7 @@ def renewal_without_the_incarnation() -> list[Patch]:
     state=State.LEFT,
 )
 def renewal_outlives_release() -> list[Patch]:
-    true_duty, true_wake, true_drop = Tenure.duty, Tenure.wake_at, Keeping._drop
+    true_duty, true_wake, true_drop = LeaseState.duty, LeaseState.wake_at, Keeping._drop
     given_back = (State.LEAVING, State.LEFT)
 
     def duty(self: Any, now: float) -> Any:
@@ -264,18 +264,18 @@ def renewal_outlives_release() -> list[Patch]:
     def wake_at(self: Any) -> float:
         return true_wake(self) if self.state not in given_back or self.in_flight else self.due_at
 
-    def drop(self: Any, tenure: Any) -> None:
-        if tenure.state not in given_back:
-            true_drop(self, tenure)
+    def drop(self: Any, lease_state: Any) -> None:
+        if lease_state.state not in given_back:
+            true_drop(self, lease_state)
 
-    def sending(self: Any, tenure: Any, now: float) -> bool:
-        tenure.sending(now)
-        self._schedule.plan(tenure)
+    def sending(self: Any, lease_state: Any, now: float) -> bool:
+        lease_state.sending(now)
+        self._schedule.plan(lease_state)
         return True
 
     return [
-        (Tenure, "duty", duty),
-        (Tenure, "wake_at", wake_at),
+        (LeaseState, "duty", duty),
+        (LeaseState, "wake_at", wake_at),
         (Keeping, "_drop", drop),
         (Keeping, "sending", sending),
     ]
@@ -293,7 +293,7 @@ def renewal_brings_back_what_is_gone() -> list[Patch]:
         outcome = yield from true(lease, fields, terms)
         if not isinstance(outcome, renew.Over) or outcome.reason is not LossReason.GONE:
             return outcome
-        made = yield from ask(Create(lease.name, encode(Record(lease.holder, lease.ttl)), lives=lease.ttl))
+        made = yield from ask(Create(lease.name, encode(Record(lease.holder, lease.ttl)), lifetime=lease.ttl))
         if not isinstance(made.answer, Snapshot):
             return outcome
         return renew.Renewed(terms.deadline(made.sent_at, lease.ttl), made.sent_at, made.answer.revision)
@@ -390,10 +390,10 @@ def leaves_without_a_look_at_the_clock() -> list[Patch]:
     may=False,
 )
 def loser_cuts_the_lock_delay() -> list[Patch]:
-    def may_remove_after_loss(tenure: Any, now: float) -> bool:
-        if not tenure.is_owner:
-            return tenure.reason is not LossReason.FORKED
-        return tenure.reason in (LossReason.REVOKED, LossReason.UNREACHABLE) and bool(now < tenure.deadline)
+    def may_remove_after_loss(lease_state: Any, now: float) -> bool:
+        if not lease_state.is_owner:
+            return lease_state.reason is not LossReason.FORKED
+        return lease_state.reason in (LossReason.REVOKED, LossReason.UNREACHABLE) and bool(now < lease_state.deadline)
 
     return everywhere(release.may_remove_after_loss, may_remove_after_loss)
 

@@ -8,7 +8,7 @@ from typing import Any
 from lockstead.errors import LossReason
 from lockstead.protocol import acquire, expiry, lifecycle, observations, renew, schedule, terms
 from lockstead.protocol.commands import Absent, Create, Read, Reply, StoreClock, ask
-from lockstead.protocol.lifecycle import Event, State, Tenure
+from lockstead.protocol.lifecycle import Event, LeaseState, State
 from lockstead.protocol.record import number
 from lockstead.values import LeaseOutcome, PreviousLease
 from tests.protocol import test_expiry, test_hazards, test_lifecycle, test_rota, test_rules, test_set_clock
@@ -109,7 +109,7 @@ def late_success_revives() -> list[Patch]:
         self.failures, self.round_started_at = 0, None
         self._plan(sent_at)
 
-    return [(Tenure, "renewed", renewed)]
+    return [(LeaseState, "renewed", renewed)]
 
 
 @mutant(
@@ -129,7 +129,7 @@ def loss_is_never_told() -> list[Patch]:
     def believes(self: Any, now: float) -> bool:
         return self.state is State.HELD
 
-    return [(Tenure, "believes", believes), (Tenure, "duty", duty), (Tenure, "wake_at", wake_at)]
+    return [(LeaseState, "believes", believes), (LeaseState, "duty", duty), (LeaseState, "wake_at", wake_at)]
 
 
 @mutant(
@@ -149,7 +149,7 @@ def released_lease_goes_on_believing() -> list[Patch]:
     test_lifecycle.test_quick_refusals_in_one_round_count_once,
 )
 def quick_failures_counted_as_rounds() -> list[Patch]:
-    true = Tenure.failed
+    true = LeaseState.failed
 
     def failed(self: Any, now: float, error: Any) -> None:
         true(self, now, error)
@@ -157,7 +157,7 @@ def quick_failures_counted_as_rounds() -> list[Patch]:
         if self.failures >= self.settings.max_failures:
             self.lose(LossReason.UNREACHABLE)
 
-    return [(Tenure, "failed", failed)]
+    return [(LeaseState, "failed", failed)]
 
 
 @mutant(
@@ -281,11 +281,11 @@ def contenders_trust_a_clock_that_was_set() -> list[Patch]:
 def keeper_renews_one_key_alone() -> list[Patch]:
     true = schedule.RenewalSchedule.plan
 
-    def plan(self: Any, tenure: Any) -> float:
+    def plan(self: Any, lease_state: Any) -> float:
         for _at, _number, other in list(self._heap):
-            if other.lease.name != tenure.lease.name:
+            if other.lease.name != lease_state.lease.name:
                 self.drop(other)
-        return float(true(self, tenure))
+        return float(true(self, lease_state))
 
     return [(schedule.RenewalSchedule, "plan", plan)]
 
@@ -301,4 +301,4 @@ def rounds_count_from_when_they_are_due() -> list[Patch]:
         if self.round_started_at is None:
             self.round_started_at = self.due_at
 
-    return [(Tenure, "queue", queue)]
+    return [(LeaseState, "queue", queue)]

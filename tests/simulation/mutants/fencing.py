@@ -18,8 +18,8 @@ from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
 
 def _publishing(incarnation: bool) -> Any:
-    def loose(name: Any, fields: Any, expected: Any, revision: Any = None, lives: float = 0.0) -> Any:
-        return Extend(name, fields, expected if incarnation else None, None, lives)
+    def loose(name: Any, fields: Any, expected: Any, revision: Any = None, lifetime: float = 0.0) -> Any:
+        return Extend(name, fields, expected if incarnation else None, None, lifetime)
 
     return loose
 
@@ -119,8 +119,10 @@ def token_drawn_past_the_deadline() -> list[Patch]:
 
     def sequencer(lease: Any) -> Any:
         lease.check()
-        if lease._tenure.token is None:
-            lease._tenure.token = yield from fence.draw_token(lease._tenure.lease, lease._kept.terms, salt="s")
-        return Sequencer(lease.key, lease._tenure.token)
+        if lease._lease_state.token is None:
+            lease._lease_state.token = yield from fence.draw_token(
+                lease._lease_state.lease, lease._kept.terms, salt="s"
+            )
+        return Sequencer(lease.key, lease._lease_state.token)
 
     return everywhere(true, sequencer)

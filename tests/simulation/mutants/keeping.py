@@ -23,7 +23,9 @@ def expiry_is_never_noticed() -> list[Patch]:
     def silent(self: Any, now: float, actions: list[Any]) -> None:
         true(self, now, actions)
         actions[:] = [
-            one for one in actions if not (isinstance(one, NotifyLoss) and one.kept.tenure.reason is LossReason.EXPIRED)
+            one
+            for one in actions
+            if not (isinstance(one, NotifyLoss) and one.kept.lease_state.reason is LossReason.EXPIRED)
         ]
 
     return [(Keeping, "round", silent)]
@@ -38,7 +40,7 @@ def losses_are_noticed_late() -> list[Patch]:
     true = Keeping.wake_at
 
     def wake_at(self: Any) -> float:
-        late = 0.5 if any(one.tenure.in_flight for one in self) else 0.0
+        late = 0.5 if any(one.lease_state.in_flight for one in self) else 0.0
         return float(true(self)) + late
 
     return [(Keeping, "wake_at", wake_at)]
@@ -55,7 +57,7 @@ def failed_renewals_end_the_schedule() -> list[Patch]:
     def answered(self: Any, kept: Any, outcome: Any, now: float, *, is_ours: bool = True) -> Any:
         action = true(self, kept, outcome, now, is_ours=is_ours)
         if isinstance(outcome, StoreError):
-            self._schedule.drop(kept.tenure)
+            self._schedule.drop(kept.lease_state)
         return action
 
     return [(Keeping, "answered", answered)]
@@ -72,7 +74,7 @@ def renewed_leases_end_the_schedule() -> list[Patch]:
     def answered(self: Any, kept: Any, outcome: Any, now: float, *, is_ours: bool = True) -> Any:
         action = true(self, kept, outcome, now, is_ours=is_ours)
         if not isinstance(outcome, StoreError):
-            self._schedule.drop(kept.tenure)
+            self._schedule.drop(kept.lease_state)
         return action
 
     return [(Keeping, "answered", answered)]
@@ -84,11 +86,11 @@ def renewed_leases_end_the_schedule() -> list[Patch]:
     test_keeping.test_h08_no_renewal_is_sent_after_the_deadline_or_for_a_lease_that_was_left,
 )
 def renews_after_the_deadline() -> list[Patch]:
-    def sending(self: Any, tenure: Any, now: float) -> bool:
-        if not tenure.is_queued:
+    def sending(self: Any, lease_state: Any, now: float) -> bool:
+        if not lease_state.is_queued:
             return False
-        tenure.sending(now)
-        self._schedule.plan(tenure)
+        lease_state.sending(now)
+        self._schedule.plan(lease_state)
         return True
 
     return [(Keeping, "sending", sending)]
@@ -105,14 +107,14 @@ def renewals_are_sent_twice() -> list[Patch]:
     def send(self: Any, due: list[Any], now: float, actions: list[Any]) -> None:
         true(self, due, now, actions)
         for one in due:
-            heapq.heappush(self._queue, (one.tenure.deadline, next(self._count), one))
+            heapq.heappush(self._queue, (one.lease_state.deadline, next(self._count), one))
         actions.extend(list(actions))
 
-    def sending(self: Any, tenure: Any, now: float) -> bool:
-        if not tenure.believes(now):
+    def sending(self: Any, lease_state: Any, now: float) -> bool:
+        if not lease_state.believes(now):
             return False
-        tenure.sending(now)
-        self._schedule.plan(tenure)
+        lease_state.sending(now)
+        self._schedule.plan(lease_state)
         return True
 
     return [(Keeping, "_send", send), (Keeping, "sending", sending)]
@@ -125,9 +127,9 @@ def renewals_are_sent_twice() -> list[Patch]:
 )
 def found_losses_are_kept_quiet() -> list[Patch]:
     def lose(self: Any, kept: Any, reason: Any, detail: str = "") -> Any:
-        is_lost = kept.tenure.lose(reason, detail)
+        is_lost = kept.lease_state.lose(reason, detail)
         if is_lost:
-            self._drop(kept.tenure)
+            self._drop(kept.lease_state)
         return is_lost
 
     return [(Keeping, "lose", lose)]
@@ -160,7 +162,7 @@ def losses_are_notified_again() -> list[Patch]:
         true(self, now, actions)
         actions.extend([one for one in actions if isinstance(one, NotifyLoss)])
 
-    return [(Keeping, "may_notify", lambda self, tenure: True), (Keeping, "round", twice)]
+    return [(Keeping, "may_notify", lambda self, lease_state: True), (Keeping, "round", twice)]
 
 
 @mutant(
@@ -169,8 +171,8 @@ def losses_are_notified_again() -> list[Patch]:
     test_keeping.test_a_loss_that_a_renewal_finds_is_notified_and_the_lease_kept_no_longer,
 )
 def lost_leases_are_kept() -> list[Patch]:
-    def replan(self: Any, tenure: Any) -> None:
-        self._schedule.plan(tenure)
+    def replan(self: Any, lease_state: Any) -> None:
+        self._schedule.plan(lease_state)
 
     return [(Keeping, "_replan", replan)]
 
@@ -193,10 +195,10 @@ def orphans_are_abandoned_whoever_has_them() -> list[Patch]:
     true = Keeping.keep
 
     def keep(self: Any, kept: Any) -> float:
-        orphan = self._orphans.get(id(kept.tenure))
+        orphan = self._orphans.get(id(kept.lease_state))
         due_at = float(true(self, kept))
         if orphan is not None:
-            self._orphans[id(kept.tenure)] = orphan
+            self._orphans[id(kept.lease_state)] = orphan
         return due_at
 
     return [(Keeping, "keep", keep)]
@@ -211,7 +213,7 @@ def abandoned_leases_are_believed() -> list[Patch]:
     def abandon(self: Any, now: float, actions: list[Any]) -> None:
         for at, kept in [*self._orphans.values()]:
             if at <= now:
-                self._drop(kept.tenure)
+                self._drop(kept.lease_state)
                 actions.append(ReportAbandoned(kept))
 
     return [(Keeping, "_abandon", abandon)]
@@ -242,9 +244,9 @@ def batches_take_what_is_under_way() -> list[Patch]:
 
     def send(self: Any, due: list[Any], now: float, actions: list[Any]) -> None:
         if self.batch_max > 1:
-            others = [one for one in self if one not in due and one.tenure.state is State.HELD]
+            others = [one for one in self if one not in due and one.lease_state.state is State.HELD]
             for one in others:
-                one.tenure.queue()
+                one.lease_state.queue()
             due = [*due, *others]
         true(self, due, now, actions)
 
@@ -257,7 +259,7 @@ def batches_take_what_is_under_way() -> list[Patch]:
     test_keeping.test_a_renewal_that_no_worker_takes_is_an_attempt_that_failed,
 )
 def unsent_renewals_are_forgotten() -> list[Patch]:
-    return [(Keeping, "not_sent", lambda self, tenure, error, now: None)]
+    return [(Keeping, "not_sent", lambda self, lease_state, error, now: None)]
 
 
 @mutant(
@@ -268,6 +270,6 @@ def unsent_renewals_are_forgotten() -> list[Patch]:
 def recovery_forgets_what_was_queued() -> list[Patch]:
     def recover(self: Any) -> None:
         for one in self:
-            self._schedule.plan(one.tenure)
+            self._schedule.plan(one.lease_state)
 
     return [(Keeping, "recover", recover)]

@@ -9,7 +9,7 @@ from typing import Any
 from lockstead.errors import LossReason, OutcomeUnknown, StoreUnavailable
 from lockstead.protocol import acquire, expiry, members, observations, release, renew, terms
 from lockstead.protocol.commands import Extend, Read, Remove, Snapshot, ask
-from lockstead.protocol.lifecycle import Tenure
+from lockstead.protocol.lifecycle import LeaseState
 from lockstead.values import Name, Space
 from tests.protocol import test_expiry, test_hazards, test_rules, test_set_clock
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
@@ -23,10 +23,10 @@ from tests.simulation.mutants.patching import Patch, everywhere, mutant
 def a_siblings_release_removes() -> list[Patch]:
     true = release.give_back
 
-    def give_back(tenure: Any, terms: Any, *, bound_at: float) -> Any:
-        outcome = yield from true(tenure, terms, bound_at=bound_at)
-        if not tenure.is_owner:
-            yield from release.remove(tenure.lease, terms)
+    def give_back(lease_state: Any, terms: Any, *, bound_at: float) -> Any:
+        outcome = yield from true(lease_state, terms, bound_at=bound_at)
+        if not lease_state.is_owner:
+            yield from release.remove(lease_state.lease, terms)
         return outcome
 
     return everywhere(true, give_back)
@@ -150,7 +150,7 @@ def member_believes_its_registration_alone() -> list[Patch]:
     def settle(self: Any) -> None:
         self.deadline = self.registration_deadline if self.registration is not None else self.record_deadline
 
-    return [(Tenure, "_settle", settle)]
+    return [(LeaseState, "_settle", settle)]
 
 
 @mutant(
@@ -162,7 +162,7 @@ def member_believes_the_record_alone() -> list[Patch]:
     def settle(self: Any) -> None:
         self.deadline = self.record_deadline
 
-    return [(Tenure, "_settle", settle)]
+    return [(LeaseState, "_settle", settle)]
 
 
 @mutant(

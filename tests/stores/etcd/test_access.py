@@ -41,7 +41,7 @@ LIMIT = 20.0
 
 def cycle(store: Store) -> None:
     made = shows(store.perform(Create(APT, {"v": "1"}, 60.0, "me", 60.0), LIMIT))
-    shows(store.perform(Extend(APT, {}, made.incarnation, lives=60.0), LIMIT))
+    shows(store.perform(Extend(APT, {}, made.incarnation, lifetime=60.0), LIMIT))
     is_a(Removed, store.perform(Remove(APT, made.incarnation), LIMIT))
 
 
@@ -424,7 +424,7 @@ def test_without_space_leases_are_renewed_nothing_is_granted_and_it_works_again(
         _fill(server)
         with pytest.raises(StoreUnavailable, match="out of space"):
             store.perform(Create(Name("yum"), {"v": "1"}, 60.0, "", 60.0), LIMIT)
-        shows(store.perform(Extend(APT, {}, made.incarnation, lives=60.0), LIMIT))
+        shows(store.perform(Extend(APT, {}, made.incarnation, lifetime=60.0), LIMIT))
         found = list(is_a(SupportsDiagnostics, store).examine(lambda part: Name(part, Space.AUDIT), LIMIT))  # type: ignore[type-abstract]
         assert [one.severity for one in found if one.check == "alarms"] == [Severity.FAILURE]
         assert [one.severity for one in found if one.check == "space"] == [Severity.WARNING]

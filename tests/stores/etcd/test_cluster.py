@@ -119,7 +119,7 @@ def test_a_lock_outlives_the_death_of_the_leader(cluster: Cluster, store: Store)
 
     def renews() -> bool:
         try:
-            renewed.append(shows(store.perform(Extend(APT, {}, made.incarnation, lives=60.0), LIMIT)))
+            renewed.append(shows(store.perform(Extend(APT, {}, made.incarnation, lifetime=60.0), LIMIT)))
         except StoreError:
             return False
         return True

@@ -22,7 +22,7 @@ from lockstead.renewal import PATIENCE, default_renew_every
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd.extend import Extension
 from lockstead.stores.etcd.leases import Hold, Lease, Leases
-from lockstead.stores.etcd.steps import Beat, lives
+from lockstead.stores.etcd.steps import Beat, lifetime
 from lockstead.stores.etcd.wire import Request, Response, Root, value_of
 from lockstead.stores.port import Store, SupportsBatching
 from lockstead.testing.conformance.base import is_a, shows
@@ -34,12 +34,12 @@ APT, YUM, PIP = Name("apt"), Name("yum"), Name("pip")
 LIMIT = 20.0
 
 
-def taking(name: Name, stands: float = 60.0, ttl: float | None = None) -> Create:
-    return Create(name, {"v": "1", "identity": name.key}, ttl or stands, "", stands)
+def taking(name: Name, min_retention: float = 60.0, ttl: float | None = None) -> Create:
+    return Create(name, {"v": "1", "identity": name.key}, ttl or min_retention, "", min_retention)
 
 
 def renewing(name: Name, made: Snapshot) -> Extend:
-    return Extend(name, {}, made.incarnation, lives=60.0)
+    return Extend(name, {}, made.incarnation, lifetime=60.0)
 
 
 def until(condition: Callable[[], object], otherwise: str, seconds: float = 60.0) -> None:
@@ -108,7 +108,7 @@ def test_rule_6_a_renewal_counts_from_the_send_of_the_keep_alive(store: Store) -
     extended = shows(store.perform(renewing(APT, made), LIMIT))
     assert extended.renewed_at is not None
     assert before <= extended.renewed_at <= boot_now()
-    with_fields = shows(store.perform(Extend(APT, {"progress": "1"}, made.incarnation, lives=60.0), LIMIT))
+    with_fields = shows(store.perform(Extend(APT, {"progress": "1"}, made.incarnation, lifetime=60.0), LIMIT))
     assert with_fields.renewed_at is not None
     assert with_fields.renewed_at >= extended.renewed_at
 
@@ -117,9 +117,9 @@ def test_rule_6_a_renewal_counts_from_the_send_of_the_keep_alive(store: Store) -
     ("stands", "granted", "expected"), [(303.0, 303, None), (303.0, 400, None), (302.5, 303, None), (303.0, 203, 203.0)]
 )
 def test_rule_6_what_the_server_granted_less_is_what_the_holder_believes_less(
-    stands: float, granted: int, expected: float | None
+    min_retention: float, granted: int, expected: float | None
 ) -> None:
-    assert lives(stands, Beat("1", granted, 0.0, None)) == expected
+    assert lifetime(min_retention, Beat("1", granted, 0.0, None)) == expected
 
 
 class Stingy:
@@ -159,9 +159,9 @@ def test_rule_6_a_lease_that_the_server_shortens_shortens_the_belief(etcd: EtcdP
     store = etcd.open(space, ports=[stingy.port])
     try:
         made = shows(store.perform(taking(APT, 61.0, ttl=60.0), LIMIT))
-        assert made.lives == 41.0
-        assert shows(store.perform(renewing(APT, made), LIMIT)).lives == 41.0
-        assert shows(store.perform(Extend(APT, {"n": "1"}, made.incarnation, lives=60.0), LIMIT)).lives == 41.0
+        assert made.lifetime == 41.0
+        assert shows(store.perform(renewing(APT, made), LIMIT)).lifetime == 41.0
+        assert shows(store.perform(Extend(APT, {"n": "1"}, made.incarnation, lifetime=60.0), LIMIT)).lifetime == 41.0
     finally:
         store.close()
         stingy.close()
@@ -169,7 +169,7 @@ def test_rule_6_a_lease_that_the_server_shortens_shortens_the_belief(etcd: EtcdP
 
 def test_a_short_ttl_gets_a_whole_second_and_no_less_belief(etcd: EtcdPlace, space: str, store: Store) -> None:
     made = shows(store.perform(taking(APT, 1.2, ttl=1.1), LIMIT))
-    assert made.lives is None
+    assert made.lifetime is None
     lease = lease_of(etcd, space, APT)
     assert int(ask(etcd.server.port, "lease/timetolive", {"ID": lease})["grantedTTL"]) >= 2
 
@@ -223,7 +223,7 @@ def test_rule_15_a_keep_alive_of_a_leader_that_was_replaced_is_asked_again() -> 
     known = Leases()
     known.granted(Lease("7", 60, 60, boot_now()))
     known.hangs(APT, "7", "5", boot_now())
-    steps = Extension(Root.at("locks"), known, Extend(APT, {}, "5", lives=60.0)).steps()
+    steps = Extension(Root.at("locks"), known, Extend(APT, {}, "5", lifetime=60.0)).steps()
 
     def said(term: int, **body: Any) -> bytes:
         return json.dumps({**body, "header": {"revision": "9", "raft_term": str(term)}}).encode()
@@ -296,7 +296,7 @@ def test_rule_15_how_long_a_record_is_kept_beyond_its_last_renewal() -> None:
     known.hangs(YUM, "7", "6", 0.0)
     due = PATIENCE * default_renew_every(100)
     assert known.wanted([(YUM, "6")], due) == [Hold("7", 100, is_alone=False, is_good=True)]
-    # from here on the lease is renewed no more: what hangs on it ends `stands` later at the latest
+    # from here on the lease is renewed no more: what hangs on it ends `min_retention` later at the latest
     assert known.wanted([(YUM, "6")], due + 0.1) == [Hold("7", 100, is_alone=False, is_good=False)]
     assert known.current(100, due) is None
     assert known.ours("7", due) == (True, None)

@@ -121,7 +121,7 @@ def test_a_key_beside_a_record_of_ours_does_not_hide_it(etcd: EtcdPlace, store: 
     assert shows(store.perform(Read(APT), LIMIT)).incarnation == first.incarnation
     (entry,) = store.perform(List(Space.LOCK), LIMIT).entries
     assert entry[1].incarnation == first.incarnation
-    renewed = store.perform(Extend(APT, {}, first.incarnation, lives=60.0), LIMIT)
+    renewed = store.perform(Extend(APT, {}, first.incarnation, lifetime=60.0), LIMIT)
     assert is_a(Snapshot, renewed).fields == first.fields
 
 
@@ -132,12 +132,12 @@ def test_h24_giants_beside_one_record_cost_nobody_else_anything(etcd: EtcdPlace,
         put(etcd, f"{space}/lock/apt:zz{number}", "x" * 1_000_000)
     try:
         for some in (names[:3], names):
-            renewals = [Extend(name, {}, taken[name].incarnation, lives=60.0) for name in some]
+            renewals = [Extend(name, {}, taken[name].incarnation, lifetime=60.0) for name in some]
             assert [type(answer) for answer in store.perform_many(renewals, LIMIT)] == [Snapshot] * len(some)
             reads = store.perform_many([Read(name) for name in some], LIMIT)
             assert [answer.incarnation for answer in reads] == [taken[name].incarnation for name in some]
         assert {name for name, _ in store.perform(List(Space.LOCK), LIMIT).entries} == set(names)
-        is_a(Snapshot, store.perform(Extend(APT, {"a": "1"}, taken[APT].incarnation, lives=60.0), LIMIT))
+        is_a(Snapshot, store.perform(Extend(APT, {"a": "1"}, taken[APT].incarnation, lifetime=60.0), LIMIT))
         assert isinstance(store.perform(taking("anna/1"), LIMIT), Conflict)
         is_a(Removed, store.perform(Remove(APT, taken[APT].incarnation), LIMIT))
         assert keys_below(etcd.server.port, f"{space}/lock/apt:") == {}

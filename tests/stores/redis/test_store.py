@@ -127,14 +127,16 @@ def test_no_key_is_ever_without_a_time_to_live(store: RedisStore, admin: Any) ->
 
     names = [APT, Name("apt", Space.COMPANION), Name("apt", Space.MEMBER, "1/a"), Name("apt", Space.AUDIT, "1-a")]
     for name in names:
-        for stands in (0.0, 31.0):
-            first = store.perform(Create(name, {"a": "1"}, 30.0, "me", stands), LIMIT)
+        for min_retention in (0.0, 31.0):
+            first = store.perform(Create(name, {"a": "1"}, 30.0, "me", min_retention), LIMIT)
             assert isinstance(first, Snapshot)
             all_go()
             second = store.perform(Extend(name, {"b": "2"}, first.incarnation), LIMIT)
             assert isinstance(second, Snapshot)
             all_go()
-            third = store.perform(Replace(name, {}, first.incarnation, second.revision, 30.0, "me", stands), LIMIT)
+            third = store.perform(
+                Replace(name, {}, first.incarnation, second.revision, 30.0, "me", min_retention), LIMIT
+            )
             assert isinstance(third, Snapshot)
             all_go()
             if name is APT:

@@ -235,7 +235,7 @@ def test_no_key_is_without_a_ttl(store: RedlockStore, three: RedlockPlace, space
     store.perform(Extend(APT, {"n": "1"}, record.incarnation), LIMIT)
     seen = store.perform(Read(APT), LIMIT)
     assert isinstance(seen, Snapshot)
-    seen = store.perform(Replace(APT, {"v": "1"}, seen.incarnation, seen.revision, stands=30.0), LIMIT)
+    seen = store.perform(Replace(APT, {"v": "1"}, seen.incarnation, seen.revision, min_retention=30.0), LIMIT)
     assert isinstance(seen, Snapshot)
     keep_their_ttl(three, space, 8)
     store.perform(Extend(APT, {"n": "2"}, seen.incarnation, seen.revision), LIMIT)
@@ -253,13 +253,13 @@ def keep_their_ttl(three: RedlockPlace, space: str, keys_min: int) -> None:
 def test_the_index_of_names_does_not_keep_what_has_expired(
     store: RedlockStore, three: RedlockPlace, space: str
 ) -> None:
-    store.perform(Create(Name("long"), {"v": "1"}, stands=300.0), LIMIT)
+    store.perform(Create(Name("long"), {"v": "1"}, min_retention=300.0), LIMIT)
     for number in range(40):
         name = Name(f"key-{number:02}")
-        store.perform(Create(name, {"v": "1"}, stands=0.05), LIMIT)
+        store.perform(Create(name, {"v": "1"}, min_retention=0.05), LIMIT)
     until(lambda: all(on(server, "EXISTS", f"{space}:lock:key-39") == 0 for server in three.servers), "still there")
     for number in range(0, 40, 2):
-        store.perform(Create(Name(f"key-{number:02}"), {"v": "1"}, stands=30.0), LIMIT)
+        store.perform(Create(Name(f"key-{number:02}"), {"v": "1"}, min_retention=30.0), LIMIT)
     assert all(on(server, "ZCARD", f"{space}:index:lock") <= 22 for server in three.servers)
 
 
@@ -337,7 +337,7 @@ def test_a_take_over_that_is_lost_puts_back_what_was_there(
     on(three.servers[1], "HSET", f"{space}:lock:apt", "n", "7")
     on(three.servers[2], "HSET", f"{space}:lock:apt", "n", "7")
     before = on(three.servers[0], "HGETALL", f"{space}:lock:apt")
-    command = Replace(APT, {"v": "1", "identity": "next"}, ended.incarnation, ended.revision, stands=30.0)
+    command = Replace(APT, {"v": "1", "identity": "next"}, ended.incarnation, ended.revision, min_retention=30.0)
     assert store.perform(command, LIMIT) == Conflict()
     assert on(three.servers[0], "HGETALL", f"{space}:lock:apt") == before
     assert on(three.servers[0], "PTTL", f"{space}:lock:apt") > 0

@@ -192,8 +192,8 @@ def test_no_master_drops_a_record_while_its_holder_believes(ttl: float, drift: f
     """validity = ttl - elapsed - drift: a quorum that has the record lets it stand beyond the holder's deadline."""
     sent_at = 1000.0
     # the earliest that a master can have written it is the send; by its own clock, which may run faster by the drift
-    lives = milliseconds(record_life(ttl, 0.0, drift)) / 1000
-    dropped_at = sent_at + lives / (1 + drift)
+    lifetime = milliseconds(record_life(ttl, 0.0, drift)) / 1000
+    dropped_at = sent_at + lifetime / (1 + drift)
     assert dropped_at >= sent_at + ttl
     deadline = holder_deadline(sent_at, ttl, drift)
     assert deadline <= dropped_at
@@ -210,8 +210,8 @@ def test_a_restarted_master_keeps_silent_for_longer_than_a_lease_of_the_default_
 
 def test_how_long_a_record_stands_is_never_rounded_down_and_never_for_ever() -> None:
     assert milliseconds(0.0) > 80 * 86_400_000
-    for stands in (0.0005, 1.0, 303.0, 303.0004):
-        assert milliseconds(stands) >= stands * 1000
+    for min_retention in (0.0005, 1.0, 303.0, 303.0004):
+        assert milliseconds(min_retention) >= min_retention * 1000
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

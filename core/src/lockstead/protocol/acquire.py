@@ -94,7 +94,12 @@ class Contended:
 
 
 def acquire(
-    want: AcquireRequest, terms: Terms, *, gives_up_at: float | None, tries_once: bool, look_first: bool = False
+    want: AcquireRequest,
+    terms: Terms,
+    *,
+    gives_up_at: float | None,
+    tries_once: bool,
+    look_first: bool = False,
 ) -> Script[Grant | Contended]:
     """Ask until granted or out of time. gives_up_at is an instant on the caller's boot clock, None forever.
     look_first: read before the first write, as who has waited in the process's own line must.
@@ -200,8 +205,8 @@ def _create(want: AcquireRequest, terms: Terms) -> Script[Grant | Contended | No
     want.unsettled = True
     ttl, every = terms.settings.ttl, terms.settings.renew_every
     try:
-        stands = terms.stands(ttl, terms.settings.lock_delay)
-        reply = yield from ask(Create(want.name, want.fields, ttl, want.holder, stands, every, FORGOTTEN))
+        min_retention = terms.min_retention(ttl, terms.settings.lock_delay)
+        reply = yield from ask(Create(want.name, want.fields, ttl, want.holder, min_retention, every, FORGOTTEN))
     except StoreUnavailable:
         want.unsettled = was_unsettled
         raise
@@ -220,7 +225,7 @@ def _adopt(want: AcquireRequest, seen: Snapshot, record: Record, terms: Terms) -
     if record.is_ending:
         yield unused(want.name, seen.incarnation, told_by(record, terms), terms)
         return None
-    reply = yield from ask(Extend(want.name, {}, seen.incarnation, lives=terms.settings.ttl))
+    reply = yield from ask(Extend(want.name, {}, seen.incarnation, lifetime=terms.settings.ttl))
     if not isinstance(reply.answer, Snapshot):
         return None
     answer = terms.decode(want.name, reply.answer)
@@ -235,10 +240,10 @@ def _take_over(
     was_unsettled = want.unsettled
     want.unsettled = True
     ttl, every = terms.settings.ttl, terms.settings.renew_every
-    stands = terms.stands(ttl, terms.settings.lock_delay)
+    min_retention = terms.min_retention(ttl, terms.settings.lock_delay)
     waiter_id, before = want.holder if queues else "", left_by(record, want.holder, terms)
     fields = written(want.fields, before)
-    command = Replace(want.name, fields, seen.incarnation, seen.revision, ttl, waiter_id, stands, every)
+    command = Replace(want.name, fields, seen.incarnation, seen.revision, ttl, waiter_id, min_retention, every)
     try:
         reply = yield from ask(command)
     except StoreUnavailable:
@@ -267,7 +272,7 @@ def _renewed(want: AcquireRequest, grant: Grant, terms: Terms) -> Script[Grant |
     """Renew at once what hangs on a lease of the server that was renewed too long ago to begin work under."""
     # from here on our record stands: if it cannot be renewed, it must be swept
     was_unsettled, want.unsettled = want.unsettled, True
-    renewed = yield from ask(Extend(want.name, {}, grant.lease.incarnation, lives=terms.settings.ttl))
+    renewed = yield from ask(Extend(want.name, {}, grant.lease.incarnation, lifetime=terms.settings.ttl))
     if not isinstance(renewed.answer, Snapshot):
         return None
     answer = terms.decode(want.name, renewed.answer)

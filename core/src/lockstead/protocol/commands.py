@@ -44,7 +44,7 @@ class Snapshot:
     token: int | None = None
     dead: bool = False
     renewed_at: float | None = None
-    lives: float | None = None
+    lifetime: float | None = None
 
 
 @frozen
@@ -117,9 +117,9 @@ class Create(Command["Snapshot | Conflict"]):
 
     name: Name
     fields: Mapping[str, str]
-    lives: float = 0.0
+    lifetime: float = 0.0
     waiter_id: str = ""
-    stands: float = 0.0
+    min_retention: float = 0.0
     renew_every: float = 0.0
     forgotten: Mapping[str, str] = field(default_factory=dict)
 
@@ -142,9 +142,9 @@ class Replace(Command["Snapshot | Conflict | Absent"]):
     fields: Mapping[str, str]
     incarnation: str
     revision: str
-    lives: float = 0.0
+    lifetime: float = 0.0
     waiter_id: str = ""
-    stands: float = 0.0
+    min_retention: float = 0.0
     renew_every: float = 0.0
 
 
@@ -160,7 +160,7 @@ class Extend(Command["Snapshot | Conflict | Absent"]):
     fields: Mapping[str, str]
     incarnation: str | None
     revision: str | None = None
-    lives: float = 0.0
+    lifetime: float = 0.0
 
 
 @frozen

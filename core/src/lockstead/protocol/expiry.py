@@ -29,12 +29,12 @@ def record_life(ttl: float, lock_delay: float, drift: float) -> float:
     return ttl * (1 + drift) + lock_delay
 
 
-def ttl_of_life(lives: float, lock_delay: float, drift: float) -> float:
+def ttl_of_life(lifetime: float, lock_delay: float, drift: float) -> float:
     """Return the ttl that a server grants which lets a record live for so long: the other way round of `record_life`.
 
     Its clock may run fast by a drift, and the holder's slow: each side has its own margin here as everywhere.
     """
-    return (lives - lock_delay) / (1 + drift)
+    return (lifetime - lock_delay) / (1 + drift)
 
 
 def expired_by_store_clock(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from lockstead.errors import LossReason, StoreError
-from lockstead.protocol.lifecycle import Duty, State, Tenure
+from lockstead.protocol.lifecycle import Duty, LeaseState, State
 from lockstead.protocol.members import Attached, MemberRenewed
 from lockstead.protocol.renew import Over, Renewed
 from lockstead.protocol.schedule import RenewalSchedule
@@ -27,16 +27,16 @@ Outcome: TypeAlias = Renewed | MemberRenewed | Over | StoreError
 """How a renewal ended."""
 
 
-class HasTenure(Protocol):
+class HasLeaseState(Protocol):
     """A lease as the one who runs the step refers to it, perhaps weakly."""
 
     @property
-    def tenure(self) -> Tenure:
+    def lease_state(self) -> LeaseState:
         """The lease's life in this process."""
         ...
 
 
-K = TypeVar("K", bound=HasTenure)
+K = TypeVar("K", bound=HasLeaseState)
 
 
 @dataclass(slots=True)
@@ -118,9 +118,9 @@ class Keeping(Generic[K]):
     def __iter__(self) -> Iterator[K]:
         return iter([*self._kept.values()])
 
-    def of(self, tenure: Tenure) -> K | None:
-        """Return what is kept for a tenure."""
-        return self._kept.get(id(tenure))
+    def of(self, lease_state: LeaseState) -> K | None:
+        """Return what is kept for a lease_state."""
+        return self._kept.get(id(lease_state))
 
     def of_holder(self, holder: str) -> K | None:
         """Return what is kept for a holder: its newest lease."""
@@ -135,59 +135,59 @@ class Keeping(Generic[K]):
 
     def keep(self, kept: K) -> float:
         """Renew a lease from now on, also one that was orphaned; return the instant at which it is due."""
-        tenure = kept.tenure
-        self._kept[id(tenure)] = self._by_holder[tenure.lease.holder] = kept
-        self._orphans.pop(id(tenure), None)
-        return self._schedule.plan(tenure)
+        lease_state = kept.lease_state
+        self._kept[id(lease_state)] = self._by_holder[lease_state.lease.holder] = kept
+        self._orphans.pop(id(lease_state), None)
+        return self._schedule.plan(lease_state)
 
-    def registered(self, tenure: Tenure, joined: Attached, now: float) -> None:
+    def registered(self, lease_state: LeaseState, joined: Attached, now: float) -> None:
         """An owner that works beside members became one too: the earlier deadline counts."""
-        tenure.registration = joined.registration
-        tenure.registered(joined.registration_deadline, now)
-        if id(tenure) in self._kept:
-            self._schedule.plan(tenure)
+        lease_state.registration = joined.registration
+        lease_state.registered(joined.registration_deadline, now)
+        if id(lease_state) in self._kept:
+            self._schedule.plan(lease_state)
 
     def leave(self, kept: K, now: float) -> bool:
         """End the renewing; True if the lease was held until this instant. If its deadline has passed, it is lost."""
-        tenure = kept.tenure
-        if tenure.state is State.HELD and not tenure.believes(now):
+        lease_state = kept.lease_state
+        if lease_state.state is State.HELD and not lease_state.believes(now):
             self.lose(kept, LossReason.EXPIRED)
-        was_held = tenure.leave()
-        self._drop(tenure)
+        was_held = lease_state.leave()
+        self._drop(lease_state)
         return was_held
 
     def lose(self, kept: K, reason: LossReason, detail: str = "") -> bool:
         """Note a loss that was found elsewhere; True if it was not lost before. The next round notifies it."""
         # noted first: the caller may be interrupted before the end of this
         self._found.append(kept)
-        is_lost = kept.tenure.lose(reason, detail)
+        is_lost = kept.lease_state.lose(reason, detail)
         if is_lost:
-            self._drop(kept.tenure)
+            self._drop(kept.lease_state)
         return is_lost
 
     def orphaned(self, kept: K, now: float) -> None:
         """Nothing refers to a lease any more. It is abandoned after a moment, unless it is kept again until then."""
-        tenure = kept.tenure
-        if self._kept.get(id(tenure)) is kept:
-            self._schedule.drop(tenure)
-            self._orphans[id(tenure)] = now + DROPPED_FOR, kept
+        lease_state = kept.lease_state
+        if self._kept.get(id(lease_state)) is kept:
+            self._schedule.drop(lease_state)
+            self._orphans[id(lease_state)] = now + DROPPED_FOR, kept
 
     def leave_all(self, spared: Container[int]) -> list[K]:
-        """Leave all leases to expire but those whose tenures' ids are spared; return which."""
+        """Leave all leases to expire but those whose ids are spared; return which."""
         left = [one for number, one in self._kept.items() if number not in spared]
         for one in left:
-            one.tenure.leave()
-            one.tenure.left()
-            self._drop(one.tenure)
+            one.lease_state.leave()
+            one.lease_state.left()
+            self._drop(one.lease_state)
         return left
 
-    def _drop(self, tenure: Tenure) -> None:
-        kept = self._kept.pop(id(tenure), None)
+    def _drop(self, lease_state: LeaseState) -> None:
+        kept = self._kept.pop(id(lease_state), None)
         if kept is not None:
-            self._orphans.pop(id(tenure), None)
-            self._schedule.drop(tenure)
-            if self._by_holder.get(tenure.lease.holder) is kept:
-                del self._by_holder[tenure.lease.holder]
+            self._orphans.pop(id(lease_state), None)
+            self._schedule.drop(lease_state)
+            if self._by_holder.get(lease_state.lease.holder) is kept:
+                del self._by_holder[lease_state.lease.holder]
 
     # --- the step ------------------------------------------------------------------------------------------------
 
@@ -195,23 +195,23 @@ class Keeping(Generic[K]):
         """Add what must be done at this instant to the actions. If it raises, those added until then still hold."""
         while self._found:
             found = self._found.popleft()
-            if found.tenure.state is State.LOST:
+            if found.lease_state.state is State.LOST:
                 actions.append(NotifyLoss(found))
         self._abandon(now, actions)
         due: list[K] = []
-        for tenure in self._schedule.due(now):
-            kept = self._kept[id(tenure)]
-            match tenure.duty(now):
+        for lease_state in self._schedule.due(now):
+            kept = self._kept[id(lease_state)]
+            match lease_state.duty(now):
                 case Duty.RENEW:
-                    tenure.queue()
+                    lease_state.queue()
                     due.append(kept)
                 case Duty.NOTIFY_LOSS:
-                    self._drop(tenure)
+                    self._drop(lease_state)
                     actions.append(NotifyLoss(kept))
                     continue
                 case Duty.NOTHING:
                     pass
-            self._schedule.plan(tenure)
+            self._schedule.plan(lease_state)
         if due:
             self._send(due, now, actions)
 
@@ -219,29 +219,29 @@ class Keeping(Generic[K]):
         for at, kept in [*self._orphans.values()]:
             if at > now:
                 break
-            self._drop(kept.tenure)
-            if kept.tenure.leave():
-                kept.tenure.left()
+            self._drop(kept.lease_state)
+            if kept.lease_state.leave():
+                kept.lease_state.left()
                 actions.append(ReportAbandoned(kept))
 
     def _send(self, due: list[K], now: float, actions: list[KeeperAction[K]]) -> None:
         """Have renewals sent; to a store that batches in one request, with those that are due soon."""
         if self.batch_max == 1:
             for kept in due:
-                heapq.heappush(self._queue, (kept.tenure.deadline, next(self._count), kept))
+                heapq.heappush(self._queue, (kept.lease_state.deadline, next(self._count), kept))
                 actions.append(SendNext(kept))
             return
         if len(self._kept) > len(due):
             # renewed a little early, leases that were acquired at different times come to be renewed together
             for number, kept in self._kept.items():
-                if kept.tenure.may_join(now) and number not in self._orphans:
-                    kept.tenure.queue()
-                    self._schedule.plan(kept.tenure)
+                if kept.lease_state.may_join(now) and number not in self._orphans:
+                    kept.lease_state.queue()
+                    self._schedule.plan(kept.lease_state)
                     due.append(kept)
         # leases of one limit in each: where a short one stands beside a thousand long ones, its limit is not for all
         alike: dict[float, list[K]] = {}
-        for kept in sorted(due, key=lambda one: one.tenure.deadline):
-            alike.setdefault(kept.tenure.settings.request_timeout, []).append(kept)
+        for kept in sorted(due, key=lambda one: one.lease_state.deadline):
+            alike.setdefault(kept.lease_state.settings.request_timeout, []).append(kept)
         for limit, together in alike.items():
             for first in range(0, len(together), self.batch_max):
                 actions.append(SendBatch(together[first : first + self.batch_max], limit))
@@ -250,69 +250,69 @@ class Keeping(Generic[K]):
         """Take out the queued lease that has least time left; `sending` says whether it is still to be renewed."""
         return heapq.heappop(self._queue)[2] if self._queue else None
 
-    def sending(self, tenure: Tenure, now: float) -> bool:
+    def sending(self, lease_state: LeaseState, now: float) -> bool:
         """Note that a renewal is sent at this instant; False if it must not be sent any more."""
-        if not tenure.is_queued:
+        if not lease_state.is_queued:
             return False
-        if not tenure.believes(now) or id(tenure) in self._orphans:
-            tenure.in_flight = tenure.is_queued = False
+        if not lease_state.believes(now) or id(lease_state) in self._orphans:
+            lease_state.in_flight = lease_state.is_queued = False
             return False
-        tenure.sending(now)
-        self._schedule.plan(tenure)
+        lease_state.sending(now)
+        self._schedule.plan(lease_state)
         return True
 
-    def not_sent(self, tenure: Tenure, error: StoreError, now: float) -> None:
+    def not_sent(self, lease_state: LeaseState, error: StoreError, now: float) -> None:
         """A queued renewal could not be sent: that counts as an attempt that failed."""
-        if tenure.is_queued:
-            tenure.failed(now, error)
-            self._replan(tenure)
+        if lease_state.is_queued:
+            lease_state.failed(now, error)
+            self._replan(lease_state)
 
     def answered(self, kept: K, outcome: Outcome, now: float, *, is_ours: bool = True) -> KeeperAction[K] | None:
         """A renewal ended. is_ours: it was sent for the step, and not by somebody beside it."""
-        tenure = kept.tenure
-        in_flight, was_held = tenure.in_flight, tenure.state is State.HELD
-        _apply(tenure, outcome, now)
+        lease_state = kept.lease_state
+        in_flight, was_held = lease_state.in_flight, lease_state.state is State.HELD
+        _apply(lease_state, outcome, now)
         if not is_ours:
-            tenure.in_flight = in_flight
-        self._replan(tenure)
+            lease_state.in_flight = in_flight
+        self._replan(lease_state)
         if not was_held:
             return None
-        if tenure.state is State.LOST:
+        if lease_state.state is State.LOST:
             return NotifyLoss(kept)
         if isinstance(outcome, StoreError):
-            return ReportFailed(kept, outcome, tenure.deadline - now)
-        return ReportRenewed(kept, tenure.deadline)
+            return ReportFailed(kept, outcome, lease_state.deadline - now)
+        return ReportRenewed(kept, lease_state.deadline)
 
-    def _replan(self, tenure: Tenure) -> None:
-        if tenure.state is not State.HELD or id(tenure) not in self._kept:
-            self._drop(tenure)
-        elif id(tenure) not in self._orphans:
-            self._schedule.plan(tenure)
+    def _replan(self, lease_state: LeaseState) -> None:
+        if lease_state.state is not State.HELD or id(lease_state) not in self._kept:
+            self._drop(lease_state)
+        elif id(lease_state) not in self._orphans:
+            self._schedule.plan(lease_state)
 
-    def may_notify(self, tenure: Tenure) -> bool:
+    def may_notify(self, lease_state: LeaseState) -> bool:
         """Whether the loss is to be notified now: True once for each lease."""
-        was_notified, tenure.is_notified = tenure.is_notified, True
+        was_notified, lease_state.is_notified = lease_state.is_notified, True
         return not was_notified
 
     def recover(self) -> None:
         """After a fault of our own in a round: forget no lease, and queue anew what may not have been handed on."""
         for number, kept in self._kept.items():
-            tenure = kept.tenure
-            if tenure.is_queued:
-                tenure.in_flight = tenure.is_queued = False
+            lease_state = kept.lease_state
+            if lease_state.is_queued:
+                lease_state.in_flight = lease_state.is_queued = False
             if number not in self._orphans:
-                self._schedule.plan(tenure)
+                self._schedule.plan(lease_state)
 
 
-def _apply(tenure: Tenure, outcome: Outcome, now: float) -> None:
+def _apply(lease_state: LeaseState, outcome: Outcome, now: float) -> None:
     match outcome:
         case StoreError():
-            tenure.failed(now, outcome)
+            lease_state.failed(now, outcome)
         case Over():
-            tenure.in_flight = False
-            tenure.lose(outcome.reason, outcome.detail)
+            lease_state.in_flight = False
+            lease_state.lose(outcome.reason, outcome.detail)
         case MemberRenewed():
-            tenure.registered(outcome.registration_deadline, now)
-            tenure.renewed(outcome.sent_at, outcome.record_deadline, now)
+            lease_state.registered(outcome.registration_deadline, now)
+            lease_state.renewed(outcome.sent_at, outcome.record_deadline, now)
         case Renewed():
-            tenure.renewed(outcome.sent_at, outcome.deadline, now)
+            lease_state.renewed(outcome.sent_at, outcome.deadline, now)

@@ -70,7 +70,7 @@ class Duty(Enum):
 
 
 @dataclass(slots=True)
-class Tenure:
+class LeaseState:
     """One lease's life in one process. Moves only through its methods; read freely.
 
     deadline is the end of the belief: for a member the earlier of the record's and its registration's. jitter is in

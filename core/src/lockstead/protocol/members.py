@@ -112,7 +112,9 @@ def _register(
     while True:
         try:
             every = terms.settings.renew_every
-            reply = yield from ask(Create(name, fields, lives=ttl, stands=terms.stands(ttl), renew_every=every))
+            reply = yield from ask(
+                Create(name, fields, lifetime=ttl, min_retention=terms.min_retention(ttl), renew_every=every)
+            )
             if isinstance(reply.answer, Snapshot):
                 terms.wrote(name, reply, reply.answer)
                 return LeaseId(name, nonce, reply.answer.incarnation, ttl), reply
@@ -126,7 +128,7 @@ def _register(
             yield from ask(terms.again(name, turn))
             turn += 1
             continue
-        renewed = yield from ask(Extend(name, {}, seen.answer.incarnation, lives=ttl))
+        renewed = yield from ask(Extend(name, {}, seen.answer.incarnation, lifetime=ttl))
         if isinstance(renewed.answer, Snapshot):
             terms.wrote(name, renewed, renewed.answer)
             return LeaseId(name, nonce, renewed.answer.incarnation, ttl), renewed
@@ -249,7 +251,12 @@ def check_count(name: Name, members: Listing) -> None:
 
 
 def drain(
-    lease: LeaseId, terms: Terms, *, bound_at: float, salt: str, owner_filter: Callable[[str], bool] | None = None
+    lease: LeaseId,
+    terms: Terms,
+    *,
+    bound_at: float,
+    salt: str,
+    owner_filter: Callable[[str], bool] | None = None,
 ) -> Script[bool]:
     """Wait until no member of a lease is live; False if one still is at `bound_at` (boot clock).
 

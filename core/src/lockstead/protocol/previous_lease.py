@@ -67,5 +67,5 @@ def is_written(before: PreviousLease, terms: Terms) -> bool:
 def unused(name: Name, incarnation: str, before: PreviousLease, terms: Terms) -> Extend | Remove:
     """Return the command that frees a key under which nobody worked, and leaves what was told of the lease before."""
     if is_written(before, terms):
-        return Extend(name, UNUSED, incarnation, lives=ENDED_LIVES)
+        return Extend(name, UNUSED, incarnation, lifetime=ENDED_LIVES)
     return Remove(name, incarnation)

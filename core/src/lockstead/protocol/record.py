@@ -305,27 +305,29 @@ def stamped(command: Command[Any], wall_now: float, clock: StoreClock = StoreClo
     match command:
         case Remove() | Read():
             return command
-        case Create() if command.lives:
-            fields = _granted(command.fields, command.lives, wall_now, clock)
-            lives, waiter_id, stands = command.lives, command.waiter_id, command.stands
-            return Create(command.name, fields, lives, waiter_id, stands, command.renew_every, command.forgotten)
-        case Replace() if command.lives:
-            fields = _granted(command.fields, command.lives, wall_now, clock)
-            expected, lives = (command.incarnation, command.revision), command.lives
-            return Replace(
-                command.name, fields, *expected, lives, command.waiter_id, command.stands, command.renew_every
+        case Create() if command.lifetime:
+            fields = _granted(command.fields, command.lifetime, wall_now, clock)
+            lifetime, waiter_id, min_retention = command.lifetime, command.waiter_id, command.min_retention
+            return Create(
+                command.name, fields, lifetime, waiter_id, min_retention, command.renew_every, command.forgotten
             )
-        case Extend() if command.lives and clock is not StoreClock.SERVER_EXPIRES:
-            fields = {**command.fields, "expires_at": number(wall_now + command.lives)}
-            return Extend(command.name, fields, command.incarnation, command.revision, command.lives)
+        case Replace() if command.lifetime:
+            fields = _granted(command.fields, command.lifetime, wall_now, clock)
+            expected, lifetime = (command.incarnation, command.revision), command.lifetime
+            return Replace(
+                command.name, fields, *expected, lifetime, command.waiter_id, command.min_retention, command.renew_every
+            )
+        case Extend() if command.lifetime and clock is not StoreClock.SERVER_EXPIRES:
+            fields = {**command.fields, "expires_at": number(wall_now + command.lifetime)}
+            return Extend(command.name, fields, command.incarnation, command.revision, command.lifetime)
         case _:
             return command
 
 
-def _granted(fields: Mapping[str, str], lives: float, wall_now: float, clock: StoreClock) -> dict[str, str]:
+def _granted(fields: Mapping[str, str], lifetime: float, wall_now: float, clock: StoreClock) -> dict[str, str]:
     granted = {**fields, "acquired_at": number(wall_now)}
     if clock is not StoreClock.SERVER_EXPIRES:
-        granted["expires_at"] = number(wall_now + lives)
+        granted["expires_at"] = number(wall_now + lifetime)
     for field_name in ("alert_at", "auto_unlock_at"):
         after = fields.get(field_name)
         if after is not None:

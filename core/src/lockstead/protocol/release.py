@@ -28,7 +28,7 @@ from lockstead.protocol.commands import (
     Snapshot,
     ask,
 )
-from lockstead.protocol.lifecycle import Tenure
+from lockstead.protocol.lifecycle import LeaseState
 from lockstead.protocol.members import REMOVALS_MAX, drain, take_back
 from lockstead.protocol.previous_lease import ENDED, ENDED_LIVES, UNUSED, is_written, told_by, unused
 from lockstead.protocol.record import (
@@ -88,7 +88,13 @@ def release(
 
 
 def _after_members(
-    lease: LeaseId, terms: Terms, *, bound_at: float, salt: str, by_ticket: bool, leaves: Mapping[str, str] | None
+    lease: LeaseId,
+    terms: Terms,
+    *,
+    bound_at: float,
+    salt: str,
+    by_ticket: bool,
+    leaves: Mapping[str, str] | None,
 ) -> Script[Outcome]:
     over = (yield from _look_first(lease, terms, bound_at)) if by_ticket else None
     if over is not None:
@@ -123,34 +129,36 @@ def _remove_closed(lease: LeaseId, closed: Reply[Any], terms: Terms) -> Script[O
             return Outcome.NOT_OURS
 
 
-def give_back(tenure: Tenure, terms: Terms, *, bound_at: float) -> Script[Outcome]:
+def give_back(lease_state: LeaseState, terms: Terms, *, bound_at: float) -> Script[Outcome]:
     """Release what this process has of a lease: a member its registration alone, an owner the lease.
 
     The belief must have ended before. After a loss an owner frees only what nobody can hold any more: a lease that
     was revoked or out of reach, without a lock-delay to cut short, and only before its own deadline.
     """
-    lease = tenure.lease
+    lease = lease_state.lease
     leaving = release(
         lease,
         terms,
-        shared=tenure.shared,
+        shared=lease_state.shared,
         bound_at=bound_at,
         salt=lease.holder,
-        leaves=_leaves(tenure, terms),
-        deadline=tenure.deadline,
+        leaves=_leaves(lease_state, terms),
+        deadline=lease_state.deadline,
     )
-    if tenure.registration is None:
+    if lease_state.registration is None:
         return leaving
-    own, until = tenure.registration, tenure.registration_deadline
-    return _withdrawn(own, leaving if tenure.is_owner else None, terms, ours_until=until)
+    own, until = lease_state.registration, lease_state.registration_deadline
+    return _withdrawn(own, leaving if lease_state.is_owner else None, terms, ours_until=until)
 
 
-def _leaves(tenure: Tenure, terms: Terms) -> Mapping[str, str] | None:
+def _leaves(lease_state: LeaseState, terms: Terms) -> Mapping[str, str] | None:
     """Return what the record of a lease says when it is given; None if it has nothing to say, and is removed."""
-    if tenure.unused:
+    if lease_state.unused:
         # nobody worked under it: what was told of the one before is told to the next holder
-        return UNUSED if tenure.previous_lease is not None and is_written(tenure.previous_lease, terms) else None
-    return None if tenure.reason is None else ENDED
+        return (
+            UNUSED if lease_state.previous_lease is not None and is_written(lease_state.previous_lease, terms) else None
+        )
+    return None if lease_state.reason is None else ENDED
 
 
 def _withdrawn(
@@ -166,14 +174,14 @@ def _withdrawn(
     return Outcome.REMOVED if withdrawn else Outcome.NOT_OURS
 
 
-def may_remove_after_loss(tenure: Tenure, now: float) -> bool:
+def may_remove_after_loss(lease_state: LeaseState, now: float) -> bool:
     """Return whether a lease that was lost may still be removed by its loser, now that the body is over."""
-    if not tenure.is_owner:
-        return tenure.reason is not LossReason.FORKED
+    if not lease_state.is_owner:
+        return lease_state.reason is not LossReason.FORKED
     return (
-        tenure.reason in (LossReason.REVOKED, LossReason.UNREACHABLE)
-        and now < tenure.deadline
-        and tenure.settings.lock_delay == 0
+        lease_state.reason in (LossReason.REVOKED, LossReason.UNREACHABLE)
+        and now < lease_state.deadline
+        and lease_state.settings.lock_delay == 0
     )
 
 
@@ -232,7 +240,7 @@ def end(lease: LeaseId, terms: Terms, fields: Mapping[str, str] = ENDED) -> Scri
     turn = 0
     while True:
         try:
-            reply = yield from ask(Extend(lease.name, fields, lease.incarnation, lives=ENDED_LIVES))
+            reply = yield from ask(Extend(lease.name, fields, lease.incarnation, lifetime=ENDED_LIVES))
         except (StoreUnavailable, OutcomeUnknown):
             if turn == REMOVALS_MAX - 1:
                 raise
@@ -282,7 +290,7 @@ def sweep(name: Name, holder: str, terms: Terms, had: Had | None = None) -> Scri
     elif had.is_shared:
         return False
     else:
-        command = Remove(name, incarnation) if had.is_clean else Extend(name, ENDED, incarnation, lives=ENDED_LIVES)
+        command = Remove(name, incarnation) if had.is_clean else Extend(name, ENDED, incarnation, lifetime=ENDED_LIVES)
     done: Reply[Any] = yield command
     return isinstance(done.answer, Snapshot | Removed)
 
@@ -391,7 +399,7 @@ def _cut_off(
     gone: Reply[Any]
     if not record.is_foreign:
         fields = {"revoked": revocation_text(revoked), **ENDED}
-        gone = yield from ask(Extend(name, fields, seen.incarnation, revision, lives=ENDED_LIVES))
+        gone = yield from ask(Extend(name, fields, seen.incarnation, revision, lifetime=ENDED_LIVES))
     else:
         gone = yield from ask(Remove(name, seen.incarnation, revision))
     return isinstance(gone.answer, Snapshot | Removed)
@@ -403,9 +411,16 @@ def _entomb(
     tomb = encode(Record(f"tombstone/{salt}", record.lock_delay, owner=record.owner, revoked=revoked, tombstone=True))
     standing: Snapshot = seen
     while True:
-        stands = terms.stands(record.lock_delay)
+        min_retention = terms.min_retention(record.lock_delay)
         reply = yield from ask(
-            Replace(name, tomb, standing.incarnation, standing.revision, lives=record.lock_delay, stands=stands)
+            Replace(
+                name,
+                tomb,
+                standing.incarnation,
+                standing.revision,
+                lifetime=record.lock_delay,
+                min_retention=min_retention,
+            )
         )
         if isinstance(reply.answer, Snapshot):
             return Broken(record, seen, False, True, _believed_for(record, terms))

@@ -36,7 +36,7 @@ class Over:
 
 def renew(lease: LeaseId, fields: Mapping[str, str], terms: Terms) -> Script[Renewed | Over]:
     """Renew once. Raises StoreUnavailable or OutcomeUnknown where nothing is known: then nothing changes."""
-    reply = yield from ask(Extend(lease.name, fields, lease.incarnation, lives=lease.ttl))
+    reply = yield from ask(Extend(lease.name, fields, lease.incarnation, lifetime=lease.ttl))
     answer = reply.answer
     if isinstance(answer, Conflict):
         looked = yield from ask(Read(lease.name))

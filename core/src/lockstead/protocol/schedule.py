@@ -8,39 +8,39 @@ from __future__ import annotations
 import heapq
 import itertools
 
-from lockstead.protocol.lifecycle import Tenure
+from lockstead.protocol.lifecycle import LeaseState
 
 
 class RenewalSchedule:
-    """Tenures by the instant at which something is due next. Not safe to share between threads."""
+    """Leases by the instant at which something is due next. Not safe to share between threads."""
 
     __slots__ = ("_count", "_heap", "_planned")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Tenure]] = []
+        self._heap: list[tuple[float, int, LeaseState]] = []
         self._planned: dict[int, tuple[float, int]] = {}
         self._count = itertools.count()
 
     def __len__(self) -> int:
         return len(self._planned)
 
-    def plan(self, tenure: Tenure) -> float:
-        """Put a tenure where its `wake_at` says, whether it was planned before or not; give that instant."""
-        at = tenure.wake_at()
-        known = self._planned.get(id(tenure))
+    def plan(self, lease_state: LeaseState) -> float:
+        """Put a lease where its `wake_at` says, whether it was planned before or not; give that instant."""
+        at = lease_state.wake_at()
+        known = self._planned.get(id(lease_state))
         if known is not None and known[0] == at:
             return at
         if at == float("inf"):
-            self.drop(tenure)
+            self.drop(lease_state)
             return at
         number = next(self._count)
-        self._planned[id(tenure)] = (at, number)
-        heapq.heappush(self._heap, (at, number, tenure))
+        self._planned[id(lease_state)] = (at, number)
+        heapq.heappush(self._heap, (at, number, lease_state))
         return at
 
-    def drop(self, tenure: Tenure) -> None:
-        """Forget a tenure."""
-        self._planned.pop(id(tenure), None)
+    def drop(self, lease_state: LeaseState) -> None:
+        """Forget a lease_state."""
+        self._planned.pop(id(lease_state), None)
         if len(self._heap) > 64 and len(self._heap) > 4 * len(self._planned):
             self._heap = [entry for entry in self._heap if self._is_current(entry)]
             heapq.heapify(self._heap)
@@ -51,8 +51,8 @@ class RenewalSchedule:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else float("inf")
 
-    def due(self, now: float) -> list[Tenure]:
-        """Take out every tenure whose instant has come. The caller acts, then plans each again."""
+    def due(self, now: float) -> list[LeaseState]:
+        """Take out every lease whose instant has come. The caller acts, then plans each again."""
         ready = []
         while self._heap and self._heap[0][0] <= now:
             entry = heapq.heappop(self._heap)
@@ -61,6 +61,6 @@ class RenewalSchedule:
                 ready.append(entry[2])
         return ready
 
-    def _is_current(self, entry: tuple[float, int, Tenure]) -> bool:
+    def _is_current(self, entry: tuple[float, int, LeaseState]) -> bool:
         known = self._planned.get(id(entry[2]))
         return known is not None and known[1] == entry[1]

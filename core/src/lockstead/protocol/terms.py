@@ -56,12 +56,12 @@ class Terms:
 
         What the server grants less than was asked is taken from the belief, never from the lock-delay.
         """
-        lives: float | None = reply.answer.lives
-        if lives is not None:
-            ttl = min(ttl, expiry.ttl_of_life(lives, lock_delay, self.settings.drift))
+        lifetime: float | None = reply.answer.lifetime
+        if lifetime is not None:
+            ttl = min(ttl, expiry.ttl_of_life(lifetime, lock_delay, self.settings.drift))
         return self.deadline(self.renewed_at(reply), ttl)
 
-    def stands(self, ttl: float, lock_delay: float = 0.0) -> float:
+    def min_retention(self, ttl: float, lock_delay: float = 0.0) -> float:
         """Return how long a record must be left alone after its last change (seconds)."""
         return expiry.record_life(ttl, lock_delay, self.settings.drift)
 

@@ -23,7 +23,7 @@ async def give_back(lease: HeldLease, giving_back: Script[bool], *, unused: bool
         return False
     try:
         await settle(engine, lease._kept)
-        limits = Limits(lease._tenure.settings.request_timeout)
+        limits = Limits(lease._lease_state.settings.request_timeout)
         return await run(giving_back, engine.store, engine.clock, limits, quiet_waker(engine))
     except BaseException:
         lease._release_failed()

@@ -157,8 +157,8 @@ async def pause(command: Pause, store: Store, limits: Limits, sent_at: float, wa
 
 async def settle(engine: Engine, kept: KeptLease) -> None:
     """Await the end of a renewal of a lease that is under way."""
-    if kept.tenure.in_flight:
-        limit = 2 * kept.tenure.settings.request_timeout
+    if kept.lease_state.in_flight:
+        limit = 2 * kept.lease_state.settings.request_timeout
         await in_thread(engine.calls, partial(engine.keeper.settle, kept, limit))
 
 

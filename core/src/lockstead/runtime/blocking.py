@@ -76,7 +76,7 @@ def pause(command: Pause, store: Store, limits: Limits, sent_at: float, waker: W
 
 def settle(engine: Engine, kept: KeptLease) -> None:
     """Wait until no renewal of a lease is under way."""
-    engine.keeper.settle(kept, 2 * kept.tenure.settings.request_timeout)
+    engine.keeper.settle(kept, 2 * kept.lease_state.settings.request_timeout)
 
 
 def given_back(lease: HeldLease) -> None:

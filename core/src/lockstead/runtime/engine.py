@@ -22,7 +22,7 @@ from lockstead.errors import LocksteadError, NotAcquired, StoreRefused, StoreUna
 from lockstead.events import Acquired, EngineWarning, Listener, LockEvent, Waiting, log
 from lockstead.protocol.acquire import AcquireRequest, Contended, Grant
 from lockstead.protocol.commands import Traits
-from lockstead.protocol.lifecycle import State, Tenure
+from lockstead.protocol.lifecycle import LeaseState, State
 from lockstead.protocol.members import Attached
 from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.record import Record, drafted, encode, fitted
@@ -76,11 +76,11 @@ class OwnerNote:
     key: str
     by: weakref.ref[Any]
     kept: weakref.ref[KeptLease]
-    tenure: Tenure
+    lease_state: LeaseState
 
     def holds(self, caller: object, now: float) -> bool:
         """Whether the caller is who took it and holds it still; a lost or dropped lease may be asked for anew."""
-        return self.by() is caller and self.tenure.believes(now) and self.kept() is not None
+        return self.by() is caller and self.lease_state.believes(now) and self.kept() is not None
 
 
 def _living(takers: dict[str, list[OwnerNote]]) -> dict[str, list[OwnerNote]]:
@@ -193,7 +193,7 @@ class Engine:
     def granted(self, grant: Grant, want: AcquireRequest, terms: Terms, waited: float) -> KeptLease:
         """Take a grant into the keeper's care."""
         settings = terms.settings
-        tenure = Tenure(
+        lease_state = LeaseState(
             lease=grant.lease,
             settings=settings,
             deadline=grant.deadline,
@@ -203,7 +203,7 @@ class Engine:
             token=grant.token,
             previous_lease=grant.previous_lease,
         )
-        kept = KeptLease(tenure, terms)
+        kept = KeptLease(lease_state, terms)
         try:
             self.keeper.keep(kept)
         except StoreUnavailable:
@@ -218,7 +218,7 @@ class Engine:
 
     def attached(self, joined: Attached, settings: Settings) -> KeptLease:
         """Take a membership into the keeper's care."""
-        tenure = Tenure(
+        lease_state = LeaseState(
             lease=joined.lease,
             settings=settings,
             deadline=min(joined.registration_deadline, joined.record_deadline),
@@ -230,7 +230,7 @@ class Engine:
             record_deadline=joined.record_deadline,
             registration_deadline=joined.registration_deadline,
         )
-        kept = KeptLease(tenure, self.terms(settings))
+        kept = KeptLease(lease_state, self.terms(settings))
         self.keeper.keep(kept)
         return kept
 
@@ -330,12 +330,12 @@ class Engine:
 
     def took(self, kept: KeptLease) -> OwnerNote:
         """Note that this thread or task holds the key; give what `gave_back` wants."""
-        key = kept.tenure.lease.name.key
-        taker = OwnerNote(key, weakref.ref(_caller()), weakref.ref(kept), kept.tenure)
+        key = kept.lease_state.lease.name.key
+        taker = OwnerNote(key, weakref.ref(_caller()), weakref.ref(kept), kept.lease_state)
         with self._lock:
             # a lease that was dropped is never given back, so it goes here, or with all of its kind
             others = self._takers.get(key, ())
-            self._takers[key] = [taker, *(one for one in others if one.tenure.state is State.HELD)]
+            self._takers[key] = [taker, *(one for one in others if one.lease_state.state is State.HELD)]
             if len(self._takers) > self._takers_max:
                 self._takers = _living(self._takers)
                 self._takers_max = max(TAKERS_MIN, 2 * len(self._takers))

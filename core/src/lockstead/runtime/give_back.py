@@ -24,7 +24,7 @@ def give_back(lease: HeldLease, giving_back: Script[bool], *, unused: bool) -> b
         return False
     try:
         settle(engine, lease._kept)
-        limits = Limits(lease._tenure.settings.request_timeout)
+        limits = Limits(lease._lease_state.settings.request_timeout)
         return run(giving_back, engine.store, engine.clock, limits, quiet_waker(engine))
     except BaseException:
         lease._release_failed()

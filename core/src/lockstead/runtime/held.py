@@ -40,7 +40,7 @@ class HeldLease:
     def __init__(self, engine: Engine, kept: KeptLease, who: OwnerNote | None) -> None:
         self._engine = engine
         self._kept = kept
-        self._tenure = kept.tenure
+        self._lease_state = kept.lease_state
         self._now = engine.clock.now
         self._who = who
         self._left_after_loss = False
@@ -50,57 +50,57 @@ class HeldLease:
     @property
     def key(self) -> str:
         """The lock's name inside its store."""
-        return self._tenure.lease.name.key
+        return self._lease_state.lease.name.key
 
     @property
     def holder(self) -> str:
         """The owner with a nonce that is fresh for every acquisition."""
-        return self._tenure.lease.holder
+        return self._lease_state.lease.holder
 
     @property
     def ttl(self) -> float:
         """How long the lease lives without renewal, seconds; fixed at the grant."""
-        return self._tenure.lease.ttl
+        return self._lease_state.lease.ttl
 
     @property
     def is_held(self) -> bool:
         """Whether the lease can be trusted at this instant. No I/O, about a microsecond."""
-        return self._tenure.believes(self._now())
+        return self._lease_state.believes(self._now())
 
     @property
     def is_member(self) -> bool:
         """Whether this process works under a lease that it did not take itself."""
-        return not self._tenure.is_owner
+        return not self._lease_state.is_owner
 
     @property
     def time_left(self) -> float:
         """Seconds until the deadline, if nothing renews; 0 once it is not held."""
         now = self._now()
-        return max(0.0, self._tenure.deadline - now) if self._tenure.believes(now) else 0.0
+        return max(0.0, self._lease_state.deadline - now) if self._lease_state.believes(now) else 0.0
 
     @property
     def token(self) -> int | None:
         """The fencing token, if one was drawn already; `sequencer()` draws it."""
-        return self._tenure.token
+        return self._lease_state.token
 
     @property
     def previous_lease(self) -> PreviousLease:
         """How the lease before this one ended; UNKNOWN for a member."""
-        return self._tenure.previous_lease or PreviousLease(LeaseOutcome.UNKNOWN)
+        return self._lease_state.previous_lease or PreviousLease(LeaseOutcome.UNKNOWN)
 
     @property
     def last_error(self) -> StoreError | None:
         """The last failed renewal since the last good one."""
-        return self._tenure.last_error
+        return self._lease_state.last_error
 
     @property
     def lost_reason(self) -> LossReason | None:
         """Why the lease was lost; None if it was not."""
-        return self._tenure.reason
+        return self._lease_state.reason
 
     def check(self) -> None:
         """Raise LeaseLost if the lease can no longer be trusted: stop touching the resource. No I/O."""
-        if not self._tenure.believes(self._now()):
+        if not self._lease_state.believes(self._now()):
             self._raise_lost()
 
     def progress(self, text: str) -> None:
@@ -123,30 +123,30 @@ class HeldLease:
     @never_in
     def _found_lost(self) -> LeaseLost:
         """Note that the lease was found lost, for good, even if a renewal should come back good at this instant."""
-        tenure = self._tenure
+        lease_state = self._lease_state
         key, holder, keeper = self.key, self.holder, self._engine.keeper
         lose = partial(keeper.lose, self._kept, LossReason.EXPIRED)
         if is_inside():
             keeper.hand_over(lose, self._kept)
         else:
             lose()
-        if tenure.state in (State.LOST, State.HELD):
-            reason = tenure.reason or LossReason.EXPIRED
-            detail = f" ({tenure.detail})" if tenure.detail else ""
-            token = "" if tenure.token is None else f", token {tenure.token}"
+        if lease_state.state in (State.LOST, State.HELD):
+            reason = lease_state.reason or LossReason.EXPIRED
+            detail = f" ({lease_state.detail})" if lease_state.detail else ""
+            token = "" if lease_state.token is None else f", token {lease_state.token}"
             message = f"the lease of {holder!r} on {key!r}{token} is lost, {reason.value}: {_WHY[reason]}{detail}"
         else:
             reason = LossReason.GONE
             message = f"the lease of {holder!r} on {key!r} has ended: it was released, detached or left to expire"
-        error = LeaseLost(message, reason=reason, key=key, holder=holder, token=tenure.token)
-        error.__cause__ = tenure.last_error
+        error = LeaseLost(message, reason=reason, key=key, holder=holder, token=lease_state.token)
+        error.__cause__ = lease_state.last_error
         return error
 
     def _raise_lost(self) -> NoReturn:
         raise self._found_lost()
 
     def _ticket(self) -> LeaseTicket:
-        lease = self._tenure.lease
+        lease = self._lease_state.lease
         return LeaseTicket(self._engine.store.url, lease.name.key, lease.holder, lease.incarnation, lease.ttl)
 
     def _ended(self) -> None:
@@ -178,15 +178,15 @@ class HeldLease:
     @never_in
     def _may_leave(self, now: float, *, unused: bool) -> bool:
         """End the belief; True if there is anything to give back, once. unused: nobody worked under the lease."""
-        self._tenure.unused = self._tenure.unused or unused
+        self._lease_state.unused = self._lease_state.unused or unused
         was_held = self._engine.keeper.leave(self._kept, now)
         self._was_left = True
         if was_held:
             return True
-        tenure = self._tenure
-        if tenure.state is State.LOST and not self._left_after_loss and may_remove_after_loss(tenure, now):
+        lease_state = self._lease_state
+        if lease_state.state is State.LOST and not self._left_after_loss and may_remove_after_loss(lease_state, now):
             self._left_after_loss = True
-            if tenure.reason is not LossReason.UNREACHABLE:
+            if lease_state.reason is not LossReason.UNREACHABLE:
                 return True
             # nobody waits for a store that did not answer for so long: the block's LeaseLost comes first
             self._release_failed()
@@ -197,23 +197,23 @@ class HeldLease:
     @never_in
     def _release_failed(self) -> None:
         """The store stayed silent: an owner looks once more later."""
-        tenure = self._tenure
-        tenure.unsettled = tenure.unsettled or tenure.is_owner
+        lease_state = self._lease_state
+        lease_state.unsettled = lease_state.unsettled or lease_state.is_owner
 
     @never_in
     def _gave_back(self) -> None:
-        tenure, lease = self._tenure, self._tenure.lease
+        lease_state, lease = self._lease_state, self._lease_state.lease
         self._engine.keeper.left(self._kept)
         self._ended()
-        if tenure.unsettled:
+        if lease_state.unsettled:
             had = None
-            if tenure.shared or not tenure.unused:
-                had = Had(lease.incarnation, is_shared=tenure.shared, is_clean=tenure.reason is None)
-            self._engine.sweep(lease.name, lease.holder, tenure.settings, had)
+            if lease_state.shared or not lease_state.unused:
+                had = Had(lease.incarnation, is_shared=lease_state.shared, is_clean=lease_state.reason is None)
+            self._engine.sweep(lease.name, lease.holder, lease_state.settings, had)
 
     def _loss_at_exit(self) -> LeaseLost | None:
         """Say, at the end of a block, whether it ended without the lease; None if it held or gave back by itself."""
-        if self.is_held or (self._was_left and self._tenure.state is not State.LOST):
+        if self.is_held or (self._was_left and self._lease_state.state is not State.LOST):
             return None
         return self._found_lost()
 
@@ -229,7 +229,7 @@ class HeldLease:
         raise TypeError("a lease cannot be pickled; pass lease.detach() (a ticket) and attach to it over there")
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.key!r} of {self.holder!r}: {self._tenure.state.name}>"
+        return f"<{type(self).__name__} {self.key!r} of {self.holder!r}: {self._lease_state.state.name}>"
 
 
 def lost_by_ticket(ticket: LeaseTicket, over: Over, verb: str) -> LeaseLost:

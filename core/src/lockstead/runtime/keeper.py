@@ -33,7 +33,7 @@ from lockstead.protocol.keeping import (
     SendBatch,
     SendNext,
 )
-from lockstead.protocol.lifecycle import State, Tenure
+from lockstead.protocol.lifecycle import LeaseState, State
 from lockstead.protocol.members import Attached, MemberRenewed, renew_member
 from lockstead.protocol.record import number
 from lockstead.protocol.renew import Over, Renewed, renew
@@ -73,12 +73,12 @@ class Fires(Protocol):
 
 
 class KeptLease:
-    """A lease as the keeper sees it: the tenure, what to store with the next renewal, and whom to tell."""
+    """A lease as the keeper sees it: its state, what to store with the next renewal, and whom to tell."""
 
-    __slots__ = ("__weakref__", "found_in", "guards", "progress", "tell", "tenure", "terms")
+    __slots__ = ("__weakref__", "found_in", "guards", "lease_state", "progress", "tell", "terms")
 
-    def __init__(self, tenure: Tenure, terms: Terms) -> None:
-        self.tenure = tenure
+    def __init__(self, lease_state: LeaseState, terms: Terms) -> None:
+        self.lease_state = lease_state
         self.terms = terms
         self.progress: str | None = None
         self.tell: list[OnLost] = []
@@ -90,9 +90,9 @@ class KeptLease:
 class _Held(weakref.ref[KeptLease]):
     """A lease that is renewed for as long as somebody refers to it."""
 
-    __slots__ = ("tenure",)
+    __slots__ = ("lease_state",)
 
-    tenure: Tenure
+    lease_state: LeaseState
 
 
 _Lease: TypeAlias = "_Held | KeptLease"
@@ -145,14 +145,14 @@ class Keeper:
         """Renew this lease from now on. StoreRefused if the client was closed meanwhile: it is left to expire."""
         with self._lock:
             if self._closed:
-                kept.tenure.leave()
-                kept.tenure.left()
+                kept.lease_state.leave()
+                kept.lease_state.left()
                 raise StoreRefused("the client was closed: open another one")
             try:
                 self._start()
             except RuntimeError as error:
-                kept.tenure.leave()
-                kept.tenure.left()
+                kept.lease_state.leave()
+                kept.lease_state.left()
                 raise StoreUnavailable(
                     f"no thread can be started to renew the lease, so it is given back: {error}"
                 ) from error
@@ -161,7 +161,7 @@ class Keeper:
     def _register(self, kept: KeptLease) -> float:
         # whoever drops the last reference notes it in C, where nothing interrupts
         held = _Held(kept, self._dropped.append)
-        held.tenure = kept.tenure
+        held.lease_state = kept.lease_state
         return self._keeping.keep(held)
 
     def keeps(self, holder: str) -> bool:
@@ -172,34 +172,34 @@ class Keeper:
     def register(self, kept: KeptLease, joined: Attached) -> None:
         """An owner that goes on working beside others became a member too: believe the earlier deadline."""
         with self._lock:
-            self._keeping.registered(kept.tenure, joined, self._clock.now())
+            self._keeping.registered(kept.lease_state, joined, self._clock.now())
             self._wake(self._keeping.wake_at())
 
     def leave(self, kept: KeptLease, now: float) -> bool:
         """End the belief and the renewing; True if the lease was held until this instant."""
         with self._lock:
-            was_lost = kept.tenure.state is State.LOST
+            was_lost = kept.lease_state.state is State.LOST
             was_held = self._keeping.leave(kept, now)
-            if kept.tenure.state is State.LOST and not was_lost:
+            if kept.lease_state.state is State.LOST and not was_lost:
                 kept.found_in = threading.get_ident()
                 self._changed.ring()
         return was_held
 
     def settle(self, kept: KeptLease, seconds: float) -> None:
         """Wait for the renewal that is in flight, at most so long. Called once nothing new is sent any more."""
-        tenure = kept.tenure
-        if tenure.in_flight:
+        lease_state = kept.lease_state
+        if lease_state.in_flight:
             # what was not sent yet is sent no more
-            self._wait_until(lambda: tenure.is_queued or not tenure.in_flight, seconds)
+            self._wait_until(lambda: lease_state.is_queued or not lease_state.in_flight, seconds)
 
     def left(self, kept: KeptLease) -> None:
         """The giving back has ended, however."""
         with self._lock:
-            kept.tenure.left()
+            kept.lease_state.left()
 
     def lose(self, kept: KeptLease, reason: LossReason, detail: str = "") -> None:
         """Note a loss that somebody else found; the timing thread tells it."""
-        if kept.tenure.is_notified:
+        if kept.lease_state.is_notified:
             return
         with self._lock:
             if self._keeping.lose(kept, reason, detail):
@@ -209,7 +209,7 @@ class Keeper:
     def on_lost(self, kept: KeptLease, callback: OnLost) -> None:
         """Tell this callback of the loss, exactly once; at once if it is already lost."""
         with self._lock:
-            if not kept.tenure.is_notified:
+            if not kept.lease_state.is_notified:
                 kept.tell.append(callback)
                 return
         self._aside(partial(self._call, kept, callback))
@@ -217,7 +217,7 @@ class Keeper:
     def guard(self, kept: KeptLease, interrupter: Fires) -> None:
         """Fire this once the lease is lost; at once if that was told already."""
         with self._lock:
-            if not kept.tenure.is_notified:
+            if not kept.lease_state.is_notified:
                 kept.guards = [*filter(call, kept.guards), weakref.ref(interrupter)]
                 return
         interrupter.fire()
@@ -263,7 +263,7 @@ class Keeper:
             work, kept = self._handed_over.popleft()
             number = next(self._count)
             if kept is not None:
-                if self._keeping.of(kept.tenure) is not None:
+                if self._keeping.of(kept.lease_state) is not None:
                     self._register(kept)  # the collector has cleared what referred to it, and then came to the exit
                 self._leaving[number] = kept
             if not self._leavers.submit(partial(self._leave, number, work)):
@@ -306,11 +306,11 @@ class Keeper:
         self._leavers.close()
         self._tellers.close()
         for one in left:
-            self.emit(_abandoned(one.tenure))
+            self.emit(_abandoned(one.lease_state))
 
     def _leave_all(self) -> list[_Lease]:
         # no loop of its own stands in a `with` statement: there a Ctrl-C at a jump back would skip the exit
-        return self._keeping.leave_all({id(kept.tenure) for kept in list(self._leaving.values())})
+        return self._keeping.leave_all({id(kept.lease_state) for kept in list(self._leaving.values())})
 
     def forked(self) -> None:
         """Mark, in a child just forked, every copy of the parent's leases as lost. No other thread exists here."""
@@ -318,8 +318,8 @@ class Keeper:
         self._make_lock()
         self._closed = True
         for one in self._keeping:
-            one.tenure.lose(LossReason.FORKED)
-            self._keeping.may_notify(one.tenure)
+            one.lease_state.lose(LossReason.FORKED)
+            self._keeping.may_notify(one.lease_state)
 
     def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
         """Wait until something that came back makes it true, at most so long."""
@@ -408,16 +408,16 @@ class Keeper:
                 if kept is not None:
                     self._tell(kept, aside=True)
             case ReportAbandoned(kept=one):
-                self._aside(partial(self.emit, _abandoned(one.tenure)))
+                self._aside(partial(self.emit, _abandoned(one.lease_state)))
             case ReportFailed(kept=one, error=error, left=left):
-                self.emit(RenewalFailed(one.tenure.lease.name.key, one.tenure.lease.holder, error, left))
+                self.emit(RenewalFailed(one.lease_state.lease.name.key, one.lease_state.lease.holder, error, left))
             case ReportRenewed(kept=one, deadline=deadline):
-                self.emit(RenewedEvent(one.tenure.lease.name.key, one.tenure.lease.holder, deadline))
+                self.emit(RenewedEvent(one.lease_state.lease.name.key, one.lease_state.lease.holder, deadline))
 
     def _not_sent(self, batch: list[_Lease]) -> None:
         for one in batch:
             with self._lock:
-                self._keeping.not_sent(one.tenure, NO_THREAD, self._clock.now())
+                self._keeping.not_sent(one.lease_state, NO_THREAD, self._clock.now())
 
     def _wake(self, due_at: float) -> None:
         """Wake the timing thread if it would sleep longer than until something is due. Called with the lock held."""
@@ -450,7 +450,7 @@ class Keeper:
     def _sent(self, one: _Lease) -> KeptLease | None:
         """Note that a renewal goes out now, if it still has to. Called with the lock held."""
         kept = _referred(one)
-        return kept if kept is not None and self._keeping.sending(kept.tenure, self._clock.now()) else None
+        return kept if kept is not None and self._keeping.sending(kept.lease_state, self._clock.now()) else None
 
     def _renew_many(self, batch: list[_Lease], limit: float) -> None:
         with self._lock:
@@ -495,7 +495,7 @@ class Keeper:
             self._carry_out(action)
 
     def _ask(self, kept: KeptLease, fields: dict[str, str]) -> Outcome:
-        limits = Limits(kept.tenure.settings.request_timeout)
+        limits = Limits(kept.lease_state.settings.request_timeout)
         try:
             return run(_renewal(kept, fields), self._store, self._clock, limits, NULL_WAKER)
         except StoreError as error:
@@ -509,7 +509,7 @@ class Keeper:
         if progress is None:
             return {}, None
         fields = {"progress": progress}
-        settings = kept.tenure.settings
+        settings = kept.lease_state.settings
         alert_after = settings.alert_after if settings.alert_after is not None else settings.expected
         if alert_after is not None:
             fields["alert_at"] = number(self._clock.wall() + alert_after)
@@ -530,7 +530,7 @@ class Keeper:
     def _tell(self, kept: KeptLease, *, aside: bool = False) -> None:
         """Tell a loss, once. aside: even the listener is told in another thread, since this one must not block."""
         with self._lock:
-            if not self._keeping.may_notify(kept.tenure):
+            if not self._keeping.may_notify(kept.lease_state):
                 return
             guards, callbacks = kept.guards, kept.tell
             kept.guards, kept.tell = [], []
@@ -541,9 +541,11 @@ class Keeper:
         del guards
         for callback in callbacks:
             self._aside(partial(self._call, kept, callback))
-        tenure = kept.tenure
-        reason = tenure.reason or LossReason.EXPIRED
-        event = Lost(tenure.lease.name.key, tenure.lease.holder, reason, tenure.token, tenure.detail)
+        lease_state = kept.lease_state
+        reason = lease_state.reason or LossReason.EXPIRED
+        event = Lost(
+            lease_state.lease.name.key, lease_state.lease.holder, reason, lease_state.token, lease_state.detail
+        )
         if aside:
             self._aside(partial(self.emit, event))
         else:
@@ -559,14 +561,14 @@ class Keeper:
         try:
             callback()
         except BaseException as error:  # noqa: BLE001 - a user's callback must not stop the others
-            self.emit(CallbackFailed(kept.tenure.lease.name.key, kept.tenure.lease.holder, error))
+            self.emit(CallbackFailed(kept.lease_state.lease.name.key, kept.lease_state.lease.holder, error))
 
 
 def _renewal(kept: KeptLease, fields: dict[str, str]) -> Script[Renewed | MemberRenewed | Over]:
-    tenure = kept.tenure
-    if tenure.registration is None:
-        return renew(tenure.lease, fields, kept.terms)
-    return renew_member(tenure.lease, tenure.registration, fields, kept.terms)
+    lease_state = kept.lease_state
+    if lease_state.registration is None:
+        return renew(lease_state.lease, fields, kept.terms)
+    return renew_member(lease_state.lease, lease_state.registration, fields, kept.terms)
 
 
 def _not_told(kept: KeptLease, progress: str | None) -> None:
@@ -586,8 +588,8 @@ def _referred(one: _Lease) -> KeptLease | None:
     return one() if isinstance(one, _Held) else one
 
 
-def _abandoned(tenure: Tenure) -> LeaseDropped:
-    return LeaseDropped(tenure.lease.name.key, tenure.lease.holder)
+def _abandoned(lease_state: LeaseState) -> LeaseDropped:
+    return LeaseDropped(lease_state.lease.name.key, lease_state.lease.holder)
 
 
 def _keep_time(keeper_ref: weakref.ref[Keeper], changed: ThreadWaker) -> None:

@@ -169,9 +169,9 @@ def _extend(bench: Bench, name: Name, incarnation: str, turn: int) -> None:
 
 
 def _renew(bench: Bench, lease: Lease, turn: int) -> None:
-    engine, tenure = bench.client._engine, lease._tenure
-    script = renew(tenure.lease, {"progress": str(turn)}, engine.terms(tenure.settings))
-    run(script, engine.store, engine.clock, Limits(tenure.settings.request_timeout), NULL_WAKER)
+    engine, lease_state = bench.client._engine, lease._lease_state
+    script = renew(lease_state.lease, {"progress": str(turn)}, engine.terms(lease_state.settings))
+    run(script, engine.store, engine.clock, Limits(lease_state.settings.request_timeout), NULL_WAKER)
 
 
 def hand_overs(bench: Bench, peer: Peer, floor: tuple[float, ...]) -> Measure:

@@ -96,7 +96,7 @@ def _moved(talker: Talker, moving: list[_Move], answers: list[Any]) -> Steps[Non
                 talker.leases.hangs(move.command.name, beat.lease, move.kv.created, boot_now())
             same = [wire.compared_key(move.kv.key, "mod_revision", move.kv.changed) for move in some]
             puts = [
-                wire.put(move.kv.key, wire.value_of(move.kv.fields, move.kv.stands, is_alone=False), beat.lease)
+                wire.put(move.kv.key, wire.value_of(move.kv.fields, move.kv.min_retention, is_alone=False), beat.lease)
                 for move in some
             ]
             try:
@@ -109,7 +109,13 @@ def _moved(talker: Talker, moving: list[_Move], answers: list[Any]) -> Steps[Non
             for move in some:
                 kv = move.kv
                 now = Kv(
-                    kv.key, kv.created, body["header"]["revision"], beat.lease, kv.fields, kv.stands, is_alone=False
+                    kv.key,
+                    kv.created,
+                    body["header"]["revision"],
+                    beat.lease,
+                    kv.fields,
+                    kv.min_retention,
+                    is_alone=False,
                 )
                 answers[move.number] = counted(talker.leases, move.command, now, beat)
 

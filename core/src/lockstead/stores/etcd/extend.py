@@ -25,7 +25,7 @@ from lockstead.stores.etcd.steps import (
     end,
     grant,
     keep_alive,
-    lives,
+    lifetime,
     look,
     shared,
     term_of,
@@ -56,7 +56,7 @@ def counted(leases: Leases, command: Extend, kv: Kv, beat: Beat) -> Snapshot:
     else:
         leases.hangs(command.name, beat.lease, kv.created, boot_now())
         leases.beat(beat.lease, beat.sent_at, beat.ttl)
-    return kv.snapshot(beat.sent_at, lives(kv.stands, beat))
+    return kv.snapshot(beat.sent_at, lifetime(kv.min_retention, beat))
 
 
 def refusal(leases: Leases, command: Extend, revision: str | None, kv: Kv | None) -> Absent | Conflict | None:
@@ -106,14 +106,14 @@ class Extension:
             refused = refusal(leases, command, self._revision, kv)
             if refused is not None or kv is None:
                 return refused or Absent()
-            if kv.lease == NO_LEASE and kv.stands <= 0:
+            if kv.lease == NO_LEASE and kv.min_retention <= 0:
                 # it stands forever, so that a write is all there is to renew
                 if self._has_written:
                     return kv.snapshot()
                 kv, term = yield from self._written(kv, None)
                 continue
             if not self._fields:
-                plain = Extend(command.name, {}, command.incarnation, None, command.lives)
+                plain = Extend(command.name, {}, command.incarnation, None, command.lifetime)
                 done = judged(leases, plain, kv, beat, term)
                 if done is not None:
                     return done
@@ -143,7 +143,7 @@ class Extension:
         A shared lease of another store is left alone: whoever renewed it would keep all records of a process alive
         that may be dead.
         """
-        ttl = wire.ttl_of(kv.stands)
+        ttl = wire.ttl_of(kv.min_retention)
         is_ours, lease = self._leases.ours(kv.lease, boot_now())
         if lease is not None or kv.is_alone:
             beat = yield from keep_alive(self._leases, kv.lease, is_alone=lease is None)
@@ -169,7 +169,7 @@ class Extension:
             # before it is sent: what lands there late must be known to hang there
             self._leases.hangs(name, lease, kv.created, boot_now())
         same = wire.compared_record(kv)
-        value = wire.value_of(fields, kv.stands, is_alone=is_alone)
+        value = wire.value_of(fields, kv.min_retention, is_alone=is_alone)
         shows = wire.seeking(self._root.base(name))
         try:
             body = yield from ask(wire.txn("Extend", same, [wire.put(kv.key, value, lease)], shows))
@@ -185,4 +185,4 @@ class Extension:
             self._spare = None
         self._has_written, self._fields, self._revision = True, {}, None
         changed = body["header"]["revision"]
-        return Kv(kv.key, kv.created, changed, lease, fields, kv.stands, is_alone), term_of(body)
+        return Kv(kv.key, kv.created, changed, lease, fields, kv.min_retention, is_alone), term_of(body)

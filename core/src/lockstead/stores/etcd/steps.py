@@ -174,9 +174,9 @@ def end(lease: str) -> Steps[None]:
         yield from ask(wire.revoke(lease))
 
 
-def lives(stands: float, beat: Beat) -> float | None:
+def lifetime(min_retention: float, beat: Beat) -> float | None:
     """Return how long (seconds) the server lets a record live, if that is less than was asked; None if it is not."""
-    return None if beat.ttl >= stands else float(beat.ttl)
+    return None if beat.ttl >= min_retention else float(beat.ttl)
 
 
 def doubtful(error: StoreError, what: str) -> OutcomeUnknown:

@@ -39,7 +39,7 @@ from lockstead.stores.etcd.steps import (
     cleared,
     doubtful,
     end,
-    lives,
+    lifetime,
     look,
     shared,
     term_of,
@@ -179,8 +179,8 @@ class _Taking:
         talker, command = self._talker, self._command
         for _ in range(TURNS_MAX):
             beat = None
-            if command.stands > 0:
-                beat = yield from shared(talker.leases, wire.ttl_of(command.stands))
+            if command.min_retention > 0:
+                beat = yield from shared(talker.leases, wire.ttl_of(command.min_retention))
             lease = NO_LEASE if beat is None else beat.lease
             try:
                 body = yield from ask(self._transaction(lease))
@@ -204,7 +204,7 @@ class _Taking:
                     continue
                 return Conflict(is_queued=True)
             created = first[0]["create_revision"] if first else None
-            self._place = talker.line.stands(command.name.key, command.waiter_id, created)
+            self._place = talker.line.min_retention(command.name.key, command.waiter_id, created)
         raise StoreUnavailable(f"the queue for {command.name.key!r} kept changing; nothing was written")
 
     def _looked(self) -> Steps[tuple[Kv | None, list[Json]]]:
@@ -225,7 +225,7 @@ class _Taking:
         root, command, place = self._talker.root, self._command, self._place
         expected = list(self._expected)
         success = [] if self._old is None else [wire.delete_key(self._old.key)]
-        success.append(wire.put(self._key, wire.value_of(command.fields, command.stands, is_alone=False), lease))
+        success.append(wire.put(self._key, wire.value_of(command.fields, command.min_retention, is_alone=False), lease))
         if command.waiter_id:
             queue = root.queue(command.name.key)
             if place is None or place.created is None:
@@ -245,7 +245,7 @@ class _Taking:
         if old is not None:
             talker.leases.forget(command.name, old.created)
         lease = NO_LEASE if beat is None else beat.lease
-        kv = Kv(self._key, created, created, lease, command.fields, command.stands, is_alone=False)
+        kv = Kv(self._key, created, created, lease, command.fields, command.min_retention, is_alone=False)
         if beat is not None:
             talker.leases.hangs(command.name, lease, created, boot_now(), command.renew_every)
         try:
@@ -263,8 +263,8 @@ class _Taking:
         if beat.is_proved(term):
             if beat.term is not None:
                 talker.leases.beat(beat.lease, beat.sent_at, beat.ttl)
-            return kv.snapshot(beat.sent_at, lives(command.stands, beat))
-        renewal = Extend(command.name, {}, kv.created, lives=command.lives)
+            return kv.snapshot(beat.sent_at, lifetime(command.min_retention, beat))
+        renewal = Extend(command.name, {}, kv.created, lifetime=command.lifetime)
         proved = yield from Extension(talker.root, talker.leases, renewal).steps()
         if not isinstance(proved, Snapshot):
             raise OutcomeUnknown(f"{command.name.key!r} was taken and is gone already")

@@ -139,7 +139,7 @@ class Kv:
     changed: str
     lease: str
     fields: Mapping[str, str]
-    stands: float
+    min_retention: float
     is_alone: bool
 
     @property
@@ -147,27 +147,27 @@ class Kv:
         """The key under which a record of a new incarnation is written."""
         return self.key[:-1] + ("b" if self.key.endswith("a") else "a")
 
-    def snapshot(self, renewed_at: float | None = None, lives: float | None = None) -> Snapshot:
+    def snapshot(self, renewed_at: float | None = None, lifetime: float | None = None) -> Snapshot:
         """Return the record as the protocol sees it: one that has to end and that no lease ends is damaged."""
         token = int(self.created)
-        never_ends = self.lease == NO_LEASE and self.stands > 0
+        never_ends = self.lease == NO_LEASE and self.min_retention > 0
         fields = unreadable("it hangs on no lease, so that it never ends") if never_ends else dict(self.fields)
-        return Snapshot(fields, self.created, self.changed, None, None, token, False, renewed_at, lives)
+        return Snapshot(fields, self.created, self.changed, None, None, token, False, renewed_at, lifetime)
 
 
-def value_of(fields: Mapping[str, str], stands: float, *, is_alone: bool) -> str:
+def value_of(fields: Mapping[str, str], min_retention: float, *, is_alone: bool) -> str:
     """Write a record's value."""
-    value = {"fields": dict(fields), "stands": stands, "lease": "alone" if is_alone else "shared"}
+    value = {"fields": dict(fields), "stands": min_retention, "lease": "alone" if is_alone else "shared"}
     return _VALUE.encode(value)
 
 
 def kv_of(item: Json) -> Kv:
     """Read one key of an answer; what is not a record has the fields of `unreadable`."""
     key, lease = text(item["key"]), item.get("lease", NO_LEASE)
-    fields, stands, is_alone = _value(item.get("value", ""))
+    fields, min_retention, is_alone = _value(item.get("value", ""))
     if key[-2:] not in _SLOT_ENDS:
         fields = unreadable("its key ends in no slot of ours")
-    return Kv(key, item["create_revision"], item["mod_revision"], lease, fields, stands, is_alone)
+    return Kv(key, item["create_revision"], item["mod_revision"], lease, fields, min_retention, is_alone)
 
 
 def _value(encoded: str) -> tuple[dict[str, str], float, bool]:
@@ -176,12 +176,12 @@ def _value(encoded: str) -> tuple[dict[str, str], float, bool]:
         return unreadable(TOO_LARGE), 0.0, False
     try:
         value = json.loads(b64decode(encoded))
-        fields, stands, lease = value["fields"], float(value.get("stands", 0.0)), value.get("lease", "shared")
-        if not isinstance(fields, dict) or not 0 <= stands <= STANDS_MAX:
+        fields, min_retention, lease = value["fields"], float(value.get("stands", 0.0)), value.get("lease", "shared")
+        if not isinstance(fields, dict) or not 0 <= min_retention <= STANDS_MAX:
             return unreadable(NO_HEAD), 0.0, False
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return unreadable(NO_MAP), 0.0, False
-    return bounded(fields), stands, lease == "alone"
+    return bounded(fields), min_retention, lease == "alone"
 
 
 def is_place(item: Json) -> bool:
@@ -227,9 +227,9 @@ def first_of(found: list[Json]) -> Json:
     return next((item for item in found if text(item["key"])[-2:] in _SLOT_ENDS), found[0])
 
 
-def ttl_of(stands: float) -> int:
+def ttl_of(min_retention: float) -> int:
     """Return the whole seconds of the lease for a record that must be left alone for so long."""
-    return math.ceil(stands)
+    return math.ceil(min_retention)
 
 
 # --- requests ----------------------------------------------------------------------------------------------------

@@ -218,7 +218,7 @@ def request(command: Command[Any], keys: Keys) -> Request:
         case Create():
             name, fields = command.name, command.fields
             is_lock = name.space is Space.LOCK
-            granted = (b"", b"", *_granted(name, fields, command.stands))
+            granted = (b"", b"", *_granted(name, fields, command.min_retention))
             if is_lock:
                 return Request(CREATE, name, _counting(name, keys), (*granted, _packed(command.forgotten)))
             return Request(CREATE_LISTED, name, _counting(name, keys), granted)
@@ -236,7 +236,7 @@ def request(command: Command[Any], keys: Keys) -> Request:
             return Request(EXTEND if is_lock else EXTEND_LISTED, name, _waking(name, keys), extended)
         case Replace(name, fields, incarnation, revision):
             is_lock = name.space is Space.LOCK
-            replaced = (incarnation.encode(), revision.encode(), *_granted(name, fields, command.stands))
+            replaced = (incarnation.encode(), revision.encode(), *_granted(name, fields, command.min_retention))
             return Request(REPLACE if is_lock else REPLACE_LISTED, name, _counting(name, keys), replaced)
         case _:
             raise TypeError(f"not a command for a store: {type(command).__name__}")
@@ -262,12 +262,12 @@ def pass_on(name: Name, keys: Keys) -> Request:
     return Request(PASS_ON, name, (keys.record(name), keys.waiters(name)), ())
 
 
-def _granted(name: Name, fields: Mapping[str, str], stands: float) -> tuple[bytes, bytes, bytes, bytes]:
+def _granted(name: Name, fields: Mapping[str, str], min_retention: float) -> tuple[bytes, bytes, bytes, bytes]:
     """Return what every grant says: a new incarnation, how long it stays, the fields, and the counter's life or a part.
 
     The incarnation is drawn here, so that none comes back even where a server forgets all and its clock is put back.
     """
-    life = int(stands * 1000) + GRACE[name.space] if stands else FOR_EVER
+    life = int(min_retention * 1000) + GRACE[name.space] if min_retention else FOR_EVER
     last = _COUNTER_LIFE if name.space is Space.LOCK else name.part.encode()
     return os.urandom(12).hex().encode(), b"%d" % life, _packed(fields), last
 

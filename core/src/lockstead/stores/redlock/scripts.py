@@ -239,11 +239,11 @@ def _seen(is_done: bool, flat: list[Any]) -> Seen:
     if not all(isinstance(text, bytes) for text in flat):
         raise ValueError("not a record as the script gives it")
     raw: dict[bytes, bytes] = dict(zip(flat[::2], flat[1::2], strict=True))
-    count, stands = _whole(raw.get(b"n", b"")), _whole(raw.get(b"s", b"0"))
+    count, min_retention = _whole(raw.get(b"n", b"")), _whole(raw.get(b"s", b"0"))
     incarnation, total, vote = (raw.get(name, b"").decode() for name in (b"i", b"x", b"b"))
-    if not incarnation or _whole(total.encode()) is None or count is None or stands is None:
+    if not incarnation or _whole(total.encode()) is None or count is None or min_retention is None:
         raise ValueError("not a record as the script gives it")
-    return Seen(is_done, incarnation, count, total, vote, stands, raw)
+    return Seen(is_done, incarnation, count, total, vote, min_retention, raw)
 
 
 def _whole(text: bytes) -> int | None:
@@ -303,6 +303,6 @@ def flat_fields(fields: Mapping[str, str]) -> list[str]:
     return [text for name, value in fields.items() for text in (f".{name}", value)]
 
 
-def milliseconds(stands: float) -> int:
+def milliseconds(min_retention: float) -> int:
     """Return for how long a record stands in milliseconds, rounded up: never less than was asked."""
-    return FOREVER_MS if stands <= 0 else int(stands * 1000) + 1
+    return FOREVER_MS if min_retention <= 0 else int(min_retention * 1000) + 1

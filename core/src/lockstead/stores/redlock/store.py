@@ -221,26 +221,28 @@ class RedlockStore:
                 session.post(place, words, _nobody)
         if not isinstance(command, Extend):
             return
-        stands = int(target[b"s"])
+        min_retention = int(target[b"s"])
         for place, one in tally.seen.items():
             if one.incarnation is None and not self._panel.masters[place].owes(answer.incarnation):
-                words = self._words(command.name, "copy", inner_name(command.name), "", "", "", stands, *flat, "h", 0)
+                words = self._words(
+                    command.name, "copy", inner_name(command.name), "", "", "", min_retention, *flat, "h", 0
+                )
                 session.post(place, words, _nobody)
 
     # --- what is voted on ----------------------------------------------------------------------------------------
 
     def _vote(self, command: _Voted, limit: float) -> Snapshot | Conflict | Absent:
         """Hold a vote, and again while votes are split among contenders of whom none can win."""
-        stands = 0.0 if isinstance(command, Extend) else command.stands
-        if self._restart_delay and stands > self._restart_delay:
+        min_retention = 0.0 if isinstance(command, Extend) else command.min_retention
+        if self._restart_delay and min_retention > self._restart_delay:
             raise StoreRefused(
-                f"a record that stands for {stands:.0f} s outlives restart_delay ({self._restart_delay:.0f} s), so a "
-                "master could forget it and vote anew; take a shorter ttl, or set a longer ?restart_delay= everywhere"
+                f"a record that stands for {min_retention:.0f} s outlives restart_delay ({self._restart_delay:.0f} s), "
+                "so a master could forget it and vote anew; shorten the ttl, or set a longer ?restart_delay= everywhere"
             )
         ends_at = time.monotonic() + limit
         longest = AGAIN_MIN
         for turn in range(VOTES_MAX):
-            answer = self._vote_once(command, stands, max(0.001, ends_at - time.monotonic()))
+            answer = self._vote_once(command, min_retention, max(0.001, ends_at - time.monotonic()))
             if not isinstance(answer, Tally):
                 return answer
             left = ends_at - time.monotonic()
@@ -254,7 +256,7 @@ class RedlockStore:
             "masters have the same record; what was left behind there ends with its ttl"
         )
 
-    def _vote_once(self, command: _Voted, stands: float, limit: float) -> Snapshot | Conflict | Absent | Tally:
+    def _vote_once(self, command: _Voted, min_retention: float, limit: float) -> Snapshot | Conflict | Absent | Tally:
         """Hold one vote, with an incarnation of its own; a Tally where nobody could win it."""
         voted = os.urandom(12).hex()
         tally = Tally(len(self._panel.masters))
@@ -264,7 +266,7 @@ class RedlockStore:
                 if isinstance(command, Extend):
                     return shown([tally.seen[place] for place in tally.done], tally, True) or Conflict()
                 return Snapshot(dict(command.fields), voted, "1.0")
-            owing = self._take_back(session, command.name, voted, tally, stands)
+            owing = self._take_back(session, command.name, voted, tally, min_retention)
         found = rival(tally)
         if found is not None:
             return found
@@ -279,17 +281,19 @@ class RedlockStore:
         name, fields = command.name, flat_fields(command.fields)
         match command:
             case Create():
-                return self._words(name, "create", voted, inner_name(name), milliseconds(command.stands), *fields)
+                return self._words(
+                    name, "create", voted, inner_name(name), milliseconds(command.min_retention), *fields
+                )
             case Replace():
                 count, _, total = command.revision.partition(".")
-                stands = milliseconds(command.stands)
+                min_retention = milliseconds(command.min_retention)
                 expected = (command.incarnation, count, total)
-                return self._words(name, "replace", voted, inner_name(name), stands, *expected, *fields)
+                return self._words(name, "replace", voted, inner_name(name), min_retention, *expected, *fields)
             case Extend():
                 count, _, total = (command.revision or "").partition(".")
                 return self._words(name, "amend", voted, _number(), command.incarnation or "", count, total, *fields)
 
-    def _take_back(self, session: Session, name: Name, voted: str, tally: Tally, stands: float) -> int:
+    def _take_back(self, session: Session, name: Name, voted: str, tally: Tally, min_retention: float) -> int:
         """Take a vote back wherever it may have been cast; give on how many masters that is not certain yet.
 
         What is not answered stays owed: it is behind the vote on the same connection, or is sent when the master is
@@ -300,7 +304,7 @@ class RedlockStore:
         owing = tally.doubtful
         for place in owing:
             master = self._panel.masters[place]
-            master.owe(voted, packed, stands or OWED_FOR)
+            master.owe(voted, packed, min_retention or OWED_FOR)
             session.post(place, words, master.paid(voted))
 
         def owed() -> list[int]:

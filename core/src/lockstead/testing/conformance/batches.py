@@ -7,7 +7,7 @@ from typing import Any
 from lockstead.errors import StoreError
 from lockstead.protocol.commands import Absent, Command, Conflict, Create, Extend, List, Read, Remove, Removed, Snapshot
 from lockstead.stores.port import Store, SupportsBatching
-from lockstead.testing.conformance.base import Ask, Suite, created, is_a, require, shows, stands
+from lockstead.testing.conformance.base import Ask, Suite, created, is_a, min_retention, require, shows
 from lockstead.values import Name, Space
 
 
@@ -30,7 +30,7 @@ class BatchConformance(Suite):
             require(isinstance(answer, kind), f"{command} in a batch was answered {answer!r}")
         require(answers[0].fields["n"] == "1", "the fields of a batched Extend are missing")
         require(answers[0].incarnation == one.incarnation, "a batched Extend changed the incarnation")
-        stands(ask, yum, two)
+        min_retention(ask, yum, two)
         others: list[Command[Any]] = [
             Create(Name("new"), {"v": "1"}),
             Remove(yum, two.incarnation),
@@ -43,7 +43,7 @@ class BatchConformance(Suite):
     def test_many_leases_are_renewed_together(self, store: Store, ask: Ask) -> None:
         names = [Name(f"key-{number}") for number in range(50)]
         made = {name: shows(ask(Create(name, {"v": "1", "identity": name.key}, 60.0, "", 66.0))) for name in names}
-        answers = self._all(store, [Extend(name, {}, made[name].incarnation, lives=60.0) for name in names])
+        answers = self._all(store, [Extend(name, {}, made[name].incarnation, lifetime=60.0) for name in names])
         for name, answer in zip(names, answers, strict=True):
             seen = shows(answer)
             require(seen.fields["identity"] == name.key, f"{name} was answered with another record: {seen}")

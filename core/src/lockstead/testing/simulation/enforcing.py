@@ -30,10 +30,10 @@ H = TypeVar("H", Snapshot | Conflict, Snapshot | Conflict | Absent)
 ENFORCED: Final = Traits("enforced", "simulated", StoreClock.SERVER_EXPIRES, TokenSource.NATIVE)
 
 _HANGS_ON: Final = 0.9
-"""The part of `stands` after which what a process renewed is too old for another record to hang on it."""
+"""The part of `min_retention` after which what a process renewed is too old for another record to hang on it."""
 
 _ONE_WITH: Final = 1 / 4
-"""The part of `stands` within which another renewal of the same process is one with the last."""
+"""The part of `min_retention` within which another renewal of the same process is one with the last."""
 
 
 _FOR_PEOPLE: Final = frozenset({"expires_at"})
@@ -51,7 +51,7 @@ class Renewal:
 class Life:
     """How long a record stands after each renewal (the store's seconds), and until when it does now (0: forever)."""
 
-    stands: float
+    min_retention: float
     ends_at: float
 
 
@@ -106,22 +106,22 @@ class EnforcedStore(SimulatedStore):
     def _hung(self, command: Create | Replace, answer: H, now: float) -> H | Snapshot:
         if not isinstance(answer, Snapshot):
             return answer
-        life = self._lives[command.name] = Life(command.stands, 0.0)
+        life = self._lives[command.name] = Life(command.min_retention, 0.0)
         return self._renewed(life, answer, now, _HANGS_ON)
 
     def _renewed(self, life: Life, answer: Snapshot, now: float, young: float) -> Snapshot:
-        if not life.stands:
+        if not life.min_retention:
             return answer
-        granted = min(life.stands, self._grants_at_most or life.stands)
-        lives = granted if granted < life.stands else None
+        granted = min(life.min_retention, self._grants_at_most or life.min_retention)
+        lifetime = granted if granted < life.min_retention else None
         last = self._renewals.get(self._asker)
         if last is not None and now - last.arrived_at < granted * young:
             life.ends_at = max(life.ends_at, last.arrived_at + granted)
-            return replace(answer, renewed_at=last.sent_at, lives=lives)
+            return replace(answer, renewed_at=last.sent_at, lifetime=lifetime)
         life.ends_at = now + granted
         if self._sent_at is not None:
             self._renewals[self._asker] = Renewal(self._sent_at, now)
-        return replace(answer, lives=lives)
+        return replace(answer, lifetime=lifetime)
 
     def erase(self, name: Name) -> None:
         """Let an administrator delete a record."""

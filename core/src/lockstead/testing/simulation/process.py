@@ -23,7 +23,7 @@ from lockstead.protocol.keeping import (
     SendBatch,
     SendNext,
 )
-from lockstead.protocol.lifecycle import State, Tenure
+from lockstead.protocol.lifecycle import LeaseState, State
 from lockstead.protocol.members import Attached, renew_member
 from lockstead.protocol.record import Record, encode
 from lockstead.protocol.release import Had, Outcome, give_back, may_remove_after_loss, sweep, sweep_pauses
@@ -44,12 +44,12 @@ WORKERS_MAX: Final = 32
 
 
 class KeptLease:
-    """A lease in a process: its tenure, the renewal in flight, and who waits for that to come back."""
+    """A lease in a process: its state, the renewal in flight, and who waits for that to come back."""
 
-    __slots__ = ("in_flight", "is_referred", "settled", "tenure")
+    __slots__ = ("in_flight", "is_referred", "lease_state", "settled")
 
-    def __init__(self, tenure: Tenure) -> None:
-        self.tenure = tenure
+    def __init__(self, lease_state: LeaseState) -> None:
+        self.lease_state = lease_state
         self.is_referred = True
         self.in_flight: Talk | None = None
         self.settled: Callable[[], None] | None = None
@@ -125,7 +125,7 @@ class Process(Machine):
         """Take a grant into care. unused: nobody will work under it."""
         self._wishes.discard(want.holder)
         return self.keep(
-            Tenure(
+            LeaseState(
                 lease=grant.lease,
                 settings=self.settings,
                 deadline=grant.deadline,
@@ -141,7 +141,7 @@ class Process(Machine):
     def attached(self, joined: Attached, settings: Settings) -> KeptLease:
         """Take a membership into care."""
         return self.keep(
-            Tenure(
+            LeaseState(
                 lease=joined.lease,
                 settings=settings,
                 deadline=min(joined.registration_deadline, joined.record_deadline),
@@ -155,15 +155,15 @@ class Process(Machine):
             )
         )
 
-    def keep(self, tenure: Tenure) -> KeptLease:
+    def keep(self, lease_state: LeaseState) -> KeptLease:
         """Renew a lease from now on."""
-        kept = KeptLease(tenure)
-        self.watch.began(self, tenure)
+        kept = KeptLease(lease_state)
+        self.watch.began(self, lease_state)
         self._keeping.keep(kept)
         self._wake()
         if self.world.is_told:
-            left = tenure.deadline - self.now()
-            self.tell(f"holds {tenure.lease.incarnation} as {tenure.lease.holder}, {left:.3f} s left")
+            left = lease_state.deadline - self.now()
+            self.tell(f"holds {lease_state.lease.incarnation} as {lease_state.lease.holder}, {left:.3f} s left")
         return kept
 
     def hire(self, batch_max: int, workers_max: int) -> None:
@@ -179,15 +179,15 @@ class Process(Machine):
 
     def remember(self, kept: KeptLease) -> None:
         """The block of a lease that was collected is closed, and gives it back."""
-        if self._keeping.of(kept.tenure) is not None:
+        if self._keeping.of(kept.lease_state) is not None:
             kept.is_referred = True
             self._keeping.keep(kept)
             self._wake()
 
     def register(self, kept: KeptLease, joined: Attached) -> None:
         """An owner that shares its lease became a member too."""
-        self._keeping.registered(kept.tenure, joined, self.now())
-        self.watch.moved(self, kept.tenure)
+        self._keeping.registered(kept.lease_state, joined, self.now())
+        self.watch.moved(self, kept.lease_state)
         self._wake()
 
     def _wake(self) -> None:
@@ -216,8 +216,8 @@ class Process(Machine):
             case NotifyLoss(kept=kept):
                 self._tell_loss(kept)
             case ReportAbandoned(kept=kept):
-                self.watch.abandoned(self, kept.tenure)
-                self.tell(f"abandoned {kept.tenure.lease.incarnation}")
+                self.watch.abandoned(self, kept.lease_state)
+                self.tell(f"abandoned {kept.lease_state.lease.incarnation}")
             case _:
                 pass
 
@@ -228,7 +228,7 @@ class Process(Machine):
             one = self._keeping.take_queued() if isinstance(job, SendNext) else None
             batch = job.batch if isinstance(job, SendBatch) else [] if one is None else [one]
             now = self.now()
-            sent = [kept for kept in batch if self._keeping.sending(kept.tenure, now)]
+            sent = [kept for kept in batch if self._keeping.sending(kept.lease_state, now)]
             if sent:
                 self._free_workers -= 1
                 left = [len(sent)]
@@ -237,13 +237,13 @@ class Process(Machine):
 
     def _renew(self, kept: KeptLease, left: list[int]) -> None:
         """Renew one lease. left: how many of the worker's job have not ended yet."""
-        self.watch.renews(self, kept.tenure, is_alone=kept.in_flight is None, is_referred=kept.is_referred)
-        tenure = kept.tenure
+        self.watch.renews(self, kept.lease_state, is_alone=kept.in_flight is None, is_referred=kept.is_referred)
+        lease_state = kept.lease_state
         script: Script[Any]
-        if tenure.registration is None:
-            script = renew(tenure.lease, {}, self.terms)
+        if lease_state.registration is None:
+            script = renew(lease_state.lease, {}, self.terms)
         else:
-            script = renew_member(tenure.lease, tenure.registration, {}, self.terms)
+            script = renew_member(lease_state.lease, lease_state.registration, {}, self.terms)
 
         def then(outcome: Any, error: StoreError | None) -> None:
             self._renewed(kept, outcome if error is None else error)
@@ -253,7 +253,7 @@ class Process(Machine):
                 self._work_off()
             self._wake()
 
-        kept.in_flight = Talk(self, script, tenure.settings.request_timeout, then)
+        kept.in_flight = Talk(self, script, lease_state.settings.request_timeout, then)
         kept.in_flight.start()
 
     def _renewed(self, kept: KeptLease, outcome: Any) -> None:
@@ -261,46 +261,48 @@ class Process(Machine):
         action = self._keeping.answered(kept, outcome, self.now())
         if not isinstance(outcome, StoreError):
             # also where the step reports nothing: what was lost must not be held again
-            self.watch.moved(self, kept.tenure)
+            self.watch.moved(self, kept.lease_state)
         self._carry_out(action)
         if kept.settled is not None:
             settled, kept.settled = kept.settled, None
             settled()
 
     def _tell_loss(self, kept: KeptLease) -> None:
-        if not self._keeping.may_notify(kept.tenure):
+        if not self._keeping.may_notify(kept.lease_state):
             return
-        self.watch.lost(self, kept.tenure)
-        reason = kept.tenure.reason
-        self.tell(f"lost {kept.tenure.lease.incarnation}: {reason.value if reason else ''} {kept.tenure.detail}")
+        self.watch.lost(self, kept.lease_state)
+        reason = kept.lease_state.reason
+        self.tell(
+            f"lost {kept.lease_state.lease.incarnation}: {reason.value if reason else ''} {kept.lease_state.detail}"
+        )
 
     def lose(self, kept: KeptLease, reason: LossReason, detail: str = "") -> None:
         """Note a loss that somebody else found."""
-        if not kept.tenure.is_notified:
+        if not kept.lease_state.is_notified:
             self._keeping.lose(kept, reason, detail)
             self._found(kept)
 
     def _found(self, kept: KeptLease) -> None:
         """Have the timing thread notify what was found elsewhere: soon, but not in the caller."""
         self.world.at(self.world.now, self, self._round)
-        self.after(LATE, lambda _: self.watch.is_told(self, kept.tenure))
+        self.after(LATE, lambda _: self.watch.is_told(self, kept.lease_state))
 
     # --- leaving -------------------------------------------------------------------------------------------------
 
     def leave(self, kept: KeptLease) -> bool:
         """End the belief and the renewing; True if there is anything to give back."""
-        tenure, now = kept.tenure, self.now()
-        self.watch.is_told_in_time(self, tenure)
-        was_lost = tenure.state is State.LOST
+        lease_state, now = kept.lease_state, self.now()
+        self.watch.is_told_in_time(self, lease_state)
+        was_lost = lease_state.state is State.LOST
         was_held = self._keeping.leave(kept, now)
-        if tenure.state is State.LOST and not was_lost:
+        if lease_state.state is State.LOST and not was_lost:
             self._found(kept)
-        if was_held and tenure.is_owner and not tenure.unused:
-            self.watch.left(tenure)
-        if tenure.believes(now):
-            self.watch.violated(f"{self.name} believes in {tenure.lease.incarnation} after it left")
-        self.watch.ended(tenure)
-        return was_held or (tenure.state is State.LOST and may_remove_after_loss(tenure, now))
+        if was_held and lease_state.is_owner and not lease_state.unused:
+            self.watch.left(lease_state)
+        if lease_state.believes(now):
+            self.watch.violated(f"{self.name} believes in {lease_state.lease.incarnation} after it left")
+        self.watch.ended(lease_state)
+        return was_held or (lease_state.state is State.LOST and may_remove_after_loss(lease_state, now))
 
     def settle(self, kept: KeptLease, then: Callable[[], None]) -> None:
         """Wait for the renewal in flight, at most two request limits, then go on."""
@@ -314,35 +316,35 @@ class Process(Machine):
                 kept.settled = None
                 then()
 
-        self.after(2 * kept.tenure.settings.request_timeout, enough)
+        self.after(2 * kept.lease_state.settings.request_timeout, enough)
 
     def release(self, kept: KeptLease, then: Callable[[], None]) -> None:
         """Release what this process has of a lease, as `Lease.release` does."""
-        tenure = kept.tenure
+        lease_state = kept.lease_state
         if not self.leave(kept):
             then()
             return
         bound_at = self.now() + self.terms.drain_bound()
-        is_alone = tenure.is_owner and not tenure.shared
+        is_alone = lease_state.is_owner and not lease_state.shared
 
         def ended(outcome: Any, error: StoreError | None) -> None:
-            self.tell(f"gave {tenure.lease.incarnation} back: {outcome.name if outcome else error!r}")
-            self._key_is_free(tenure.lease.name.key)
-            if outcome is not None and tenure.is_owner:
+            self.tell(f"gave {lease_state.lease.incarnation} back: {outcome.name if outcome else error!r}")
+            self._key_is_free(lease_state.lease.name.key)
+            if outcome is not None and lease_state.is_owner:
                 self.watch.given_back(
-                    tenure,
+                    lease_state,
                     is_ours=outcome.is_free,
                     is_removed=outcome is not Outcome.LEFT,
                     is_gone_by_us=outcome is Outcome.REMOVED,
                 )
-            tenure.left()
-            if tenure.unsettled or (error is not None and is_alone):
-                lease = tenure.lease
-                had = Had(lease.incarnation, is_shared=not is_alone, is_clean=tenure.reason is None)
-                self.sweep(lease.name, lease.holder, None if is_alone and tenure.unused else had)
+            lease_state.left()
+            if lease_state.unsettled or (error is not None and is_alone):
+                lease = lease_state.lease
+                had = Had(lease.incarnation, is_shared=not is_alone, is_clean=lease_state.reason is None)
+                self.sweep(lease.name, lease.holder, None if is_alone and lease_state.unused else had)
             then()
 
-        self.settle(kept, lambda: _no_talk(self.converse(give_back(tenure, self.terms, bound_at=bound_at), ended)))
+        self.settle(kept, lambda: _no_talk(self.converse(give_back(lease_state, self.terms, bound_at=bound_at), ended)))
 
     def clean_up_abandoned(self, want: AcquireRequest) -> None:
         """Take back what an acquisition that ended without a grant may have written."""
@@ -374,18 +376,18 @@ class Process(Machine):
 
     def draw(self, kept: KeptLease) -> None:
         """Ask for the fencing token of a lease."""
-        tenure = kept.tenure
-        if not tenure.believes(self.now()):
+        lease_state = kept.lease_state
+        if not lease_state.believes(self.now()):
             return
-        was_superseded = self.watch.is_superseded(tenure)
+        was_superseded = self.watch.is_superseded(lease_state)
 
         def drawn(token: Any, error: StoreError | None) -> None:
             if error is None and token is not None:
-                self.watch.got_token(tenure, token, was_superseded=was_superseded)
-                tenure.token = token
-                self.tell(f"drew the token {token} for {tenure.lease.incarnation}")
+                self.watch.got_token(lease_state, token, was_superseded=was_superseded)
+                lease_state.token = token
+                self.tell(f"drew the token {token} for {lease_state.lease.incarnation}")
 
-        self.converse(draw_token(tenure.lease, self.terms, salt=self.nonce()), drawn)
+        self.converse(draw_token(lease_state.lease, self.terms, salt=self.nonce()), drawn)
 
     # --- the end -------------------------------------------------------------------------------------------------
 
@@ -397,7 +399,7 @@ class Process(Machine):
     def die(self) -> None:
         """End here and now; what was sent is on its way."""
         for kept in self._keeping:
-            self.watch.ended(kept.tenure)
+            self.watch.ended(kept.lease_state)
         self._renew_state()
         super().die()
 

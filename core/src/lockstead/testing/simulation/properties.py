@@ -11,7 +11,7 @@ from typing import Final
 from lockstead.errors import LossReason
 from lockstead.protocol import expiry
 from lockstead.protocol.commands import StoreClock
-from lockstead.protocol.lifecycle import State, Tenure
+from lockstead.protocol.lifecycle import LeaseState, State
 from lockstead.testing.simulation.store import Entry, SimulatedStore
 from lockstead.testing.simulation.world import Actor, Violation, World
 from lockstead.values import LeaseOutcome, Name, Space
@@ -51,13 +51,13 @@ class Watch:
         self.is_calm = False
         self._store = store
         self._answers: dict[Name, int] = {}
-        self._beliefs: dict[int, tuple[Actor, Tenure]] = {}
+        self._beliefs: dict[int, tuple[Actor, LeaseState]] = {}
         self._changed_at: dict[int, float] = {}
         self._cut_off: set[str] = set()
         self._deleted: set[str] = set()
         self._latest: dict[Name, str] = {}
         self._forsaken: dict[str, float] = {}
-        self._lost: dict[int, Tenure] = {}
+        self._lost: dict[int, LeaseState] = {}
         self._overtaken: set[str] = set()
         self._tokens: dict[int, int] = {}
         self._unfinished: dict[Name, set[str]] = {}
@@ -71,23 +71,23 @@ class Watch:
 
     # --- belief --------------------------------------------------------------------------------------------------
 
-    def began(self, process: Actor, tenure: Tenure) -> None:
+    def began(self, process: Actor, lease_state: LeaseState) -> None:
         """A process believes from now on."""
         self.grants += 1
-        self._beliefs[id(tenure)] = (process, tenure)
-        self._check_predecessor(process, tenure)
-        self.moved(process, tenure)
+        self._beliefs[id(lease_state)] = (process, lease_state)
+        self._check_predecessor(process, lease_state)
+        self.moved(process, lease_state)
 
-    def moved(self, process: Actor, tenure: Tenure) -> None:
+    def moved(self, process: Actor, lease_state: LeaseState) -> None:
         """A belief began or was lengthened: nobody outside the lease may believe at this instant."""
         true = self._world.now
-        mine = tenure.lease
-        self._changed_at[id(tenure)] = true
-        if not tenure.believes(process.clock.at(true)):
+        mine = lease_state.lease
+        self._changed_at[id(lease_state)] = true
+        if not lease_state.believes(process.clock.at(true)):
             return
-        if id(tenure) in self._lost:
+        if id(lease_state) in self._lost:
             self.violated(f"{process.name} holds {mine.incarnation} again, although its loss was told")
-        self._check_forsaken(process, tenure)
+        self._check_forsaken(process, lease_state)
         for other, theirs in self._beliefs.values():
             if theirs.lease.incarnation == mine.incarnation or theirs.lease.name != mine.name:
                 continue
@@ -102,38 +102,38 @@ class Watch:
                 f"the latter until {until:.4f}"
             )
 
-    def _check_predecessor(self, process: Actor, tenure: Tenure) -> None:
+    def _check_predecessor(self, process: Actor, lease_state: LeaseState) -> None:
         """Who comes after a section that stopped in the middle is not told that all ended well.
 
         This one has to repair what was left, and answers for it; but not if it gives the lease back unused.
         """
-        if tenure.previous_lease is None:
+        if lease_state.previous_lease is None:
             return
-        name, mine, order = tenure.lease.name, tenure.lease.incarnation, self._store.order
+        name, mine, order = lease_state.lease.name, lease_state.lease.incarnation, self._store.order
         unfinished = self._unfinished.setdefault(name, set())
         # what an operator deleted tells nothing, also not of those before
         silenced = max((order[one] for one in self._deleted), default=0)
         before = {one for one in unfinished if silenced < order[one] < order[mine]}
-        if before and tenure.previous_lease.ending is LeaseOutcome.CLEAN:
+        if before and lease_state.previous_lease.ending is LeaseOutcome.CLEAN:
             self.violated(f"{process.name} is told of a clean end, but {before} stopped in the middle")
         # an answer may come so late that others have worked since, and were told
-        if not tenure.unused and order[mine] > self._answers.get(name, 0):
+        if not lease_state.unused and order[mine] > self._answers.get(name, 0):
             self._answers[name] = order[mine]
             self._unfinished[name] = {mine}
 
-    def left(self, tenure: Tenure) -> None:
+    def left(self, lease_state: LeaseState) -> None:
         """A section ended of itself, while its lease was believed."""
-        self._unfinished.get(tenure.lease.name, set()).discard(tenure.lease.incarnation)
+        self._unfinished.get(lease_state.lease.name, set()).discard(lease_state.lease.incarnation)
 
-    def ended(self, tenure: Tenure) -> None:
+    def ended(self, lease_state: LeaseState) -> None:
         """A belief ended, or its process died."""
-        self._beliefs.pop(id(tenure), None)
+        self._beliefs.pop(id(lease_state), None)
 
     def expired(self, incarnation: str) -> None:
         """Another implementation found this lease expired, by its own clock and what the record says for it."""
         self.deleted(incarnation)
-        for process, tenure in self._beliefs.values():
-            if tenure.lease.incarnation == incarnation and tenure.believes(process.clock.at(self._world.now)):
+        for process, lease_state in self._beliefs.values():
+            if lease_state.lease.incarnation == incarnation and lease_state.believes(process.clock.at(self._world.now)):
                 self.violated(f"{process.name} believes in {incarnation}, and its record says that it has expired")
 
     def at_mercy(self, incarnation: str) -> None:
@@ -144,29 +144,29 @@ class Watch:
         """Somebody removed this lease on purpose, knowing that it may be believed for so long (the store's seconds)."""
         until = self._world.now + self._store.true_span(max_overlap)
         self._forsaken[incarnation] = min(until, self._forsaken.get(incarnation, until))
-        for process, tenure in self._beliefs.values():
-            self._check_forsaken(process, tenure)
+        for process, lease_state in self._beliefs.values():
+            self._check_forsaken(process, lease_state)
 
-    def _check_forsaken(self, process: Actor, tenure: Tenure) -> None:
-        until = self._forsaken.get(tenure.lease.incarnation)
-        if until is None or tenure.state is not State.HELD:
+    def _check_forsaken(self, process: Actor, lease_state: LeaseState) -> None:
+        until = self._forsaken.get(lease_state.lease.incarnation)
+        if until is None or lease_state.state is not State.HELD:
             return
-        if process.clock.when(tenure.deadline) > until + HAIR:
+        if process.clock.when(lease_state.deadline) > until + HAIR:
             self.violated(f"{process.name} believes in a removed lease for longer than was said ({until:.4f})")
 
     # --- tokens --------------------------------------------------------------------------------------------------
 
-    def is_superseded(self, tenure: Tenure) -> bool:
+    def is_superseded(self, lease_state: LeaseState) -> bool:
         """Return whether a lease is not the one that stands in the store, or has ended there."""
-        entry = self._store.entries.get(tenure.lease.name)
-        return entry is None or entry.incarnation != tenure.lease.incarnation or "ended" in entry.fields
+        entry = self._store.entries.get(lease_state.lease.name)
+        return entry is None or entry.incarnation != lease_state.lease.incarnation or "ended" in entry.fields
 
-    def got_token(self, tenure: Tenure, token: int, *, was_superseded: bool) -> None:
+    def got_token(self, lease_state: LeaseState, token: int, *, was_superseded: bool) -> None:
         """A process obtained a token. was_superseded: its lease was gone before it asked."""
         self.tokens += 1
         if was_superseded:
-            self.violated(f"{tenure.lease.holder} obtained the token {token} after its lease was superseded")
-        mine = self._store.order[tenure.lease.incarnation]
+            self.violated(f"{lease_state.lease.holder} obtained the token {token} after its lease was superseded")
+        mine = self._store.order[lease_state.lease.incarnation]
         for order, known in self._tokens.items():
             if (order < mine and known >= token) or (order > mine and known <= token):
                 self.violated(f"token {token} of grant {mine} and token {known} of grant {order} are out of order")
@@ -204,40 +204,40 @@ class Watch:
 
     # --- renewals ------------------------------------------------------------------------------------------------
 
-    def renews(self, process: Actor, tenure: Tenure, *, is_alone: bool, is_referred: bool) -> None:
+    def renews(self, process: Actor, lease_state: LeaseState, *, is_alone: bool, is_referred: bool) -> None:
         """A keeper sends a renewal. is_alone: no other is under way; is_referred: somebody refers to the lease."""
-        what = f"{process.name} renews {tenure.lease.incarnation}"
-        if not tenure.believes(process.clock.at(self._world.now)):
+        what = f"{process.name} renews {lease_state.lease.incarnation}"
+        if not lease_state.believes(process.clock.at(self._world.now)):
             self.violated(f"{what}, which it does not hold any more")
         if not is_alone:
             self.violated(f"{what} twice at once")
         if not is_referred:
             self.violated(f"{what}, which nobody refers to any more")
 
-    def abandoned(self, process: Actor, tenure: Tenure) -> None:
+    def abandoned(self, process: Actor, lease_state: LeaseState) -> None:
         """A lease that nobody refers to was abandoned."""
-        if tenure.state is State.HELD:
-            self.violated(f"{process.name} abandoned {tenure.lease.incarnation} and holds it on")
-        self.ended(tenure)
+        if lease_state.state is State.HELD:
+            self.violated(f"{process.name} abandoned {lease_state.lease.incarnation} and holds it on")
+        self.ended(lease_state)
 
     # --- endings -------------------------------------------------------------------------------------------------
 
-    def lost(self, process: Actor, tenure: Tenure) -> None:
+    def lost(self, process: Actor, lease_state: LeaseState) -> None:
         """A loss was told: what it says of the store must be true."""
         self.losses += 1
-        if id(tenure) in self._lost:
-            self.violated(f"{process.name} was told the loss of {tenure.lease.incarnation} twice")
-        self._lost[id(tenure)] = tenure
-        self.ended(tenure)
-        reason = tenure.reason
+        if id(lease_state) in self._lost:
+            self.violated(f"{process.name} was told the loss of {lease_state.lease.incarnation} twice")
+        self._lost[id(lease_state)] = lease_state
+        self.ended(lease_state)
+        reason = lease_state.reason
         if reason is LossReason.EXPIRED:
-            self._check_in_time(process, tenure)
+            self._check_in_time(process, lease_state)
         if reason is LossReason.REVOKED:
-            self._cut_off.add(tenure.lease.incarnation)
+            self._cut_off.add(lease_state.lease.incarnation)
         if reason is LossReason.UNREACHABLE:
-            self._check_rounds(process, tenure)
-        standing = self._store.entries.get(tenure.lease.name)
-        is_ours = standing is not None and standing.incarnation == tenure.lease.incarnation
+            self._check_rounds(process, lease_state)
+        standing = self._store.entries.get(lease_state.lease.name)
+        is_ours = standing is not None and standing.incarnation == lease_state.lease.incarnation
         # what stood in a record that was damaged since is not known any more
         words = ("revoked", "closing", "ended") if standing is not None and "ttl" in standing.fields else ()
         is_ending = standing is not None and (not words or any(word in standing.fields for word in words))
@@ -245,52 +245,54 @@ class Watch:
             self.violated(f"{process.name} was told TAKEN, but the lease stands")
         if reason is LossReason.REVOKED and is_ours and not is_ending:
             self.violated(f"{process.name} was told REVOKED, but nobody revoked it")
-        if reason is LossReason.GONE and is_ours and tenure.registration is None:
+        if reason is LossReason.GONE and is_ours and lease_state.registration is None:
             self.violated(f"{process.name} was told GONE, but the lease stands")
 
-    def is_told(self, process: Actor, tenure: Tenure) -> None:
+    def is_told(self, process: Actor, lease_state: LeaseState) -> None:
         """A loss that was found elsewhere was told soon after."""
-        if tenure.state is State.LOST and id(tenure) not in self._lost:
-            self.violated(f"{process.name} was not told that {tenure.lease.incarnation} was found lost")
+        if lease_state.state is State.LOST and id(lease_state) not in self._lost:
+            self.violated(f"{process.name} was not told that {lease_state.lease.incarnation} was found lost")
 
-    def is_told_in_time(self, process: Actor, tenure: Tenure) -> None:
+    def is_told_in_time(self, process: Actor, lease_state: LeaseState) -> None:
         """Whoever still counts as a holder has not reached its deadline, or stood still until then.
 
         Not in the calm part: it begins by waking those who stand still.
         """
-        due_at = process.clock.when(tenure.deadline)
-        is_told = tenure.state is not State.HELD and (tenure.state is not State.LOST or id(tenure) in self._lost)
+        due_at = process.clock.when(lease_state.deadline)
+        is_told = lease_state.state is not State.HELD and (
+            lease_state.state is not State.LOST or id(lease_state) in self._lost
+        )
         if not self.is_calm and not is_told and process.stopped_until < due_at < self._world.now:
-            self.violated(f"{process.name} was never told the loss of {tenure.lease.incarnation}")
+            self.violated(f"{process.name} was never told the loss of {lease_state.lease.incarnation}")
 
-    def _check_in_time(self, process: Actor, tenure: Tenure) -> None:
+    def _check_in_time(self, process: Actor, lease_state: LeaseState) -> None:
         """A lease that runs out is told as lost the margin before its deadline, unless that was moved or time stood."""
-        due_at = max(process.clock.when(tenure.tell_at), self._changed_at[id(tenure)])
+        due_at = max(process.clock.when(lease_state.tell_at), self._changed_at[id(lease_state)])
         if not self.is_calm and process.stopped_until < due_at < self._world.now - LATE:
             late = self._world.now - due_at
-            self.violated(f"{process.name} was told {late:.3f} s late that {tenure.lease.incarnation} runs out")
+            self.violated(f"{process.name} was told {late:.3f} s late that {lease_state.lease.incarnation} runs out")
 
-    def _check_rounds(self, process: Actor, tenure: Tenure) -> None:
+    def _check_rounds(self, process: Actor, lease_state: LeaseState) -> None:
         """The store counts as out of reach only after so many rounds, however quickly it refused."""
-        settings = tenure.settings
+        settings = lease_state.settings
         tolerated = settings.max_failures * settings.renew_every
-        silent = process.clock.at(self._world.now) - tenure.renewed_at
+        silent = process.clock.at(self._world.now) - lease_state.renewed_at
         if silent < tolerated - HAIR:
             self.violated(f"{process.name} was told UNREACHABLE after {silent:.3f} s; {tolerated:.3f} s are tolerated")
 
-    def given_back(self, tenure: Tenure, *, is_ours: bool, is_removed: bool, is_gone_by_us: bool) -> None:
+    def given_back(self, lease_state: LeaseState, *, is_ours: bool, is_removed: bool, is_gone_by_us: bool) -> None:
         """An owner's release ended: whether the key is free by it, whether the lease is gone, whether we removed it."""
-        if is_gone_by_us and tenure.lease.incarnation in self._overtaken:
+        if is_gone_by_us and lease_state.lease.incarnation in self._overtaken:
             self.violated(
-                f"{tenure.lease.holder} was told that it removed its lease, but somebody else had taken it over"
+                f"{lease_state.lease.holder} was told that it removed its lease, but somebody else had taken it over"
             )
-        if is_ours and tenure.state is State.LOST and tenure.settings.lock_delay:
-            self.violated(f"{tenure.lease.holder} lost its lease and cut its lock-delay")
-        entry = self._store.entries.get(tenure.lease.name)
+        if is_ours and lease_state.state is State.LOST and lease_state.settings.lock_delay:
+            self.violated(f"{lease_state.lease.holder} lost its lease and cut its lock-delay")
+        entry = self._store.entries.get(lease_state.lease.name)
         if entry is not None and "ttl" not in entry.fields:
             return  # damaged in the very moment: what stood there is not known any more
-        if is_removed and not self.is_superseded(tenure):
-            self.violated(f"{tenure.lease.holder} was told that its lease is gone, but it stands")
+        if is_removed and not self.is_superseded(lease_state):
+            self.violated(f"{lease_state.lease.holder} was told that its lease is gone, but it stands")
 
     def swept(self, name: Name, holder: str, looked_at: float) -> None:
         """An acquisition that was given up was swept: what it wrote before the look must be gone."""

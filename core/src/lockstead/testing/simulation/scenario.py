@@ -129,7 +129,12 @@ class Stage:
     def _enter(self, kind: type[M], name: str, settings: Settings, rate: float) -> M:
         clock = BootClock(1e5 * self.world.dice.random(), rate)
         made = kind(
-            name, clock, self.world, self.network, self.watch, Terms(self.plan.traits, settings, ObservationCache())
+            name,
+            clock,
+            self.world,
+            self.network,
+            self.watch,
+            Terms(self.plan.traits, settings, ObservationCache()),
         )
         made.is_watching = self.plan.watches
         return made

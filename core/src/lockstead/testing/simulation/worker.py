@@ -178,7 +178,7 @@ class Worker(Process):
             return
         kept = self._held = self.granted(outcome, want)
         if outcome.token is not None:
-            self.watch.got_token(kept.tenure, outcome.token, was_superseded=False)
+            self.watch.got_token(kept.lease_state, outcome.token, was_superseded=False)
         self._work(kept)
 
     def _check_wait(self, want: AcquireRequest) -> None:
@@ -201,7 +201,7 @@ class Worker(Process):
         length = self._span(habits.work)
         if self._throws(habits.draws):
             self.after(self._span(length), self._draw, kept)
-        if kept.tenure.is_owner and self._throws(habits.shares):
+        if kept.lease_state.is_owner and self._throws(habits.shares):
             self.after(length * self.world.dice.random() ** 2, self._share, kept)
         if habits.rivals and self._throws(habits.rivals):
             self.after(self._span(length), self._rival)
@@ -234,8 +234,8 @@ class Worker(Process):
 
     def _join_in(self, kept: KeptLease) -> None:
         """Become a member once more, as another thread of a process that works under a shared lease may."""
-        lease, nonce = kept.tenure.lease, self.nonce()
-        if not kept.tenure.shared or not kept.tenure.believes(self.now()):
+        lease, nonce = kept.lease_state.lease, self.nonce()
+        if not kept.lease_state.shared or not kept.lease_state.believes(self.now()):
             return
         settings = self.settings.for_ttl(lease.ttl)
 
@@ -267,8 +267,8 @@ class Worker(Process):
     def _finish_work(self, kept: KeptLease) -> None:
         if self._held is not kept:
             return
-        lease = kept.tenure.lease
-        if kept.tenure.is_owner and lease in self.mailbox.shared:
+        lease = kept.lease_state.lease
+        if kept.lease_state.is_owner and lease in self.mailbox.shared:
             self.mailbox.shared.remove(lease)
         self.release(kept, lambda: self._freed(kept))
 
@@ -276,8 +276,8 @@ class Worker(Process):
         """Drop the last reference to the lease; what was collected with it gives it back soon after, or never."""
         if self._held is not kept:
             return
-        self.tell(f"drops {kept.tenure.lease.incarnation}")
-        self._forget(kept.tenure.lease)
+        self.tell(f"drops {kept.lease_state.lease.incarnation}")
+        self._forget(kept.lease_state.lease)
         self.forget(kept)
         if self._throws(0.5):
             self.after(0.1, self._gives_back, kept)
@@ -294,22 +294,22 @@ class Worker(Process):
             self.after(self._span(self.habits.idle), self.begin)
 
     def _detach(self, kept: KeptLease) -> None:
-        tenure = kept.tenure
+        lease_state = kept.lease_state
         if self._held is not kept:
             return
-        if not tenure.believes(self.now()):
+        if not lease_state.believes(self.now()):
             self._finish_work(kept)
             return
-        self.tell(f"detaches from {tenure.lease.incarnation}")
+        self.tell(f"detaches from {lease_state.lease.incarnation}")
         self.leave(kept)
-        is_last = tenure.is_owner and tenure.lease not in self.mailbox.detached
+        is_last = lease_state.is_owner and lease_state.lease not in self.mailbox.detached
 
         def settled() -> None:
-            if tenure.registration is not None:
-                self.converse(remove_member(tenure.registration, self.terms), _ignored)
-            tenure.left()
+            if lease_state.registration is not None:
+                self.converse(remove_member(lease_state.registration, self.terms), _ignored)
+            lease_state.left()
             if is_last:
-                self.mailbox.detached.append(tenure.lease)
+                self.mailbox.detached.append(lease_state.lease)
             self._freed(kept)
 
         self.settle(kept, settled)
@@ -317,21 +317,23 @@ class Worker(Process):
     # --- sharing -------------------------------------------------------------------------------------------------
 
     def _share(self, kept: KeptLease) -> None:
-        tenure = kept.tenure
-        if self._held is not kept or not tenure.believes(self.now()) or tenure.registration is not None:
+        lease_state = kept.lease_state
+        if self._held is not kept or not lease_state.believes(self.now()) or lease_state.registration is not None:
             return
-        tenure.shared = True
+        lease_state.shared = True
         nonce = self.nonce()
 
         def joined(outcome: Any, _: StoreError | None) -> None:
             if isinstance(outcome, Over):
                 self.lose(kept, outcome.reason, outcome.detail)
-            if isinstance(outcome, Attached) and tenure.believes(self.now()):
+            if isinstance(outcome, Attached) and lease_state.believes(self.now()):
                 self.register(kept, outcome)
-                self.tell(f"shares {tenure.lease.incarnation}")
-                self.mailbox.shared.append(tenure.lease)
+                self.tell(f"shares {lease_state.lease.incarnation}")
+                self.mailbox.shared.append(lease_state.lease)
 
-        self.converse(attach(tenure.lease, nonce, self._registration(nonce, tenure.lease.ttl), self.terms), joined)
+        self.converse(
+            attach(lease_state.lease, nonce, self._registration(nonce, lease_state.lease.ttl), self.terms), joined
+        )
 
     def _registration(self, nonce: str, ttl: float) -> Mapping[str, str]:
         return {"v": self._fields["v"], "identity": nonce, "ttl": number(ttl), "owner": self.name}
