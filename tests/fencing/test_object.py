@@ -96,7 +96,7 @@ def test_two_locks_for_one_object_have_no_order(bucket: storage.Bucket) -> None:
 def test_who_writes_without_a_token_is_found_out(bucket: storage.Bucket) -> None:
     floor = admitted(bucket, 7)
     bucket.blob("index").upload_from_string("by hand")
-    with pytest.raises(StoreRefused, match="not by a later holder: whoever writes it must present a token too"):
+    with pytest.raises(StoreRefused, match="not by a later holder: every writer must present a token"):
         floor.rewrite("two")
     assert bucket.blob("index").download_as_bytes() == b"by hand"
 

@@ -1,6 +1,6 @@
 """What is taken from text that somebody else wrote: bounded, parsed and never evaluated, and without raising.
 
-Whoever may write to a store writes this text. Every reader here returns a value, or None for what is none. Must not
+Anybody who may write to a store writes this text. Every reader here returns a value, or None for what is none. Must not
 know what a record means, nor which store holds it.
 """
 

@@ -1,6 +1,6 @@
 """What `lockstead acquire` does: take a lock, stop keeping it, hand out its ticket, or leave nothing.
 
-Whoever gets the exit code 0 has the ticket of a lock that is held; on every other way out it is given back.
+Exit code 0 means that the lock is held and its ticket was printed; otherwise the lock is released.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _hand_out(client: Client, lease: Lease, signals: Signals, *, json: bool) -> 
     from lockstead.protocol.commands import TokenSource
 
     try:
-        # drawn now, so that whoever looks sees it, and the steps have it
+        # drawn now, so that `inspect` shows it and the next steps have it
         sequencer = lease.sequencer() if client._engine.traits.tokens is not TokenSource.NONE else None
         time_left = lease.time_left
         renew_before = instant(time.time() + time_left)
@@ -108,7 +108,7 @@ def _hand_out(client: Client, lease: Lease, signals: Signals, *, json: bool) -> 
         else:
             out(told["ticket"])
             say(f"{ticket.key!r} is held; renew it before {renew_before}, or release it")
-        # whoever is told that a signal ended this takes the lock for not held, ticket or not
+        # a caller that sees the exit code of a signal assumes that the lock is not held, ticket or not
         _unless_ended(signals)
         lease.detach()
     except BaseException:

@@ -79,7 +79,7 @@ def _place(error: BaseException) -> str:
 
 
 def say(line: str) -> None:
-    """Write one line to standard error; whoever reads it may be gone."""
+    """Write one line to standard error; its reader may be gone."""
     try:
         sys.stderr.write(f"lockstead: {plain(line)}\n")
         sys.stderr.flush()

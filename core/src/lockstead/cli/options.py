@@ -69,7 +69,7 @@ class Place:
 
 
 def store_at(url: str) -> Place:
-    """Read a store's URL; a key and settings may follow: whoever has a lock's URL names its store by it."""
+    """Read a store's URL; a key and settings may follow, so that a lock's URL also names its store."""
     parsed = urls.parse_store(url)
     _refuse_memory(parsed)
     settings_in(parsed)
@@ -129,7 +129,7 @@ def labelled(labels: Sequence[str]) -> dict[str, str]:
 def ticket_at(text: str | None, store: str | None) -> tuple[LeaseTicket, StoreUrl]:
     """Read a ticket and the URL of its store as they were given; `-` is the first line of standard input.
 
-    The store is never taken from the ticket: whoever wrote the ticket would choose which server gets the credentials
+    The store is never taken from the ticket: the author of the ticket would choose which server gets the credentials
     of this environment. A client refuses a ticket of another store than its own.
     """
     if text == "-":

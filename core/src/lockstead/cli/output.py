@@ -19,7 +19,7 @@ from lockstead.cli.exits import Exit, Failed
 def out(text: str) -> None:
     """Write a text and a line's end, at once; Failed if it could not be written.
 
-    Whoever reads it may have had enough, as `head` has: that ends the command like other programs, without a word.
+    Its reader may close the pipe, as `head` does: that ends the command silently, like other programs.
     """
     try:
         stream = _open_output()

@@ -1,4 +1,4 @@
-"""Decides, on the resource's side, whether a sequencer may still touch it. Must not know any lock store."""
+"""Check, on the resource's side, that a sequencer may still touch it. Must not know any lock store."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class GcsFenceStore:
             )
         return StoreRefused(
             f"{self._blob.name!r} was changed since token {self._token} was admitted, not by a later holder: "
-            "whoever writes it must present a token too; admit again, and read before you write"
+            "every writer must present a token; admit again, and read before you write"
         )
 
 

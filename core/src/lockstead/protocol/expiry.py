@@ -1,4 +1,4 @@
-"""Decides, by arithmetic alone, whose time is up: the holder's belief and the contender's judgement.
+"""Arithmetic of expiry: until when a holder may consider itself the holder, and when a contender may take over.
 
 Every margin of the protocol stands in this file and nowhere else. Must not know commands, records or stores.
 Never compares the clocks of two machines.

@@ -70,7 +70,7 @@ def verify(sequencer: Sequencer, terms: Terms) -> Script[bool]:
     is_over = seems_over(name, replace(record, lock_delay=0.0), reply, seen, terms)
     if is_over is not None:
         return not is_over
-    # only a `Date` says so: whoever guards need not be allowed the write that would prove it
+    # only a `Date` says so: a guard need not have the right to the write that would prove it
     if terms.is_from_before_the_clock_was_set(name, seen):
         return True
     deadline = terms.deadline_by_look(look, reply, seen, record.ttl)

@@ -201,7 +201,7 @@ class LeaseState:
         self.due_at = now + retry_after(self.settings.ttl)
 
     def lose(self, reason: LossReason, detail: str = "") -> bool:
-        """Note the loss. True exactly once, for whoever has to tell it."""
+        """Note the loss. Return True exactly once: to the caller that has to report it."""
         was = self.state
         if self._move(Event.LOSE) is State.LOST and was is not State.LOST:
             self.reason, self.detail = reason, detail

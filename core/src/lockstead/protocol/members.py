@@ -88,12 +88,12 @@ def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], terms: Terms) 
     try:
         joined = yield from _join(lease, terms)
     except StoreRefused:
-        # of a record that nobody can read nobody is a member, and whoever drains must not wait for one
+        # an unreadable record has no members, so a drain must not wait for one
         with suppress(StoreUnavailable, OutcomeUnknown):
             yield from remove_member(registration, terms)
         raise
     if isinstance(joined, Over):
-        with suppress(StoreUnavailable, OutcomeUnknown):  # else it expires, and whoever drains waits for that
+        with suppress(StoreUnavailable, OutcomeUnknown):  # else it expires, and a drain waits for that
             yield from remove_member(registration, terms)
         return joined
     return Attached(
@@ -207,7 +207,7 @@ def renew_member(
 def remove_member(registration: LeaseId, terms: Terms, *, ours_until: float = inf) -> Script[bool]:
     """Take a registration back; True if we removed it. The member's belief must have ended before this is sent.
 
-    Raises StoreUnavailable or OutcomeUnknown if the store stays silent: it expires, and whoever drains waits for that.
+    Raises StoreUnavailable or OutcomeUnknown if the store stays silent: it expires, and a drain waits for that.
     """
     return (yield from take_back(registration, terms, ours_until=ours_until))
 
@@ -288,7 +288,7 @@ def drain(
         if is_last:
             return False
         pause = yield from ask(Pause(lease.name, at_least, max(at_least, longest)))
-        # whoever died before the closing is overdue by now, so the last look judges as well as counts
+        # a member that died before the closing is overdue by now, so the last look judges as well as counts
         is_last = pause.received_at >= bound_at
         longest = min(settings.backoff_max, max(settings.backoff_min, pause.answer.seconds * 2))
 

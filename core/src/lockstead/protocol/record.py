@@ -164,7 +164,7 @@ def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> R
     """Read a record; StoreRefused, naming the key, if it is damaged, not ours, or of a newer major version.
 
     foreign: records without our version are other implementations' locks and respected as such. Text is cleaned here,
-    once, and numbers are bounded: whoever may write to the store wrote them.
+    once, and numbers are bounded: anybody who may write to the store may have written them.
     """
     version = fields.get("v")
     if version is None:

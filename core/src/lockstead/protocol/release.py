@@ -168,7 +168,7 @@ def _withdrawn(
     try:
         withdrawn = yield from take_back(registration, terms, ours_until=ours_until)
     except (StoreUnavailable, OutcomeUnknown):
-        withdrawn = False  # it expires, and whoever drains waits for that
+        withdrawn = False  # it expires, and a drain waits for that
     if leaving is not None:
         return (yield from leaving)
     return Outcome.REMOVED if withdrawn else Outcome.NOT_OURS
@@ -201,7 +201,7 @@ def _look_first(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome
             longest = min(terms.settings.backoff_max, longest * 2)
         else:
             seen = reply.answer
-            # a record that was ended is over, whoever broke it: the second release must not say that it gave it back
+            # an ended record is over, even if somebody broke it: the second release must not say that it gave it back
             if isinstance(seen, Absent) or terms.decode(lease.name, seen).ended:
                 return Outcome.NOT_OURS
             return None if loss(lease, seen, terms) in (None, LossReason.REVOKED) else Outcome.NOT_OURS

@@ -43,7 +43,7 @@ async def in_thread(
             told = partial(tell, lambda waiting: waiting.set_exception(failure))
         with suppress(RuntimeError):  # the loop is closed, so nobody awaits any more
             loop.call_soon_threadsafe(told)
-        # cancelled from now on, the call has ended before: whoever looks then sees all that it did
+        # cancelled from now on, the call has ended before, so all of its effects are visible
         if came_late is not None and future.cancelled():
             came_late()
 

@@ -16,7 +16,7 @@ _PASSED_OVER: Final = sys.stdlib_module_names | {
     "lockstead",
     "prefect_lockstead",
 }
-"""Packages whose code stands between whoever asks and the engine."""
+"""Packages whose code is between the caller and the engine."""
 
 _HOSTS: Final = frozenset({"airflow", "anyio", "click", "dagster", "prefect"})
 """Packages that call what others wrote; beyond them are only those who started them."""

@@ -159,7 +159,7 @@ class Keeper:
             self._wake(self._register(kept))
 
     def _register(self, kept: KeptLease) -> float:
-        # whoever drops the last reference notes it in C, where nothing interrupts
+        # the last reference is dropped and noted in C code, which nothing interrupts
         held = _Held(kept, self._dropped.append)
         held.lease_state = kept.lease_state
         return self._keeping.keep(held)

@@ -1,6 +1,6 @@
 """The server's time: where it comes from and how it is written on the wire.
 
-Decides nothing. A clock is any callable that gives seconds since the epoch; the server asks it for every
+A clock is any callable that gives seconds since the epoch; the server asks it for every
 `updated`, `timeCreated`, generation and `Date`, so a test that brings its own clock needs no sleeping.
 """
 

@@ -1,6 +1,6 @@
 """Faults and the log over HTTP, for tests in another process.
 
-Decides the control language, JSON throughout:
+The control language is JSON:
 
 * `POST /_faults` `{"action": "lose_answer", "kind": "delete", "name": "locks/*"}` gives `{"number": 1, ...}`
 * `GET /_faults`; `POST /_faults/1/release`; `DELETE /_faults/1`; `DELETE /_faults` (everything back to normal)

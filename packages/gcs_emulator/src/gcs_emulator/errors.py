@@ -1,6 +1,6 @@
 """Refusals, in the shape Google's JSON API gives them.
 
-Decides the body of an error answer. Knows nothing of HTTP connections or of the stored objects.
+Knows nothing of HTTP connections or of the stored objects.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One request through the faults to the API.
 
-Decides in which order the log is written, the fault strikes and the change is committed; that order is what the tests
-of a lock rest on.
+Defines the order in which the log is written, the fault strikes and the change is committed. Tests of locks depend on
+this order.
 """
 
 from __future__ import annotations

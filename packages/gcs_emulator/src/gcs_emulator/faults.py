@@ -1,9 +1,9 @@
 """What goes wrong, when, and to which requests.
 
-Decides; does nothing to a request itself. A fault is matched by the kind of operation and the object's name, lets
+Does nothing to a request itself. A fault is matched by the kind of operation and the object's name, lets
 `skip` matches through, strikes `times` times, and is then spent. Of several faults the first that strikes takes the
-request; those behind it do not count it. Waiting is done here too, because whoever waits must be found again: by the
-test that releases it, and by the server that stops.
+request; those behind it do not count it. Waiting is done here too, because a waiting request must be found again:
+by the test that releases it, and by the server when it stops.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Injected:
         return self._waiting
 
     def release(self) -> None:
-        """Let those who wait go on, and whoever comes later pass without waiting."""
+        """Let waiting requests continue, and later ones pass without waiting."""
         with self._changed:
             self._is_released = True
             self._changed.notify_all()

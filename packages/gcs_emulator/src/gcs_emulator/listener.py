@@ -1,7 +1,7 @@
 """A port and its connections: opened, refused, cut.
 
-Knows sockets and threads, not what is said on them. One thread accepts, one thread serves each connection; all are
-daemons, and whoever closes joins them for a limited time.
+Knows sockets and threads, not the protocol on them. One thread accepts, one thread serves each connection; all are
+daemon threads, and `close` joins them for a limited time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which permissions an operation needs, and the refusal for who lacks one.
+"""Which permissions an operation needs, and the refusal for a caller that lacks one.
 
 Pure. The server knows no callers: what is denied is denied to everybody. Source: "IAM permissions for JSON methods" of
 the service's documentation; the words of a refusal are those the service uses.

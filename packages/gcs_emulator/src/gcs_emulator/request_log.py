@@ -1,7 +1,7 @@
 """What was asked of the server, in order of arrival.
 
-Decides nothing. A line is there from the moment the request was read, so that one which hangs can be counted, and
-gets its status before the answer is sent, so that who has the answer finds it in the log.
+A line is written when the request was read, so that a hanging request can be counted. It gets its status before the
+answer is sent, so that a client that has the answer finds it in the log.
 """
 
 from __future__ import annotations

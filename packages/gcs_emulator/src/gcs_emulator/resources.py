@@ -1,6 +1,6 @@
 """Objects and buckets as JSON, outwards and inwards.
 
-Pure. Decides which fields a caller may set, and what a resource looks like on the wire.
+Pure. Defines which fields a caller may set, and the JSON of a resource.
 """
 
 from __future__ import annotations

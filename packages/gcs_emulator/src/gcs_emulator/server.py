@@ -1,6 +1,6 @@
 """The server: a port, a store, faults and a log, started and stopped by a test.
 
-Decides the life of these parts. What is stored outlives a stop; a request that waits in a fault does not.
+Stored objects survive a stop; a request that waits in a fault does not.
 """
 
 from __future__ import annotations

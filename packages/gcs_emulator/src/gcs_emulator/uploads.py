@@ -1,6 +1,6 @@
 """Resumable uploads: sessions that collect content until it is whole.
 
-Decides what a chunk means. Does not make the object: that is the store's, when the last chunk is there.
+Interprets chunks. The store makes the object when the last chunk has arrived.
 """
 
 from __future__ import annotations

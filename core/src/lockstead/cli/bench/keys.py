@@ -1,4 +1,4 @@
-"""Decides under which keys a measurement works, and gives back what it left: only ever what bears its own mark."""
+"""The keys of a measurement. It removes what it left, and only keys that bear its own mark."""
 
 from __future__ import annotations
 

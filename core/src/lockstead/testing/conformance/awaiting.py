@@ -1,4 +1,4 @@
-"""Decides that a store which can be awaited promises by `aperform` what it promises by `perform`."""
+"""Checks that `aperform` of an awaiting store keeps the promises of `perform`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decides nothing by itself: puts the parts of the contract together."""
+"""The whole contract of a store: the parts of the suite put together."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Operator(Process):
     store: SimulatedStore
 
     def breaks(self, *, at_once: bool) -> None:
-        """Ask the holder to stop; or remove the lease at once, whoever believes in it."""
+        """Ask the holder to stop; or remove the lease at once, although its holder does not know."""
         self.tell("breaks the lock" + (" at once" if at_once else ""))
         revoked = Revocation(self.name, "tidying up")
 

@@ -79,7 +79,7 @@ def play_all(seeds: range, scenario: Scenario | None, jobs: int) -> Iterator[Tal
     if jobs == 1 or len(chunks) == 1:
         yield from map(work, chunks)
         return
-    # not by a fork: whoever calls may have threads
+    # not by a fork: the caller may have threads
     with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=gc.freeze) as pool:
         yield from pool.map(work, chunks)
 
