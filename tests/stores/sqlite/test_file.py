@@ -297,3 +297,43 @@ def test_a_relative_path_in_a_folder_that_was_removed_is_refused_in_one_line(tmp
     assert done.stderr == (
         "lockstead: cannot keep locks in locks.db: the working directory was removed; give an absolute path\n"
     )
+
+
+def test_what_a_signal_handler_raises_is_not_lost(tmp_path: Path) -> None:
+    """A Python function that SQLite calls, as an authorizer, swallows what a handler raises in it."""
+    program = """
+        import itertools, random, signal, sys
+        from contextlib import closing, suppress
+        from lockstead.errors import StoreError
+        from lockstead.protocol.commands import Create, Read
+        from lockstead.stores.sqlite.store import SqliteStore
+        from lockstead.values import Name
+
+        class Hit(BaseException): pass
+        keys, dice, raised, lost = itertools.count(), random.Random(7), 0, 0
+
+        def handler(number, frame):
+            global raised
+            raised += 1
+            raise Hit
+
+        def use():
+            with closing(SqliteStore(sys.argv[1])) as store, suppress(StoreError):
+                store.perform(Create(Name(str(next(keys))), {"v": "1"}), 5.0)
+                store.perform(Read(Name("apt")), 5.0)
+
+        use()
+        signal.signal(signal.SIGALRM, handler)
+        for round in range(400):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, dice.uniform(0.0001, 0.004))
+                while raised == round:
+                    use()
+                lost += 1
+            except Hit:
+                pass
+        print(raised, lost)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path / "locks.db")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["400", "0"]

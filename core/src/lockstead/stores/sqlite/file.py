@@ -47,6 +47,14 @@ _SCHEMA: Final = (
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
 
+_FOREIGN: Final = (
+    "SELECT 1 FROM sqlite_master WHERE sql IS NOT NULL AND NOT (sql GLOB 'CREATE TABLE *' "
+    "OR sql GLOB 'CREATE INDEX *' OR sql GLOB 'CREATE UNIQUE INDEX *') LIMIT 1"
+)
+_FOREIGN_RECORD: Final = (
+    "SELECT 1 FROM sqlite_master WHERE lower(name) = 'record' AND NOT sql GLOB 'CREATE TABLE *' LIMIT 1"
+)
+
 # fmt: off
 _SHARED_BETWEEN_KERNELS: Final = frozenset((
     "9p", "afs", "beegfs", "ceph", "cifs", "davfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs",
@@ -72,7 +80,6 @@ def connect(path: Path, limit: float) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise failure(error, path, limit, may_be_applied=False) from error
     try:
-        connection.set_authorizer(_without_triggers)
         _prepare(connection, path, ends_at)
     except sqlite3.Error as error:
         connection.close()
@@ -137,14 +144,22 @@ def _check_journal(path: Path, limit: float, ends_at: float) -> None:
 def _lock_whole(path: Path) -> None:
     """Lock the whole file for an instant. Raises OperationalError with SQLITE_BUSY if somebody else has it open."""
     with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
-        connection.set_authorizer(_without_triggers)
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
 
 
-def _without_triggers(action: int, one: str | None, two: str | None, base: str | None, inside: str | None) -> int:  # noqa: ARG001
-    """Deny whatever a trigger or a view does. The schema has none, so another program added it."""
-    return sqlite3.SQLITE_OK if inside is None else sqlite3.SQLITE_DENY
+def check_schema(connection: sqlite3.Connection, path: Path, *, writes: bool) -> None:
+    """Refuse a schema with a view that would run when a record is read, or a trigger when one is written.
+
+    An authorizer could deny it, but that is a Python function below SQLite: what a signal handler raises there is lost.
+    A text that is not SQLite's own (`PRAGMA writable_schema`) begins with something else, and is refused as well. To
+    be called in the transaction that reads or writes.
+    """
+    if connection.execute(_FOREIGN if writes else _FOREIGN_RECORD).fetchone() is not None:
+        raise StoreRefused(
+            f"cannot keep locks in {path}: another program added a trigger or a view to it; stop all who use the "
+            "file and remove it"
+        )
 
 
 def check_place(path: Path) -> None:
@@ -301,11 +316,6 @@ def failure(error: sqlite3.Error, path: Path, limit: float, *, may_be_applied: b
             return StoreRefused(f"cannot keep locks in {path}: it is not a database; name another file")
         case sqlite3.SQLITE_CORRUPT:
             return StoreRefused(f"the locks in {path} are damaged ({error}); stop all who use the file and remove it")
-        case sqlite3.SQLITE_AUTH:
-            return StoreRefused(
-                f"cannot keep locks in {path}: another program added a trigger or a view to it; stop all who use the "
-                "file and remove it"
-            )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
             return StoreRefused(
                 f"cannot keep locks in {path}: {error}; this process must be able to write the file and its folder"

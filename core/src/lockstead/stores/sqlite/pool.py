@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from lockstead.errors import StoreError, StoreUnavailable
-from lockstead.stores.sqlite.file import check_place, connect, failure, identity, journals
+from lockstead.stores.sqlite.file import check_place, check_schema, connect, failure, identity, journals
 
 WATCH_LIMIT: Final = 1.0
 """Seconds that a look at the change counter may wait for the file."""
@@ -26,19 +26,34 @@ WATCH_LIMIT: Final = 1.0
 class _Link:
     """One connection, used by one thread at a time.
 
-    opened: the paths of the file, its log and its index, and which files these were.
+    opened: the paths of the file, its log and its index, and which files these were. readable, writable: the versions
+    of the schema that were checked for reading and for writing.
     """
 
     connection: sqlite3.Connection
     opened: tuple[tuple[str, tuple[int, int] | None], ...]
     busy_ms: int
+    readable: int = -1
+    writable: int = -1
+
+    def begin(self, path: Path, *, writes: bool) -> None:
+        """Begin a transaction; StoreRefused if the schema that it sees would run code of others."""
+        self.connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+        version = self.connection.execute("PRAGMA schema_version").fetchone()[0]
+        if version == self.writable or (version == self.readable and not writes):
+            return
+        check_schema(self.connection, path, writes=writes)
+        if writes:
+            self.writable = version
+        else:
+            self.readable = version
 
 
 class Pool:
     """The connections of one process to one file. Safe to share between threads; replaced in a forked child."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._path_text = str(path)
         self._is_open = True
         self._idle: list[_Link] = []
@@ -57,19 +72,19 @@ class Pool:
             return True
         if not self._is_open:
             raise self._closed()
-        check_place(self._path)
+        check_place(self.path)
         return False
 
     def lend(self, limit: float) -> Loan:
-        """Lend a connection for reading."""
+        """Lend a connection for reading, in a transaction."""
         return Loan(self, limit, None)
 
     def write(self, limit: float) -> Loan:
-        """Lend a connection to the one thread of this process that writes now."""
+        """Lend a connection to the one thread of this process that writes now, in a transaction that it has to end."""
         return Loan(self, limit, self._write_turn)
 
     @contextmanager
-    def watch(self) -> Iterator[sqlite3.Connection]:
+    def watch(self) -> Iterator[Watch]:
         """Lend the connection that never writes, so that its change counter counts every write of all others."""
         with self._watch_turn:
             watch = self._watch
@@ -79,11 +94,13 @@ class Pool:
                     self.drop(watch)
                 watch = self._watch = self._open(WATCH_LIMIT)
             try:
-                yield watch.connection
-            except sqlite3.Error as error:
+                yield Watch(watch, self.path)
+            except BaseException as error:
                 self._watch = None
                 self.retire(watch)
-                raise self.failure(error, WATCH_LIMIT) from error
+                if isinstance(error, sqlite3.Error):
+                    raise self.failure(error, WATCH_LIMIT) from error
+                raise
 
     def take(self, limit: float) -> _Link:
         """Return a connection to the file that stands under the path now."""
@@ -113,7 +130,7 @@ class Pool:
         if not self._is_open:
             raise self._closed()
         before = identity(self._path_text)
-        connection = connect(self._path, limit)
+        connection = connect(self.path, limit)
         after = identity(self._path_text)
         link: _Link | None = None
         failed: _Link | None = None
@@ -128,10 +145,10 @@ class Pool:
         if link is not None:
             return link
         connection.close()
-        raise StoreUnavailable(f"{self._path} was closed or replaced while it was opened; nothing was changed")
+        raise StoreUnavailable(f"{self.path} was closed or replaced while it was opened; nothing was changed")
 
     def _closed(self) -> StoreUnavailable:
-        return StoreUnavailable(f"the store of {self._path} is closed")
+        return StoreUnavailable(f"the store of {self.path} is closed")
 
     def retire(self, link: _Link) -> None:
         """Take back a connection that had an error: it serves no more, and stays open until another one is.
@@ -157,7 +174,7 @@ class Pool:
 
     def failure(self, error: sqlite3.Error, limit: float) -> StoreError:
         """Say what an error of SQLite means that came before a commit."""
-        return failure(error, self._path, limit, may_be_applied=False)
+        return failure(error, self.path, limit, may_be_applied=False)
 
     def forget(self) -> Pool:
         """Return a fresh pool to a forked child, and keep the inherited connections from ever being closed in it."""
@@ -165,7 +182,7 @@ class Pool:
             # Closing an inherited connection gives up locks and may remove the journal under the parent's feet, and
             # Python closes it with the last reference: so there is one more.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(link.connection))
-        fresh = Pool(self._path)
+        fresh = Pool(self.path)
         fresh._is_open = self._is_open
         return fresh
 
@@ -184,8 +201,29 @@ class Pool:
             self.drop(link)
 
 
+class Watch:
+    """The connection that never writes."""
+
+    __slots__ = ("_link", "_path")
+
+    def __init__(self, link: _Link, path: Path) -> None:
+        self._link = link
+        self._path = path
+
+    def counter(self) -> int:
+        """Return the change counter."""
+        return int(self._link.connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def row(self, statement: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
+        """Return the first row of a query."""
+        self._link.begin(self._path, writes=False)
+        found: tuple[Any, ...] | None = self._link.connection.execute(statement, values).fetchone()
+        self._link.connection.execute("ROLLBACK")
+        return found
+
+
 class Loan:
-    """One use of a connection, and of the turn to write where there is one; after an error it serves no more.
+    """One transaction of a connection, and the turn to write where there is one; after an error it serves no more.
 
     Errors of SQLite come out as errors of a store, as of before the commit: nothing was changed. Two uses a lock
     cycle: a generator's context manager would take a tenth of it.
@@ -212,9 +250,9 @@ class Loan:
             if link.busy_ms != busy_ms:
                 link.connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
                 link.busy_ms = busy_ms
-        except BaseException:
-            if turn is not None:
-                turn.release()
+            link.begin(self._pool.path, writes=turn is not None)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
             raise
         return link.connection
 
@@ -222,6 +260,8 @@ class Loan:
         link, turn, pool = self._link, self._turn, self._pool
         try:
             if link is not None and error is None:
+                if turn is None:
+                    link.connection.execute("ROLLBACK")
                 pool.give_back(link)
             elif link is not None:
                 pool.retire(link)

@@ -212,7 +212,6 @@ class SqliteStore:
 
     def _written(self, command: _Written, limit: float) -> Snapshot | Conflict | Absent | Removed:
         with self._pool.write(limit) as connection:
-            connection.execute("BEGIN IMMEDIATE")
             answer = self._change(connection, command)
             if isinstance(answer, Conflict | Absent):
                 connection.execute("ROLLBACK")
@@ -319,11 +318,11 @@ class SqliteStore:
 
     def _look(self, name: Name, counter: int | None) -> tuple[int, tuple[int, int] | None]:
         """Return the change counter and, if it is not `counter`, the record's state (None: absent)."""
-        with self._pool.watch() as connection:
-            seen = int(connection.execute("PRAGMA data_version").fetchone()[0])
+        with self._pool.watch() as watch:
+            seen = watch.counter()
             if seen == counter:
                 return seen, None
-            row = connection.execute(_STATE, _at(name)).fetchone()
+            row = watch.row(_STATE, _at(name))
             return seen, None if row is None else (int(row[0]), int(row[1]))
 
     @property
