@@ -77,7 +77,7 @@ test: $(STAMP) debian ## all tests but those of Cassandra and the orchestrators;
 pythons: $(STAMP) ## the core's tests on the other Pythons that are promised, each in an environment in build/python; VERSION=3.13, ARGS=
 	@set -e; ready="$$(scripts/pythons $(or $(VERSION),3.12 3.13))"; failed=; for version in $$ready; do echo "== Python $$version"; \
 	  PYTHONPYCACHEPREFIX=$(CACHE)/pycache-$$version $(BUILD)/python/$$version/bin/python -m pytest -n $(WORKERS) --dist loadgroup \
-	  $(or $(TESTS),tests/protocol tests/runtime tests/stores/sqlite tests/stores/test_memory.py tests/stores/test_loops.py) $(ARGS) \
+	  $(or $(TESTS),tests/runtime tests/stores/sqlite tests/stores/test_memory.py tests/stores/test_loops.py) $(ARGS) \
 	  || failed=1; done; [[ -z "$$failed" ]]
 
 # takes eight minutes for each Python; the exit code says whether anything was torn

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PROCESSES = 32
-SECONDS = float(os.environ.get("LOCKSTEAD_SOAK_SECONDS", "60"))
+SECONDS = 60.0 if os.environ.get("LOCKSTEAD_LONG") == "1" else 15.0
 
 WORKER = """
 import sys, time
@@ -35,7 +35,7 @@ print(mine, flush=True)
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 180)
-def test_32_processes_on_one_lock_for_a_minute_lose_no_increment(tmp_path: Path) -> None:
+def test_32_processes_on_one_lock_lose_no_increment(tmp_path: Path) -> None:
     counter = tmp_path / "counter"
     counter.write_text("0")
     url = f"sqlite:///{tmp_path}/locks.db#counter"
