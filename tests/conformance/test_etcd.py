@@ -13,10 +13,10 @@ from lockstead.stores.port import Store
 from lockstead.testing.conformance import (
     AwaitingConformance,
     BatchConformance,
+    BlockingConformance,
     HostileConformance,
     QueueConformance,
     StoreConformance,
-    WaitingConformance,
 )
 from lockstead.testing.conformance.base import Suite
 from lockstead.testing.conformance.hostile import Spoil
@@ -74,7 +74,7 @@ class TestEtcdAwaiting(OnEtcd, AwaitingConformance):
     pass
 
 
-class TestEtcdWaiting(OnEtcd, WaitingConformance):
+class TestEtcdWaiting(OnEtcd, BlockingConformance):
     pass
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from lockstead.stores import url
-from lockstead.stores.port import AsyncStore, SupportsBatching, SupportsFifoQueue, SupportsWatch
+from lockstead.stores.port import AsyncStore, SupportsBatching, SupportsFifoQueue, SupportsWait, SupportsWatch
 from lockstead.testing import conformance
 from lockstead.testing.conformance import StoreConformance
 
 PROMISED = {
     AsyncStore: conformance.AwaitingConformance,
     SupportsWatch: conformance.WaitingConformance,
+    SupportsWait: conformance.BlockingConformance,
     SupportsFifoQueue: conformance.QueueConformance,
     SupportsBatching: conformance.BatchConformance,
 }

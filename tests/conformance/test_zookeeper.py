@@ -11,7 +11,7 @@ import pytest
 from lockstead.stores import url
 from lockstead.stores.port import Store
 from lockstead.stores.zookeeper.store import ZookeeperStore
-from lockstead.testing.conformance import BatchConformance, QueueConformance, StoreConformance, WaitingConformance
+from lockstead.testing.conformance import BatchConformance, BlockingConformance, QueueConformance, StoreConformance
 from lockstead.testing.conformance.base import Suite
 from tests.servers.places import Place, place
 
@@ -45,7 +45,7 @@ class TestZookeeper(OnZookeeper, StoreConformance):
     pass
 
 
-class TestZookeeperWaiting(OnZookeeper, WaitingConformance):
+class TestZookeeperWaiting(OnZookeeper, BlockingConformance):
     pass
 
 

@@ -65,10 +65,10 @@ class Faulty:
 
 
 class Watching(Faulty):
-    """The same with the memory store's own way of waiting."""
+    """The same with the memory store's own subscriptions."""
 
-    def wait(self, name: Any, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        return self.inner.wait(name, seconds, is_over)
+    def subscribe(self, name: Any, on_change: Callable[[bool], None]) -> Any:
+        return self.inner.subscribe(name, on_change)
 
 
 class HangsUntilLimit(Faulty):

@@ -18,7 +18,7 @@ from lockstead.protocol.acquire import Grant
 from lockstead.protocol.commands import Command, Create, Extend, Read, Remove
 from lockstead.runtime.drive import run
 from lockstead.runtime.engine import CALLS_MAX, in_seconds, in_words
-from lockstead.runtime.local_queue import NULL_WAKER, ThreadWaker
+from lockstead.runtime.local_queue import ThreadWaker
 from lockstead.stores import url as urls
 from lockstead.values import Space
 from tests.runtime import faulty
@@ -385,7 +385,7 @@ def test_h18_who_was_stopped_behind_another_finds_that_the_lock_was_given_back()
         engine.lines.note("apt", operations.NOTHING_SEEN)
         ticking.clock.at += 300
         script = asking.script(was_first=False, in_time=False)
-        outcome = run(script, engine.store, engine.clock, asking.limits, NULL_WAKER)
+        outcome = run(script, engine.store, engine.clock, asking.limits, ThreadWaker())
         assert isinstance(outcome, Grant)
 
 

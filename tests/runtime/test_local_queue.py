@@ -15,7 +15,7 @@ from lockstead.protocol.commands import Create, Extend, Read, Replace
 from lockstead.runtime.awaiting import AsyncWaker
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.local_queue import LocalQueue, ThreadWaker
-from tests.runtime.faulty import Faulty, Watching, quiet, until
+from tests.runtime.faulty import Faulty, quiet, until
 
 
 def test_h14_each_acquisition_is_a_holder_of_its_own() -> None:
@@ -168,23 +168,6 @@ def test_a_waiter_is_refused_when_its_client_is_closed() -> None:
         thread.join(60)
     assert ["closed" in str(error) for error in ended] == [True] * 3
     holder.close()
-
-
-def test_many_keys_waited_for_by_tasks_do_not_starve_one_another() -> None:
-    """A store that watches in threads has a thread for each key, up to a bound; beyond it a waiter polls."""
-    store = Watching()
-
-    async def crowd() -> None:
-        async with AsyncClient(store, listener=quiet) as client:
-            held = {f"{number}": await client.lock(f"{number}").acquire() for number in range(150)}
-            waiting = [asyncio.create_task(client.lock(key).acquire(timeout=60)) for key in held]
-            await asyncio.sleep(0.3)
-            for lease in held.values():
-                await lease.release()
-            for lease in await asyncio.gather(*waiting):
-                await lease.release()
-
-    asyncio.run(crowd())
 
 
 def test_who_waits_is_told_of_once() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,15 +17,8 @@ MOST = 30
 """Requests in a second, at the shortest of pauses, with room for two of each turn."""
 
 
-class Waking(Watching):
-    """A store that tells of what changed before the wait began, too: after a request of one's own at once."""
-
-    def wait(self, name: Any, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        return True
-
-
-class Mute(Waking):
-    """A store that does what it is asked, wakes who waits, and answers no write."""
+class Mute(Watching):
+    """A store that does what it is asked, notifies of its changes, and answers no write."""
 
     def perform(self, command: Command[Any], limit: float) -> Any:
         answer = super().perform(command, limit)
@@ -55,7 +47,7 @@ def test_h03_nor_is_who_awaits() -> None:
 
 
 def test_h27_who_closes_without_an_answer_is_not_woken_by_its_own_requests() -> None:
-    inner = Waking()
+    inner = Watching()
     with Client(inner, listener=quiet) as client:
         lease = client.lock("apt", **SETTINGS).acquire()
         lease.share()

@@ -7,7 +7,7 @@ import itertools
 import time
 from typing import Any
 
-from lockstead.runtime.local_queue import NULL_WAKER, LocalQueue, ThreadWaker
+from lockstead.runtime.local_queue import LocalQueue, ThreadWaker
 from lockstead.runtime.nest import Block, Nest
 
 
@@ -134,13 +134,6 @@ def test_a_bell_that_was_rung_is_heard_at_once_and_twice_is_as_once() -> None:
     assert bell.wait(1e18), "it goes on ringing until it is silenced, and no time is too long"
     assert bell.take()
     assert not bell.take()
-
-
-def test_who_stands_in_no_line_sleeps_and_is_rung_by_nobody() -> None:
-    began_at = time.monotonic()
-    assert NULL_WAKER.wait(0.01) is False
-    assert time.monotonic() - began_at >= 0.01
-    assert NULL_WAKER.take() is False
 
 
 def test_the_first_in_line_asks_and_hands_on_to_the_next_who_still_waits() -> None:

@@ -15,10 +15,10 @@ from lockstead.errors import LocksteadError, OutcomeUnknown, StoreRefused, Store
 from lockstead.protocol.commands import Absent, Create, OutOfTime, Pause, Paused, Read, Reply, Script, StoreClock, ask
 from lockstead.runtime import context
 from lockstead.runtime.drive import run
-from lockstead.runtime.run import OVERTIME, Limits, paused, run_many, unknown, watching
+from lockstead.runtime.run import OVERTIME, Limits, blocks, paused, run_many, unknown
 from lockstead.stores.port import SupportsFifoQueue
 from lockstead.values import Name
-from tests.runtime.faulty import Faulty, SetClock, Watching
+from tests.runtime.faulty import Faulty, SetClock
 from tests.runtime.keeping import asked
 
 APT = Name("apt")
@@ -37,6 +37,16 @@ class Bells:
 
     def take(self) -> bool:
         return self.rings
+
+    def ring(self) -> None:
+        self.rings = True
+
+
+class Waits(Faulty):
+    """A store that blocks until a record changed."""
+
+    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        return is_over(seconds)
 
 
 def driven(store: Any, *commands: Any, limits: Limits | None = None, bell: Bells | None = None) -> list[Any]:
@@ -68,7 +78,7 @@ def test_a_pause_ends_with_the_wait_at_the_latest() -> None:
 
 
 def test_who_was_stopped_in_a_pause_beyond_the_end_of_the_wait_has_its_last_try() -> None:
-    store, clock = Watching(), SetClock()
+    store, clock = Faulty(), SetClock()
     limits: list[float] = []
     perform = store.perform
 
@@ -168,7 +178,7 @@ def test_a_pause_waits_for_the_bell_and_says_whether_it_was_rung(rings: bool) ->
 
 
 def test_a_store_is_watched_only_by_who_heeds_it_and_one_that_cannot_is_waited_out() -> None:
-    store, watched = Watching(), []
+    store, watched = Waits(), []
 
     def wait(name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
         watched.append((name, seconds))
@@ -184,12 +194,12 @@ def test_a_store_is_watched_only_by_who_heeds_it_and_one_that_cannot_is_waited_o
     assert (unheeded.answer.changed, len(watched), bell.waits) == (False, 1, [3.0])
     (failed,) = driven(store, Pause(APT, 5.0, 5.0), bell=bell)
     assert (failed.answer.changed, bell.waits) == (False, [3.0, 5.0])
-    assert watching(Pause(APT, 3.0, 3.0), Faulty(), 3.0, bell) is None
+    assert blocks(Pause(APT, 3.0, 3.0), Faulty(), 3.0, bell) is None
     assert store.traits.clock is StoreClock.ONE_CLOCK
 
 
 def test_who_asks_for_a_lock_stands_in_its_queue_and_who_only_looks_or_has_none_does_not() -> None:
-    class Queueing(Watching):
+    class Queueing(Waits):
         def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
             return False
 
@@ -200,10 +210,10 @@ def test_who_asks_for_a_lock_stands_in_its_queue_and_who_only_looks_or_has_none_
     assert isinstance(queueing, SupportsFifoQueue)
 
     def call(store: Any, waiter_id: str) -> Any:
-        return getattr(watching(Pause(APT, 3.0, 3.0, waiter_id), store, 3.0, bell), "func", None)
+        return getattr(blocks(Pause(APT, 3.0, 3.0, waiter_id), store, 3.0, bell), "func", None)
 
     assert (call(queueing, "a"), call(queueing, "")) == (queueing.queue, queueing.wait)
-    plain = Watching()
+    plain = Waits()
     assert (call(plain, "a"), call(Faulty(), "a")) == (plain.wait, None)
 
 

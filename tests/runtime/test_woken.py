@@ -33,6 +33,9 @@ class Waking(MemoryStore):
 class Queueing(MemoryStore):
     """The memory, as a store with a queue."""
 
+    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
+        return True
+
     def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
         return True
 

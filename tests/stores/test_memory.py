@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from lockstead.protocol.commands import Create, Extend, Pause, Read, Remove, Snapshot
@@ -48,28 +46,11 @@ def test_what_is_no_command_for_a_store_is_told() -> None:
 
 
 def test_many_waiters_see_one_release() -> None:
-    store = MemoryStore()
+    store, seen = MemoryStore(), list[bool]()
     made = store.perform(Create(APT, {}), 1.0)
     assert isinstance(made, Snapshot)
-    begun = threading.Barrier(21)
-    seen: list[bool] = []
-
-    def wait() -> None:
-        has_begun = [False]
-
-        def pause(_seconds: float) -> bool:
-            if not has_begun[0]:
-                has_begun[0] = True
-                begun.wait(30.0)
-            return False
-
-        seen.append(store.wait(APT, 60.0, pause))
-
-    threads = [threading.Thread(target=wait) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    begun.wait(30.0)
+    subscriptions = [store.subscribe(APT, seen.append) for _ in range(20)]
     store.perform(Remove(APT, made.incarnation), 1.0)
-    for thread in threads:
-        thread.join(30.0)
-    assert seen == [True] * 20
+    assert seen == [False] * 20
+    subscriptions.clear()
+    assert not store._memory.subscriptions, "who dropped a subscription left it open"

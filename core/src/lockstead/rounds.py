@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from lockstead.batch_base import AT_ONCE, Ask
 from lockstead.runtime.drive import run
 from lockstead.runtime.engine import Engine
-from lockstead.runtime.local_queue import NULL_WAKER
+from lockstead.runtime.local_queue import ThreadWaker
 
 __all__ = ["Turns", "ask_all", "sleep"]
 
@@ -79,7 +79,7 @@ class _Round:
     def _ask(self, one: Ask) -> None:
         engine = self._engine
         try:
-            one.outcome = run(one.script, engine.store, engine.clock, one.acquisition.limits, NULL_WAKER)
+            one.outcome = run(one.script, engine.store, engine.clock, one.acquisition.limits, ThreadWaker())
         except Exception as error:  # noqa: BLE001 - it belongs to this key, and is raised when all have answered
             one.error = error
 

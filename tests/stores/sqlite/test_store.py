@@ -36,7 +36,9 @@ from lockstead.stores.bootclock import Place
 from lockstead.stores.mounts import mounts_in
 from lockstead.stores.sqlite.file import SCHEMA_VERSION, check_file_system, failure, file_system_of
 from lockstead.stores.sqlite.store import SqliteStore
+from lockstead.testing.conformance.waiting import Changed
 from lockstead.values import Name, Space
+from tests.runtime.faulty import until
 
 APT = Name("apt")
 HERE = Place("boot-1", "time:[1]")
@@ -332,10 +334,15 @@ def test_h24_a_giant_row_is_not_taken_out_of_the_file_hides_no_other_and_can_be_
     try:
         shown = dict(ask(store, List(Space.LOCK)).entries)
         seen = ask(store, Read(APT))
-        assert not store.wait(APT, 0.05, lambda _: False)
+        changes = Changed(store)
+        changes.settle()
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
+    ask(store, Remove(Name("other"), shown[Name("other")].incarnation))
+    with Changed(store, Name("other")) as others:
+        assert others.seen.wait(30), "a row that cannot be read keeps the changes of another from being notified"
+    changes.close()
     assert isinstance(seen, Snapshot)
     assert shown[APT] == seen
     assert "damage" in seen.fields
@@ -494,7 +501,7 @@ from lockstead.stores.sqlite.store import SqliteStore
 from lockstead.values import Name
 store = SqliteStore(sys.argv[1])
 APT = Name("apt")
-store.wait(APT, 0.0, lambda pause: False)
+subscription = store.subscribe(APT, lambda is_free: None)
 made = store.perform(Create(APT, {}), 10.0)
 child = os.fork()
 if not child:
@@ -586,26 +593,54 @@ def test_a_waiter_sees_another_processes_release_within_milliseconds(
         assert other.stdin is not None
         assert other.stdout is not None
         assert other.stdout.readline() == "ready\n"
-        threading.Timer(0.05, lambda: (other.stdin.write("\n"), other.stdin.close())).start()  # type: ignore[union-attr]
-        began_at = time.monotonic()
-        assert store.wait(APT, 30.0, lambda pause: bool(time.sleep(pause)))
-        assert time.monotonic() - began_at < 10.0
+        with Changed(store) as changes:
+            changes.settle()
+            other.stdin.write("\n")
+            other.stdin.close()
+            assert changes.seen.wait(10.0)
         assert other.wait(60) == 0
     assert isinstance(ask(store, Read(APT)), Absent)
 
 
-def test_a_wait_ignores_changes_of_other_records(opened: Callable[..., SqliteStore]) -> None:
+def test_changes_of_other_records_are_not_notified(opened: Callable[..., SqliteStore]) -> None:
     store, other = opened(), opened()
+    made = ask(store, Create(APT, {}))
+    with Changed(store) as changes:
+        changes.settle()
+        ask(other, Create(Name("other"), {}))
+        for _ in range(20):
+            ask(other, Extend(Name("other"), {}, None))
+            assert not changes.seen.wait(0.01)
+        ask(other, Remove(APT, made.incarnation))
+        assert changes.seen.wait(30)
+
+
+def test_one_thread_looks_for_all_who_subscribe_and_ends_with_the_last(opened: Callable[..., SqliteStore]) -> None:
+    store, other = opened(), opened()
+    names = [Name(f"{number}") for number in range(100)]
+    for name in names:
+        ask(store, Create(name, {}))
+    several = [Changed(store, name) for name in names for _ in range(2)]
+    assert sum(thread.name == "lockstead-watch" for thread in threading.enumerate()) == 1
+    for name in names:
+        ask(other, Remove(name, ask(other, Read(name)).incarnation))
+    assert all(one.seen.wait(30) for one in several)
+    for one in several:
+        one.close()
+    until(lambda: not any(thread.name == "lockstead-watch" for thread in threading.enumerate()))
+    with Changed(store, names[0]) as again:
+        assert again.seen.wait(30), "it is absent, and the thread looks again"
+
+
+def test_a_file_that_was_replaced_is_looked_at_again(path: Path, opened: Callable[..., SqliteStore]) -> None:
+    store = opened()
     ask(store, Create(APT, {}))
-    turns = [0]
-
-    def pause(seconds: float) -> bool:
-        turns[0] += 1
-        ask(other, Extend(Name("other"), {}, None)) if turns[0] > 1 else ask(other, Create(Name("other"), {}))
-        return turns[0] > 20
-
-    assert store.wait(APT, 30.0, pause) is False
-    assert turns[0] == 21
+    with Changed(store) as changes:
+        changes.settle()
+        path.rename(path.with_name("moved.db"))
+        for end in ("-wal", "-shm"):
+            path.with_name(path.name + end).rename(path.with_name("moved.db" + end))
+        assert changes.seen.wait(30), "there is no record in the new file"
 
 
 def test_threads_that_end_leave_no_connection_open(opened: Callable[..., SqliteStore]) -> None:

@@ -15,6 +15,7 @@ from lockstead.runtime.awaiting import FIRST_LATE, REQUEST_LATE, AsyncWaker, Wak
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.local_queue import LOOK_AGAIN
 from lockstead.runtime.run import Limits, unknown
+from lockstead.runtime.watching import Watching
 from lockstead.stores.port import Store
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ async def run(script: Script[T], store: Store, clock: Clock, limits: Limits, wak
     has the time to ask again.
     """
     back_by = max(limits.ends(), FIRST_LATE)
+    watching: Watching | None = None
     try:
         command = next(script)
         while True:
@@ -41,7 +43,9 @@ async def run(script: Script[T], store: Store, clock: Clock, limits: Limits, wak
                 answer: Any
                 if isinstance(command, Pause):
                     back_by = limits.back_by(sent_at)
-                    answer = await pause(command, store, limits, sent_at, waker)
+                    if watching is None:
+                        watching = Watching(store, waker)
+                    answer = await pause(command, store, limits, sent_at, waker, watching)
                 else:
                     limit = limits.of(sent_at)
                     back_by = sent_at + limit + REQUEST_LATE
@@ -58,6 +62,8 @@ async def run(script: Script[T], store: Store, clock: Clock, limits: Limits, wak
         value: T = stop.value
         return value
     finally:
+        if watching is not None:
+            watching.close()
         script.close()
 
 

@@ -17,7 +17,8 @@ from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Command, Pause, Paused
 from lockstead.runtime.aside import in_thread
 from lockstead.runtime.inside import is_inside
-from lockstead.runtime.run import STALLED, Limits, paused, watching
+from lockstead.runtime.run import STALLED, Limits, blocks, paused
+from lockstead.runtime.watching import Watching
 from lockstead.stores.port import AsyncStore, Store
 
 if TYPE_CHECKING:
@@ -125,10 +126,12 @@ async def perform(command: Command[Any], store: Store, limit: float, waker: Asyn
         raise OutcomeUnknown(f"no answer within {limit:.3g} s") from error
 
 
-async def pause(command: Pause, store: Store, limits: Limits, sent_at: float, waker: AsyncWaker) -> Paused:
-    """Pause as a script wants; in the store's queue or watching it, in a thread, if one is free."""
+async def pause(
+    command: Pause, store: Store, limits: Limits, sent_at: float, waker: AsyncWaker, watching: Watching
+) -> Paused:
+    """Pause as a script wants, until the store notifies; where it blocks instead, in a thread, if one is free."""
     engine, seconds = waker.engine, limits.pause(command, sent_at)
-    watch = watching(command, store, seconds, waker)
+    watch = blocks(command, store, seconds, waker)
     if watch is not None:
 
         def watched() -> bool:
@@ -151,8 +154,9 @@ async def pause(command: Pause, store: Store, limits: Limits, sent_at: float, wa
             pass
         else:
             return paused(command, store, seconds, changed, waker)
-    await waker.awaited(seconds)
-    return Paused(seconds, waker.take())
+    if not watching.begin(command):
+        await waker.awaited(seconds)
+    return watching.end(command, seconds)
 
 
 async def settle(engine: Engine, kept: KeptLease) -> None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lockstead.protocol.commands import Command, Pause, Paused
-from lockstead.runtime.local_queue import NULL_WAKER, ThreadWaker
-from lockstead.runtime.run import Limits, Waker, paused, watching
+from lockstead.runtime.local_queue import ThreadWaker
+from lockstead.runtime.run import Limits, blocks, paused
+from lockstead.runtime.watching import Watching
 from lockstead.stores.port import Store
 
 if TYPE_CHECKING:
@@ -40,14 +41,17 @@ REQUEST_LATE: Final = math.inf
 """A blocking request has its answer, however late: nothing needs to be asked again for that."""
 
 
+Waker: TypeAlias = ThreadWaker
+
+
 def new_waker(engine: Engine, came_late: Callable[[], None]) -> ThreadWaker:  # noqa: ARG001 - its twin needs them
     """Make the waker of a waiter."""
     return ThreadWaker()
 
 
-def quiet_waker(engine: Engine) -> Waker:  # noqa: ARG001 - its twin needs it
-    """Return the waker of who waits in no line."""
-    return NULL_WAKER
+def quiet_waker(engine: Engine) -> ThreadWaker:  # noqa: ARG001 - its twin needs it
+    """Make the waker of a caller in no local queue."""
+    return ThreadWaker()
 
 
 def rest(waker: ThreadWaker, seconds: float) -> bool:
@@ -55,23 +59,27 @@ def rest(waker: ThreadWaker, seconds: float) -> bool:
     return waker.wait(seconds)
 
 
-def perform(command: Command[Any], store: Store, limit: float, waker: Waker) -> Any:  # noqa: ARG001 - its twin needs it
+def perform(command: Command[Any], store: Store, limit: float, waker: ThreadWaker) -> Any:  # noqa: ARG001 - its twin needs it
     """Send one command."""
     return store.perform(command, limit)
 
 
-def pause(command: Pause, store: Store, limits: Limits, sent_at: float, waker: Waker) -> Paused:
-    """Pause as a script wants, in the store's queue or watching it, if it can be."""
-    seconds, changed = limits.pause(command, sent_at), False
-    watch = watching(command, store, seconds, waker)
+def pause(
+    command: Pause, store: Store, limits: Limits, sent_at: float, waker: ThreadWaker, watching: Watching
+) -> Paused:
+    """Pause as a script wants, until the store notifies; where it blocks instead, in its queue."""
+    seconds = limits.pause(command, sent_at)
+    watch = blocks(command, store, seconds, waker)
     if watch is not None:
         try:
             changed = watch()
         except Exception:  # noqa: BLE001 - a store that cannot watch is polled, and says what is wrong when it is read
             waker.wait(seconds)
-    else:
+            changed = False
+        return paused(command, store, seconds, changed, waker)
+    if not watching.begin(command):
         waker.wait(seconds)
-    return paused(command, store, seconds, changed, waker)
+    return watching.end(command, seconds)
 
 
 def settle(engine: Engine, kept: KeptLease) -> None:

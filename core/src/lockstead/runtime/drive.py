@@ -16,6 +16,7 @@ from lockstead.runtime.blocking import FIRST_LATE, REQUEST_LATE, ThreadWaker, Wa
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.local_queue import LOOK_AGAIN
 from lockstead.runtime.run import Limits, unknown
+from lockstead.runtime.watching import Watching
 from lockstead.stores.port import Store
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, waker: Wa
     has the time to ask again.
     """
     back_by = max(limits.ends(), FIRST_LATE)
+    watching: Watching | None = None
     try:
         command = next(script)
         while True:
@@ -42,7 +44,9 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, waker: Wa
                 answer: Any
                 if isinstance(command, Pause):
                     back_by = limits.back_by(sent_at)
-                    answer = pause(command, store, limits, sent_at, waker)
+                    if watching is None:
+                        watching = Watching(store, waker)
+                    answer = pause(command, store, limits, sent_at, waker, watching)
                 else:
                     limit = limits.of(sent_at)
                     back_by = sent_at + limit + REQUEST_LATE
@@ -59,6 +63,8 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, waker: Wa
         value: T = stop.value
         return value
     finally:
+        if watching is not None:
+            watching.close()
         script.close()
 
 

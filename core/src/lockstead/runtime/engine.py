@@ -33,7 +33,7 @@ from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
 from lockstead.runtime.drive import run
 from lockstead.runtime.inside import holds_no_lock, is_inside
 from lockstead.runtime.keeper import Keeper, KeptLease
-from lockstead.runtime.local_queue import NULL_WAKER, LocalQueue
+from lockstead.runtime.local_queue import LocalQueue, ThreadWaker
 from lockstead.runtime.run import Limits
 from lockstead.runtime.workers import Workers
 from lockstead.settings import Settings
@@ -289,7 +289,7 @@ class Engine:
     def sweep_once(self, name: Name, holder: str, settings: Settings, had: Had | None = None) -> None:
         """Look once, in this thread, for a record of this holder, whose acquisition is over, and free its key."""
         script = sweep(name, holder, self.terms(settings), had)
-        run(script, self.store, self.clock, Limits(settings.request_timeout), NULL_WAKER)
+        run(script, self.store, self.clock, Limits(settings.request_timeout), ThreadWaker())
 
     # --- bookkeeping ---------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from lockstead.protocol.terms import Terms
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.drive import run
 from lockstead.runtime.inside import holds_no_lock
-from lockstead.runtime.local_queue import NULL_WAKER, ThreadWaker
+from lockstead.runtime.local_queue import ThreadWaker
 from lockstead.runtime.run import Limits, run_many
 from lockstead.runtime.workers import Workers
 from lockstead.stores.port import Store, SupportsBatching
@@ -497,7 +497,7 @@ class Keeper:
     def _ask(self, kept: KeptLease, fields: dict[str, str]) -> Outcome:
         limits = Limits(kept.lease_state.settings.request_timeout)
         try:
-            return run(_renewal(kept, fields), self._store, self._clock, limits, NULL_WAKER)
+            return run(_renewal(kept, fields), self._store, self._clock, limits, ThreadWaker())
         except StoreError as error:
             return error
         except Exception as error:  # noqa: BLE001 - the keeper outlives everything and reports it

@@ -7,8 +7,7 @@ it waits no longer is therefore noted by a plain assignment (`is_over`), which c
 from __future__ import annotations
 
 import threading
-import time
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Protocol
 
 from lockstead.protocol.turns import LOOK_AGAIN, Turn, Turns
 
@@ -55,24 +54,6 @@ class ThreadWaker:
     def take(self) -> bool:
         """Return whether it was rung, and silence it."""
         return self._silence.acquire(blocking=False)
-
-
-class NullWaker:
-    """The waker of a caller in no queue: nobody rings it."""
-
-    __slots__ = ()
-
-    def wait(self, seconds: float) -> bool:
-        """Sleep `seconds`."""
-        time.sleep(seconds)
-        return False
-
-    def take(self) -> bool:
-        """It was not rung."""
-        return False
-
-
-NULL_WAKER: Final = NullWaker()
 
 
 class LocalQueue:
@@ -130,4 +111,4 @@ class LocalQueue:
             waiter.ring()
 
 
-__all__ = ["LOOK_AGAIN", "NULL_WAKER", "LocalQueue", "NullWaker", "ThreadWaker", "Waiter"]
+__all__ = ["LOOK_AGAIN", "LocalQueue", "ThreadWaker", "Waiter"]

@@ -18,7 +18,7 @@ from lockstead.protocol.acquire import OutOfTime
 from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
 from lockstead.protocol.record import stamped
 from lockstead.runtime.clock import Clock
-from lockstead.stores.port import Store, SupportsBatching, SupportsFifoQueue, SupportsWatch
+from lockstead.stores.port import Store, SupportsBatching, SupportsFifoQueue, SupportsWait, SupportsWatch
 
 T = TypeVar("T")
 
@@ -156,13 +156,13 @@ def paused(command: Pause, store: Store, seconds: float, changed: bool, waker: W
     return Paused(seconds, waker.take() or changed, changed and bool(command.waiter_id) and tells_turns)
 
 
-def watching(command: Pause, store: Store, seconds: float, waker: Waker) -> Callable[[], bool] | None:
-    """Return call that waits in the store itself, in its queue if it keeps one; None if there is nothing to heed."""
+def blocks(command: Pause, store: Store, seconds: float, waker: Waker) -> Callable[[], bool] | None:
+    """Return call that blocks in the store itself, in its queue if it keeps one; None where it is subscribed to."""
     if not command.wake_on_change:
         return None
     if command.waiter_id and isinstance(store, SupportsFifoQueue):
         return partial(store.queue, command.name, command.waiter_id, seconds, waker.wait)
-    if isinstance(store, SupportsWatch):
+    if isinstance(store, SupportsWait) and not isinstance(store, SupportsWatch):
         return partial(store.wait, command.name, seconds, waker.wait)
     return None
 

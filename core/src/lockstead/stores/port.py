@@ -59,9 +59,34 @@ class AsyncStore(Protocol):
         ...
 
 
+class Subscription(Protocol):
+    """A subscription to the changes of one record."""
+
+    def close(self) -> None:
+        """End it. Idempotent, does not block, may be called from any thread and by the garbage collector."""
+        ...
+
+
 @runtime_checkable
 class SupportsWatch(Protocol):
-    """A store that can tell, more cheaply than by polling with `Read`, that a record changed."""
+    """A store that notifies of changes of a record: `stores.subscriptions` has what such stores share."""
+
+    def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
+        """Call on_change(is_free) at every change of the record until the subscription is closed.
+
+        Does not block and makes no request in the caller's thread, which may run an event loop. on_change may be called
+        from any thread, also before `subscribe` returns; it neither blocks nor raises. It is called once when the
+        subscription takes effect, unless the record is there: a change since the caller's last read may have been
+        missed. Calls without a change are allowed, but each costs a read. is_free: the record is known to be gone, and
+        few others were notified, so that acquiring is worth a write. While the store cannot listen, it does not call:
+        callers poll with their own backoff.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsWait(Protocol):
+    """A store that blocks until a record changed. Awaiting callers take a thread each: prefer `SupportsWatch`."""
 
     def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
         """Block until the record changed or may have (True), `seconds` passed, or is_over(pause) says True (False).
@@ -74,7 +99,7 @@ class SupportsWatch(Protocol):
 
 
 @runtime_checkable
-class SupportsFifoQueue(SupportsWatch, Protocol):
+class SupportsFifoQueue(SupportsWait, Protocol):
     """A store that keeps those who wait in the order in which they came, and grants in that order.
 
     `Create` and `Replace` of a waiter for whom it is not the turn answer Conflict(is_queued=True), whether the

@@ -24,7 +24,7 @@ from lockstead.protocol.record import Record, encode
 from lockstead.protocol.renew import renew
 from lockstead.runtime.clock import SYSTEM_CLOCK
 from lockstead.runtime.drive import run
-from lockstead.runtime.local_queue import NULL_WAKER
+from lockstead.runtime.local_queue import ThreadWaker
 from lockstead.runtime.run import Limits
 from lockstead.settings import Settings
 from lockstead.stores.port import Store
@@ -171,7 +171,7 @@ def _extend(bench: Bench, name: Name, incarnation: str, turn: int) -> None:
 def _renew(bench: Bench, lease: Lease, turn: int) -> None:
     engine, lease_state = bench.client._engine, lease._lease_state
     script = renew(lease_state.lease, {"progress": str(turn)}, engine.terms(lease_state.settings))
-    run(script, engine.store, engine.clock, Limits(lease_state.settings.request_timeout), NULL_WAKER)
+    run(script, engine.store, engine.clock, Limits(lease_state.settings.request_timeout), ThreadWaker())
 
 
 def hand_overs(bench: Bench, peer: Peer, floor: tuple[float, ...]) -> Measure:

@@ -6,7 +6,6 @@ Must not know what the fields of a record mean. Memories of the same URL are one
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar, cast
@@ -30,6 +29,7 @@ from lockstead.protocol.commands import (
     Traits,
 )
 from lockstead.stores.bootclock import boot_now
+from lockstead.stores.subscriptions import Subscription, Subscriptions
 from lockstead.values import Name
 
 if TYPE_CHECKING:
@@ -44,11 +44,7 @@ TRAITS: Final = Traits(
     tokens=TokenSource.NATIVE,
 )
 
-LOOK_EVERY: Final = 0.05
-"""Seconds after which a wait looks whether its caller wants to stop."""
-
-LOOK_AGAIN: Final = 0.02
-"""Seconds until a wait on an absent record ends: it may have gone between the caller's read and the wait."""
+_CHANGES: Final = (Create, Replace, Extend, Remove)
 
 
 @dataclass(slots=True)
@@ -75,7 +71,7 @@ class Memory:
 
     entries: dict[Name, _Entry] = field(default_factory=dict)
     grants: int = 0
-    bells: dict[Name, list[threading.Event]] = field(default_factory=dict)
+    subscriptions: Subscriptions = field(default_factory=Subscriptions)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -127,6 +123,8 @@ class MemoryStore:
                     answer = self._list(command, now)
                 case _:
                     raise TypeError(f"not a command for a store: {type(command).__name__}")
+        if self._memory.subscriptions and type(command) in _CHANGES and type(answer) in (Snapshot, Removed):
+            self._memory.subscriptions.changed(command.name)  # type: ignore[union-attr]  # a List changes nothing
         return cast(A, answer)
 
     def _create(self, command: Create, now: float) -> Snapshot | Conflict:
@@ -146,7 +144,6 @@ class MemoryStore:
         memory = self._memory
         memory.grants += 1
         entry = memory.entries[name] = _Entry(dict(fields), memory.grants, 1, updated_at)
-        self._ring(name)
         return entry.snapshot(now)
 
     def _extend(self, command: Extend, now: float) -> Snapshot | Conflict | Absent:
@@ -158,7 +155,6 @@ class MemoryStore:
         entry.fields.update(command.fields)
         entry.revision += 1
         entry.updated_at = max(entry.updated_at, now)
-        self._ring(command.name)
         return entry.snapshot(now)
 
     def _remove(self, command: Remove, now: float) -> Removed | Conflict | Absent:
@@ -168,7 +164,6 @@ class MemoryStore:
         if not entry.is_at(command.incarnation, command.revision):
             return Conflict()
         del self._memory.entries[command.name]
-        self._ring(command.name)
         return Removed(now)
 
     def _list(self, command: List, now: float) -> Listing:
@@ -182,36 +177,13 @@ class MemoryStore:
             )
         )
 
-    def _ring(self, name: Name) -> None:
-        bells = self._memory.bells
-        if bells:
-            for bell in bells.get(name, ()):
-                bell.set()
-
-    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        """Block until the record changed (True), `seconds` passed, or the caller wants to stop (False)."""
+    def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
+        """Call on_change at every change of the record, in the thread that changes it."""
         memory = self._memory
-        bell = threading.Event()
-        with memory.lock:
-            is_there = name in memory.entries
-            memory.bells.setdefault(name, []).append(bell)
-        try:
-            if not is_there and seconds > LOOK_AGAIN:
-                return not is_over(LOOK_AGAIN)
-            ends_at = time.monotonic() + seconds
-            while not is_over(0.0):
-                left = ends_at - time.monotonic()
-                if left <= 0:
-                    return False
-                if bell.wait(min(left, LOOK_EVERY)):
-                    return True
-            return False
-        finally:
-            with memory.lock:
-                bells = memory.bells[name]
-                bells.remove(bell)
-                if not bells:
-                    del memory.bells[name]
+        subscription, _ = memory.subscriptions.add(name, on_change)
+        if name not in memory.entries:
+            on_change(False)
+        return subscription
 
     @property
     def behind(self) -> Mapping[Guarantee, str]:
@@ -231,7 +203,7 @@ class MemoryStore:
         The copy keeps what the parent held, so that a child is no way around a lock.
         """
         self._memory.lock = threading.Lock()
-        self._memory.bells = {}
+        self._memory.subscriptions = Subscriptions()
 
     def close(self) -> None:
         """Close this handle; the records stay for others of the same URL."""

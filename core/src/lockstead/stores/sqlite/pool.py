@@ -9,14 +9,14 @@ import ctypes
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from lockstead.errors import StoreError, StoreUnavailable
-from lockstead.stores.sqlite.file import check_place, check_schema, connect, failure, identity, journals
+from lockstead.stores.sqlite.file import check_place, check_schema, connect, failure, identity, is_unreadable, journals
 
 WATCH_LIMIT: Final = 1.0
 """Seconds that a look at the change counter may wait for the file."""
@@ -210,15 +210,24 @@ class Watch:
         self._link = link
         self._path = path
 
-    def counter(self) -> int:
-        """Return the change counter."""
-        return int(self._link.connection.execute("PRAGMA data_version").fetchone()[0])
+    def counter(self) -> tuple[object, int]:
+        """Return the connection, so that another one is told apart, and the change counter that it sees."""
+        return self._link, int(self._link.connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def row(self, statement: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
-        """Return the first row of a query."""
+    def rows(self, statement: str, values: Iterable[tuple[str, ...]]) -> list[tuple[Any, ...] | None]:
+        """Return the first row of a query for each set of values, all of one instant; () for one that is unreadable."""
         self._link.begin(self._path, writes=False)
-        found: tuple[Any, ...] | None = self._link.connection.execute(statement, values).fetchone()
+        found = [self._row(statement, one) for one in values]
         self._link.connection.execute("ROLLBACK")
+        return found
+
+    def _row(self, statement: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
+        try:
+            found: tuple[Any, ...] | None = self._link.connection.execute(statement, values).fetchone()
+        except sqlite3.Error as error:
+            if not is_unreadable(error):
+                raise
+            return ()
         return found
 
 

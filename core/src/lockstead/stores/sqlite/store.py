@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 
-from lockstead.errors import StoreError, StoreRefused
+from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import (
     Absent,
     Command,
@@ -42,9 +42,11 @@ from lockstead.stores.kept import (
     map_of_text,
     unreadable,
 )
+from lockstead.stores.sqlite.changes import Changes
 from lockstead.stores.sqlite.file import failure, is_read_only, is_unreadable
 from lockstead.stores.sqlite.pool import Pool
 from lockstead.stores.sqlite.url import absolute, url_of
+from lockstead.stores.subscriptions import Subscription
 from lockstead.values import Name
 
 if TYPE_CHECKING:
@@ -59,17 +61,9 @@ TRAITS: Final = Traits(
     tokens=TokenSource.NATIVE,
 )
 
-POLL_MIN: Final = 0.002
-POLL_MAX: Final = 0.005
-"""Seconds between two looks at the file's change counter while waiting."""
-
-LOOK_AGAIN: Final = 0.02
-"""Seconds until a wait on an absent record ends: it may have gone between the caller's read and the wait."""
-
 _AT: Final = "WHERE space = ? AND key = ? AND part = ?"
 _COLUMNS: Final = "granted, revision, updated, boot, namespace, fields"
 _SELECT: Final = f"SELECT {_COLUMNS} FROM record {_AT}"  # noqa: S608 - constants only, here and below
-_STATE: Final = f"SELECT granted, revision FROM record {_AT}"  # noqa: S608
 # two statements, for RETURNING fills a table of its own first: that took as long as all the rest of a grant
 _COUNTED: Final = "SELECT granted FROM meta"
 _COUNT: Final = "UPDATE meta SET granted = ?"
@@ -130,6 +124,7 @@ class SqliteStore:
         self._find_place = here
         self._set_place(here())
         self._pool = Pool(self._path)
+        self._changes = Changes(self._pool)
 
     def __repr__(self) -> str:
         return f"SqliteStore({str(self._path)!r})"
@@ -293,37 +288,9 @@ class SqliteStore:
 
     # --- waiting -------------------------------------------------------------------------------------------------
 
-    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        """Block until the record changed (True), `seconds` passed, or the caller wants to stop (False).
-
-        Looks at the file's change counter, and at the record only when that moved.
-        """
-        ends_at = time.monotonic() + seconds
-        pause = POLL_MIN
-        try:
-            counter, first = self._look(name, None)
-            if first is None and seconds > LOOK_AGAIN:
-                return not is_over(LOOK_AGAIN)
-            while (left := ends_at - time.monotonic()) > 0:
-                if is_over(min(pause, left)):
-                    return False
-                pause = min(POLL_MAX, pause * 1.2)
-                seen, state = self._look(name, counter)
-                if seen != counter and state != first:
-                    return True
-                counter = seen
-        except StoreError:
-            is_over(max(0.0, ends_at - time.monotonic()))
-        return False
-
-    def _look(self, name: Name, counter: int | None) -> tuple[int, tuple[int, int] | None]:
-        """Return the change counter and, if it is not `counter`, the record's state (None: absent)."""
-        with self._pool.watch() as watch:
-            seen = watch.counter()
-            if seen == counter:
-                return seen, None
-            row = watch.row(_STATE, _at(name))
-            return seen, None if row is None else (int(row[0]), int(row[1]))
+    def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
+        """Call on_change when the record has changed, from the one thread that looks at the file."""
+        return self._changes.subscribe(name, on_change)
 
     @property
     def missing(self) -> str | None:
@@ -352,10 +319,12 @@ class SqliteStore:
     def after_fork(self) -> None:
         """Forget every inherited connection without closing it, not even when the child ends."""
         self._pool = self._pool.forget()
+        self._changes = Changes(self._pool)
         self._set_place(self._find_place())
 
     def close(self) -> None:
         """Close every connection; those in use as soon as they are given back."""
+        self._changes.close()
         self._pool.close()
 
 

@@ -1,10 +1,9 @@
-"""What `wait` promises."""
+"""What `subscribe` promises."""
 
 from __future__ import annotations
 
 import threading
-import time
-from typing import Any, Final
+from typing import Any
 
 from lockstead.protocol.commands import Command, Extend, Remove
 from lockstead.stores.port import Store, SupportsWatch
@@ -13,69 +12,85 @@ from lockstead.values import Name
 
 APT = Name("apt")
 
+QUIET = 0.3
+"""Seconds in which a call that must not come would have come."""
+
 
 class WaitingConformance(Suite):
-    """What `wait` promises, for stores that have it. Override the fixtures `store` and `twin`."""
+    """What `subscribe` promises, for stores that have it. Override the fixtures `store` and `twin`."""
 
-    def test_wait_sees_a_change_by_another_handle(self, store: Store, twin: Store, ask: Ask) -> None:
+    def test_each_change_by_another_handle_is_notified(self, twin: Store, ask: Ask, store: Store) -> None:
         made = created(ask, APT)
-        changes: list[Command[Any]] = [Extend(APT, {"n": "1"}, made.incarnation), Remove(APT, made.incarnation)]
-        for change in changes:
-            waiting = _Waiting(store, self.limit)
-            require(waiting.has_begun.wait(self.limit), "a store that waits must come back to is_over")
-            began_at = time.monotonic()
-            twin.perform(change, self.limit)
-            require(waiting.result() is True, f"{type(change).__name__} was not seen")
-            require(time.monotonic() - began_at < self.limit / 2, f"{type(change).__name__} was seen late")
-
-    def test_wait_ends_when_time_is_up_or_the_caller_wants_to_stop(self, store: Store, ask: Ask) -> None:
+        several = [Changed(store) for _ in range(3)]
+        for one in several:
+            one.settle()
+        commands: list[Command[Any]] = [Extend(APT, {"n": "1"}, made.incarnation), Remove(APT, made.incarnation)]
+        for command in commands:
+            twin.perform(command, self.limit)
+            for one in several:
+                require(one.called(self.limit / 2), f"{type(command).__name__} was not notified in time")
+                one.settle()
         created(ask, APT)
-        waits = is_a(SupportsWatch, store)  # type: ignore[type-abstract]
-        require(not waits.wait(APT, 0.0, lambda _pause: False), "no time to wait, and nothing changed")
-        require(not waits.wait(APT, 0.06, _asleep), "nothing changed")
-        began_at = time.monotonic()
-        require(not waits.wait(APT, self.limit, lambda _pause: True), "the caller wanted to stop")
-        require(time.monotonic() - began_at < self.limit / 2, "the caller wanted to stop, and had to wait")
+        for one in several:
+            require(one.called(self.limit / 2), "a record that was created was not notified")
+            one.close()
 
-    def test_wait_on_an_absent_record_is_short(self, store: Store) -> None:
-        # it may have gone between the caller's read and the wait
-        waits = is_a(SupportsWatch, store)  # type: ignore[type-abstract]
-        began_at = time.monotonic()
-        waits.wait(APT, self.limit, _asleep)
-        require(time.monotonic() - began_at < self.limit / 2, "who waits for what is not there waits for nobody")
+    def test_a_subscription_to_an_absent_record_calls_at_once(self, store: Store) -> None:
+        # the record may have gone between the caller's read and its subscription
+        for number in ("first", "second"):
+            changes = Changed(store)
+            require(changes.called(self.limit / 2), f"the {number} to subscribe to an absent record was not called")
+            changes.close()
+        first, second = Changed(store), Changed(store)
+        require(first.called(self.limit / 2), "who subscribes to an absent record was not called")
+        require(second.called(self.limit / 2), "who subscribes beside another was not called")
+        first.close()
+        second.close()
+
+    def test_who_closed_a_subscription_is_not_called_and_others_are(self, store: Store, twin: Store, ask: Ask) -> None:
+        made = created(ask, APT)
+        stays, leaves = Changed(store), Changed(store)
+        stays.settle()
+        leaves.settle()
+        leaves.close()
+        leaves.close()
+        leaves.seen.clear()
+        twin.perform(Remove(APT, made.incarnation), self.limit)
+        require(stays.called(self.limit / 2), "who still subscribes was not called")
+        require(not leaves.called(QUIET), "who closed its subscription was called")
+        stays.close()
+
+    def test_a_present_record_that_does_not_change_is_quiet(self, store: Store, ask: Ask) -> None:
+        created(ask, APT)
+        changes = Changed(store)
+        changes.settle()
+        require(not changes.called(QUIET), "nothing changed")
+        changes.close()
 
 
-def _asleep(seconds: float) -> bool:
-    """Sleep as a caller does who does not want to stop."""
-    time.sleep(min(seconds, 0.05))
-    return False
+class Changed:
+    """A subscription, and whether it was called since it was last settled."""
 
+    def __init__(self, store: Store, name: Name = APT) -> None:
+        self.seen = threading.Event()
+        self._subscription = is_a(SupportsWatch, store).subscribe(name, self._changed)  # type: ignore[type-abstract]
 
-LOOKS: Final = 3
-"""Calls of `is_over` after which a wait is certainly under way: the first comes before it has looked at the record."""
+    def __enter__(self) -> Changed:
+        return self
 
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
-class _Waiting:
-    """A wait in a thread of its own."""
+    def _changed(self, _is_free: bool) -> None:
+        self.seen.set()
 
-    def __init__(self, store: Store, limit: float) -> None:
-        self.has_begun = threading.Event()
-        self._waits = is_a(SupportsWatch, store)  # type: ignore[type-abstract]
-        self._limit = limit
-        self._seen: bool | None = None
-        self._looks = 0
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+    def called(self, seconds: float) -> bool:
+        return self.seen.wait(seconds)
 
-    def _run(self) -> None:
-        self._seen = self._waits.wait(APT, self._limit, self._pause)
+    def settle(self) -> None:
+        """Come back once no call comes any more: the subscription has taken effect."""
+        while self.seen.wait(QUIET):
+            self.seen.clear()
 
-    def _pause(self, seconds: float) -> bool:
-        self._looks += 1
-        if self._looks >= LOOKS:
-            self.has_begun.set()
-        return _asleep(seconds)
-
-    def result(self) -> bool | None:
-        self._thread.join(2 * self._limit)
-        return self._seen
+    def close(self) -> None:
+        self._subscription.close()

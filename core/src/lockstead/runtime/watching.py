@@ -1,0 +1,93 @@
+"""What a driven script watches: one subscription, which lives over its pauses: nothing is missed between them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Protocol
+
+from lockstead.protocol.commands import Pause, Paused
+from lockstead.stores.port import Store, Subscription, SupportsFifoQueue, SupportsWatch
+from lockstead.values import Name
+
+
+class Rings(Protocol):
+    """What a change wakes."""
+
+    def ring(self) -> None:
+        """Wake the waiter, from any thread."""
+        ...
+
+    def take(self) -> bool:
+        """Return whether it was rung, and silence it."""
+        ...
+
+
+class _Changes:
+    """What was notified since the last pause. Known to the store, so it must not refer to the subscription."""
+
+    __slots__ = ("has_changed", "is_free", "is_heeded", "waker")
+
+    def __init__(self, waker: Rings) -> None:
+        self.waker = waker
+        self.has_changed = self.is_free = self.is_heeded = False
+
+    def changed(self, is_free: bool) -> None:
+        """Note a change, and end a pause that heeds it."""
+        if is_free:
+            self.is_free = True
+        self.has_changed = True
+        if self.is_heeded:
+            self.waker.ring()
+
+
+class Watching:
+    """The subscription of one script. Closed by `close`, or when nobody refers to it any more."""
+
+    __slots__ = ("_changes", "_name", "_store", "_subscription", "_waker")
+
+    def __init__(self, store: Store, waker: Rings) -> None:
+        self._store = store
+        self._waker = waker
+        self._changes = _Changes(waker)
+        self._name: Name | None = None
+        self._subscription: Subscription | None = None
+
+    def begin(self, command: Pause) -> bool:
+        """Begin a pause; True if what it waits for has happened already.
+
+        After a request with an unknown outcome a change does not end the pause, and the one that it made is forgotten.
+        """
+        if not command.wake_on_change:
+            self.close()
+            return False
+        store = self._store
+        # a store that keeps a queue is waited for there by who wants a place
+        if isinstance(store, SupportsWatch) and not (command.waiter_id and isinstance(store, SupportsFifoQueue)):
+            self._subscribe(store, command.name)
+        changes = self._changes
+        changes.is_heeded = True  # before the look: a change in between is seen by one of both
+        return changes.has_changed
+
+    def _subscribe(self, store: SupportsWatch, name: Name) -> None:
+        if self._subscription is not None and self._name == name:
+            return
+        self.close()
+        self._name = name
+        # a store that cannot be watched is polled: its error is raised by the next read
+        with suppress(Exception):
+            self._subscription = store.subscribe(name, self._changes.changed)
+
+    def end(self, command: Pause, seconds: float) -> Paused:
+        """End a pause, and return what it was like."""
+        changes = self._changes
+        changes.is_heeded = False
+        changed, is_free = changes.has_changed, changes.is_free
+        changes.has_changed = changes.is_free = False
+        return Paused(seconds, self._waker.take() or changed, is_free and bool(command.waiter_id))
+
+    def close(self) -> None:
+        """End the subscription. Does not block."""
+        subscription, self._subscription = self._subscription, None
+        self._changes = _Changes(self._waker)
+        if subscription is not None:
+            subscription.close()

@@ -1,0 +1,106 @@
+"""Changes of the records of one file: one thread of a store looks for all who subscribe, while anybody does.
+
+Looks at the file's change counter, and at the records only when that moved. Must not know what a record means.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Final, TypeAlias
+
+from lockstead.errors import StoreError
+from lockstead.stores.sqlite.pool import Pool
+from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
+from lockstead.values import Name
+
+POLL_MIN: Final = 0.002
+POLL_MAX: Final = 0.005
+"""Seconds between two looks at the file's change counter while anybody subscribes."""
+
+DOWN: Final = 0.1
+"""Seconds until a file that could not be read is looked at again."""
+
+_NEW: Final = ("not looked at yet",)
+_STATE: Final = "SELECT granted, revision FROM record WHERE space = ? AND key = ? AND part = ?"
+
+State: TypeAlias = "tuple[object, ...] | None"
+
+
+class Changes:
+    """The subscriptions of one store. Replaced in a forked child, with its pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.subscriptions = Subscriptions()
+        self._pool = pool
+        # records that were looked at, and what was found: None for an absent one
+        self._states: dict[Name, State] = {}
+        self._seen: tuple[object, int] | None = None
+        self._lock = threading.Lock()
+        self._is_looking = False
+        self._is_closed = False
+        self._wake = threading.Event()
+
+    def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
+        """Return a subscription to a record, as `stores.port.SupportsWatch` wants it."""
+        subscription, is_first = self.subscriptions.add(name, on_change)
+        if is_first:
+            self._look_soon()
+        if self._states.get(name, _NEW) is None:
+            on_change(False)  # that it has gone was found before, and is not notified again
+        return subscription
+
+    def _look_soon(self) -> None:
+        with self._lock:
+            starts = not self._is_looking and not self._is_closed
+            self._is_looking = self._is_looking or starts
+        self._wake.set()
+        if starts:
+            try:
+                threading.Thread(target=self._run, name="lockstead-watch", daemon=True).start()
+            except RuntimeError:  # there is no thread: they poll
+                self._is_looking = False
+
+    def close(self) -> None:
+        """End the thread."""
+        self._is_closed = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        pause = POLL_MIN
+        while self._goes_on():
+            try:
+                changed = self._look()
+            except StoreError:
+                self._seen = None
+                pause = DOWN
+            else:
+                for name in changed:
+                    self.subscriptions.changed(name)
+                pause = POLL_MIN if changed else min(POLL_MAX, pause * 1.2)
+            if self._wake.wait(pause):
+                self._wake.clear()
+
+    def _goes_on(self) -> bool:
+        with self._lock:
+            self._is_looking = bool(self.subscriptions) and not self._is_closed
+            return self._is_looking
+
+    def _look(self) -> list[Name]:
+        """Return the records that have changed, and those that are looked at for the first time and are absent."""
+        states, names = self._states, self.subscriptions.names()
+        for name in [*states]:
+            if name not in names:
+                del states[name]
+        changed: list[Name] = []
+        with self._pool.watch() as watch:
+            seen = watch.counter()
+            looked = [*(names if seen != self._seen else names - states.keys())]
+            rows = watch.rows(_STATE, [(name.space.value, name.key, name.part) for name in looked]) if looked else []
+            for name, state in zip(looked, rows, strict=True):
+                before = states.get(name, _NEW)
+                # the state first: who subscribes meanwhile is called by one of both
+                states[name] = state
+                if state != before and (before is not _NEW or state is None):
+                    changed.append(name)
+            self._seen = seen
+        return changed
