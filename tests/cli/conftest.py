@@ -81,7 +81,7 @@ class Run:
 
     def watchdog(self) -> int:
         """Return the watchdog."""
-        (pid,) = [pid for pid in self.marked() if "/watchdog/main.py" in Path(f"/proc/{pid}/cmdline").read_text()]
+        (pid,) = [pid for pid in self.marked() if "/supervise/watchdog.py" in Path(f"/proc/{pid}/cmdline").read_text()]
         return pid
 
     def ready(self, name: str = "ready") -> Path:

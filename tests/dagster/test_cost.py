@@ -16,14 +16,14 @@ FORBIDDEN = (
     "pendulum",
     "dagster_lockstead.section",
     "dagster_lockstead.aborting",
-    "dagster_lockstead.descendants",
+    "lockstead.supervise.offspring",
     "dagster_lockstead.watching",
     "dagster_lockstead.component",
     "lockstead.lease",
     "lockstead.protocol",
     "lockstead.runtime.engine",
     "lockstead.stores.sqlite.store",
-    "lockstead.orphans",
+    "lockstead.supervise",
 )
 
 PROGRAM = """

@@ -130,7 +130,7 @@ def processes_beside() -> Iterator[int]:
             words = (folder / "cmdline").read_bytes().split(b"\0") if folder.name.isdigit() else []
         except OSError:
             continue
-        if any(word.endswith(b"/lockstead/orphans/main.py") for word in words):
+        if any(word.endswith(b"/lockstead/supervise/reaper.py") for word in words):
             yield int(folder.name)
 
 

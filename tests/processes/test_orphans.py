@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstead.orphans import main
-from lockstead.orphans.marks import MARK, carried, marked, new_mark
+from lockstead.supervise import reaper
+from lockstead.supervise.marks import MARK, carried, marked, new_mark
 from tests.servers.base import dies_with_us
 from tests.servers.marked import is_alive
 
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux show
 
 WORKER = """
 import json, os, signal, subprocess, sys, time
-from lockstead.orphans.beside import BESIDE
-from lockstead.orphans.marks import MARK, file_of, new_mark
+from lockstead.supervise.reaper_start import BESIDE
+from lockstead.supervise.marks import MARK, file_of, new_mark
 
 def say(**what):
     print(json.dumps(what), flush=True)
@@ -109,7 +109,7 @@ def worker(script: str) -> Iterator[Worker]:
 
 def beside(pid: int) -> int | None:
     """Return the process that stands beside a worker."""
-    wanted = [main.__file__, str(pid)]
+    wanted = [reaper.__file__, str(pid)]
     for folder in Path("/proc").iterdir():
         with suppress(OSError):
             words = (folder / "cmdline").read_text().split("\0") if folder.name.isdigit() else []

@@ -24,7 +24,6 @@ from lockstead.cli.section import Ended, Limits, Section
 from lockstead.cli.signals import ENDING, Interrupted, Signals
 from lockstead.cli.telling import Teller, tell_unclean
 from lockstead.cli.terminal import Terminal
-from lockstead.cli.watchdog.words import now
 from lockstead.errors import NotAcquired, StoreError
 from lockstead.lease import Lease
 from lockstead.lock import Client, Lock
@@ -33,6 +32,7 @@ from lockstead.renewal import time_for_failures
 from lockstead.settings import MARGINS_PER_TTL, Settings
 from lockstead.stores import url as urls
 from lockstead.stores.port import StoreUrl
+from lockstead.supervise.messages import now
 from lockstead.urls import handed_on
 from lockstead.values import seconds
 

@@ -22,9 +22,9 @@ from typing import Final
 from lockstead.cli.exits import Exit, Failed, say
 from lockstead.cli.signals import Signals
 from lockstead.cli.terminal import Terminal
-from lockstead.cli.watchdog import main as watchdog
-from lockstead.cli.watchdog.words import kill_time, now, packed, unpacked
-from lockstead.orphans.processes import adopt_orphans, descendants, send_all
+from lockstead.supervise import watchdog
+from lockstead.supervise.messages import kill_time, now, packed, unpacked
+from lockstead.supervise.processes import adopt_orphans, descendants, send_all
 
 READY_WITHIN: Final = 10.0
 TAKES_OVER_FOR: Final = 10.0

@@ -26,7 +26,7 @@ from typing import Final, Self
 import psutil
 
 from airflow_lockstead.witness import MARK, is_alive, started_by
-from lockstead.orphans import processes
+from lockstead.supervise import processes
 
 TURN: Final = 0.1
 """Seconds between two looks."""

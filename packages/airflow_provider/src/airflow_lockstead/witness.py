@@ -25,7 +25,7 @@ import psutil
 
 from airflow_lockstead import vouching
 from lockstead import LeaseTicket
-from lockstead.orphans import marks
+from lockstead.supervise import marks, processes
 
 if TYPE_CHECKING:
     import logging
@@ -204,19 +204,18 @@ def _user_of(pid: int) -> int:
         return -1
 
 
-def _stat_of(pid: int) -> list[str]:
+def _fields_of(pid: int) -> list[str]:
     try:
-        # the name in brackets may hold anything
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return [os.fsdecode(field) for field in processes.stat_of(pid)]
     except OSError:
         return []
 
 
 def _start_of(pid: int) -> str:
-    said = _stat_of(pid)
-    return said[19] if len(said) > 19 else ""
+    fields = _fields_of(pid)
+    return fields[19] if len(fields) > 19 else ""
 
 
 def _state_of(pid: int) -> str:
-    said = _stat_of(pid)
-    return said[0] if said else ""
+    fields = _fields_of(pid)
+    return fields[0] if fields else ""

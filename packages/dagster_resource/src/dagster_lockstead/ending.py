@@ -22,8 +22,8 @@ from lockstead import LeaseLost, StoreError
 
 if TYPE_CHECKING:
     from dagster_lockstead.aborting import Abort
-    from dagster_lockstead.descendants import Offspring
     from lockstead import Lease
+    from lockstead.supervise.offspring import Offspring
 
 PATIENCE: Final = 2.0
 """Seconds until the processes of a body that was interrupted are ended under it."""

@@ -18,13 +18,13 @@ import dagster
 
 from dagster_lockstead import acquiring, compat, errors, holding_here
 from dagster_lockstead.aborting import Abort
-from dagster_lockstead.descendants import Offspring
 from dagster_lockstead.ending import TERMS, ended
 from dagster_lockstead.frames import bears_interrupts
 from dagster_lockstead.telling import Teller
 from dagster_lockstead.unsticking import Unsticking
 from dagster_lockstead.watching import Watch, is_ending
 from lockstead import Lease, LeaseLost, LeaseTicket, Lock, StoreError
+from lockstead.supervise.offspring import Offspring
 
 if TYPE_CHECKING:
     from dagster_lockstead.spec import LockSpec

@@ -10,7 +10,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import dagster
@@ -19,6 +18,7 @@ from dagster_lockstead import names
 from dagster_lockstead.spec import LockSpec, refuse_template
 from dagster_lockstead.words import held_by, resource_in
 from lockstead.renewal import default_renew_every
+from lockstead.supervise import processes
 
 if TYPE_CHECKING:
     from lockstead import LockInfo
@@ -150,12 +150,12 @@ def is_gone(held: LockInfo) -> bool:
 def _runs(pid: int) -> bool:
     """Return whether there is such a process; one that only waits to be reaped does not run."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return processes.stat_of(pid)[0] not in (b"Z", b"X")
     except FileNotFoundError:
         pass
-    except OSError:
+    except (OSError, IndexError):
         return True
-    if Path("/proc/self").exists():
+    if processes.HAS_PROC:
         return False
     try:
         os.kill(pid, 0)

@@ -11,11 +11,11 @@ import dagster
 
 from dagster_lockstead import acquiring, compat, errors, holding_here, names
 from dagster_lockstead.aborting import Abort, LeaseLostInterrupt, goes_on_outwards
-from dagster_lockstead.descendants import Offspring
 from dagster_lockstead.ending import ended
 from dagster_lockstead.frames import bears_interrupts
 from dagster_lockstead.watching import Watch, is_ending
 from lockstead import Lease, LeaseLost, Lock, StoreError, nesting
+from lockstead.supervise.offspring import Offspring
 
 if TYPE_CHECKING:
     from dagster_lockstead.spec import LockSpec

@@ -2,7 +2,7 @@
 
 It reads from a pipe which bodies run, and waits for the worker's end: bodies that were said to run and not to have
 ended were left in the middle then, and what carries their mark is ended. Where none runs there is nothing to do. It
-looks at nobody while the worker lives. Imports nothing of lockstead but its neighbours: one waits beside each worker.
+looks at nobody while the worker lives. Imports nothing but its neighbours: one waits beside each worker.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import signal
 import sys
 
 TYPE_CHECKING = False
-if TYPE_CHECKING or __package__:
-    from lockstead.orphans.marks import end_all, marked
-    from lockstead.orphans.processes import Process, look, send_to, stat_of
+if TYPE_CHECKING or __name__ != "__main__":
+    from lockstead.supervise.marks import end_all, marked
+    from lockstead.supervise.processes import Process, look, send_to, stat_of
 else:
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
     from marks import end_all, marked
     from processes import Process, look, send_to, stat_of
 
@@ -106,7 +105,7 @@ def end_others(worker: int, start: int) -> None:
     for one in look():
         try:
             with open(f"/proc/{one.pid}/cmdline", "rb") as file:  # noqa: PTH123
-                is_one = file.read().split(b"\0")[3:6] == wanted
+                is_one = file.read().split(b"\0")[4:7] == wanted
         except OSError:
             continue
         if is_one and one.pid != os.getpid():

@@ -3,8 +3,7 @@
 `lockstead run` starts this file as a script in a bare interpreter, before it asks for the lock. The watchdog starts the
 command, so that every process of the section is below it and, on Linux, comes back to it when its own parent dies. It
 is told each deadline over a socket and needs nobody to act on it: a `run` that is killed, stopped or starved changes
-nothing. Imports nothing of lockstead but its neighbour and `orphans.processes`, and little else: one waits beside
-every section.
+nothing. Imports nothing but its neighbours, and little else: one waits beside every section.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or __name__ != "__main__":
-    from lockstead.cli.watchdog.words import kill_time, latest_stop, now, packed, unpacked
-    from lockstead.orphans.processes import (
+    from lockstead.supervise.messages import kill_time, latest_stop, now, packed, unpacked
+    from lockstead.supervise.processes import (
         adopt_orphans,
         children,
         descendants,
@@ -28,8 +27,7 @@ if TYPE_CHECKING or __name__ != "__main__":
         waits_for_a_stopped_child,
     )
 else:
-    # what is shared with the process beside a worker stands there
-    sys.path.insert(1, os.path.join(sys.path[0], "..", "..", "orphans"))  # noqa: PTH118 - costs as much as the rest
+    from messages import kill_time, latest_stop, now, packed, unpacked
     from processes import (
         adopt_orphans,
         children,
@@ -39,7 +37,6 @@ else:
         send_all,
         waits_for_a_stopped_child,
     )
-    from words import kill_time, latest_stop, now, packed, unpacked
 
 SLEEP_MAX = 0.5
 """Seconds. A poll's timer stands still in suspend while the lease runs out, so it is never trusted for long."""

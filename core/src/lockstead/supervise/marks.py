@@ -15,7 +15,7 @@ from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or __package__:
-    from lockstead.orphans.processes import Process, look, send_to, stat_of
+    from lockstead.supervise.processes import Process, look, send_to, stat_of
 else:
     from processes import Process, look, send_to, stat_of
 
@@ -141,7 +141,7 @@ def is_spared(pid: int) -> bool:
             words = file.read().split(b"\0")
     except OSError:
         return False
-    begins, ends = b"from multiprocessing.resource_tracker import main", b"/lockstead/orphans/main.py"
+    begins, ends = b"from multiprocessing.resource_tracker import main", b"/lockstead/supervise/reaper.py"
     return any(word.startswith(begins) or word.endswith(ends) for word in words[:12])
 
 

@@ -1,9 +1,8 @@
-"""What a body started, and ends it: SIGTERM, then SIGKILL, until nobody is left.
+"""A block that knows which processes its code starts, and can end them: SIGTERM, then SIGKILL, until none is left.
 
-Found by parentage, where children come back to this process when their own parent dies, and by the mark that they
-carry. Whatever this process had started before the body is left alone. If the process itself is killed, one that
-stands beside it does the same by the mark (`lockstead.orphans`). Must not know what a lease is, nor Dagster. Not for a
-code server, which starts processes for others all the time.
+They are found by parentage (orphans come back to this process) and by the mark that they carry. Processes that were
+started before the block are left alone. If this process is killed, the reaper beside it ends them by the mark. Not for
+a server that starts processes for others all the time.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
-from lockstead.orphans.beside import BESIDE
-from lockstead.orphans.marks import MARK, Found, end_all, file_of, is_spared, marked, named, new_mark
-from lockstead.orphans.processes import Process, adopt_orphans, adopts_orphans, below, born_below, look, ticks
+from lockstead.supervise.marks import MARK, Found, end_all, file_of, is_spared, marked, named, new_mark
+from lockstead.supervise.processes import Process, adopt_orphans, adopts_orphans, below, born_below, look, ticks
+from lockstead.supervise.reaper_start import BESIDE
 
 _ENVIRONMENT: Final = threading.Lock()
 

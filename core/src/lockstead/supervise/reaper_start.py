@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from lockstead.orphans import main
-from lockstead.orphans.processes import HAS_PROC, stat_of
+from lockstead.supervise import reaper
+from lockstead.supervise.processes import HAS_PROC, stat_of
 
 START_WITHIN: Final = 10.0
 """Seconds; for a machine that stands still, not for a slow one."""
@@ -61,9 +61,9 @@ class Beside:
 
     def _start(self) -> None:
         own = os.getpid()
-        words = [sys.executable, "-I", "-S", str(Path(main.__file__)), str(own), os.fsdecode(stat_of(own)[19])]
+        words = [sys.executable, "-s", "-E", "-S", str(Path(reaper.__file__)), str(own), os.fsdecode(stat_of(own)[19])]
         # one that stood still, or whose pipe was closed, hears no more that bodies end
-        words += [main.REPLACES] if self._has_started else []
+        words += [reaper.REPLACES] if self._has_started else []
         theirs, ours = os.pipe()
         try:
             started = subprocess.Popen(

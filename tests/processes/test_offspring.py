@@ -14,8 +14,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux show
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, threading, time
-from dagster_lockstead.descendants import Offspring
-from lockstead.orphans.marks import MARK
+from lockstead.supervise.offspring import Offspring
+from lockstead.supervise.marks import MARK
 
 FOR_EVER = "while :; do sleep 0.05; done"
 
