@@ -8,6 +8,7 @@ import pytest
 
 import lockstead
 from dagster_lockstead import LockResource, holding_here, locked
+from lockstead.wrapping.locks import store_of
 from tests.dagster.runs import failure_of, in_process, job_with, metadata_of
 from tests.dagster.taking import Beside, Place, taken_away, until
 
@@ -106,7 +107,7 @@ def test_the_runs_own_lease_in_this_process_is_worked_under_and_not_given_back(p
     lock = lockstead.Lock(f"{place.url}#k", owner=f"dagster:{run_id}")
     with (
         lock.hold() as lease,
-        holding_here.noted(holding_here.Place(run_id, None, holding_here.store_of(lock), "k"), lease),
+        holding_here.noted(holding_here.Place(run_id, None, store_of(lock), "k"), lease),
     ):
         result = in_process(job_with(guest, {"lock": LockResource(store=place.url)}), run_id=run_id)
         assert result.success

@@ -13,6 +13,7 @@ import lockstead
 from dagster_lockstead import LockResource, acquiring, compat, holding_here, locked, working
 from dagster_lockstead.aborting import Abort
 from lockstead import nesting
+from lockstead.wrapping.locks import store_of
 from tests.dagster import bodies
 from tests.dagster.runs import apart, failure_of, in_process, job_with, metadata_of
 from tests.dagster.taking import LIMIT, Beside, Place, held_by_another, taken_away
@@ -227,7 +228,7 @@ def test_a_guest_that_is_interrupted_before_it_hears_of_the_loss_fails_by_it(
     runs = Abort()
     lock = lockstead.Lock(f"{place.url}#k", owner=f"dagster:{run_id}", ttl="2s")
     with Beside(taken_away(place)), pytest.raises(lockstead.LeaseLost), lock.hold() as lease:
-        noted = holding_here.noted(holding_here.Place(run_id, None, holding_here.store_of(lock), "k"), lease)
+        noted = holding_here.noted(holding_here.Place(run_id, None, store_of(lock), "k"), lease)
         with noted, runs:
             lease.on_lost(lambda: runs.now("the lease is lost"))
             result = in_process(job_with(works, with_lock(place)), run_id=run_id)
@@ -238,7 +239,7 @@ def test_a_run_that_lives_on_keeps_no_section_that_is_over(place: Place) -> None
     run_id = "00000000-0000-0000-0000-000000000005"
     lock = lockstead.Lock(f"{place.url}#k", owner=f"dagster:{run_id}")
     with lock.hold() as lease:
-        with holding_here.noted(holding_here.Place(run_id, None, holding_here.store_of(lock), "k"), lease):
+        with holding_here.noted(holding_here.Place(run_id, None, store_of(lock), "k"), lease):
             assert in_process(job_with(bodies.returns, with_lock(place)), run_id=run_id).success
         gc.collect()
         assert not [one for one in gc.get_objects() if isinstance(one, working.Section)]

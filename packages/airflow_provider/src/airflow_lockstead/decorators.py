@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, overload
 
 from airflow_lockstead.compat import BaseOperator, MappedOperator, TaskGroup, XComArg
-from airflow_lockstead.spec import NAMES, WHICH, LockSpec, OnStaleLease, OnUnclean, Section, check_templates
+from airflow_lockstead.spec import NAMES, WHICH, LockSpec, OnStaleLease, Section, check_templates
 from airflow_lockstead.wrap import sections_of, wrap, wrapped
 from lockstead.values import Duration
+from lockstead.wrapping.spec import OnUnclean
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)

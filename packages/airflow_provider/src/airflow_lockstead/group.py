@@ -19,10 +19,11 @@ from typing import Any, Final
 
 from airflow_lockstead import config, wiring
 from airflow_lockstead.compat import MappedOperator, MappedTaskGroup, TaskGroup, _TaskGroupFactory
-from airflow_lockstead.spec import LockSpec, OnStaleLease, OnUnclean, Section, check_keeper, check_templates
+from airflow_lockstead.spec import LockSpec, OnStaleLease, Section, check_keeper, check_templates
 from airflow_lockstead.wiring import Node, Role
 from airflow_lockstead.wrap import class_of, with_last_look, wrap
 from lockstead.values import Duration
+from lockstead.wrapping.spec import OnUnclean
 
 ACQUIRE: Final = "lock_acquire"
 RELEASE: Final = "lock_release"

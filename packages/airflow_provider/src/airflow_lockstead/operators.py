@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow_lockstead import compat, config
 from airflow_lockstead.links import HolderLink
 from airflow_lockstead.names import Attempt
-from airflow_lockstead.spec import NAMES, LockSpec, OnUnclean, check_keeper
+from airflow_lockstead.spec import NAMES, LockSpec, check_keeper
 from airflow_lockstead.templates import RendersLock
+from lockstead.wrapping.spec import OnUnclean
 
 if TYPE_CHECKING:
     from airflow_lockstead.grants import Grant

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from lockstead import Lock, Settings, urls
-from lockstead.values import Duration, checked_key, seconds
+from lockstead.values import checked_key
+from lockstead.wrapping.spec import LockSpecBase, check_choice, check_text
 
 DEFAULT_CONN_ID: Final = "lockstead_default"
 
@@ -23,7 +24,6 @@ WHICH: Final = ("lock", "key", "lockstead_conn_id")
 """Those of them that say which lock it is, for whoever only looks at one."""
 
 OnStaleLease = Literal["fail", "reacquire"]
-OnUnclean = Literal["warn", "fail"]
 
 
 _INSERTED: Final = re.compile(r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}", re.DOTALL)
@@ -40,7 +40,7 @@ def is_template(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class LockSpec:
+class LockSpec(LockSpecBase):
     """One lock as its DAG names it. Durations become seconds. ValueError or TypeError with one line if it cannot be.
 
     lock: the lock's URL; or key with conn_id, the connection that names its store; lock, key, conn_id and purpose may
@@ -52,38 +52,18 @@ class LockSpec:
     lock: str | None = None
     key: str | None = None
     conn_id: str | None = None
-    ttl: Duration | None = None
-    timeout: Duration | None = None
-    purpose: str | None = None
-    expected: Duration | None = None
     keeper: bool = True
     on_stale_lease: OnStaleLease = "fail"
-    on_unclean: OnUnclean = "warn"
-    labels: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check everything that is known by now, and complete it."""
         _check_name(self)
-        _check_choice("on_stale_lease", self.on_stale_lease, ("fail", "reacquire"))
-        _check_choice("on_unclean", self.on_unclean, ("warn", "fail"))
+        self._complete()
+        check_choice("on_stale_lease", self.on_stale_lease, ("fail", "reacquire"))
         if not isinstance(self.keeper, bool):
             raise TypeError(f"keeper must be True or False, not {self.keeper!r}")
-        for name in ("ttl", "timeout", "expected"):
-            given = getattr(self, name)
-            object.__setattr__(self, name, None if given is None else seconds(given, name))
         settings = _checked_settings(self)
         object.__setattr__(self, "labels", settings.labels)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Return what `lockstead.Lock(url, **settings)` takes: only what was given; the URL may say the rest."""
-        given: dict[str, Any] = {
-            "ttl": self.ttl,
-            "purpose": self.purpose,
-            "expected": self.expected,
-            "labels": dict(self.labels) or None,
-        }
-        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def believed_ttl(self) -> float:
@@ -168,20 +148,12 @@ def _check_name(spec: LockSpec) -> None:
             "name the lock: give lock= (its URL, as in 'gs://bucket/locks/apt'), or key= with lockstead_conn_id="
         )
     for name, given in (("lock", spec.lock), ("key", spec.key), ("lockstead_conn_id", spec.conn_id)):
-        if given is not None and not isinstance(given, str):
-            raise TypeError(f"{name} must be text, not {type(given).__name__}")
-        if given is not None and not given.strip():
-            raise ValueError(f"{name} is empty")
+        check_text(name, given)
     if spec.key is not None:
         if spec.conn_id is None:
             object.__setattr__(spec, "conn_id", DEFAULT_CONN_ID)
         if not is_template(spec.key):
             checked_key(spec.key)
-
-
-def _check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, not {given!r}")
 
 
 def _checked_settings(spec: LockSpec) -> Settings:

@@ -17,7 +17,7 @@ from dagster_lockstead import holding_here, names
 from dagster_lockstead.errors import PreviousLeaseUnclean
 from dagster_lockstead.frames import bears_interrupts
 from lockstead import LeaseTicket, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable, nesting, unclean
-from lockstead.values import Name
+from lockstead.wrapping.locks import store_of, take_back
 
 if TYPE_CHECKING:
     from dagster_lockstead.spec import LockSpec
@@ -138,7 +138,7 @@ def remove_member(lock: Lock) -> None:
     try:
         seen = lock.inspect()
         if seen is not None and seen.ttl is not None and _is_left_over(lock, seen):
-            lock._open_now().sweep_once(Name(lock.key), seen.holder, lock.settings)
+            take_back(lock, seen.holder)
     except StoreError as error:
         _leave_to_ttl(lock.key, error)
 
@@ -150,7 +150,7 @@ def _is_left_over(lock: Lock, seen: LockInfo) -> bool:
 
 
 def _ticket(lock: Lock, seen: LockInfo) -> LeaseTicket:
-    return LeaseTicket(holding_here.store_of(lock), seen.key, seen.holder, seen.incarnation, seen.ttl or 0.0)
+    return LeaseTicket(store_of(lock), seen.key, seen.holder, seen.incarnation, seen.ttl or 0.0)
 
 
 def _leave_to_ttl(key: str, error: StoreError) -> None:

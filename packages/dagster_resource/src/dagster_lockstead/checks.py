@@ -15,7 +15,8 @@ import dagster
 
 from dagster_lockstead import names, template_values
 from dagster_lockstead.spec import LockSpec
-from dagster_lockstead.words import held_by, resource_in
+from dagster_lockstead.words import resource_in
+from lockstead.wrapping.messages import is_held
 
 if TYPE_CHECKING:
     from lockstead import Lock
@@ -108,7 +109,7 @@ def judge(what: str, lock: "Lock", found: Sequence[Seen]) -> tuple[str | None, i
     ours = f"the newest materialization of {what} was written under token {last.token}"
     held = lock.inspect()
     if held is not None and held.token is not None and held.token > last.token:
-        return f"{ours}, and {held_by(lock.key, held)}", last.token
+        return f"{ours}, and {is_held(lock.key, held)}", last.token
     for one in found:
         if one.key == lock.key and one.token is not None and one.token > last.token:
             return f"{ours}, after run {one.run_id} had written it under token {one.token}", last.token

@@ -18,9 +18,10 @@ import dagster
 from dagster_lockstead import compat
 from dagster_lockstead.frames import bears_interrupts
 from dagster_lockstead.resource import LockResource, unmocked
-from dagster_lockstead.spec import NOTHING, LockSpec, OnUnclean
+from dagster_lockstead.spec import NOTHING, LockSpec
 from lockstead import templates
 from lockstead.values import Duration
+from lockstead.wrapping.spec import OnUnclean
 
 if TYPE_CHECKING:
     from dagster_lockstead import direct

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from lockstead.wrapping.locks import store_of
+
 if TYPE_CHECKING:
     from lockstead import Lease, Lock
 
@@ -139,12 +141,6 @@ def here(lock: Lock) -> Place:
     except RuntimeError:
         task = None
     return Place("", f"{threading.get_ident()}/{'' if task is None else id(task)}", store_of(lock), lock.key)
-
-
-def store_of(lock: Lock) -> str:
-    """Return the name of a lock's store, without credentials; opens it."""
-    url: str = lock._open_now().store.url
-    return url
 
 
 def count() -> int:

@@ -15,7 +15,9 @@ import dagster
 from dagster_lockstead import compat, names
 from dagster_lockstead.errors import InvalidLockConfig
 from dagster_lockstead.resource import LockResource
-from dagster_lockstead.spec import LockSpec, OnUnclean
+from dagster_lockstead.spec import LockSpec
+from lockstead.wrapping.locks import store_of
+from lockstead.wrapping.spec import OnUnclean
 
 if TYPE_CHECKING:
     from dagster_lockstead.run_view import RunView
@@ -117,7 +119,6 @@ class LeasedExecutor(dagster.Executor):  # type: ignore[misc]
 
 def _check_ops(plan_context: Any, lock: Lock, spec: LockSpec, stack: ExitStack) -> None:
     """Raise InvalidLockConfig, with one line, if an op names the same key by another resource: another lock."""
-    from dagster_lockstead import holding_here
     from dagster_lockstead.decorator import SPEC
 
     for op in plan_context.job.get_definition().all_node_defs:
@@ -127,7 +128,7 @@ def _check_ops(plan_context: Any, lock: Lock, spec: LockSpec, stack: ExitStack) 
         if its is None or its.key not in (spec.key, lock.key) or its.resource == spec.resource:
             continue
         theirs = _built(plan_context, its.resource, stack).lock(lock.key)
-        if holding_here.store_of(theirs) != holding_here.store_of(lock):
+        if store_of(theirs) != store_of(lock):
             raise InvalidLockConfig(
                 f"the run holds {lock.key!r} of the resource {spec.resource!r}, and its op {op.name!r} asks for "
                 f"{lock.key!r} of {its.resource!r}, another store: name one resource in both"

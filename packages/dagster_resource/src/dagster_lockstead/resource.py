@@ -16,9 +16,10 @@ from pydantic import Field, PrivateAttr
 import lockstead
 from dagster_lockstead import compat
 from dagster_lockstead.frames import bears_interrupts
-from dagster_lockstead.spec import LockSpec, OnUnclean, refuse_template
+from dagster_lockstead.spec import LockSpec, refuse_template
 from lockstead import urls
 from lockstead.values import Duration, seconds
+from lockstead.wrapping.spec import OnUnclean
 
 if TYPE_CHECKING:
     from lockstead import AsyncLock, Client, Lease, Lock, LockInfo

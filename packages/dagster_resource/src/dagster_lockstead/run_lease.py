@@ -25,6 +25,7 @@ from dagster_lockstead.unsticking import Unsticking
 from dagster_lockstead.watching import Watch, is_ending
 from lockstead import Lease, LeaseLost, LeaseTicket, Lock, StoreError
 from lockstead.supervise.offspring import Offspring
+from lockstead.wrapping.locks import store_of
 
 if TYPE_CHECKING:
     from dagster_lockstead.spec import LockSpec
@@ -104,7 +105,7 @@ class RunLease:
     # --- the steps ------------------------------------------------------------------------------------------------
 
     def _under(self, lease: Lease, began_at: float, execute: Callable[[], Iterator[dagster.DagsterEvent]]) -> Events:
-        place = holding_here.Place(self._context.run_id, None, holding_here.store_of(self._lock), lease.key)
+        place = holding_here.Place(self._context.run_id, None, store_of(self._lock), lease.key)
         with lease, self._left_to_the_living(lease), acquiring.unused_until_begun(lease) as begin:
             acquiring.judged(self._lock, lease, self._spec, self._teller)
             acquiring.draw(lease)
@@ -187,7 +188,7 @@ class RunLease:
             seen = self._lock.inspect()
             if seen is None or seen.holder != lease.holder:
                 return True
-            store = holding_here.store_of(self._lock)
+            store = store_of(self._lock)
             ticket = LeaseTicket(store, seen.key, seen.holder, seen.incarnation, lease.ttl)
             here = socket.gethostname()
             away = {one.owner for one in self._lock.members(ticket) if one.host != here}

@@ -21,6 +21,7 @@ from dagster_lockstead.spec import NOTHING, LockSpec
 from dagster_lockstead.telling import Teller
 from dagster_lockstead.working import Section
 from lockstead import Lease, Lock
+from lockstead.wrapping.locks import store_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def entered(
         )
     spec = named(spec, context, arguments)
     lock = lock_of(context, resource, spec)
-    store, key = holding_here.store_of(lock), lock.key
+    store, key = store_of(lock), lock.key
     # of one attempt: the next must not work under what the one before has left
     place = holding_here.Place(step.run_id, f"{step.step.key}:{step.previous_attempt_count}", store, key)
     runs = holding_here.at(holding_here.Place(step.run_id, None, store, key))

@@ -16,9 +16,10 @@ import dagster
 
 from dagster_lockstead import names
 from dagster_lockstead.spec import LockSpec, refuse_template
-from dagster_lockstead.words import held_by, resource_in
+from dagster_lockstead.words import resource_in
 from lockstead.renewal import default_renew_every
 from lockstead.supervise import processes
+from lockstead.wrapping.messages import is_held
 
 if TYPE_CHECKING:
     from lockstead import LockInfo
@@ -59,7 +60,7 @@ def lock_free_sensor(
         lock = resource_in(context.resources, resource).lock(str(spec.named(context).key))
         held = lock.inspect()
         if held is not None and not held.is_expired:
-            return dagster.SkipReason(held_by(lock.key, held))
+            return dagster.SkipReason(is_held(lock.key, held))
         if run := _under_way(context.instance, name):
             return dagster.SkipReason(f"{lock.key!r} is free, and run {run} is under way, which will ask for it")
         return requests(context) if requests is not None else dagster.RunRequest()

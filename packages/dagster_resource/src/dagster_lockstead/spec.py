@@ -9,24 +9,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dagster_lockstead.frames import bears_interrupts
 from lockstead import LocksteadError, Settings, templates
-from lockstead.values import Duration, checked_key, seconds
+from lockstead.values import checked_key
+from lockstead.wrapping.spec import LockSpecBase
 
 if TYPE_CHECKING:
     from lockstead import AsyncLock, Lock
 
 L = TypeVar("L", "Lock", "AsyncLock")
 
-OnUnclean = Literal["warn", "fail"]
 
 NOTHING: Final[Mapping[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class LockSpec:
+class LockSpec(LockSpecBase):
     """One lock as an op or an asset names it. Durations become seconds. ValueError or TypeError with one line.
 
     key: the lock's name in its store, or a callable that gives it for the context. resource: under which name the
@@ -37,11 +37,6 @@ class LockSpec:
 
     key: str | Callable[[Any], str]
     resource: str = "lock"
-    ttl: Duration | None = None
-    timeout: Duration | None = None
-    purpose: str | None = None
-    expected: Duration | None = None
-    on_unclean: OnUnclean = "warn"
     is_named: bool = False
 
     def __post_init__(self) -> None:
@@ -55,11 +50,7 @@ class LockSpec:
             _check_takes_context(self.key)
         if not isinstance(self.resource, str) or not self.resource.isidentifier():
             raise ValueError(f"resource must be the name of a resource, as in resource='lock', not {self.resource!r}")
-        if self.on_unclean not in ("warn", "fail"):
-            raise ValueError(f"on_unclean must be 'warn' or 'fail', not {self.on_unclean!r}")
-        for name in ("ttl", "timeout", "expected"):
-            given = getattr(self, name)
-            object.__setattr__(self, name, None if given is None else seconds(given, name))
+        self._complete()
         settings = self.settings
         if not self.is_named and isinstance(self.purpose, str):
             settings["purpose"] = templates.sample("purpose", self.purpose)
@@ -69,12 +60,6 @@ class LockSpec:
     def is_final(self) -> bool:
         """Return whether it needs nothing to be named: its key is not a callable, and there is no template in it."""
         return self.is_named or not (callable(self.key) or self._templates())
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Return what `lockstead.Lock(url, **settings)` takes: only what was given."""
-        given = {"ttl": self.ttl, "purpose": self.purpose, "expected": self.expected}
-        return {name: value for name, value in given.items() if value is not None}
 
     def checked(self, lock: L) -> L:
         """Return lock that this names; ValueError where its store could never tell what on_unclean is to fail for."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import dagster
 
 from dagster_lockstead import compat, names
-from dagster_lockstead.words import held_by
+from lockstead.wrapping.messages import is_held
 
 if TYPE_CHECKING:
     from lockstead import Lease, LeaseLost, LockInfo
@@ -43,7 +43,7 @@ class Teller:
         said: dict[str, Any] = {names.KEY: key}
         if held is not None:
             said |= _of_holder(held)
-        message = f"{names.WAITING}: {f'{key!r} is held' if held is None else held_by(key, held)}"
+        message = f"{names.WAITING}: {is_held(key, held)}"
         # for who looks at a terminal: the step's log would show it, too, but hangs where its database does
         _log().warning("%s run %s: %s", time.strftime("%Y-%m-%d %H:%M:%S %z"), self._step.run_id, message)
         self._tell(message, said)

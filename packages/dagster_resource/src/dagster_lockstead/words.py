@@ -1,4 +1,4 @@
-"""How a lock is spoken of to a person, in one line, and which resource a name means."""
+"""Which resource of the definitions a name means."""
 
 from __future__ import annotations
 
@@ -6,15 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dagster_lockstead.resource import LockResource
-    from lockstead import LockInfo
-
-
-def held_by(key: str, held: LockInfo) -> str:
-    """Say who holds a lock, since when and why."""
-    since = f" since {held.acquired_at.to_datetime_string()} UTC" if held.acquired_at else ""
-    why = f" (purpose: {held.purpose})" if held.purpose else ""
-    token = f", token {held.token}" if held.token is not None else ""
-    return f"{key!r} is held by {held.owner!r}{since}{why}{token}"
 
 
 def resource_in(resources: Any, name: str) -> LockResource:

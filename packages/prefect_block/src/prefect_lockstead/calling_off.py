@@ -8,8 +8,6 @@ granted the lock. Nobody's handler is replaced: where SIGINT means anything but 
 from __future__ import annotations
 
 import asyncio
-import copy
-import dataclasses
 import os
 import signal
 import threading
@@ -19,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from lockstead.errors import StoreError
-from lockstead.values import Name
+from lockstead.wrapping.locks import labelled, take_back
 from prefect_lockstead.hosting import logger
 
 if TYPE_CHECKING:
@@ -151,7 +149,7 @@ async def awithdraw(lock: AsyncLock) -> None:
 def _take_back(lock: Lock | AsyncLock, held: LockInfo | None) -> None:
     """Remove what this very wish was granted, if it was granted anything; blocks."""
     if held is not None and held.labels.get(WISH) == lock.settings.labels[WISH]:
-        lock._open_now().sweep_once(Name(lock.key), held.holder, lock.settings)
+        take_back(lock, held.holder)
 
 
 def _say_left(key: str, error: StoreError) -> None:
@@ -160,7 +158,4 @@ def _say_left(key: str, error: StoreError) -> None:
 
 def marked(lock: L) -> L:
     """Return the lock with a label by which this wish is known from all others, also of this process."""
-    labels = {**lock.settings.labels, WISH: os.urandom(8).hex()}
-    marked = copy.copy(lock)
-    marked._settings = dataclasses.replace(lock.settings, labels=labels)
-    return marked
+    return labelled(lock, {WISH: os.urandom(8).hex()})

@@ -16,8 +16,9 @@ from typing import Any, Final, TypeVar
 
 from lockstead import templates
 from lockstead.values import Duration
+from lockstead.wrapping.spec import OnUnclean
 from prefect_lockstead import deploying, section
-from prefect_lockstead.spec import LockSpec, OnUnclean, Waiting
+from prefect_lockstead.spec import LockSpec, Waiting
 from prefect_lockstead.stepping import stepped
 
 T = TypeVar("T", bound=Callable[..., Any])

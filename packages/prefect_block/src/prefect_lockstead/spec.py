@@ -7,14 +7,13 @@ says is known only when the flow runs; everything else is checked here, with one
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 from urllib.parse import unquote
 
 from lockstead import Lock, Settings, templates, urls
-from lockstead.values import Duration, seconds
+from lockstead.wrapping.spec import LockSpecBase, check_choice, check_text
 
-OnUnclean = Literal["warn", "fail"]
 Waiting = Literal["in_process", "reschedule"]
 
 TEXTS: Final = ("lock", "block", "purpose")
@@ -22,7 +21,7 @@ TEXTS: Final = ("lock", "block", "purpose")
 
 
 @dataclass(frozen=True, slots=True)
-class LockSpec:
+class LockSpec(LockSpecBase):
     """One lock as its flow or task names it. Durations become seconds. ValueError or TypeError with one line otherwise.
 
     lock: the lock's URL, without a password; or block: the name of a saved block. Both, and purpose, may be templates
@@ -33,35 +32,15 @@ class LockSpec:
 
     lock: str | None = None
     block: str | None = None
-    ttl: Duration | None = None
-    timeout: Duration | None = None
-    purpose: str | None = None
-    expected: Duration | None = None
-    on_unclean: OnUnclean = "warn"
     waiting: Waiting = "in_process"
-    labels: Mapping[str, str] = field(default_factory=dict)
     is_named: bool = False
 
     def __post_init__(self) -> None:
         """Check everything that is known by now, and complete it."""
         _check_name(self)
-        _check_choice("on_unclean", self.on_unclean, ("warn", "fail"))
-        _check_choice("waiting", self.waiting, ("in_process", "reschedule"))
-        for name in ("ttl", "timeout", "expected"):
-            given = getattr(self, name)
-            object.__setattr__(self, name, None if given is None else seconds(given, name))
+        self._complete()
+        check_choice("waiting", self.waiting, ("in_process", "reschedule"))
         object.__setattr__(self, "labels", dict(_checked_settings(self).labels))
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Return what `lockstead.Lock(url, **settings)` takes: only what was given; the URL may say the rest."""
-        given: dict[str, Any] = {
-            "ttl": self.ttl,
-            "purpose": self.purpose,
-            "expected": self.expected,
-            "labels": dict(self.labels) or None,
-        }
-        return {name: value for name, value in given.items() if value is not None}
 
     @property
     def names(self) -> frozenset[str]:
@@ -112,16 +91,7 @@ def _check_name(spec: LockSpec) -> None:
     if (spec.lock is None) == (spec.block is None):
         raise ValueError("name the lock once: its URL, as in @locked('gs://bucket/locks/apt'), or block= with a name")
     for name in TEXTS:
-        given = getattr(spec, name)
-        if given is not None and not isinstance(given, str):
-            raise TypeError(f"{name} must be text, not {type(given).__name__}")
-        if given is not None and not given.strip():
-            raise ValueError(f"{name} is empty")
-
-
-def _check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
-    if given not in known:
-        raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, not {given!r}")
+        check_text(name, getattr(spec, name))
 
 
 def _checked_settings(spec: LockSpec) -> Settings:

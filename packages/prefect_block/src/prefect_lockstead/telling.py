@@ -14,8 +14,9 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
 from lockstead import LossReason
+from lockstead.wrapping.messages import waiting_for
 from prefect_lockstead import states
-from prefect_lockstead.words import logger, waiting_for
+from prefect_lockstead.words import logger
 
 if TYPE_CHECKING:
     import lockstead

@@ -18,10 +18,11 @@ import lockstead
 from lockstead import NotAcquired, nesting
 from lockstead.errors import StoreError
 from lockstead.values import Duration, seconds
+from lockstead.wrapping.messages import waiting_for
 from prefect_lockstead import states, telling
 from prefect_lockstead.calling_off import TaskWait, ThreadWait, agive_back, awithdraw, give_back, marked, remove_member
 from prefect_lockstead.showing import Showing
-from prefect_lockstead.words import logger, waiting_for
+from prefect_lockstead.words import logger
 
 if TYPE_CHECKING:
     from lockstead import AsyncLease, AsyncLock, Lease, Lock, LockInfo

@@ -1,0 +1,38 @@
+"""What a wrapper does to a lock beyond acquiring and releasing it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from lockstead.values import Name
+
+if TYPE_CHECKING:
+    from lockstead.aio_lock import AsyncLock
+    from lockstead.lock import Lock
+
+L = TypeVar("L", "Lock", "AsyncLock")
+
+
+def store_of(lock: Lock | AsyncLock) -> str:
+    """Return the URL of a lock's store, without credentials. Opens the store; raises StoreRefused if it cannot."""
+    url: str = lock._open_now().store.url
+    return url
+
+
+def labelled(lock: L, labels: Mapping[str, str]) -> L:
+    """Return a copy of a lock, on the same client, with more labels."""
+    copied = copy.copy(lock)
+    copied._settings = dataclasses.replace(lock.settings, labels={**lock.settings.labels, **labels})
+    return copied
+
+
+def take_back(lock: Lock | AsyncLock, holder: str) -> None:
+    """Release what an interrupted acquisition was granted, now and in this thread; blocks for one or two requests.
+
+    holder is the full name in the record. Does nothing if another holder has the lock. The next holder is told how the
+    lease before ended, as if this one had not been. Raises StoreError if the store fails: the ttl frees the key then.
+    """
+    lock._open_now().sweep_once(Name(lock.key), holder, lock.settings)

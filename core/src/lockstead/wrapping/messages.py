@@ -1,0 +1,35 @@
+"""Sentences about a holder, as wrappers put them into logs, events and states. Each is one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockstead.views import LockInfo
+
+
+def is_held(key: str, held: LockInfo | None) -> str:
+    """Return a sentence that says who holds a lock, since when and why. None: the holder is not known.
+
+    >>> is_held("apt", None)
+    "'apt' is held"
+    """
+    return f"{key!r} is held{_by(held)}"
+
+
+def waiting_for(key: str, held: LockInfo | None) -> str:
+    """Return a sentence that says which lock is waited for, and who holds it. None: the holder is not known.
+
+    >>> waiting_for("apt", None)
+    "waiting for 'apt'"
+    """
+    return f"waiting for {key!r}" if held is None else f"waiting for {key!r}, held{_by(held)}"
+
+
+def _by(held: LockInfo | None) -> str:
+    if held is None:
+        return ""
+    since = f" since {held.acquired_at.to_datetime_string()} UTC" if held.acquired_at else ""
+    why = f" (purpose: {held.purpose})" if held.purpose else ""
+    token = f", token {held.token}" if held.token is not None else ""
+    return f" by {held.owner!r}{since}{why}{token}"

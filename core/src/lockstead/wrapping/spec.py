@@ -1,0 +1,62 @@
+"""Arguments that every wrapper takes for a lock, checked where the lock is declared: nothing is opened for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from lockstead.values import Duration, seconds
+
+OnUnclean = Literal["warn", "fail"]
+
+DURATIONS: Final = ("ttl", "timeout", "expected")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockSpecBase:
+    """The part of a lock's specification that does not depend on the orchestrator; a wrapper's class adds its own.
+
+    ttl, timeout and expected are durations, and become seconds. None: what the lock's URL says, or the default; a
+    timeout of None waits indefinitely. on_unclean: what to do if the previous lease did not end cleanly. labels are
+    stored with the lock and shown to waiters. Raises ValueError or TypeError with one line for invalid arguments.
+    """
+
+    ttl: Duration | None = None
+    timeout: Duration | None = None
+    purpose: str | None = None
+    expected: Duration | None = None
+    on_unclean: OnUnclean = "warn"
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def _complete(self) -> None:
+        """Check the choices and turn durations into seconds; for `__post_init__` of the wrapper's class."""
+        check_choice("on_unclean", self.on_unclean, ("warn", "fail"))
+        for name in DURATIONS:
+            given = getattr(self, name)
+            object.__setattr__(self, name, None if given is None else seconds(given, name))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the keyword arguments of `lockstead.Lock(url, **settings)`: those that were given."""
+        given = {
+            "ttl": self.ttl,
+            "purpose": self.purpose,
+            "expected": self.expected,
+            "labels": dict(self.labels) or None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def check_choice(name: str, given: object, known: tuple[str, ...]) -> None:
+    """Raise ValueError if an argument is none of the known texts."""
+    if given not in known:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, not {given!r}")
+
+
+def check_text(name: str, given: object) -> None:
+    """Raise TypeError if an argument is not text, ValueError if it is blank; None is allowed."""
+    if given is not None and not isinstance(given, str):
+        raise TypeError(f"{name} must be text, not {type(given).__name__}")
+    if given is not None and not given.strip():
+        raise ValueError(f"{name} is empty")

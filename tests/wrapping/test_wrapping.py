@@ -1,0 +1,72 @@
+"""What the wrappers share: arguments are checked where they are written, sentences are alike, privates stay here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lockstead import Lock
+from lockstead.wrapping.locks import labelled, store_of, take_back
+from lockstead.wrapping.messages import is_held, waiting_for
+from lockstead.wrapping.spec import LockSpecBase, check_text
+
+
+@dataclass(frozen=True, slots=True)
+class Spec(LockSpecBase):
+    """The specification of a toy orchestrator."""
+
+    lock: str = "memory:#apt"
+
+    def __post_init__(self) -> None:
+        check_text("lock", self.lock)
+        self._complete()
+
+
+def test_durations_become_seconds_and_only_what_was_given_is_a_setting() -> None:
+    spec = Spec("memory:#apt", ttl="5m", timeout="1m", labels={"team": "deb"})
+    assert (spec.ttl, spec.timeout) == (300.0, 60.0)
+    assert spec.settings == {"ttl": 300.0, "labels": {"team": "deb"}}
+    assert Spec().settings == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "says"),
+    [
+        ({"on_unclean": "ignore"}, ValueError, "on_unclean must be 'warn' or 'fail', not 'ignore'"),
+        ({"ttl": "soon"}, ValueError, "'soon' is not a duration"),
+        ({"lock": " "}, ValueError, "lock is empty"),
+        ({"lock": 7}, TypeError, "lock must be text, not int"),
+    ],
+)
+def test_invalid_arguments_raise_where_they_are_written(
+    words: dict[str, object], kind: type[Exception], says: str
+) -> None:
+    with pytest.raises(kind, match=says):
+        Spec(**words)  # type: ignore[arg-type]
+
+
+def test_sentences_name_owner_since_purpose_and_token(tmp_path: Path) -> None:
+    lock = Lock(f"sqlite:///{tmp_path}/locks.db#apt", owner="ci/7", purpose="publish")
+    with lock.hold():
+        held = lock.inspect()
+        assert held is not None
+        assert held.acquired_at is not None
+        rest = f"by 'ci/7' since {held.acquired_at.to_datetime_string()} UTC (purpose: publish), token {held.token}"
+        assert is_held("apt", held) == f"'apt' is held {rest}"
+        assert waiting_for("apt", held) == f"waiting for 'apt', held {rest}"
+    assert (is_held("apt", None), waiting_for("apt", None)) == ("'apt' is held", "waiting for 'apt'")
+
+
+def test_a_grant_that_nobody_works_under_is_taken_back_and_no_other_is(tmp_path: Path) -> None:
+    lock = labelled(Lock(f"sqlite:///{tmp_path}/locks.db#apt", labels={"team": "deb"}), {"wish": "7"})
+    assert store_of(lock) == f"sqlite:///{tmp_path}/locks.db"
+    lease = lock.acquire()
+    held = lock.inspect()
+    assert held is not None
+    assert held.labels == {"team": "deb", "wish": "7"}
+    take_back(lock, f"{lease.holder}-other")
+    assert lock.inspect() is not None
+    take_back(lock, lease.holder)
+    assert lock.inspect() is None
