@@ -23,7 +23,7 @@ def children(name):
     return [line["child"] for line in lines if line["what"] == "child" and line["name"] == name]
 
 
-def lifetime(pid):
+def is_alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -35,7 +35,7 @@ def work(name, ti=None):
     token = lockstead.current_lease().sequencer().token  # noqa: F821
     told = {"name": name, "token": token, "try_number": ti.try_number}
     if ti.try_number > 1:
-        note("found", left=[child for child in children(name) if lifetime(child)], **told)  # noqa: F821
+        note("found", left=[child for child in children(name) if is_alive(child)], **told)  # noqa: F821
     note("began", **told)  # noqa: F821
     if name in ("supervisor_killed", "body_killed") and ti.try_number == 1:
         child = subprocess.Popen(["bash", "-c", "trap '' TERM; while true; do sleep 1; done"], start_new_session=True)

@@ -46,13 +46,13 @@ class Watched:
     def look(self) -> None:
         """Look at the lock, and then at the process: who lives when the lock is free, lived before too."""
         held = self.lock.inspect()
-        lifetime = is_alive(self.pid)
+        lives = is_alive(self.pid)
         now = time.monotonic()
         if held is not None and not held.is_expired:
             self.holders.add(held.holder)
         elif self.free_at is None:
             self.free_at = now
-        if not lifetime and self.died_at is None:
+        if not lives and self.died_at is None:
             self.died_at = now
             self.is_child_dead_too = self.child is not None and not is_alive(self.child)
 

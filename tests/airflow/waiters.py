@@ -273,13 +273,13 @@ async def kept(url: str) -> dict[str, Any]:
     await asyncio.sleep(1.5 * TTL)
     lock = lockstead.AsyncLock(url, ttl=TTL)
     held = await lock.inspect()
-    lifetime = held is not None and held.holder == grant["holder"] and not held.is_expired and not task.done()
+    lives = held is not None and held.holder == grant["holder"] and not held.is_expired and not task.done()
     released = await lock.release(grant["ticket"])
     event = await asyncio.wait_for(task, 20)
     if compat.HAS_TASK_SDK:  # it ends its task itself, and no worker is needed for that
         assert event == "success"
         event = await again._kept()
-    return {"lives": lifetime, "released": released, **event}
+    return {"lives": lives, "released": released, **event}
 
 
 async def ended(url: str) -> dict[str, Any]:

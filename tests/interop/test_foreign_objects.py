@@ -25,7 +25,7 @@ UNTIMED = ["gcslock", "nbf", "py_gcslock", "gcs_lock_thing"]
 """Those that never end, or say it in words of their own."""
 
 
-def min_retention(server: GcsServer, clock: ManualClock, name: str, which: str = "object") -> dict[str, Any]:
+def place_recorded(server: GcsServer, clock: ManualClock, name: str, which: str = "object") -> dict[str, Any]:
     """Put a recorded object into the bucket, at the time at which it was recorded where it names one."""
     resource: dict[str, Any] = recording(name)[which]
     expires_at = resource.get("metadata", {}).get("expires_at")
@@ -38,7 +38,7 @@ def min_retention(server: GcsServer, clock: ManualClock, name: str, which: str =
 def test_a_lock_that_says_when_it_ends_is_held_until_the_stores_date_is_past_that_by_the_allowance(
     server: GcsServer, clock: ManualClock, client: lockstead.Client, name: str, which: str
 ) -> None:
-    theirs = min_retention(server, clock, name, which)["metadata"]
+    theirs = place_recorded(server, clock, name, which)["metadata"]
     lock = client.lock("apt", owner="ours")
     assert lock.try_acquire() is None
     ends_at = int(float(theirs["expires_at"])) + ALLOWANCE  # Date has whole seconds
@@ -56,7 +56,7 @@ def test_h07_the_clock_of_this_machine_decides_nothing(
     server: GcsServer, clock: ManualClock, client: lockstead.Client
 ) -> None:
     """The recording is of the past, so by the clock of this machine it ended long ago."""
-    min_retention(server, clock, "ruby")
+    place_recorded(server, clock, "ruby")
     assert client.lock("apt").try_acquire() is None
     clock.advance(YEAR)
     server.faults.date_offset = -YEAR
@@ -69,7 +69,7 @@ def test_h07_the_clock_of_this_machine_decides_nothing(
 def test_a_lock_that_does_not_say_when_it_ends_never_does(
     server: GcsServer, clock: ManualClock, client: lockstead.Client, name: str
 ) -> None:
-    theirs = min_retention(server, clock, name)
+    theirs = place_recorded(server, clock, name)
     for _ in range(3):
         assert client.lock("apt").try_acquire() is None
         clock.advance(YEAR)
@@ -82,7 +82,7 @@ def test_a_lock_that_does_not_say_when_it_ends_never_does(
 def test_assume_ttl_says_how_long_such_a_lock_may_live(
     server: GcsServer, clock: ManualClock, client: lockstead.Client, name: str
 ) -> None:
-    min_retention(server, clock, name)
+    place_recorded(server, clock, name)
     lock = client.lock("apt", foreign_ttl=100)
     clock.advance(100.0)
     assert lock.try_acquire() is None
@@ -105,7 +105,7 @@ def held(lock: lockstead.Lock) -> lockstead.LockInfo:
 def test_it_is_shown_as_another_programs_with_what_is_known(
     server: GcsServer, clock: ManualClock, client: lockstead.Client, name: str
 ) -> None:
-    theirs = min_retention(server, clock, name)["metadata"]
+    theirs = place_recorded(server, clock, name)["metadata"]
     clock.advance(10.0)
     for shown in (held(client.lock("apt")), *client.list()):
         assert shown.is_foreign
@@ -130,7 +130,7 @@ def test_it_is_shown_as_another_programs_with_what_is_known(
 def test_what_it_says_in_words_of_its_own_is_shown_as_it_stands(
     server: GcsServer, clock: ManualClock, client: lockstead.Client, name: str, says: set[str]
 ) -> None:
-    theirs = min_retention(server, clock, name)
+    theirs = place_recorded(server, clock, name)
     (shown,) = client.list()
     assert shown.is_foreign
     assert not shown.is_expired
@@ -143,7 +143,7 @@ def test_breaking_one_tells_it_by_the_metageneration_and_keeps_what_it_wrote(
     server: GcsServer, clock: ManualClock, client: lockstead.Client, name: str, change: str
 ) -> None:
     """Its next refresh or release, which names the metageneration alone, is refused: it was told, in its own way."""
-    theirs = min_retention(server, clock, name)
+    theirs = place_recorded(server, clock, name)
     done = client.lock("apt").break_lease(reason="a test", by="operator")
     assert done is not None
     assert (done.was.owner, done.removed, done.max_overlap) == (theirs["metadata"]["identity"], False, None)
@@ -165,7 +165,7 @@ def test_breaking_one_tells_it_by_the_metageneration_and_keeps_what_it_wrote(
 def test_breaking_one_now_removes_it_and_leaves_an_entry(
     server: GcsServer, clock: ManualClock, client: lockstead.Client, name: str
 ) -> None:
-    min_retention(server, clock, name)
+    place_recorded(server, clock, name)
     done = client.lock("apt").break_lease(reason="a test", by="operator", now=True)
     assert done is not None
     assert done.removed
@@ -204,7 +204,7 @@ def test_an_object_of_theirs_elsewhere_is_no_lock_of_ours(server: GcsServer, cli
 def test_the_command_line_says_that_it_is_another_programs(
     server: GcsServer, clock: ManualClock, client: lockstead.Client
 ) -> None:
-    min_retention(server, clock, "py_gcslock")
+    place_recorded(server, clock, "py_gcslock")
     with client.lock("ours").acquire(timeout=10):
         ours, theirs = sorted(client.list(), key=lambda one: one.is_foreign)
         assert (facts("apt", theirs, 0.0)["foreign"], facts("ours", ours, 0.0)["foreign"]) == (True, False)

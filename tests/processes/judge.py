@@ -16,7 +16,7 @@ from tests.processes.journal import Event
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseState:
+class Holding:
     """One lease as its holder told of it. It was believed at least from began_at until `until`."""
 
     key: str
@@ -29,7 +29,7 @@ class LeaseState:
     removed_at: float | None
 
 
-def lease_states(events: Iterable[Event]) -> list[LeaseState]:
+def holdings(events: Iterable[Event]) -> list[Holding]:
     """Put together what each holder told."""
     told: dict[str, list[Event]] = {}
     for event in events:
@@ -41,7 +41,7 @@ def lease_states(events: Iterable[Event]) -> list[LeaseState]:
         if held:
             leaves = [one.at for one in its if one.what == "leaves"]
             found.append(
-                LeaseState(
+                Holding(
                     key=held[0].key,
                     holder=holder,
                     pid=held[0].pid,
@@ -57,7 +57,7 @@ def lease_states(events: Iterable[Event]) -> list[LeaseState]:
 
 def judge(events: list[Event], counters: Mapping[str, list[Write]]) -> list[str]:
     """Return every broken promise; an empty list is the proof."""
-    held = lease_states(events)
+    held = holdings(events)
     looks = [one for one in events if one.what == "looks"]
     return [
         *_overlaps(held),
@@ -70,23 +70,23 @@ def judge(events: list[Event], counters: Mapping[str, list[Write]]) -> list[str]
     ]
 
 
-def _by_key(held: Iterable[LeaseState]) -> Iterator[tuple[str, list[LeaseState]]]:
+def _by_key(held: Iterable[Holding]) -> Iterator[tuple[str, list[Holding]]]:
     ordered = sorted(held, key=lambda one: (one.key, one.began_at))
     for key, group in groupby(ordered, key=lambda one: one.key):
         yield key, list(group)
 
 
-def _overlaps(held: list[LeaseState]) -> Iterator[str]:
+def _overlaps(held: list[Holding]) -> Iterator[str]:
     for key, its in _by_key(held):
         latest = its[0]
         for one in its[1:]:
             if one.began_at < latest.until:
                 early = latest.until - one.began_at
                 yield f"{key}: {one.holder} came in {early:.3f} s before {latest.holder} had to stop"
-            latest = max(latest, one, key=lambda lease_state: lease_state.until)
+            latest = max(latest, one, key=lambda holding: holding.until)
 
 
-def _tokens(held: list[LeaseState], looks: list[Event]) -> Iterator[str]:
+def _tokens(held: list[Holding], looks: list[Event]) -> Iterator[str]:
     for key, its in _by_key(one for one in held if one.token is not None):
         for before, after in pairwise(its):
             if (after.token or 0) <= (before.token or 0):
@@ -102,7 +102,7 @@ def _tokens(held: list[LeaseState], looks: list[Event]) -> Iterator[str]:
             highest[key] = (holder, token)
 
 
-def _unseen(held: list[LeaseState], looks: list[Event]) -> Iterator[str]:
+def _unseen(held: list[Holding], looks: list[Event]) -> Iterator[str]:
     """Whoever may believe, the killed included, stands in the store."""
     for look in looks:
         for one in held:
@@ -112,7 +112,7 @@ def _unseen(held: list[LeaseState], looks: list[Event]) -> Iterator[str]:
                     yield f"{one.key}: the store shows {shown} while {one.holder} may believe"
 
 
-def _revived(held: list[LeaseState], looks: list[Event]) -> Iterator[str]:
+def _revived(held: list[Holding], looks: list[Event]) -> Iterator[str]:
     removed = {one.holder: one.removed_at for one in held if one.removed_at is not None}
     for look in looks:
         for key, (holder, _token) in (look.shown or {}).items():
@@ -120,7 +120,7 @@ def _revived(held: list[LeaseState], looks: list[Event]) -> Iterator[str]:
                 yield f"{key}: {holder} stands in the store again after it was removed"
 
 
-def _unjust_losses(events: list[Event], held: list[LeaseState]) -> Iterator[str]:
+def _unjust_losses(events: list[Event], held: list[Holding]) -> Iterator[str]:
     until = {one.holder: one.until for one in held}
     for event in events:
         # no operator breaks anything here, so a loss can only be silence or lateness
@@ -171,7 +171,7 @@ def kills(events: list[Event]) -> Kills:
     last: dict[int, Event] = {}
     killed: Tally[str] = Tally()
     holding = 0
-    held = {one.holder: one for one in lease_states(events)}
+    held = {one.holder: one for one in holdings(events)}
     for event in events:
         if event.what == "killed":
             before = last.get(event.pid)

@@ -74,7 +74,7 @@ class Place:
 class Sight:
     """What one look at a queue showed: whether the place stands, who is ahead, the record, and at which revision."""
 
-    min_retention: bool
+    is_in_queue: bool
     ahead: str | None
     record: Kv | None
     revision: int
@@ -103,7 +103,7 @@ class Line:
         with self.lock:
             return self.places.setdefault((key, waiter_id), Place(key, waiter_id))
 
-    def min_retention(self, key: str, waiter_id: str, created: str | None) -> Place:
+    def note_place(self, key: str, waiter_id: str, created: str | None) -> Place:
         """Correct what is known of a place by what was seen."""
         place = self.enter(key, waiter_id)
         place.created = created
@@ -236,7 +236,7 @@ class Line:
             if not is_stray or not (yield from cleared(self.root, place.key)):
                 break
         return Sight(
-            min_retention=bool(own) and own[0]["create_revision"] == place.created,
+            is_in_queue=bool(own) and own[0]["create_revision"] == place.created,
             ahead=wire.text(before[0]["key"]) if before else None,
             record=wire.sought(body["responses"][len(reads) :]),
             revision=int(body["header"]["revision"]),

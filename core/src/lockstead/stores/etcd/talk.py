@@ -204,7 +204,7 @@ class _Taking:
                     continue
                 return Conflict(is_queued=True)
             created = first[0]["create_revision"] if first else None
-            self._place = talker.line.min_retention(command.name.key, command.waiter_id, created)
+            self._place = talker.line.note_place(command.name.key, command.waiter_id, created)
         raise StoreUnavailable(f"the queue for {command.name.key!r} kept changing; nothing was written")
 
     def _looked(self) -> Steps[tuple[Kv | None, list[Json]]]:

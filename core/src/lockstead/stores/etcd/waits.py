@@ -105,7 +105,7 @@ class Waiting:
             if place.created is None:
                 continue
             sight: Sight = self._carry(self._line.look(name, place), limit)
-            if sight.min_retention:
+            if sight.is_in_queue:
                 return sight
             place.created = None
         return None

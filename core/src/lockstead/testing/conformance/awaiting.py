@@ -11,7 +11,7 @@ import pytest
 from lockstead.errors import StoreError
 from lockstead.protocol.commands import Command, Create, Extend
 from lockstead.stores.port import AsyncStore, Store
-from lockstead.testing.conformance.base import Ask, AskAtOnce, created, is_a, min_retention, shows
+from lockstead.testing.conformance.base import Ask, AskAtOnce, created, is_a, is_stored, shows
 from lockstead.testing.conformance.store import StoreConformance
 from lockstead.values import Name
 
@@ -68,7 +68,7 @@ class AwaitingConformance(StoreConformance):
 
         for turns in range(12):
             runner.run(cancelled(turns))
-        min_retention(ask, APT, created(ask, APT))
+        is_stored(ask, APT, created(ask, APT))
 
     def test_every_event_loop_is_served_and_each_ends_by_itself(self, store: Store) -> None:
         awaits = is_a(AsyncStore, store)  # type: ignore[type-abstract]

@@ -140,7 +140,7 @@ def created(ask: Ask, name: Name, fields: dict[str, str] | None = None) -> Snaps
     return shows(ask(Create(name, {"v": "1", "identity": "first"} if fields is None else fields)))
 
 
-def min_retention(ask: Ask, name: Name, expected: Snapshot) -> None:
+def is_stored(ask: Ask, name: Name, expected: Snapshot) -> None:
     """Require that a record is what an earlier answer showed."""
     seen = shows(ask(Read(name)))
     require(

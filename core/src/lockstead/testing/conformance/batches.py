@@ -7,7 +7,7 @@ from typing import Any
 from lockstead.errors import StoreError
 from lockstead.protocol.commands import Absent, Command, Conflict, Create, Extend, List, Read, Remove, Removed, Snapshot
 from lockstead.stores.port import Store, SupportsBatching
-from lockstead.testing.conformance.base import Ask, Suite, created, is_a, min_retention, require, shows
+from lockstead.testing.conformance.base import Ask, Suite, created, is_a, is_stored, require, shows
 from lockstead.values import Name, Space
 
 
@@ -30,7 +30,7 @@ class BatchConformance(Suite):
             require(isinstance(answer, kind), f"{command} in a batch was answered {answer!r}")
         require(answers[0].fields["n"] == "1", "the fields of a batched Extend are missing")
         require(answers[0].incarnation == one.incarnation, "a batched Extend changed the incarnation")
-        min_retention(ask, yum, two)
+        is_stored(ask, yum, two)
         others: list[Command[Any]] = [
             Create(Name("new"), {"v": "1"}),
             Remove(yum, two.incarnation),

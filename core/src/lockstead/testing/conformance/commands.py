@@ -23,8 +23,8 @@ from lockstead.testing.conformance.base import (
     Suite,
     created,
     is_a,
+    is_stored,
     listed,
-    min_retention,
     require,
     same_state,
     shows,
@@ -62,12 +62,12 @@ class CommandsConformance(Suite):
         fields = {"v": "1", "identity": "airflow:publish/run-7", "ttl": "300"}
         made = created(ask, APT, fields)
         require(dict(made.fields) == fields, f"created {fields}, the answer shows {made.fields}")
-        min_retention(ask, APT, made)
+        is_stored(ask, APT, made)
 
     def test_create_refuses_what_is_there_and_changes_nothing(self, ask: Ask) -> None:
         made = created(ask, APT, {"identity": "first"})
         is_a(Conflict, ask(Create(APT, {"identity": "second"})))
-        min_retention(ask, APT, made)
+        is_stored(ask, APT, made)
 
     def test_fields_are_text_of_any_kind_and_come_back_as_they_were(self, ask: Ask) -> None:
         fields = {
@@ -79,21 +79,21 @@ class CommandsConformance(Suite):
             "letters": "grün 日本 😀 e\u0301",
             "with-dash.and_dot": "1",
         }
-        min_retention(ask, APT, created(ask, APT, fields))
+        is_stored(ask, APT, created(ask, APT, fields))
         require(dict(shows(ask(Read(APT))).fields) == fields, "the fields were changed on the way")
         empty = created(ask, Name("none"), {})
         require(dict(empty.fields) == {}, f"a record without fields shows {empty.fields}")
 
     def test_fields_of_8_kib_fit(self, ask: Ask) -> None:
         fields = {"identity": "me", "backtrace": "é" * ((FIELDS_BYTES_MAX - 64) // 2)}
-        min_retention(ask, APT, created(ask, APT, fields))
+        is_stored(ask, APT, created(ask, APT, fields))
 
     def test_h24_h30_extend_merges_and_keeps_fields_it_was_not_given(self, ask: Ask) -> None:
         made = created(ask, APT, {"identity": "me", "progress": "1 of 5", "from-a-newer-version": "yes"})
         extended = shows(ask(Extend(APT, {"progress": "", "token": "7"}, made.incarnation)))
         expected = {"identity": "me", "progress": "", "from-a-newer-version": "yes", "token": "7"}
         require(dict(extended.fields) == expected, f"expected {expected}, got {dict(extended.fields)}")
-        min_retention(ask, APT, extended)
+        is_stored(ask, APT, extended)
 
     def test_extend_keeps_the_incarnation_and_moves_the_revision_even_if_nothing_changes(self, ask: Ask) -> None:
         made = created(ask, APT, {"identity": "me", "n": "0"})
@@ -110,7 +110,7 @@ class CommandsConformance(Suite):
         is_a(Conflict, ask(Extend(APT, {"n": "2"}, first.incarnation, first.revision)))
         is_a(Conflict, ask(Extend(APT, {"n": "2"}, _other(first.incarnation))))
         is_a(Conflict, ask(Extend(APT, {"n": "2"}, _other(first.incarnation), second.revision)))
-        min_retention(ask, APT, second)
+        is_stored(ask, APT, second)
         third = touched(ask, APT, {"n": "3"})
         require(dict(third.fields) == {"n": "3"} and not same_state(third, second), f"it did not extend: {third}")
 
@@ -120,20 +120,20 @@ class CommandsConformance(Suite):
         require(second.incarnation != first.incarnation, "a Replace kept the incarnation")
         require(dict(second.fields) == {"identity": "next"}, f"fields of the old record are left: {second.fields}")
         is_a(Conflict, ask(Replace(APT, {"identity": "late"}, first.incarnation, first.revision)))
-        min_retention(ask, APT, second)
+        is_stored(ask, APT, second)
 
     def test_replace_refuses_a_record_that_was_renewed_in_between(self, ask: Ask) -> None:
         first = created(ask, APT)
         renewed = shows(ask(Extend(APT, {"n": "1"}, first.incarnation)))
         is_a(Conflict, ask(Replace(APT, {"identity": "thief"}, first.incarnation, first.revision)))
-        min_retention(ask, APT, renewed)
+        is_stored(ask, APT, renewed)
 
     def test_remove_expects_the_incarnation_and_the_revision_where_it_is_given(self, ask: Ask) -> None:
         first = created(ask, APT)
         second = touched(ask, APT, {"n": "1"})
         is_a(Conflict, ask(Remove(APT, _other(first.incarnation))))
         is_a(Conflict, ask(Remove(APT, first.incarnation, first.revision)))
-        min_retention(ask, APT, second)
+        is_stored(ask, APT, second)
         is_a(Removed, ask(Remove(APT, first.incarnation, second.revision)))
         is_a(Absent, ask(Read(APT)))
         again = created(ask, APT)
@@ -149,7 +149,7 @@ class CommandsConformance(Suite):
         is_a(Conflict, ask(Extend(APT, {"identity": "old"}, old.incarnation)))
         is_a(Conflict, ask(Extend(APT, {"identity": "old"}, old.incarnation, old.revision)))
         is_a(Conflict, ask(Replace(APT, {"identity": "old"}, old.incarnation, old.revision)))
-        min_retention(ask, APT, new)
+        is_stored(ask, APT, new)
 
     def test_h02_an_incarnation_never_comes_back(self, ask: Ask, twin: Store) -> None:
         def by_twin(command: Command[A]) -> A:
@@ -182,7 +182,7 @@ class CommandsConformance(Suite):
         made = created(ask, APT)
         require(same_state(shows(twin.perform(Read(APT), self.limit)), made), "the twin sees another state")
         extended = shows(twin.perform(Extend(APT, {"by": "twin"}, made.incarnation), self.limit))
-        min_retention(ask, APT, extended)
+        is_stored(ask, APT, extended)
         require(set(listed(ask, Space.LOCK)) == {APT}, "the listing does not show what stands there")
 
     def test_an_answer_is_a_picture_of_its_instant(self, ask: Ask) -> None:

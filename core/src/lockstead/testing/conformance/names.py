@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lockstead.protocol.commands import Absent, Read, Remove, Removed
-from lockstead.testing.conformance.base import Ask, Suite, created, is_a, listed, min_retention, require, touched
+from lockstead.testing.conformance.base import Ask, Suite, created, is_a, is_stored, listed, require, touched
 from lockstead.values import KEY_BYTES_MAX, Name, Space
 
 ODD_KEYS: Final = (
@@ -36,7 +36,7 @@ class NamesConformance(Suite):
         require(set(shown) == set(made), f"the listing differs by {set(shown) ^ set(made)}")
         for name, snapshot in made.items():
             require(shown[name].fields["number"] == snapshot.fields["number"], f"{name} shows another one's record")
-            min_retention(ask, name, snapshot)
+            is_stored(ask, name, snapshot)
         for name, snapshot in made.items():
             is_a(Removed, ask(Remove(name, snapshot.incarnation)))
             is_a(Absent, ask(Read(name)))
@@ -50,7 +50,7 @@ class NamesConformance(Suite):
             names += [Name(key, space, part) for key in hostile for part in ("1/nonce", "1", "nonce", "..", "a b/?#é")]
         made = {name: created(ask, name, {"n": str(number)}) for number, name in enumerate(names)}
         for name, snapshot in made.items():
-            min_retention(ask, name, snapshot)
+            is_stored(ask, name, snapshot)
         for space in Space:
             expected = {name for name in names if name.space is space}
             require(set(listed(ask, space)) == expected, f"the listing of {space.value} is not what stands there")

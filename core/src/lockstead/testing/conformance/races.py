@@ -30,7 +30,7 @@ from lockstead.testing.conformance.base import (
     created,
     in_threads,
     is_a,
-    min_retention,
+    is_stored,
     require,
     same_state,
     shows,
@@ -50,7 +50,7 @@ class RacesConformance(Suite):
             name = Name(f"apt-{turn}")
             won = winner(at_once([Create(name, {"identity": str(n)}) for n in range(self.racers)]))
             if won is not None:
-                min_retention(ask, name, won)
+                is_stored(ask, name, won)
 
     def test_h11_of_many_replaces_of_one_state_one_wins(self, ask: Ask, at_once: AskAtOnce) -> None:
         for turn in range(3):
@@ -59,14 +59,14 @@ class RacesConformance(Suite):
             expected = (dead.incarnation, dead.revision)
             won = winner(at_once([Replace(name, {"identity": str(n)}, *expected) for n in range(self.racers)]))
             if won is not None:
-                min_retention(ask, name, won)
+                is_stored(ask, name, won)
 
     def test_h11_of_many_extends_of_one_revision_one_wins(self, ask: Ask, at_once: AskAtOnce) -> None:
         made = created(ask, APT)
         expected = (made.incarnation, made.revision)
         won = winner(at_once([Extend(APT, {"token": str(n)}, *expected) for n in range(self.racers)]))
         if won is not None:
-            min_retention(ask, APT, won)
+            is_stored(ask, APT, won)
 
     def test_h11_a_take_over_and_a_renewal_do_not_both_win(self, ask: Ask, at_once: AskAtOnce) -> None:
         for turn in range(8):
@@ -75,7 +75,7 @@ class RacesConformance(Suite):
             take_over = Replace(name, {"identity": "next"}, made.incarnation, made.revision)
             won = winner(at_once([take_over, Extend(name, {"renewed": "1"}, made.incarnation)]))
             if won is not None:
-                min_retention(ask, name, won)
+                is_stored(ask, name, won)
 
     def test_h05_of_many_removes_one_removes(self, ask: Ask, at_once: AskAtOnce) -> None:
         made = created(ask, APT)
