@@ -114,7 +114,8 @@ def test_rule_6_a_renewal_counts_from_the_send_of_the_keep_alive(store: Store) -
 
 
 @pytest.mark.parametrize(
-    ("stands", "granted", "expected"), [(303.0, 303, None), (303.0, 400, None), (302.5, 303, None), (303.0, 203, 203.0)]
+    ("min_retention", "granted", "expected"),
+    [(303.0, 303, None), (303.0, 400, None), (302.5, 303, None), (303.0, 203, 203.0)],
 )
 def test_rule_6_what_the_server_granted_less_is_what_the_holder_believes_less(
     min_retention: float, granted: int, expected: float | None
