@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.benchmarks import crowds, cycles, handing, imports, networked
+from tests.benchmarks import awaiting, crowds, cycles, handing, imports, networked
 from tests.benchmarks.command import command, parser
 from tests.benchmarks.figures import Row, Size
 
@@ -23,6 +23,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
     "gcs": cycles.gcs,
     "waiters": crowds.waiters,
     "leases": crowds.leases,
+    "awaiting": awaiting.awaiting,
     **networked.BENCHMARKS,
     "imports": imports.imports,
 }

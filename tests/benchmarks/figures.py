@@ -34,6 +34,7 @@ class Size:
     waiting: float = 10.0
     leases: int = 10_000
     keeping: float = 75.0
+    awaiting: int = 10_000
     rounds_networked: int = 41
     times_networked: int = 20
     hand_overs: int = 100
@@ -49,6 +50,7 @@ TINY = Size(
     waiting=1.2,
     leases=20,
     keeping=0.2,
+    awaiting=40,
     rounds_networked=1,
     times_networked=2,
     hand_overs=1,
