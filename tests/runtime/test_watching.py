@@ -64,6 +64,16 @@ def test_a_notified_pause_ends_and_acquiring_is_worth_a_write_where_the_record_i
     assert driven(store, pause(waiter_id)) == [Paused(30.0, True, is_free and bool(waiter_id))]
 
 
+def test_a_change_that_is_no_release_is_not_worth_a_write() -> None:
+    store = Notifies()
+    store.before = lambda _read: store.notify()
+    assert driven(store, pause(seconds=0.01), Read(APT), pause())[2] == Paused(30.0, True, is_turn=False)
+
+
+def test_a_release_before_the_subscription_is_noticed() -> None:
+    assert driven(Watching(), pause(seconds=2.0)) == [Paused(2.0, True)]
+
+
 def test_a_change_after_an_unknown_outcome_ends_no_pause_and_is_forgotten() -> None:
     store = Notifies()
     store.before = lambda _read: store.notify(is_free=True)
@@ -110,6 +120,13 @@ def test_no_subscription_is_left_open_however_a_wait_ends(way: str) -> None:
 
     asyncio.run(use())
     assert not subscriptions
+
+
+def test_a_wait_that_timed_out_leaves_no_subscription() -> None:
+    store = Watching()
+    held(store)
+    driven(store, pause(seconds=0.01))
+    assert not store.inner._memory.subscriptions
 
 
 def test_many_awaiting_waiters_take_no_thread_and_one_subscription_a_key() -> None:

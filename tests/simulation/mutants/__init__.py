@@ -3,7 +3,18 @@
 `python -m tests.simulation.mutants` searches anew and writes what it found, and the table in the documentation.
 """
 
-from tests.simulation.mutants import asking, deadlines, enforcing, fencing, keeping, sharing, stores, telling, turns
+from tests.simulation.mutants import (
+    asking,
+    deadlines,
+    enforcing,
+    fencing,
+    keeping,
+    sharing,
+    stores,
+    telling,
+    turns,
+    watching,
+)
 from tests.simulation.mutants.patching import MUTANTS, Mutant, broken
 
 __all__ = [
@@ -19,4 +30,5 @@ __all__ = [
     "stores",
     "telling",
     "turns",
+    "watching",
 ]

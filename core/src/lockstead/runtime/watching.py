@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from lockstead.protocol.commands import Pause, Paused
-from lockstead.stores.port import Store, Subscription, SupportsFifoQueue, SupportsWatch
+from lockstead.stores.port import Subscription, SupportsFifoQueue, SupportsWatch
 from lockstead.values import Name
 
 
@@ -43,10 +43,11 @@ class _Changes:
 class Watching:
     """The subscription of one script. Closed by `close`, or when nobody refers to it any more."""
 
-    __slots__ = ("_changes", "_name", "_store", "_subscription", "_waker")
+    __slots__ = ("_changes", "_keeps_queue", "_name", "_store", "_subscription", "_waker")
 
-    def __init__(self, store: Store, waker: Rings) -> None:
-        self._store = store
+    def __init__(self, store: object, waker: Rings) -> None:
+        self._store = store if isinstance(store, SupportsWatch) else None
+        self._keeps_queue = isinstance(store, SupportsFifoQueue)
         self._waker = waker
         self._changes = _Changes(waker)
         self._name: Name | None = None
@@ -60,10 +61,9 @@ class Watching:
         if not command.wake_on_change:
             self.close()
             return False
-        store = self._store
-        # a store that keeps a queue is waited for there by who wants a place
-        if isinstance(store, SupportsWatch) and not (command.waiter_id and isinstance(store, SupportsFifoQueue)):
-            self._subscribe(store, command.name)
+        # in a store that keeps a queue, who wants a place waits there
+        if self._store is not None and not (command.waiter_id and self._keeps_queue):
+            self._subscribe(self._store, command.name)
         changes = self._changes
         changes.is_heeded = True  # before the look: a change in between is seen by one of both
         return changes.has_changed

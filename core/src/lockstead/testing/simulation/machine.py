@@ -12,6 +12,7 @@ from lockstead.protocol.commands import Reply, Script
 from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.terms import Terms
 from lockstead.settings import Settings
+from lockstead.stores.subscriptions import Subscription
 from lockstead.testing.simulation.network import Network
 from lockstead.testing.simulation.properties import Watch
 from lockstead.testing.simulation.talk import Talk, Then
@@ -22,7 +23,7 @@ from lockstead.values import Name
 class Machine(Actor):
     """A machine with one process on it, which holds conversations with the store.
 
-    cut_until: a true instant until which nothing it sends arrives. is_watching: its store wakes waiters.
+    cut_until: a true instant until which nothing it sends arrives. is_watching: its store notifies of changes.
     """
 
     __slots__ = ("_nonces", "_wall_ahead", "cut_until", "is_watching", "network", "settings", "terms", "watch", "world")
@@ -65,6 +66,16 @@ class Machine(Actor):
         """See what the store's clock says."""
         now = self.now()
         self.terms.observations.read_clock(name.key, store_now, Reply(None, now, now), self.settings.drift)
+
+    def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
+        """Subscribe to a record, as `stores.port.SupportsWatch` has it, for this life; notifications may get lost."""
+        epoch = self.epoch
+
+        def notify(is_free: bool) -> None:
+            if self.epoch == epoch and self.world.now >= self.cut_until:
+                self.network.notify(self, on_change, is_free)
+
+        return self.network.subscribe(name, notify)
 
     def nonce(self) -> str:
         """Return a name that nobody else has."""

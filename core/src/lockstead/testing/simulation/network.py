@@ -5,16 +5,19 @@ A request may commit long after its sender gave up; an answer that comes after t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
-from lockstead.protocol.commands import Command, List, Read
+from lockstead.protocol.commands import Command, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
+from lockstead.stores.subscriptions import Subscription, Subscriptions
 from lockstead.testing.simulation.enforcing import EnforcedStore
 from lockstead.testing.simulation.store import SimulatedStore
 from lockstead.testing.simulation.words import brief
-from lockstead.testing.simulation.world import Halt, World
+from lockstead.testing.simulation.world import Actor, Halt, World
+from lockstead.values import Name
 
 if TYPE_CHECKING:
     from lockstead.testing.simulation.talk import Talk
@@ -54,6 +57,11 @@ ACCIDENTS: Final = {
     "contender": "another implementation asks, and judges by its own clock",
 }
 """What may befall a process, the store or the record: a short name, and what it says in the table of faults."""
+
+UNNOTIFIED: Final = 0.1
+"""The part of the notifications that are lost while there are faults."""
+
+CHANGES: Final = (Create, Replace, Extend, Remove)
 
 FAULTS: Final = (*KINDS, *SEEN, *ACCIDENTS.values())
 """Every kind of fault, in the order of `Network.faults`."""
@@ -100,6 +108,7 @@ class Network:
         "_latest",
         "_random",
         "_store",
+        "_subscriptions",
         "_top",
         "_twice",
         "_world",
@@ -121,6 +130,7 @@ class Network:
         self._changes_every = faults.changes_every
         self._random = world.dice.random
         self._arrival = self._arrive
+        self._subscriptions = Subscriptions()
         self.delivered = 0
         self.answered = 0
         self.halts_at = 0
@@ -137,6 +147,23 @@ class Network:
     def befell(self, accident: str) -> None:
         """Count an accident, by its short name."""
         self.faults[_ACCIDENT[accident]] += 1
+
+    def subscribe(self, name: Name, notify: Callable[[bool], None]) -> Subscription:
+        """Call notify at every change, and once when this has taken effect, if there is no such record then."""
+        subscription, _ = self._subscriptions.add(name, notify)
+        self._world.at(self._world.now + self._twice * self._random(), None, self._takes_effect, (name, notify))
+        return subscription
+
+    def _takes_effect(self, message: tuple[Name, Callable[[bool], None]]) -> None:
+        name, notify = message
+        if name not in self._store.entries:
+            notify(False)
+
+    def notify(self, process: Actor, on_change: Callable[[bool], None], is_free: bool) -> None:
+        """Carry one notification; one in ten is lost, for as long as there are faults."""
+        random = self._random
+        if not self._ladder or random() >= UNNOTIFIED:
+            self._world.at(self._world.now + self._twice * random(), process, on_change, is_free)
 
     def send(self, talk: Talk, command: Command[Any], limit: float) -> None:
         """Carry one request, whose sender gives up after `limit` true seconds."""
@@ -217,6 +244,8 @@ class Network:
             answer = self._store.perform(command)
         else:
             answer = self._asked(command, (process.name, talk.epoch), talk.sent_at if number == talk.number else None)
+        if self._subscriptions and type(command) in CHANGES and type(answer) in (Snapshot, Removed):
+            self._subscriptions.changed(command.name, type(answer) is Removed)  # type: ignore[attr-defined]  # it has one
         if world.is_told:
             world.tell("store", f"{process.name}: {brief(command)} -> {brief(answer)}")
         if back is None:

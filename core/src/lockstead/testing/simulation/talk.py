@@ -13,7 +13,9 @@ from lockstead.errors import StoreError
 from lockstead.protocol.acquire import OutOfTime
 from lockstead.protocol.commands import Create, Pause, Paused, Read, Reply, Script
 from lockstead.protocol.record import stamped
-from lockstead.values import Space
+from lockstead.runtime.watching import Watching
+from lockstead.stores.subscriptions import Subscription
+from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
     from lockstead.testing.simulation.machine import Machine
@@ -40,6 +42,7 @@ class Talk:
         "_clock",
         "_script",
         "_then",
+        "_watching",
         "_world",
         "epoch",
         "gives_up_at",
@@ -47,6 +50,7 @@ class Talk:
         "is_over",
         "is_rung",
         "limit",
+        "notified",
         "number",
         "process",
         "sent_at",
@@ -68,13 +72,15 @@ class Talk:
         self.turned_away: tuple[float, ...] = ()
         self.has_paused = False
         self.is_over = self.is_rung = False
-        self.sleeps: Paused | None = None
+        self.sleeps: tuple[int, Pause, float] | None = None
         self.slept_since = EVER
         self.epoch = process.epoch
         self._script = script
         self._clock = process.clock
         self._world = process.world
         self._then = then
+        self._watching: Watching | None = None
+        self.notified: list[bool] = []
 
     def start(self) -> None:
         """Take the first step."""
@@ -83,16 +89,34 @@ class Talk:
     def cancel(self) -> None:
         """Stop waiting: as a cancelled task or Ctrl-C does, leaving the command under way unknown."""
         if not self.is_over:
-            self.is_over = True
+            self._end()
             self._script.close()
 
     def ring(self) -> None:
         """Wake it: a pause ends at once, the one under way or the next."""
-        if self.sleeps is None:
-            self.is_rung = True
-        else:
-            woken = Paused(self.sleeps.seconds, True)
-            self._world.at(self._world.now, self.process, self.resumed, (self.number, woken))
+        self.is_rung = True
+        if self.sleeps is not None:
+            self._world.at(self._world.now, self.process, self.resumed, self.sleeps)
+
+    def take(self) -> bool:
+        """Return whether it was rung, and forget it."""
+        was, self.is_rung = self.is_rung, False
+        return was
+
+    def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
+        """Subscribe as this process, and see that nothing is slept through."""
+
+        noted = self.notified = []
+
+        def notified(is_free: bool) -> None:
+            on_change(is_free)
+            if noted is not self.notified:
+                return  # it was on its way when its subscription was closed
+            noted.append(is_free)
+            if self.sleeps is not None and self.sleeps[1].wake_on_change and not self.is_rung:
+                self.process.watch.violated("a waiter is notified of a change and sleeps on")
+
+        return self.process.subscribe(name, notified)
 
     def answered(self, message: tuple[int, Any]) -> None:
         """An answer came in; one that nobody waits for any more is dropped."""
@@ -104,11 +128,16 @@ class Talk:
             clock = self._clock
             self._advance(Reply(answer, self.sent_at, clock.offset + clock.rate * self._world.now), None)
 
-    def resumed(self, message: tuple[int, Paused]) -> None:
+    def resumed(self, message: tuple[int, Pause, float]) -> None:
         """A pause is over."""
-        number, paused = message
+        number, command, seconds = message
         if number == self.number and not self.is_over and self.epoch == self.process.epoch:
-            clock = self._clock
+            watching, clock = self._watching, self._clock
+            paused = Paused(seconds, self.take()) if watching is None else watching.end(command, seconds)
+            self.has_paused = not paused.is_turn
+            if paused.is_turn and True not in self.notified:
+                self.process.watch.violated("a waiter takes a change for a release")
+            self.notified.clear()
             self._advance(Reply(paused, self.sent_at, clock.offset + clock.rate * self._world.now), None)
 
     def failed(self, message: tuple[int, StoreError]) -> None:
@@ -129,11 +158,11 @@ class Talk:
                 else:
                     command = script.send(reply)  # type: ignore[arg-type]  # a script starts with None
             except StopIteration as stop:
-                self.is_over = True
+                self._end()
                 self._then(stop.value, None)
                 return
             except StoreError as raised:
-                self.is_over = True
+                self._end()
                 self._then(None, raised)
                 return
             self.number += 1
@@ -167,19 +196,31 @@ class Talk:
             seconds = max(0.0, min(seconds, self.gives_up_at - now))
         if seconds == 0.0:
             self._count_idle_turn()
-        slept, changed = seconds, False
-        if process.is_watching and random() < 0.2 and command.wake_on_change:
-            slept, changed = seconds * random(), True
+        slept = seconds
+        if process.is_watching:
+            if self._watching is None:
+                self._watching = Watching(self, self)
+            if self._watching.begin(command):
+                slept = 0.0
+            if self.notified and slept and command.wake_on_change:
+                process.watch.violated("a waiter sleeps through a change of which it was notified")
+            if slept < seconds and not command.wake_on_change:
+                process.watch.violated("a change ends the pause after a request without an answer")
+            if not command.wake_on_change:
+                self.notified = []
         if self.is_rung:
-            self.is_rung, slept, changed = False, 0.0, True
-        self.has_paused = True
+            slept = 0.0
         # as `World.at` does: half of all steps end here
         world.number = number = world.number + 1
         ends_at = world.now + slept / self._clock.rate
-        paused = self.sleeps = Paused(seconds, changed)
+        message = self.sleeps = (self.number, command, seconds)
         self.slept_since = world.now
-        message = (self.number, paused)
         heappush(world.events, (ends_at, number, process, process.epoch, self.resumed, message))
+
+    def _end(self) -> None:
+        self.is_over, self.notified = True, []
+        if self._watching is not None:
+            self._watching.close()
 
     def was_turned_away(self, at: float, pace: float) -> None:
         """Note that the store would not take another change so soon; who asks on as fast keeps all others out."""
