@@ -632,6 +632,25 @@ def test_one_thread_looks_for_all_who_subscribe_and_ends_with_the_last(opened: C
         assert again.seen.wait(30), "it is absent, and the thread looks again"
 
 
+@pytest.mark.parametrize("error", [StoreUnavailable("down"), ValueError("odd")])
+def test_a_look_that_fails_is_repeated(opened: Callable[..., SqliteStore], error: Exception) -> None:
+    store = opened()
+    made = ask(store, Create(APT, {}))
+    look, failures = store._changes._look, [error, error]
+
+    def looks() -> list[Name]:
+        if failures:
+            raise failures.pop()
+        return look()
+
+    store._changes._look = looks  # type: ignore[method-assign]
+    with Changed(store) as changes:
+        until(lambda: not failures)
+        changes.settle()
+        ask(opened(), Remove(APT, made.incarnation))
+        assert changes.seen.wait(30)
+
+
 def test_a_file_that_was_replaced_is_looked_at_again(path: Path, opened: Callable[..., SqliteStore]) -> None:
     store = opened()
     ask(store, Create(APT, {}))

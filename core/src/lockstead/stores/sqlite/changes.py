@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from typing import Final, TypeAlias
 
-from lockstead.errors import StoreError
 from lockstead.stores.sqlite.pool import Pool
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.values import Name
@@ -70,7 +69,7 @@ class Changes:
         while self._goes_on():
             try:
                 changed = self._look()
-            except StoreError:
+            except Exception:  # noqa: BLE001 - whatever it is, those who subscribe poll, and it is looked at again
                 self._seen = None
                 pause = DOWN
             else:
