@@ -102,7 +102,7 @@ def test_a_thread_that_was_never_begun_takes_no_place(monkeypatch: pytest.Monkey
     assert len(workers._threads) == 1
 
 
-class SupportsWatch:
+class FakeCondition:
     """What a free thread waits for: each time something happens, and it is told whether it was woken."""
 
     def __init__(self, workers: Workers, *happens: tuple[Callable[[], object], bool]) -> None:
@@ -124,7 +124,7 @@ def workers() -> Iterator[Workers]:
 
 
 def waiting(workers: Workers, *happens: tuple[Callable[[], object], bool]) -> tuple[object, list[tuple[float, int]]]:
-    waits = SupportsWatch(workers, *happens)
+    waits = FakeCondition(workers, *happens)
     workers._changed = waits  # type: ignore[assignment] # what it asks of a condition
     return workers._next(), waits.seen
 

@@ -14,7 +14,7 @@ import pytest
 
 from lockstead.protocol.commands import Create, Extend, Read, Remove, Snapshot
 from lockstead.stores import url
-from lockstead.stores.port import Store, SupportsWatch
+from lockstead.stores.port import Store, SupportsWait
 from lockstead.stores.postgres import listen as postgres_listen
 from lockstead.stores.postgres.statements import bucket, lock_class
 from lockstead.values import Name
@@ -61,7 +61,7 @@ class Waiting:
     """A wait in a thread of its own, until told to stop. asks: asks for the lock when woken; is_looker: waits again."""
 
     def __init__(self, store: Store, name: Name = APT, *, asks: bool = False, is_looker: bool = False) -> None:
-        assert isinstance(store, SupportsWatch)
+        assert isinstance(store, SupportsWait)
         self._store = store
         self._name = name
         self._asks = asks
@@ -72,7 +72,7 @@ class Waiting:
         self._thread.start()
 
     def _run(self) -> None:
-        assert isinstance(self._store, SupportsWatch)
+        assert isinstance(self._store, SupportsWait)
         is_woken = self._store.wait(self._name, LIMIT, self._stop.wait)
         self._seen.append(is_woken)
         while is_woken and (self._is_looker or (self._asks and not self._has_it())):
@@ -239,7 +239,7 @@ def stores(server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch)
 def test_who_begins_to_wait_for_what_is_gone_already_asks_for_it_at_once(store: Store) -> None:
     held = made(store)
     store.perform(Remove(APT, held.incarnation), LIMIT)
-    assert isinstance(store, SupportsWatch)
+    assert isinstance(store, SupportsWait)
     slept = list[float]()
 
     def is_over(seconds: float) -> bool:
