@@ -16,6 +16,7 @@ import lockstead
 from lockstead.cli.exits import judged
 from lockstead.cli.main import call
 from lockstead.cli.run import stop_limits
+from lockstead.cli.signals import RAISES_AGAIN, Interrupted, Signals
 from lockstead.settings import Settings
 from tests.cli.conftest import PATIENT, Runs, until
 
@@ -304,3 +305,20 @@ def test_nothing_is_left_of_the_watchdog_when_the_wait_is_given_up(runs: Runs) -
         assert waiter.watchdog()
         waiter.send(signal.SIGKILL)
         until(lambda: not waiter.marked(), "the end of the watchdog")
+
+
+def test_a_wait_that_goes_on_after_a_signal_is_interrupted_by_a_later_one() -> None:
+    """What the first signal raised may be lost, in a finalizer of any library."""
+    signals = Signals()
+    with pytest.raises(Interrupted):
+        signals._note(signal.SIGINT, None)
+    signals._note(signal.SIGINT, None)  # the cleanup has its time
+    signals._raised_at -= RAISES_AGAIN
+    with pytest.raises(Interrupted):
+        signals._note(signal.SIGINT, None)
+    signals.ended()
+    signals._raised_at -= RAISES_AGAIN
+    signals._note(signal.SIGINT, None)
+    assert list(signals.taken()) == [signal.SIGINT, signal.SIGINT]
+    os.close(signals.awake)
+    os.close(signals._wakes)

@@ -146,6 +146,7 @@ def run(
         finally:
             section.close()
     except Interrupted as interrupted:
+        signals.ended()
         say(f"{signal.Signals(interrupted.number).name} ended the wait for {target.key!r}")
         return Exit.SIGNALLED + interrupted.number
 

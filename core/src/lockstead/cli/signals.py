@@ -1,6 +1,7 @@
 """What becomes of a signal that reaches `lockstead`: an end of the wait, or a message to the command it runs.
 
-While the lock is waited for, a signal that would end the process ends the wait, in good order. From the grant on no
+While the lock is waited for, a signal that would end the process ends the wait, in good order; if the wait still goes
+on, so does a later one. From the grant on no
 signal ends anything here: each is noted, and passed on once the command runs. A signal that was ignored when we were
 started stays ignored, for the command too (nohup).
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +21,10 @@ from lockstead.cli.exits import Exit, Failed
 
 ENDING: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 PASSED_ON: Final = (*ENDING, signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
+
+
+RAISES_AGAIN: Final = 2.0
+"""Seconds after which a wait that still goes on is interrupted again: a library may have swallowed the exception."""
 
 
 class Interrupted(BaseException):
@@ -35,6 +41,7 @@ class Signals:
     def __init__(self) -> None:
         self._pending: deque[int] = deque()
         self._waiting = True
+        self._raised_at = -RAISES_AGAIN
         self.awake, self._wakes = os.pipe()
         os.set_blocking(self.awake, False)
         os.set_blocking(self._wakes, False)
@@ -48,6 +55,10 @@ class Signals:
         self._waiting = False
         signal.set_wakeup_fd(self._wakes, warn_on_full_buffer=False)
         self._catch(PASSED_ON)
+
+    def ended(self) -> None:
+        """Raise nothing any more: the wait is over, and nothing was granted."""
+        self._waiting = False
 
     def taken(self) -> Iterator[int]:
         """Return what came in since, in order."""
@@ -72,8 +83,9 @@ class Signals:
                 signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
-        if self._waiting:
-            self._waiting = False
+        now = time.monotonic()
+        if self._waiting and now - self._raised_at >= RAISES_AGAIN:
+            self._raised_at = now
             raise Interrupted(number)
         self._pending.append(number)
 
@@ -86,5 +98,6 @@ def waiting_for(key: str) -> Iterator[Signals]:
     try:
         yield signals
     except Interrupted as interrupted:
+        signals.ended()
         line = f"{signal.Signals(interrupted.number).name} ended the wait for {key!r}"
         raise Failed(Exit.SIGNALLED + interrupted.number, line) from None
