@@ -13,7 +13,7 @@ import pytest
 from lockstead.stores import url
 from lockstead.stores.port import Store
 from lockstead.stores.postgres.store import PostgresStore
-from lockstead.testing.conformance import BatchConformance, BlockingConformance, HostileConformance, StoreConformance
+from lockstead.testing.conformance import BatchConformance, HostileConformance, StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
 from lockstead.testing.conformance.hostile import Spoil
 from lockstead.values import Name
@@ -96,7 +96,7 @@ class TestPostgresHostile(OnPostgres, HostileConformance):
     pass
 
 
-class TestPostgresWaiting(OnPostgres, BlockingConformance):
+class TestPostgresWaiting(OnPostgres, WaitingConformance):
     pass
 
 
@@ -108,7 +108,7 @@ class TestPgBouncer(ThroughPgBouncer, StoreConformance):
     pass
 
 
-class TestPgBouncerWaiting(ThroughPgBouncer, BlockingConformance):
+class TestPgBouncerWaiting(ThroughPgBouncer, WaitingConformance):
     pass
 
 

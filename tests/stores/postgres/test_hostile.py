@@ -100,13 +100,8 @@ def everything(store: PostgresStore, other: Store) -> None:
     first = store.perform(Create(APT, {"v": "1"}), LIMIT)
     assert isinstance(first, Snapshot)
     assert isinstance(other, PostgresStore)
-    heard = list[bool]()
-
-    def waits() -> None:
-        heard.append(other.wait(APT, 20.0, lambda pause: threading.Event().wait(pause)))
-
-    waiter = threading.Thread(target=waits)
-    waiter.start()
+    heard = threading.Event()
+    subscription = other.subscribe(APT, lambda is_free: heard.set() if is_free else None)
     name = Name("apt", Space.MEMBER, "1/x")
     member = store.perform(Create(name, {"v": "1"}), LIMIT)
     assert isinstance(member, Snapshot)
@@ -123,10 +118,10 @@ def everything(store: PostgresStore, other: Store) -> None:
     for _ in range(100):
         changed = store.perform(Extend(APT, {"b": "1"}, again.incarnation), LIMIT)
         assert isinstance(changed, Snapshot)
-        waiter.join(0.1)
-        if not waiter.is_alive():
+        if heard.wait(0.1):
             break
-    assert heard == [True]
+    assert heard.is_set()
+    subscription.close()
     store.perform(Remove(APT, again.incarnation), LIMIT)
     assert isinstance(store.perform(Create(APT, {}), LIMIT), Snapshot)
 

@@ -14,7 +14,7 @@ import pytest
 
 from lockstead.protocol.commands import Create, Extend, Read, Remove, Snapshot
 from lockstead.stores import url
-from lockstead.stores.port import Store, SupportsWait
+from lockstead.stores.port import Store, SupportsWatch
 from lockstead.stores.postgres import listen as postgres_listen
 from lockstead.stores.postgres.statements import bucket, lock_class
 from lockstead.values import Name
@@ -58,39 +58,45 @@ def made(store: Store, name: Name = APT) -> Snapshot:
 
 
 class Waiting:
-    """A wait in a thread of its own, until told to stop. asks: asks for the lock when woken; is_looker: waits again."""
+    """A subscription. asks: asks for the lock whenever it is called, until it has it; is_looker: only looks."""
 
     def __init__(self, store: Store, name: Name = APT, *, asks: bool = False, is_looker: bool = False) -> None:
-        assert isinstance(store, SupportsWait)
+        assert isinstance(store, SupportsWatch)
         self._store = store
         self._name = name
+        self._called = threading.Semaphore(0)
+        self._is_stopped = False
+        self.frees: list[bool] = []
         self._asks = asks
         self._is_looker = is_looker
-        self._stop = threading.Event()
-        self._seen: list[bool] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._subscription = store.subscribe(name, self._changed)
         self._thread.start()
 
+    def _changed(self, is_free: bool) -> None:
+        self.frees.append(is_free)
+        self._called.release()
+
     def _run(self) -> None:
-        assert isinstance(self._store, SupportsWait)
-        is_woken = self._store.wait(self._name, LIMIT, self._stop.wait)
-        self._seen.append(is_woken)
-        while is_woken and (self._is_looker or (self._asks and not self._has_it())):
-            is_woken = self._store.wait(self._name, LIMIT, self._stop.wait)
+        while self._called.acquire(timeout=2 * LIMIT) and not self._is_stopped:
+            if not self._is_looker and (not self._asks or self._has_it()):
+                break
+        self._subscription.close()
 
     def _has_it(self) -> bool:
         return isinstance(self._store.perform(Create(self._name, {"v": "1"}), LIMIT), Snapshot)
 
     def result(self) -> bool:
         self._thread.join(2 * LIMIT)
-        return self._seen[0]
+        return bool(self.frees)
 
     @property
     def is_over(self) -> bool:
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        self._stop.set()
+        self._is_stopped = True
+        self._called.release()
         self._thread.join(LIMIT)
 
 
@@ -236,18 +242,11 @@ def stores(server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch)
         ]
 
 
-def test_who_begins_to_wait_for_what_is_gone_already_asks_for_it_at_once(store: Store) -> None:
+def test_who_subscribes_to_what_is_gone_already_is_called(store: Store) -> None:
     held = made(store)
     store.perform(Remove(APT, held.incarnation), LIMIT)
-    assert isinstance(store, SupportsWait)
-    slept = list[float]()
-
-    def is_over(seconds: float) -> bool:
-        slept.append(seconds)
-        return False
-
-    assert store.wait(APT, LIMIT, is_over)
-    assert sum(slept) <= 0.005
+    assert Waiting(store).result()
+    assert Waiting(store).result()
 
 
 def test_of_many_who_wait_a_release_tells_one_and_who_waits_no_more_passes_it_on(

@@ -1,8 +1,8 @@
-"""How who waits for a record learns of its change: by a notification, and by looking where there can be none.
+"""Changes of records, for all who subscribe to a store's: by notifications, and by looks where there can be none.
 
-One thread and one connection of their own for all waiters of a store. While somebody waits for a key, that connection
-holds the shared advisory lock of the key's bucket: so who changes a record knows whether to notify. No lease depends on
-this connection; without it a wait only takes longer. Must not know records.
+One thread and one connection of their own. While anybody subscribes to a key, that connection holds the shared advisory
+lock of the key's bucket: so a statement that changes a record knows whether to notify. No lease depends on this
+connection. Must not know what a record means.
 """
 
 from __future__ import annotations
@@ -12,101 +12,104 @@ import random
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Final
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Final, TypeAlias
 
 from lockstead.errors import StoreError
+from lockstead.stores.postgres.rows import encoded, named
 from lockstead.stores.postgres.statements import EVERYBODY, Statements, bucket, lock_class
 from lockstead.stores.postgres.url import Target
 from lockstead.stores.postgres.wire import Link, Row, connect
-
-LOOK_EVERY: Final = 0.05
-"""Seconds after which a wait looks whether its caller wants to stop."""
+from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
+from lockstead.values import Name
 
 TRY_AGAIN: Final = 0.02
 """Seconds until the lock of a bucket is tried again that was not free."""
 
-GONE: Final = 0.002
-"""Seconds of a wait on an absent record: it went between the caller's read and the wait: it is asked for next."""
-
 POLL_MIN: Final = 0.05
 POLL_MAX: Final = 0.5
-"""Seconds between two looks at a record where no notification will come."""
+"""Seconds between two looks at the records where no notification will come."""
 
 INSURANCE: Final = 5.0
 """Seconds between two looks where one will: a connection can be dead without a word."""
 
 LINGERS: Final = 5.0
-"""Seconds that the lock of a bucket is kept when nobody waits: most who stop waiting begin again at once."""
+"""Seconds that the lock of a bucket is kept when nobody subscribes: most who stop waiting begin again at once."""
 
 IDLES: Final = 30.0
-"""Seconds without any waiter after which the connection is closed."""
+"""Seconds without any subscription after which the connection is closed."""
 
 ASKS_WITHIN: Final = 0.1
-"""Seconds in which who was told of a release asks for the lock; who only looks, or gave up just then, does not."""
+"""Seconds in which a process that was notified of a release asks for the lock; else another one is notified."""
 
 ANSWERS_WITHIN: Final = 5.0
 PAUSE_MIN: Final = 0.5
 PAUSE_MAX: Final = 15.0
 """Seconds until the next try after the connection was lost or refused."""
 
+Ask: TypeAlias = Callable[[bytes, tuple[str, ...], float], "list[Row]"]
+"""Carries out a statement within a limit (seconds)."""
+
+FORGETS_ABOVE: Final = 100
+"""Records that are kept in mind beyond twice those that are subscribed to."""
+
+_NEW: Final = ("not looked at yet",)
+_FAILURES: Final = (StoreError, ValueError, IndexError, KeyError)
+"""What comes of a server that is down, or whose rows are others than those that were asked for."""
+
 
 class Listener:
-    """The waiters of one process on one store, and the connection that listens for them."""
+    """The subscriptions of one process to one store, and the connection that listens for them.
 
-    def __init__(self, target: Target, statements: Statements) -> None:
+    ask uses a connection of the store's own. Replaced in a forked child, where the thread is not.
+    """
+
+    def __init__(self, target: Target, statements: Statements, ask: Ask) -> None:
+        self.subscriptions = Subscriptions()
         self._target = target
         self._statements = statements
+        self._ask = ask
         self._lock = threading.Lock()
-        self._bells: dict[str, list[threading.Event]] = {}
+        # incarnation and revision of what was looked at, None for an absent record
+        self._states: dict[Name, tuple[str | None, ...] | None] = {}
+        self._fresh: set[Name] = set()
         self._wanted: dict[int, float] = {}
         self._held: frozenset[int] = frozenset()
         self._thread: threading.Thread | None = None
         self._wakes = -1
-        self._is_open = target.listen != "no"
-        self._is_pooled = False
-        self._connections = 0
+        self._is_open = True
+        self._listens = target.listen != "no"
         self._me = ""
         self._told: dict[str, tuple[str, float]] = {}
 
-    @contextmanager
-    def watching(self, key: str) -> Iterator[threading.Event]:
-        """Have a bell rung when a record of the key changes, for as long as `hears` says so."""
-        bell = threading.Event()
+    def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
+        """Return a subscription to a record, as `stores.port.SupportsWatch` wants it."""
+        subscription, _ = self.subscriptions.add(name, on_change)
         with self._lock:
-            self._bells.setdefault(key, []).append(bell)
-            self._want(bucket(key))
-        try:
-            yield bell
-        finally:
-            with self._lock:
-                bells = self._bells[key]
-                bells.remove(bell)
-                if not bells:
-                    del self._bells[key]
-
-    def ear(self, key: str) -> int:
-        """Return whether every change that is committed from now on rings: 0 if not, else by which connection."""
-        return self._connections if bucket(key) in self._held else 0
+            self._fresh.add(name)
+            if self._thread is not None:
+                self._wake()
+            elif self._is_open:
+                self._start()
+        return subscription
 
     def asks(self, key: str) -> None:
         """Note that this process asks for the lock: whatever comes of it, nobody else need be told in its place."""
         if self._told:
             self._told.pop(key, None)
 
-    def _want(self, number: int) -> None:
-        self._wanted[number] = time.monotonic()
-        if not self._is_open or self._is_pooled:
-            return
-        if self._thread is None:
-            ear, self._wakes = os.pipe()
-            os.set_blocking(ear, False)
-            os.set_blocking(self._wakes, False)
-            self._thread = threading.Thread(target=self._run, args=(ear,), name="lockstead-listen", daemon=True)
+    def _start(self) -> None:
+        ear, self._wakes = os.pipe()
+        os.set_blocking(ear, False)
+        os.set_blocking(self._wakes, False)
+        self._thread = threading.Thread(target=self._run, args=(ear,), name="lockstead-listen", daemon=True)
+        try:
             self._thread.start()
-        elif number not in self._held:
-            self._wake()
+        except RuntimeError:  # there is no thread: its callers poll
+            self._thread = None
+            os.close(ear)
+            os.close(self._wakes)
 
     def _wake(self) -> None:
         with suppress(BlockingIOError):
@@ -119,26 +122,35 @@ class Listener:
         try:
             while not self._may_end():
                 began_at = time.monotonic()
-                with suppress(StoreError):
-                    self._listen(ear)
-                self._held = frozenset()
+                if self._listens:
+                    with suppress(*_FAILURES):
+                        self._listen(ear)
                 pause = PAUSE_MIN if time.monotonic() - began_at > PAUSE_MAX else min(PAUSE_MAX, pause * 2)
-                if self._is_open and not self._is_pooled and self._bells:
-                    _heard(ear, pause * random.uniform(0.5, 1.0))
+                self._poll(ear, pause * random.uniform(0.5, 1.0))
         finally:
             os.close(ear)
 
     def _may_end(self) -> bool:
-        """Return whether nobody needs the thread; then it is forgotten, so that the next waiter starts another."""
+        """Return whether nobody needs the thread; then it is forgotten: the next subscription starts another."""
         with self._lock:
-            if self._is_open and not self._is_pooled and self._bells:
+            if self._is_open and self.subscriptions:
                 return False
             self._thread = None
             os.close(self._wakes)
             return True
 
+    def _poll(self, ear: int, seconds: float) -> None:
+        """Look at the records now and then: no notification comes."""
+        ends_at, pause = time.monotonic() + seconds, POLL_MIN
+        while self._is_open and self.subscriptions and time.monotonic() < ends_at:
+            with suppress(*_FAILURES):
+                self._look(self._ask, self.subscriptions.names(), self._take_fresh(is_heard=False))
+            pause = min(POLL_MAX, pause * random.uniform(1.0, 2.0))
+            if _heard(ear, pause):
+                pause = POLL_MIN
+
     def _listen(self, ear: int) -> None:
-        """Listen until nobody has waited for long. Raises StoreError when the connection is lost."""
+        """Listen until nobody has subscribed for long. Raises StoreError when the connection is lost."""
         target = self._target
         link = connect(_conninfo(target), target.url, ANSWERS_WITHIN, may_be_clear=target.may_be_clear)
         try:
@@ -146,10 +158,11 @@ class Listener:
             self._me = str(row[0])
             if not link.learn(row[0]) and target.listen == "auto":
                 # a pooler stands between: what is listened for there may be told to somebody else
-                self._is_pooled = True
+                self._listens = False
                 return
             link.ask(self._statements.listen, (), ANSWERS_WITHIN)
-            self._connections += 1
+            with self._lock:
+                self._fresh |= self.subscriptions.names()
             self._serve(link, ear)
         finally:
             self._held = frozenset()
@@ -160,33 +173,59 @@ class Listener:
         poll = select.poll()
         poll.register(link.descriptor, select.POLLIN | select.POLLPRI)
         poll.register(ear, select.POLLIN)
-        asked_at = used_at = time.monotonic()
+        looked_at = used_at = time.monotonic()
         while self._is_open:
             is_complete = self._take_locks(link)
+            # each change that is committed from here on is notified: the look closes the gap before
+            fresh = self._take_fresh(is_heard=True)
+            self._look(link.ask, fresh, fresh)
             now = time.monotonic()
-            if self._bells:
+            if now - looked_at > INSURANCE:
+                self._look(link.ask, self.subscriptions.names())
+                looked_at = now
+            if self.subscriptions:
                 used_at = now
             elif now - used_at > IDLES:
                 return
-            if now - asked_at > INSURANCE:
-                link.ask(b"SELECT 1", (), ANSWERS_WITHIN)
-                asked_at = now
             # what came with the answer to a statement is read already, and wakes no poll
-            self._ring(link)
+            self._notify(link)
             poll.poll(int(min(1.0 if is_complete else TRY_AGAIN, self._pass_on_late(link)) * 1000) + 1)
             _heard(ear, 0.0)
-            self._ring(link)
+            self._notify(link)
+
+    def _take_fresh(self, *, is_heard: bool) -> set[Name]:
+        """Return the records that were subscribed to and not looked at since; is_heard: whose changes are notified."""
+        with self._lock:
+            taken = {name for name in self._fresh if not is_heard or bucket(name.key) in self._held}
+            self._fresh -= taken
+            return taken
+
+    def _look(self, ask: Ask, names: Collection[Name], fresh: Collection[Name] = ()) -> None:
+        """Look at records, and notify of those that changed; also of fresh ones that are absent."""
+        if not names:
+            return
+        order = list(names)
+        asked = encoded([{"n": number, **named(name)} for number, name in enumerate(order)])
+        found = {int(row[0] or 0): tuple(row[1:]) for row in ask(self._statements.states, (asked,), ANSWERS_WITHIN)}
+        for number, name in enumerate(order):
+            before, state = self._states.get(name, _NEW), found.get(number)
+            self._states[name] = state
+            if (state != before and before is not _NEW) or (state is None and (name in fresh or before is _NEW)):
+                self.subscriptions.changed(name)
+        if len(self._states) > 2 * len(self.subscriptions) + FORGETS_ABOVE:
+            known = self.subscriptions.names()
+            self._states = {name: state for name, state in self._states.items() if name in known}
 
     def _take_locks(self, link: Link) -> bool:
         """Hold the locks of the buckets that are waited for, and no other for long; False if one was not free."""
         now, lock = time.monotonic(), str(lock_class(self._target.schema))
         with self._lock:
-            for key in self._bells:
-                self._wanted[bucket(key)] = now
+            for name in self.subscriptions.names():
+                self._wanted[bucket(name.key)] = now
             self._wanted = {number: at for number, at in self._wanted.items() if now - at < LINGERS}
             wanted = frozenset(self._wanted)
             dropped = self._held - wanted
-            self._held -= dropped  # under the lock: who begins to wait from here on knows that nobody hears for it
+            self._held -= dropped  # under the lock: a record that is subscribed to from here on is looked at first
         is_complete = True
         for number in wanted - self._held:
             # somebody may be changing a record of this bucket right now, and has looked whether anybody waits
@@ -203,28 +242,30 @@ class Listener:
             )
         return is_complete
 
-    def _ring(self, link: Link) -> None:
-        """Wake who waits for what was notified to us; where nobody does any more, have somebody else told."""
+    def _notify(self, link: Link) -> None:
+        """Call who subscribes to what was notified; where nobody does any more, have another process told."""
         while notified := link.notifications():  # again: more may have come with an answer
             for said in notified:
                 told, _, key = said.partition(" ")
                 is_for_us = told.partition(",")[0] == self._me
-                if (is_for_us or told == str(EVERYBODY)) and not self._rung(key, told if is_for_us else None):
+                if (is_for_us or told == str(EVERYBODY)) and not self._called(key, told if is_for_us else None):
                     self._take_locks(link)
                     self._pass_on(link, key, told)
 
-    def _rung(self, key: str, told: str | None) -> bool:
-        """Wake who waits for a key here. False if it is to be passed on: we were told (told), and nobody waits."""
+    def _called(self, key: str, told: str | None) -> bool:
+        """Call who subscribes to a key. False if it is to be passed on: this process was told, and nobody does."""
+        subscribed = self.subscriptions.names()
+        names = [name for name in subscribed if name.key == key]
         with self._lock:
-            bells = self._bells.get(key, ())
-            for bell in bells:
-                bell.set()
-            if bells and told is not None:
+            if names and told is not None:
                 self._told[key] = told, time.monotonic() + ASKS_WITHIN
-            if not bells and not any(bucket(other) == bucket(key) for other in self._bells):
-                # who got the lock lingers: it must be passed over once, and not with every release
+            if not names and not any(bucket(other.key) == bucket(key) for other in subscribed):
+                # the lock of the bucket lingers: this process must be passed over once, and not with every release
                 self._wanted.pop(bucket(key), None)
-            return bool(bells) or told is None
+        for name in names:
+            self._states[name] = None  # as a rule it has gone: whatever is found there next is a change
+            self.subscriptions.changed(name, is_free=told is not None)
+        return bool(names) or told is None
 
     def _pass_on(self, link: Link, key: str, told: str) -> None:
         link.ask(self._statements.pass_on, (key, str(bucket(key)), f"{{{told}}}"), ANSWERS_WITHIN)
@@ -241,7 +282,7 @@ class Listener:
 
     def forget(self) -> Listener:
         """Return a fresh one to a forked child, where the thread is not."""
-        fresh = Listener(self._target, self._statements)
+        fresh = Listener(self._target, self._statements, self._ask)
         fresh._is_open = self._is_open
         return fresh
 
@@ -252,38 +293,8 @@ class Listener:
             thread = self._thread
             if thread is not None:
                 self._wake()
-        if thread is not None:
+        if thread is not None and thread is not threading.current_thread():
             thread.join(2.0)
-
-
-def until_changed(
-    listener: Listener, key: str, look: Callable[[], Row | None], seconds: float, is_over: Callable[[float], bool]
-) -> bool:
-    """Wait as `stores.port.SupportsWatch` says. look gives the state of the record, None where there is none."""
-    ends_at = time.monotonic() + seconds
-    try:
-        with listener.watching(key) as bell:
-            ear = listener.ear(key)
-            first = look()
-            if first is None and seconds > GONE:
-                return not is_over(GONE)
-            looked_at, pause = time.monotonic(), POLL_MIN
-            while not is_over(0.0):
-                now = time.monotonic()
-                if now >= ends_at:
-                    return False
-                if bell.wait(min(ends_at - now, LOOK_EVERY)):
-                    return True
-                # the first look with a new ear closes the gap before it
-                before, ear = ear, listener.ear(key)
-                if ear != before or time.monotonic() - looked_at >= (INSURANCE if ear else pause):
-                    looked_at, pause = time.monotonic(), min(POLL_MAX, pause * random.uniform(1.0, 2.0))
-                    if look() != first:
-                        return True
-            return False
-    except StoreError:
-        is_over(max(0.0, ends_at - time.monotonic()))
-        return False
 
 
 def _conninfo(target: Target) -> str:
@@ -294,9 +305,12 @@ def _conninfo(target: Target) -> str:
     return make_conninfo(target.conninfo, **dict(target.listen_to))
 
 
-def _heard(ear: int, seconds: float) -> None:
+def _heard(ear: int, seconds: float) -> bool:
+    """Wait until this thread is woken; False if it was not within `seconds`."""
     poll = select.poll()
     poll.register(ear, select.POLLIN)
-    if poll.poll(int(seconds * 1000)):
-        with suppress(BlockingIOError):
-            os.read(ear, 4096)
+    if not poll.poll(int(seconds * 1000)):
+        return False
+    with suppress(BlockingIOError):
+        os.read(ear, 4096)
+    return True

@@ -96,6 +96,7 @@ class Statements:
     extend_many: bytes
     read_many: bytes
     state: bytes
+    states: bytes
     check: bytes
     set_up: bytes
     sweep: bytes
@@ -150,6 +151,9 @@ def statements(schema: str) -> Statements:
         "read_many": f"SELECT g.n, {_SHOWN} FROM pg_catalog.jsonb_to_recordset($1::jsonb) AS g(n int, space text, "
         f"key text, part text) JOIN {record} AS r USING (space, key, part) WHERE fields IS NOT NULL",
         "state": f"SELECT granted, revision FROM {record} AS r WHERE {at} AND fields IS NOT NULL",
+        "states": "SELECT g.n, r.granted, r.revision FROM pg_catalog.jsonb_to_recordset($1::jsonb) "
+        f"AS g(n int, space text, key text, part text) JOIN {record} AS r USING (space, key, part) "
+        "WHERE fields IS NOT NULL",
         "check": "SELECT version, least, pg_catalog.pg_is_in_recovery(), pg_catalog.version(), "
         f"pg_catalog.date_part('epoch', {_CLOCK} - swept), pg_catalog.pg_backend_pid(), ({_added(schema)}) "
         f"FROM {schema}.meta",

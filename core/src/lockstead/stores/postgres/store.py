@@ -30,12 +30,13 @@ from lockstead.protocol.commands import (
 )
 from lockstead.stores.kept import senseless
 from lockstead.stores.postgres.doctor import BEHIND, examination
-from lockstead.stores.postgres.listen import Listener, until_changed
+from lockstead.stores.postgres.listen import Listener
 from lockstead.stores.postgres.pool import Pool
 from lockstead.stores.postgres.rows import At, at, changed, encoded, listing, named, seconds, shown, written
 from lockstead.stores.postgres.statements import bucket, statements
 from lockstead.stores.postgres.url import Target
 from lockstead.stores.postgres.wire import Row
+from lockstead.stores.subscriptions import OnChange, Subscription
 from lockstead.stores.transport import transport
 from lockstead.values import Name
 
@@ -49,7 +50,6 @@ TRAITS: Final = Traits(
     guarantee="one primary server and its clock; over a fail-over what was replicated synchronously",
     clock=StoreClock.ONE_CLOCK,
     tokens=TokenSource.NATIVE,
-    wakes=True,
 )
 
 
@@ -60,7 +60,7 @@ class PostgresStore:
         self._target = target
         self._statements = statements(target.schema)
         self._pool = Pool(target, self._statements)
-        self._listener = Listener(target, self._statements)
+        self._listener = Listener(target, self._statements, self._ask_within)
         self._left: set[At] = set()
         """What we gave back while nobody waited: most likely it is free still, and taken by a plain UPDATE."""
 
@@ -120,6 +120,9 @@ class PostgresStore:
             return link.ask(statement, parameters, max(0.001, ends_at - time.monotonic()))
         finally:
             self._pool.give_back(link)
+
+    def _ask_within(self, statement: bytes, parameters: tuple[str, ...], limit: float) -> list[Row]:
+        return self._ask(statement, parameters, time.monotonic() + limit)
 
     def _create(self, command: Create, ends_at: float) -> Snapshot | Conflict:
         self._listener.asks(command.name.key)
@@ -237,17 +240,9 @@ class PostgresStore:
 
     # --- waiting -------------------------------------------------------------------------------------------------
 
-    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        """Block until the record changed (True), `seconds` passed, or the caller wants to stop (False).
-
-        Wakes by a notification, or by looking every now and then where there can be none.
-        """
-
-        def look() -> Row | None:
-            rows = self._ask(self._statements.state, at(name), time.monotonic() + LOOK_LIMIT)
-            return rows[0] if rows else None
-
-        return until_changed(self._listener, name.key, look, seconds, is_over)
+    def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
+        """Subscribe to changes of a record: by notifications, or by looks of one thread where there can be none."""
+        return self._listener.subscribe(name, on_change)
 
     # --- examining -----------------------------------------------------------------------------------------------
 
@@ -276,10 +271,6 @@ class PostgresStore:
         """Close every connection; those in use as soon as they are given back."""
         self._listener.close()
         self._pool.close()
-
-
-LOOK_LIMIT: Final = 5.0
-"""Seconds that a look at a record may take while waiting for it."""
 
 
 UNLIKE_ROWS: Final = (ValueError, IndexError, KeyError)
