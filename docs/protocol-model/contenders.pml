@@ -167,7 +167,7 @@ mtype:state = { IDLE, HELD, LOST };    /* `lifecycle.State`; IDLE stands for LEA
 mtype:state state[2] = IDLE;
 byte left[2];
 
-#define BELIEVES(p) (state[p] == HELD && left[p] > 0) /* `Tenure.believes` */
+#define BELIEVES(p) (state[p] == HELD && left[p] > 0) /* `LeaseState.believes` */
 
 /* THE PROMISE. A belief begins or is lengthened here only, so two at once would be seen here. */
 inline believe(ticks) {
@@ -246,7 +246,7 @@ granted:
             state[me] = HELD; believe(WORTH); hang_up()
         };
 
-        do                             /* the keeper: `renew.renew`, `lifecycle.Tenure` */
+        do                             /* the keeper: `renew.renew`, `lifecycle.LeaseState` */
         :: atomic { state[me] == HELD && !IS_ASKING -> send(EXTEND, 0, seen[me]) }
         :: atomic { call[me].state == DONE ->
             if

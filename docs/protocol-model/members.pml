@@ -77,7 +77,7 @@ inline each_ended() {
 /* --- belief ----------------------------------------------------------------------------------------------------- */
 
 bit  works;                            /* `lifecycle.State.HELD` of the member */
-byte registered_left, record_left;     /* `Tenure.registration_deadline`, `Tenure.record_deadline`, minus now */
+byte registered_left, record_left;     /* `LeaseState.registration_deadline`, `LeaseState.record_deadline`, minus now */
 byte renewed_left;                     /* of a registration just renewed, until the record was read too */
 byte first_left;                       /* what a renewal sent with the member's first read would be worth */
 byte first_seen;                       /* GONE: not yet; EXACT: nothing was written since; SAME: something was */
@@ -305,7 +305,7 @@ work:                                  /* `members.renew_member`: the registrati
     :: atomic { IS_REFUSED(MEMBER) -> stop(); hang_up(MEMBER); goto withdraw }
     :: atomic { unknown(MEMBER); renewed_left = 0; goto work }
     fi;
-renewed:                               /* `Tenure.registered`, `Tenure.renewed` */
+renewed:                               /* `LeaseState.registered`, `LeaseState.renewed` */
     atomic {
         if
 #ifndef LATE_SUCCESS_REVIVES

@@ -45,7 +45,7 @@ active proctype holder() {
     do
     :: atomic { BELIEVES && !is_asking -> is_asking = true; is_done = false; worth = BELIEF }
     :: atomic { is_asking && !is_done && stands -> renew(); is_done = true; if :: is_late = true :: true fi }
-    :: atomic { is_asking && is_done -> /* `Tenure.renewed`: once past, for good */
+    :: atomic { is_asking && is_done -> /* `LeaseState.renewed`: once past, for good */
         left = (BELIEVES && worth > left -> worth : left);
         is_asking = false; is_done = false; worth = 0
     }

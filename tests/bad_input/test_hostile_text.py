@@ -9,7 +9,6 @@ import pytest
 
 import lockstead
 from airflow_lockstead import grants
-from dagster_lockstead import words as dagster_words
 from lockstead import Client, LeaseOutcome, NotAcquired
 from lockstead.cli.showing import details, entry_row, facts, headline, lock_row
 from lockstead.protocol.commands import Create
@@ -18,7 +17,7 @@ from lockstead.reading import EPOCH_MAX, clean, clean_lines
 from lockstead.stores.memory import MemoryStore
 from lockstead.unclean import Unclean, origin
 from lockstead.values import LeaseTicket, Name, PreviousLease, Space
-from prefect_lockstead import words as prefect_words
+from lockstead.wrapping.messages import is_held, waiting_for
 from tests.runtime.faulty import quiet
 
 NOBODY = {"v": "1", "identity": "evil/1", "owner": "evil", "ttl": "300"}
@@ -37,8 +36,8 @@ def everything_said(held: Any) -> list[str]:
     """Return every line that any part of the project makes of who holds a lock."""
     return [
         grants.waiting("apt", held),
-        prefect_words.waiting_for("apt", held),
-        dagster_words.held_by("apt", held),
+        waiting_for("apt", held),
+        is_held("apt", held),
         headline("apt", held, 1e9),
         *(text for _, text in details(held, 1e9)),
         *lock_row(held, 1e9),
