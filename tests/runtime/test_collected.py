@@ -215,7 +215,7 @@ def test_h35_what_is_collected_in_a_thread_of_ours_that_begins_keeps_nobody_wait
     def work() -> None:
         Garbage(in_block(client))
         monkeypatch.setattr(threading.Thread, "_bootstrap_inner", collect_and_begin)
-        with client.lock("mine", ttl=1).hold(timeout=5):
+        with client.lock("mine", ttl=5).hold(timeout=5):
             until(lambda: has_collected)
             until(lambda: client.lock("gen").inspect() is None)
 
