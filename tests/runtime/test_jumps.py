@@ -19,7 +19,7 @@ HARMLESS = {
     "Workers._next": "in the crew",
     "Listener._take_locks": "in the thread that listens to PostgreSQL",
     "Line.shown": "holds nothing: it suppresses errors",
-    "until_changed": "its context manager is a generator, which is closed with the frame",
+    "Changes._look": "in the thread that looks at SQLite's file",
 }
 """Functions in whose `with` statements a Ctrl-C leaves nothing held: most are run by threads of ours alone, and signals
 are handled in the main thread."""

@@ -111,12 +111,19 @@ class Subscriptions:
         # a lock that is not taken is not this thread's, so it can be waited for
         while self._closed and not self._lock.locked():
             with self._lock:
-                while self._closed:
-                    entry = self._closed.popleft()
-                    entries = self._entries.get(entry.name)
-                    if entries is not None and entries.pop(id(entry), None) is not None and not entries:
-                        del self._entries[entry.name]
-                        ended.append(entry.name)
+                ended += self._removed()
         if self._on_last is not None:
             for name in ended:
                 self._on_last(name)
+
+    def _removed(self) -> list[Name]:
+        """Remove what has ended, and return the records to which nobody subscribes any more. Under the lock."""
+        # not in the `with` itself: Ctrl-C in a loop there would leave the lock held
+        ended: list[Name] = []
+        while self._closed:
+            entry = self._closed.popleft()
+            entries = self._entries.get(entry.name)
+            if entries is not None and entries.pop(id(entry), None) is not None and not entries:
+                del self._entries[entry.name]
+                ended.append(entry.name)
+        return ended
