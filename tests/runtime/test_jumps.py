@@ -18,6 +18,7 @@ HARMLESS = {
     "Keeper._renew_many": "in the crew",
     "Workers._next": "in the crew",
     "Listener._take_locks": "in the thread that listens to PostgreSQL",
+    "Listener._take_fresh": "in the thread that listens to PostgreSQL",
     "Line.shown": "holds nothing: it suppresses errors",
     "Changes._look": "in the thread that looks at SQLite's file",
 }
