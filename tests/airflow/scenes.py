@@ -15,7 +15,7 @@ import lockstead
 from tests.airflow.sections import Notes
 from tests.servers.airflow import Airflow, Run
 
-PATIENCE = 400.0
+PATIENCE = 800.0
 """Seconds for a run: many of them share two cores."""
 
 
