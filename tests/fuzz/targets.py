@@ -190,7 +190,7 @@ def on_redis(text: str, fields: Fields) -> None:
 
 def on_etcd(text: str, fields: Fields) -> None:
     item: dict[str, Any] = {"create_revision": "1", "mod_revision": "1"}
-    for value in (text, json.dumps({"fields": dict(fields), "stands": text}), json.dumps({"fields": [text]})):
+    for value in (text, json.dumps({"fields": dict(fields), "min_retention": text}), json.dumps({"fields": [text]})):
         item |= {"key": etcd.b64("x/lock/apt:a"), "value": base64.b64encode(_bytes(value)).decode()}
         assert isinstance(etcd.kv_of(item).snapshot(), Snapshot)
     for space in Space:

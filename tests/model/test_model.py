@@ -7,7 +7,9 @@ import os
 import pytest
 
 from tests.model import checker
-from tests.model.claims import FAULTS, PROOFS, Fault, Proof
+from tests.model.claims import FAULTS, PROOFS, SECOND_LINES, Fault, Proof
+
+LONG = os.environ.get("LOCKSTEAD_LONG") == "1"
 
 ENDLESS = {"-end-"}
 """A process that runs forever does not come to its end."""
@@ -28,7 +30,7 @@ def _title(one: Proof | Fault) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("proof", PROOFS, ids=_title)
+@pytest.mark.parametrize("proof", [*PROOFS, *(SECOND_LINES if LONG else ())], ids=_title)
 def test_the_promises_hold_in_every_state(proof: Proof) -> None:
     verdict = checker.check(proof.model, *proof.switches)
     assert verdict.violated is None, verdict.output

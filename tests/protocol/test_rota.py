@@ -61,7 +61,7 @@ def test_who_was_dropped_is_never_due() -> None:
     assert schedule.due(1e9) == []
 
 
-def test_a_lost_tenure_drops_itself_when_it_is_planned() -> None:
+def test_a_lost_lease_drops_itself_when_it_is_planned() -> None:
     schedule, one = RenewalSchedule(), lease_state(0.0)
     schedule.plan(one)
     one.lose(LossReason.GONE)

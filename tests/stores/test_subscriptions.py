@@ -46,5 +46,5 @@ def test_one_that_is_closed_by_the_garbage_collector_in_the_middle_of_another_wa
     with subscriptions._lock:
         subscription.close()
         assert APT in subscriptions._entries
-    assert subscriptions.names() == set(), "whoever comes next removes it"
+    assert subscriptions.names() == set(), "the next call removes it"
     assert seen == []

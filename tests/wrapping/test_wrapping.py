@@ -21,7 +21,7 @@ class Spec(LockSpecBase):
 
     def __post_init__(self) -> None:
         check_text("lock", self.lock)
-        self._complete()
+        self.complete()
 
 
 def test_durations_become_seconds_and_only_what_was_given_is_a_setting() -> None:

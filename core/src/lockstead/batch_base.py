@@ -1,9 +1,8 @@
 """How several locks are asked for as one wish: which are still wanted, how long to pause, when not to wait.
 
 The rule that keeps two batches from waiting for each other: nobody waits while holding. A batch asks for more at any
-time, but it waits only when it holds nothing; and a caller that wants all locks at once takes them in
-one order, the same for everybody. Must not know whether its caller blocks or awaits: that is in `batch` and
-`aio_batch`.
+time, but it waits only when it holds nothing; and a caller that wants all locks at once takes them in one order, the
+same for everybody. Must not know whether its caller blocks or awaits: that is in `batch` and `aio_batch`.
 """
 
 from __future__ import annotations

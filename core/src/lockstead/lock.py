@@ -76,8 +76,8 @@ class Client:
     def acquire_all(self, keys: Iterable[str], timeout: Duration | None = None, **settings: Unpack[Given]) -> Batch:
         """Take all locks or none: one after the other, in the order of their names' UTF-8 bytes.
 
-        Take several locks like this, and no two callers wait for each other. It waits while it holds, so
-        it must not be called by who holds other locks. NotAcquired after `timeout` seconds in all, forever by
+        Take several locks like this, and no two callers wait for each other. It waits while it holds, so do not call it
+        while you hold other locks. NotAcquired after `timeout` seconds in all, forever by
         default; nothing is held then.
         """
         from lockstead import batch

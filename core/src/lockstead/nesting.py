@@ -1,6 +1,6 @@
 """What waiting for a lock while another one is held means for the wrappers: a limit, and one line of warning.
 
-Two that nest two locks in opposite order wait for each other, and no store can know. If possible, take both at once
+Two that nest two locks in opposite order wait for each other, and no store can know. If possible, acquire both at once
 (`Client.acquire_all`).
 """
 

@@ -512,6 +512,6 @@ def broken(
                 return report
         yield from leaving.audit(Name(key), part, entry)
     except StoreError as error:
-        # the lease is broken all the same, and its caller must not take it for unbroken
+        # the lease is broken all the same, and the caller must not take it for unbroken
         engine.emit(EngineWarning(key, f"the lease was broken, but its audit entry may be missing: {error}"))
     return report

@@ -95,15 +95,15 @@ class Settings:
         foreign_ttl: Duration | None = None,
     ) -> Self:
         """Fill in what follows from the ttl and check every relation; ValueError or TypeError with one clear line."""
-        lifetime = seconds(ttl, "ttl")
+        lease_ttl = seconds(ttl, "ttl")
         made = cls(
-            ttl=lifetime,
-            renew_every=default_renew_every(lifetime) if renew_every is None else seconds(renew_every, "renew_every"),
+            ttl=lease_ttl,
+            renew_every=default_renew_every(lease_ttl) if renew_every is None else seconds(renew_every, "renew_every"),
             max_failures=_whole(max_failures, "max_failures"),
-            request_timeout=min(lifetime / 10, 30.0)
+            request_timeout=min(lease_ttl / 10, 30.0)
             if request_timeout is None
             else seconds(request_timeout, "request_timeout"),
-            abort_margin=lifetime / MARGINS_PER_TTL if abort_margin is None else seconds(abort_margin, "abort_margin"),
+            abort_margin=lease_ttl / MARGINS_PER_TTL if abort_margin is None else seconds(abort_margin, "abort_margin"),
             drift=_number(drift, "drift"),
             backoff_min=seconds(backoff_min, "backoff_min"),
             backoff_max=seconds(backoff_max, "backoff_max"),

@@ -135,6 +135,19 @@ def test_a_release_is_notified_where_somebody_waits_and_nowhere_else(
         assert waiting.result() is True
 
 
+def test_a_change_that_was_not_notified_is_found_by_a_look(
+    server: PostgresServer, store: Store, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_listen, "INSURANCE", 0.5)
+    made(store)
+    waiting = Waiting(store)
+    server.until(lambda: listening(server, schema), "nobody says that it waits")
+    with psycopg.connect(server.url(), autocommit=True) as other:
+        other.execute(f"UPDATE {schema}.record SET fields = NULL")
+    assert waiting.result() is True
+    assert waiting.frees == [False]
+
+
 def test_who_waits_asks_little_however_long_it_lasts(server: PostgresServer, store: Store, schema: str) -> None:
     first = made(store)
     waiting = Waiting(store)

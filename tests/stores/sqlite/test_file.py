@@ -224,7 +224,27 @@ def test_a_trigger_of_another_program_never_runs(tmp_path: Path, statement: str,
         store = SqliteStore(path)
     with closing(sqlite3.connect(path)) as other, other:
         other.execute(statement)
-    with pytest.raises(StoreRefused, match="another program added a trigger or a view"):
+    with pytest.raises(StoreRefused, match="another program added a trigger, a view or a virtual table"):
+        store.perform(Create(APT, {"v": "1"}), LIMIT)
+    is_a(Snapshot, store.perform(Read(Name("other")), LIMIT))
+    store.close()
+
+
+@pytest.mark.parametrize("disguised", ["'create' || substr(sql, 7)", "'CREATE /**/' || substr(sql, 8)"])
+def test_a_trigger_whose_text_was_changed_never_runs(tmp_path: Path, disguised: str) -> None:
+    path = tmp_path / "locks.db"
+    store = SqliteStore(path)
+    is_a(Snapshot, store.perform(Create(Name("other"), {"v": "1"}), LIMIT))
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("CREATE TRIGGER t AFTER INSERT ON record BEGIN DELETE FROM record WHERE key = 'other'; END")
+        other.execute("PRAGMA writable_schema = ON")
+        other.execute(f"UPDATE sqlite_master SET sql = {disguised} WHERE name = 't'")
+        version = other.execute("PRAGMA schema_version").fetchone()[0]
+        other.execute(f"PRAGMA schema_version = {version + 1}")
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("INSERT INTO record VALUES ('lock', 'x', '', 9, 1, 0.0, '', '', '{}')")
+        assert other.execute("SELECT count(*) FROM record").fetchone() == (1,), "SQLite does not run it"
+    with pytest.raises(StoreRefused, match="another program added a trigger"):
         store.perform(Create(APT, {"v": "1"}), LIMIT)
     is_a(Snapshot, store.perform(Read(Name("other")), LIMIT))
     store.close()
@@ -237,7 +257,7 @@ def test_a_view_in_the_place_of_a_table_is_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as other, other:
         other.execute("ALTER TABLE record RENAME TO hidden")
         other.execute(f"CREATE VIEW record AS SELECT *, ({ENDLESS}) FROM hidden")
-    with pytest.raises(StoreRefused, match="another program added a trigger or a view"):
+    with pytest.raises(StoreRefused, match="another program added a trigger, a view or a virtual table"):
         store.perform(Read(APT), LIMIT)
     store.close()
 
@@ -299,7 +319,7 @@ def test_a_relative_path_in_a_folder_that_was_removed_is_refused_in_one_line(tmp
     )
 
 
-def test_what_a_signal_handler_raises_is_not_lost(tmp_path: Path) -> None:
+def test_h34_what_a_signal_handler_raises_is_not_lost(tmp_path: Path) -> None:
     """A Python function that SQLite calls, as an authorizer, swallows what a handler raises in it."""
     program = """
         import itertools, random, signal, sys

@@ -1,9 +1,8 @@
 """What becomes of a signal that reaches `lockstead`: an end of the wait, or a message to the command it runs.
 
-While the lock is waited for, a signal that would end the process ends the wait, in good order; if the wait still goes
-on, so does a later one. From the grant on no
-signal ends anything here: each is noted, and passed on once the command runs. A signal that was ignored when we were
-started stays ignored, for the command too (nohup).
+While the lock is waited for, a signal that would end the process ends the wait, in good order; if the wait continues, a
+later signal ends it. From the grant on no signal ends anything here: each is noted, and passed on when the command
+runs. A signal that was ignored when we were started stays ignored, for the command too (nohup).
 """
 
 from __future__ import annotations

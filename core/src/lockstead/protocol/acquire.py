@@ -94,12 +94,7 @@ class Contended:
 
 
 def acquire(
-    want: AcquireRequest,
-    terms: Terms,
-    *,
-    gives_up_at: float | None,
-    tries_once: bool,
-    look_first: bool = False,
+    want: AcquireRequest, terms: Terms, *, gives_up_at: float | None, tries_once: bool, look_first: bool = False
 ) -> Script[Grant | Contended]:
     """Ask until granted or out of time. gives_up_at is an instant on the caller's boot clock, None forever.
     look_first: read before the first write, as who has waited in the process's own line must.

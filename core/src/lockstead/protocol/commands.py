@@ -32,8 +32,8 @@ class Snapshot:
     token is the number that the store itself counted, for stores that do.
 
     Where a server drops what is not renewed, two more: renewed_at is the instant (the caller's boot clock) at which the
-    request was sent that renewed this record's life, if that was an earlier one than this command; lives is how long
-    the server lets the record live from there (seconds), if that is less than was asked.
+    request was sent that renewed this record's life, if that was an earlier one than this command; lifetime is how
+    long the server keeps the record from there (seconds), if that is less than was asked.
     """
 
     fields: Mapping[str, str]
@@ -104,12 +104,12 @@ class Command(Generic[A]):
 
 @frozen
 class Create(Command["Snapshot | Conflict"]):
-    """Write the record if there is none. lives: seconds; the driver adds what people read (`expires_at`).
+    """Write the record if there is none. lifetime: its ttl in seconds; the driver adds what people read (`expires_at`).
 
     waiter_id: who wants the lock, the same text through all attempts of one acquisition; a store that keeps a queue
     lets nobody overtake, and what is granted leaves the queue in the same step. Empty for what is not a lock.
-    stands: seconds after its last write for which a server that drops records must leave this one alone; each `Extend`
-    renews that; 0 forever.
+    min_retention: seconds after its last write for which a server that drops records must keep this one; each `Extend`
+    renews that; 0 is forever.
     renew_every: seconds between two renewals while the store answers; 0 if it is not known.
     forgotten: fields to add where the store knows that it has dropped a record of this name which was never removed; a
     store that drops none leaves them out, and so does one that drops all by its clock.
@@ -135,7 +135,7 @@ class Read(Command["Snapshot | Absent"]):
 class Replace(Command["Snapshot | Conflict | Absent"]):
     """Write a new record, of a new incarnation, if the one there has exactly this incarnation and revision.
 
-    waiter_id, stands, renew_every: as for `Create`.
+    waiter_id, min_retention, renew_every: as for `Create`.
     """
 
     name: Name

@@ -119,7 +119,7 @@ class Keeping(Generic[K]):
         return iter([*self._kept.values()])
 
     def of(self, lease_state: LeaseState) -> K | None:
-        """Return what is kept for a lease_state."""
+        """Return what is kept for a lease."""
         return self._kept.get(id(lease_state))
 
     def of_holder(self, holder: str) -> K | None:

@@ -39,7 +39,7 @@ class RenewalSchedule:
         return at
 
     def drop(self, lease_state: LeaseState) -> None:
-        """Forget a lease_state."""
+        """Forget a lease."""
         self._planned.pop(id(lease_state), None)
         if len(self._heap) > 64 and len(self._heap) > 4 * len(self._planned):
             self._heap = [entry for entry in self._heap if self._is_current(entry)]

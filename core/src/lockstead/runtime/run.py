@@ -157,7 +157,7 @@ def paused(command: Pause, store: Store, seconds: float, changed: bool, waker: W
 
 
 def blocks(command: Pause, store: Store, seconds: float, waker: Waker) -> Callable[[], bool] | None:
-    """Return call that blocks in the store itself, in its queue if it keeps one; None where it is subscribed to."""
+    """Return a call that blocks in the store, in its queue if it keeps one; None for a store that notifies."""
     if not command.wake_on_change:
         return None
     if command.waiter_id and isinstance(store, SupportsFifoQueue):

@@ -1,4 +1,4 @@
-"""What a driven script watches: one subscription, which lives over its pauses: nothing is missed between them."""
+"""The subscription of a driven script. It is kept over all pauses, so that no change is missed between them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Watching:
         if not command.wake_on_change:
             self.close()
             return False
-        # in a store that keeps a queue, who wants a place waits there
+        # in a store that keeps a queue, a waiter that wants a place waits there
         if self._store is not None and not (command.waiter_id and self._keeps_queue):
             self._subscribe(self._store, command.name)
         changes = self._changes

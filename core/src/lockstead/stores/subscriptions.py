@@ -1,7 +1,7 @@
 """Subscriptions of one process: who is called when a record changes. What stores share; knows no store.
 
 A subscription may end in the garbage collector, in a thread that holds any lock, also the one here, and at a line where
-a signal handler raises. So its end is noted by C code alone, and whoever next comes here reads the note.
+a signal handler raises. So its end is noted by C code alone, and the next call reads the note.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ class Subscriptions:
         self._tidy()
 
     def _tidy(self) -> None:
-        """Remove what has ended. Whoever holds the lock comes here after it."""
+        """Remove what has ended. A caller that held the lock calls this afterwards."""
+        if not self._closed:
+            return
         ended: list[Name] = []
         # a lock that is not taken is not this thread's, so it can be waited for
         while self._closed and not self._lock.locked():

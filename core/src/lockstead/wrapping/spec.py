@@ -29,7 +29,7 @@ class LockSpecBase:
     on_unclean: OnUnclean = "warn"
     labels: Mapping[str, str] = field(default_factory=dict)
 
-    def _complete(self) -> None:
+    def complete(self) -> None:
         """Check the choices and turn durations into seconds; for `__post_init__` of the wrapper's class."""
         check_choice("on_unclean", self.on_unclean, ("warn", "fail"))
         for name in DURATIONS:

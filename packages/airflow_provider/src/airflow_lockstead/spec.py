@@ -58,7 +58,7 @@ class LockSpec(LockSpecBase):
     def __post_init__(self) -> None:
         """Check everything that is known by now, and complete it."""
         _check_name(self)
-        self._complete()
+        self.complete()
         check_choice("on_stale_lease", self.on_stale_lease, ("fail", "reacquire"))
         if not isinstance(self.keeper, bool):
             raise TypeError(f"keeper must be True or False, not {self.keeper!r}")

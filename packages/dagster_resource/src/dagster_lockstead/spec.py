@@ -50,7 +50,7 @@ class LockSpec(LockSpecBase):
             _check_takes_context(self.key)
         if not isinstance(self.resource, str) or not self.resource.isidentifier():
             raise ValueError(f"resource must be the name of a resource, as in resource='lock', not {self.resource!r}")
-        self._complete()
+        self.complete()
         settings = self.settings
         if not self.is_named and isinstance(self.purpose, str):
             settings["purpose"] = templates.sample("purpose", self.purpose)

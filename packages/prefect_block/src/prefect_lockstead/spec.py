@@ -38,7 +38,7 @@ class LockSpec(LockSpecBase):
     def __post_init__(self) -> None:
         """Check everything that is known by now, and complete it."""
         _check_name(self)
-        self._complete()
+        self.complete()
         check_choice("waiting", self.waiting, ("in_process", "reschedule"))
         object.__setattr__(self, "labels", dict(_checked_settings(self).labels))
 

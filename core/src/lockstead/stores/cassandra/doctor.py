@@ -107,9 +107,9 @@ def _table(ask: Ask, where: Where) -> Iterator[Finding]:
     )
     if not found:
         return
-    grace, lifetime = int(found[0]["gc_grace_seconds"] or 0), int(found[0]["default_time_to_live"] or 0)
-    if lifetime:
-        text = f"rows of {TABLE} vanish after {lifetime} s, whoever holds the lock, and with them its tokens"
+    grace, default_ttl = int(found[0]["gc_grace_seconds"] or 0), int(found[0]["default_time_to_live"] or 0)
+    if default_ttl:
+        text = f"rows of {TABLE} vanish after {default_ttl} s even while a lock is held, and its tokens with them"
         yield Finding(Severity.FAILURE, "table.lives", text, f"ALTER TABLE {TABLE} WITH default_time_to_live = 0")
     if grace < GRACE_LOW:
         text = f"gc_grace_seconds of {TABLE} is {grace}: votes are forgotten sooner than a node may be away"

@@ -72,7 +72,7 @@ class Place:
 
 @dataclass(slots=True)
 class Sight:
-    """What one look at a queue showed: whether the place stands, who is ahead, the record, and at which revision."""
+    """What one look at a queue showed: whether the place is in it, who is ahead, the record, and at which revision."""
 
     is_in_queue: bool
     ahead: str | None

@@ -34,7 +34,7 @@ _SLOT_ENDS: Final = frozenset(f":{slot}" for slot in SLOTS)
 NOTED_MAX: Final = 64
 """Characters, as JSON has them, of what is noted with a place in a queue."""
 
-STANDS_MAX: Final = 9e9
+MIN_RETENTION_MAX: Final = 9e9
 """Seconds: the longest lease that etcd grants."""
 
 _ABOVE: Final = {"/": "0", ":": ";"}
@@ -129,7 +129,7 @@ def text(encoded: str) -> str:
 
 @frozen
 class Kv:
-    """One record as it stands there. stands: seconds it asks to be left alone, 0 forever.
+    """One record as it is stored. min_retention: seconds for which it must be kept, 0 is forever.
 
     is_alone: no other record hangs on its lease, so that whoever extends it may keep that lease alive.
     """
@@ -157,7 +157,7 @@ class Kv:
 
 def value_of(fields: Mapping[str, str], min_retention: float, *, is_alone: bool) -> str:
     """Write a record's value."""
-    value = {"fields": dict(fields), "stands": min_retention, "lease": "alone" if is_alone else "shared"}
+    value = {"fields": dict(fields), "min_retention": min_retention, "lease": "alone" if is_alone else "shared"}
     return _VALUE.encode(value)
 
 
@@ -171,13 +171,17 @@ def kv_of(item: Json) -> Kv:
 
 
 def _value(encoded: str) -> tuple[dict[str, str], float, bool]:
-    """Read a record's value: its fields, for how long it stands, and whether it hangs alone on its lease."""
+    """Read a record's value: its fields, for how long it must be kept, and whether it hangs alone on its lease."""
     if len(encoded) > 2 * RECORD_BYTES_MAX:
         return unreadable(TOO_LARGE), 0.0, False
     try:
         value = json.loads(b64decode(encoded))
-        fields, min_retention, lease = value["fields"], float(value.get("stands", 0.0)), value.get("lease", "shared")
-        if not isinstance(fields, dict) or not 0 <= min_retention <= STANDS_MAX:
+        fields, min_retention, lease = (
+            value["fields"],
+            float(value.get("min_retention", 0.0)),
+            value.get("lease", "shared"),
+        )
+        if not isinstance(fields, dict) or not 0 <= min_retention <= MIN_RETENTION_MAX:
             return unreadable(NO_HEAD), 0.0, False
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return unreadable(NO_MAP), 0.0, False

@@ -1,4 +1,4 @@
-"""Changes of records, for all who subscribe to a store's: by notifications, and by looks where there can be none.
+"""Changes of records, for all subscribers of a store: by notifications, and by looks where there can be none.
 
 One thread and one connection of their own. While anybody subscribes to a key, that connection holds the shared advisory
 lock of the key's bucket: so a statement that changes a record knows whether to notify. No lease depends on this
@@ -106,7 +106,7 @@ class Listener:
         self._thread = threading.Thread(target=self._run, args=(ear,), name="lockstead-listen", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # there is no thread: its callers poll
+        except RuntimeError:  # there is no thread: subscribers poll
             self._thread = None
             os.close(ear)
             os.close(self._wakes)
@@ -243,7 +243,7 @@ class Listener:
         return is_complete
 
     def _notify(self, link: Link) -> None:
-        """Call who subscribes to what was notified; where nobody does any more, have another process told."""
+        """Call the subscribers of what was notified; where there are none any more, have another process notified."""
         while notified := link.notifications():  # again: more may have come with an answer
             for said in notified:
                 told, _, key = said.partition(" ")
@@ -253,7 +253,7 @@ class Listener:
                     self._pass_on(link, key, told)
 
     def _called(self, key: str, told: str | None) -> bool:
-        """Call who subscribes to a key. False if it is to be passed on: this process was told, and nobody does."""
+        """Call the subscribers of a key. False if it is to be passed on: this process was notified and has none."""
         subscribed = self.subscriptions.names()
         names = [name for name in subscribed if name.key == key]
         with self._lock:

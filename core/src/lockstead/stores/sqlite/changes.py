@@ -1,4 +1,4 @@
-"""Changes of the records of one file: one thread of a store looks for all who subscribe, while anybody does.
+"""Changes of the records of one file: one thread of a store looks for all subscribers, while there are any.
 
 Looks at the file's change counter, and at the records only when that moved. Must not know what a record means.
 """
@@ -45,7 +45,7 @@ class Changes:
         if is_first:
             self._look_soon()
         if self._states.get(name, _NEW) is None:
-            on_change(False)  # that it has gone was found before, and is not notified again
+            on_change(False)  # its absence was found before, and is not notified again
         return subscription
 
     def _look_soon(self) -> None:
@@ -56,7 +56,7 @@ class Changes:
         if starts:
             try:
                 threading.Thread(target=self._run, name="lockstead-watch", daemon=True).start()
-            except RuntimeError:  # there is no thread: they poll
+            except RuntimeError:  # there is no thread: subscribers poll
                 self._is_looking = False
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Changes:
         while self._goes_on():
             try:
                 changed = self._look()
-            except Exception:  # noqa: BLE001 - whatever it is, those who subscribe poll, and it is looked at again
+            except Exception:  # noqa: BLE001 - whatever it is, subscribers poll, and the file is looked at again
                 self._seen = None
                 pause = DOWN
             else:
@@ -97,7 +97,7 @@ class Changes:
             rows = watch.rows(_STATE, [(name.space.value, name.key, name.part) for name in looked]) if looked else []
             for name, state in zip(looked, rows, strict=True):
                 before = states.get(name, _NEW)
-                # the state first: who subscribes meanwhile is called by one of both
+                # the state first: a subscriber that comes meanwhile is called by one of both
                 states[name] = state
                 if state != before and (before is not _NEW or state is None):
                     changed.append(name)

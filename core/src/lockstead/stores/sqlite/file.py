@@ -152,13 +152,12 @@ def check_schema(connection: sqlite3.Connection, path: Path, *, writes: bool) ->
     """Refuse a schema with a view that would run when a record is read, or a trigger when one is written.
 
     An authorizer could deny it, but that is a Python function below SQLite: what a signal handler raises there is lost.
-    A text that is not SQLite's own (`PRAGMA writable_schema`) begins with something else, and is refused as well. To
-    be called in the transaction that reads or writes.
+    A text that is not SQLite's own (`PRAGMA writable_schema`) begins with something else, and is refused as well.
     """
     if connection.execute(_FOREIGN if writes else _FOREIGN_RECORD).fetchone() is not None:
         raise StoreRefused(
-            f"cannot keep locks in {path}: another program added a trigger or a view to it; stop all who use the "
-            "file and remove it"
+            f"cannot keep locks in {path}: another program added a trigger, a view or a virtual table to it; "
+            "stop all who use the file and remove it"
         )
 
 

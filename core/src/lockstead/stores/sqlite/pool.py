@@ -36,9 +36,8 @@ class _Link:
     readable: int = -1
     writable: int = -1
 
-    def begin(self, path: Path, *, writes: bool) -> None:
-        """Begin a transaction; StoreRefused if the schema that it sees would run code of others."""
-        self.connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+    def check(self, path: Path, *, writes: bool) -> None:
+        """Raise StoreRefused if the schema would run code of others. A write is checked in its transaction."""
         version = self.connection.execute("PRAGMA schema_version").fetchone()[0]
         if version == self.writable or (version == self.readable and not writes):
             return
@@ -76,7 +75,7 @@ class Pool:
         return False
 
     def lend(self, limit: float) -> Loan:
-        """Lend a connection for reading, in a transaction."""
+        """Lend a connection for reading."""
         return Loan(self, limit, None)
 
     def write(self, limit: float) -> Loan:
@@ -215,11 +214,9 @@ class Watch:
         return self._link, int(self._link.connection.execute("PRAGMA data_version").fetchone()[0])
 
     def rows(self, statement: str, values: Iterable[tuple[str, ...]]) -> list[tuple[Any, ...] | None]:
-        """Return the first row of a query for each set of values, all of one instant; () for one that is unreadable."""
-        self._link.begin(self._path, writes=False)
-        found = [self._row(statement, one) for one in values]
-        self._link.connection.execute("ROLLBACK")
-        return found
+        """Return the first row of a query for each set of values; () for one that is unreadable."""
+        self._link.check(self._path, writes=False)
+        return [self._row(statement, one) for one in values]
 
     def _row(self, statement: str, values: tuple[str, ...]) -> tuple[Any, ...] | None:
         try:
@@ -232,7 +229,7 @@ class Watch:
 
 
 class Loan:
-    """One transaction of a connection, and the turn to write where there is one; after an error it serves no more.
+    """One use of a connection, for a write one transaction in its turn; after an error it serves no more.
 
     Errors of SQLite come out as errors of a store, as of before the commit: nothing was changed. Two uses a lock
     cycle: a generator's context manager would take a tenth of it.
@@ -259,7 +256,9 @@ class Loan:
             if link.busy_ms != busy_ms:
                 link.connection.execute(f"PRAGMA busy_timeout = {busy_ms}")
                 link.busy_ms = busy_ms
-            link.begin(self._pool.path, writes=turn is not None)
+            if turn is not None:
+                link.connection.execute("BEGIN IMMEDIATE")
+            link.check(self._pool.path, writes=turn is not None)
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
@@ -269,8 +268,6 @@ class Loan:
         link, turn, pool = self._link, self._turn, self._pool
         try:
             if link is not None and error is None:
-                if turn is None:
-                    link.connection.execute("ROLLBACK")
                 pool.give_back(link)
             elif link is not None:
                 pool.retire(link)

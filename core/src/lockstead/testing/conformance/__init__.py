@@ -7,10 +7,10 @@
         @pytest.fixture
         def twin(self, store): ...  # the same place, opened once more
 
-A store that has `aperform` also subclasses `AwaitingConformance`, one that has `subscribe` also
-`WaitingConformance`, one that has `wait` `BlockingConformance`, one that keeps a queue `QueueConformance`, one that has
-`perform_many` `BatchConformance`. One whose place can be written to
-past it subclasses `HostileConformance` too, with a fixture `spoil` that does so.
+A store that has `aperform` also subclasses `AwaitingConformance`, one that has `subscribe` `WaitingConformance`, one
+that has `wait` `BlockingConformance`, one that keeps a queue `QueueConformance`, one that has `perform_many`
+`BatchConformance`. One whose place can be written to past it subclasses `HostileConformance` too, with a fixture
+`spoil` that does so.
 H-numbers are hazards of the lock protocol that rest on the store. Must not know any store.
 """
 

@@ -149,7 +149,7 @@ class Network:
         self.faults[_ACCIDENT[accident]] += 1
 
     def subscribe(self, name: Name, notify: Callable[[bool], None]) -> Subscription:
-        """Call notify at every change, and once when this has taken effect, if there is no such record then."""
+        """Call notify at every change, and once when the subscription takes effect if the record is absent."""
         subscription, _ = self._subscriptions.add(name, notify)
         self._world.at(self._world.now + self._twice * self._random(), None, self._takes_effect, (name, notify))
         return subscription
