@@ -76,9 +76,9 @@ def test_a_place_on_a_lease_is_somebodys_and_is_respected(etcd: EtcdPlace, store
 
 RECORD = {"v": "1", "identity": "evil/1", "owner": "evil", "ttl": "1"}
 VALUES = {
-    "a life beyond any lease": json.dumps({"fields": RECORD, "stands": 1e10, "lease": "alone"}),
-    "a negative life": json.dumps({"fields": RECORD, "stands": -1, "lease": "alone"}),
-    "a life that is not a number": '{"fields":{},"stands":' + "9" * 5000 + "}",
+    "a life beyond any lease": json.dumps({"fields": RECORD, "min_retention": 1e10, "lease": "alone"}),
+    "a negative life": json.dumps({"fields": RECORD, "min_retention": -1, "lease": "alone"}),
+    "a life that is not a number": '{"fields":{},"min_retention":' + "9" * 5000 + "}",
     "a deep one": '{"fields":' + "[" * 200_000,
     "a giant": json.dumps({"fields": {**RECORD, "x": "y" * 1_000_000}}),
 }
@@ -103,7 +103,7 @@ def test_h24_a_record_that_would_stand_for_ever_is_damaged_and_can_be_removed(
 def test_h24_a_record_that_no_lease_ends_is_damaged_until_its_holder_renews_it(
     etcd: EtcdPlace, store: Store, space: str
 ) -> None:
-    put(etcd, f"{space}/lock/apt:a", json.dumps({"fields": RECORD, "stands": 3, "lease": "shared"}))
+    put(etcd, f"{space}/lock/apt:a", json.dumps({"fields": RECORD, "min_retention": 3, "lease": "shared"}))
     seen = shows(store.perform(Read(APT), LIMIT))
     assert "no lease" in seen.fields["damage"]
     assert [seen.fields for _, seen in store.perform(List(Space.LOCK), LIMIT).entries] == [seen.fields]
