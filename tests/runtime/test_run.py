@@ -142,7 +142,7 @@ def test_a_script_is_thrown_what_the_store_raises_and_what_it_should_not_raise_i
     assert "KeyError: 'odd'" in str(unknown(KeyError("odd")))
     fault = LocksteadError("of our own")
     store.before = raising(fault)
-    script = asked(Read(APT))
+    script = ask(Read(APT))
     with pytest.raises(LocksteadError) as raised:
         run(script, store, SetClock(), Limits(5.0), Bells())
     assert raised.value is fault

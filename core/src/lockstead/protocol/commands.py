@@ -8,12 +8,13 @@ where it has no answer; the driver throws that into the script.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from lockstead import script
 from lockstead.errors import StoreUnavailable
 from lockstead.frozen import frozen
 from lockstead.values import Name, Space
@@ -218,8 +219,8 @@ class Reply(Generic[A]):
 
 
 T = TypeVar("T")
-Script: TypeAlias = Generator[Command[Any], Reply[Any], T]
-"""A conversation: yields commands, is sent replies, returns what it decided."""
+Script: TypeAlias = script.Script[Command[Any], Reply[Any], T]
+"""A script of the protocol: yields commands, is sent replies, returns its result."""
 
 
 def ask(command: Command[A]) -> Script[Reply[A]]:

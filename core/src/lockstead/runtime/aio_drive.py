@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lockstead.errors import LocksteadError, StoreError
-from lockstead.protocol.commands import Pause, Reply, Script
+from lockstead.aio_script import drive
+from lockstead.errors import LocksteadError
+from lockstead.protocol.commands import Command, Pause, Reply, Script
 from lockstead.protocol.record import stamped
 from lockstead.runtime.awaiting import FIRST_LATE, REQUEST_LATE, AsyncWaker, Waker, pause, perform, rest
 from lockstead.runtime.clock import Clock
@@ -32,39 +33,36 @@ async def run(script: Script[T], store: Store, clock: Clock, limits: Limits, wak
     """
     back_by = max(limits.ends(), FIRST_LATE)
     watching: Watching | None = None
-    try:
-        command = next(script)
-        while True:
-            sent_at = clock.now()
-            if sent_at >= back_by:
-                limits = limits.resumed(sent_at)
-            back_by = math.inf
-            try:
-                answer: Any
-                if isinstance(command, Pause):
-                    back_by = limits.back_by(sent_at)
-                    if watching is None:
-                        watching = Watching(store, waker)
-                    answer = await pause(command, store, limits, sent_at, waker, watching)
-                else:
-                    limit = limits.of(sent_at)
-                    back_by = sent_at + limit + REQUEST_LATE
-                    answer = await perform(stamped(command, clock.wall(), store.traits.clock), store, limit, waker)
-            except StoreError as error:
-                command = script.throw(error)
-            except LocksteadError:
-                raise
-            except Exception as error:  # noqa: BLE001 - a foreign store's unknown failure is an unknown outcome
-                command = script.throw(unknown(error))
+
+    async def exchange(command: Command[Any]) -> Reply[Any]:
+        nonlocal back_by, limits, watching
+        sent_at = clock.now()
+        if sent_at >= back_by:
+            limits = limits.resumed(sent_at)
+        back_by = math.inf
+        answer: Any
+        try:
+            if isinstance(command, Pause):
+                back_by = limits.back_by(sent_at)
+                if watching is None:
+                    watching = Watching(store, waker)
+                answer = await pause(command, store, limits, sent_at, waker, watching)
             else:
-                command = script.send(Reply(answer, sent_at, clock.now()))
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
+                limit = limits.of(sent_at)
+                back_by = sent_at + limit + REQUEST_LATE
+                answer = await perform(stamped(command, clock.wall(), store.traits.clock), store, limit, waker)
+        except LocksteadError:
+            raise
+        except Exception as error:
+            # a foreign store's unknown failure is an unknown outcome
+            raise unknown(error) from error
+        return Reply(answer, sent_at, clock.now())
+
+    try:
+        return await drive(script, exchange)
     finally:
         if watching is not None:
             watching.close()
-        script.close()
 
 
 async def wait_in_line(engine: Engine, key: str, waker: AsyncWaker, gives_up_at: float | None) -> bool:

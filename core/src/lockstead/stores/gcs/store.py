@@ -10,8 +10,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from lockstead.aio_script import drive as adrive
 from lockstead.errors import StoreUnavailable
 from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
+from lockstead.script import drive
 from lockstead.stores.bounds import LISTING_MAX, Bounds, bounds_of
 from lockstead.stores.gcs.access import Access
 from lockstead.stores.gcs.transport import Transports, translated
@@ -79,14 +81,7 @@ class GcsStore:
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds: one request, but for a listing of several pages."""
         bounds = bounds_of(command, limit)
-        steps = exchange(command, self._place)
-        request = next(steps)
-        while True:
-            response = self._send(request, bounds)
-            try:
-                request = steps.send(response)
-            except StopIteration as stop:
-                return cast(A, stop.value)
+        return cast(A, drive(exchange(command, self._place), lambda request: self._send(request, bounds)))
 
     def _send(self, request: Request, bounds: Bounds, *, again: bool = True) -> Response:
         from lockstead.stores.http import exchanged
@@ -140,14 +135,7 @@ class GcsStore:
         bounds = bounds_of(command, limit)
         self._check_open()
         pool = await self._awaiting.get()
-        steps = exchange(command, self._place)
-        request = next(steps)
-        while True:
-            response = await self._asend(pool, request, bounds)
-            try:
-                request = steps.send(response)
-            except StopIteration as stop:
-                return stop.value
+        return await adrive(exchange(command, self._place), lambda request: self._asend(pool, request, bounds))
 
     async def _asend(self, pool: AwaitedPool, request: Request, bounds: Bounds, *, again: bool = True) -> Response:
         from lockstead.stores.http import aexchanged

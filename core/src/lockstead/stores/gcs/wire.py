@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -33,6 +33,7 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
+from lockstead.script import Script
 from lockstead.stores.kept import bounded
 from lockstead.values import Name, Space
 
@@ -148,7 +149,7 @@ class Request:
     content: bytes = b""
 
 
-def exchange(command: Command[Any], place: Place) -> Generator[Request, Response, Any]:
+def exchange(command: Command[Any], place: Place) -> Script[Request, Response, Any]:
     """Yield the requests of a command, be sent what came back, return the answer.
 
     One request for every command but a listing, which has one for each page. Raises OutcomeUnknown or StoreRefused.
