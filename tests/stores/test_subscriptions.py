@@ -29,7 +29,7 @@ def test_all_who_subscribe_to_a_record_are_called_and_the_last_to_leave_is_notic
 
 def test_no_python_code_runs_when_a_subscription_is_dropped() -> None:
     """What a signal handler raises in a finalizer is lost."""
-    subscriptions = Subscriptions()
+    subscriptions = Subscriptions[Name]()
     subscription, _ = subscriptions.add(APT, lambda _is_free: None)
     lines: list[str] = []
     before = sys.gettrace()
@@ -41,7 +41,7 @@ def test_no_python_code_runs_when_a_subscription_is_dropped() -> None:
 
 
 def test_one_that_is_closed_by_the_garbage_collector_in_the_middle_of_another_waits_for_no_lock() -> None:
-    subscriptions, seen = Subscriptions(), list[bool]()
+    subscriptions, seen = Subscriptions[Name](), list[bool]()
     subscription, _ = subscriptions.add(APT, seen.append)
     with subscriptions._lock:
         subscription.close()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import ref
 
-from lockstead.values import Name
+K = TypeVar("K", bound=Hashable)
+"""What is subscribed to: the name of a record, or that and a waiter."""
 
 OnChange: TypeAlias = Callable[[bool], None]
 
@@ -38,21 +39,21 @@ class _Entry(ref[Subscription]):
     """A subscription, which is not kept alive, and what it wants."""
 
     __slots__ = ("name", "on_change")
-    name: Name
+    name: Any
     on_change: OnChange
 
 
-class Subscriptions:
+class Subscriptions(Generic[K]):
     """The subscriptions to the records of one store. Safe to share between threads; replaced in a forked child.
 
     on_last is called when the last subscription to a record has ended, in any thread and also by the garbage collector:
     it must neither block nor raise. One that was dropped unclosed is noticed at the next call.
     """
 
-    def __init__(self, on_last: Callable[[Name], None] | None = None) -> None:
+    def __init__(self, on_last: Callable[[K], None] | None = None) -> None:
         self._on_last = on_last
         self._lock = threading.Lock()
-        self._entries: dict[Name, dict[int, _Entry]] = {}
+        self._entries: dict[K, dict[int, _Entry]] = {}
         self._closed: deque[_Entry] = deque()
 
     def __len__(self) -> int:
@@ -60,12 +61,12 @@ class Subscriptions:
         self._tidy()
         return len(self._entries)
 
-    def __contains__(self, name: Name) -> bool:
+    def __contains__(self, name: K) -> bool:
         """Return whether anybody subscribes to a record."""
         self._tidy()
         return name in self._entries
 
-    def names(self) -> set[Name]:
+    def names(self) -> set[K]:
         """Return the records that are subscribed to."""
         self._tidy()
         with self._lock:
@@ -73,7 +74,7 @@ class Subscriptions:
         self._tidy()
         return names
 
-    def add(self, name: Name, on_change: OnChange) -> tuple[Subscription, bool]:
+    def add(self, name: K, on_change: OnChange) -> tuple[Subscription, bool]:
         """Return a new subscription, and whether it is the only one to the record."""
         subscription = Subscription()
         entry = _Entry(subscription, self._closed.append)
@@ -86,7 +87,7 @@ class Subscriptions:
         self._tidy()
         return subscription, is_first
 
-    def changed(self, name: Name, is_free: bool = False) -> None:
+    def changed(self, name: K, is_free: bool = False) -> None:
         """Call all who subscribe to a record. Must not be called under a lock that `subscribe` takes."""
         if name not in self._entries:
             return
@@ -109,7 +110,7 @@ class Subscriptions:
         """Remove what has ended. A caller that held the lock calls this afterwards."""
         if not self._closed:
             return
-        ended: list[Name] = []
+        ended: list[K] = []
         # a lock that is not taken is not this thread's, so it can be waited for
         while self._closed and not self._lock.locked():
             with self._lock:
@@ -118,10 +119,10 @@ class Subscriptions:
             for name in ended:
                 self._on_last(name)
 
-    def _removed(self) -> list[Name]:
+    def _removed(self) -> list[K]:
         """Remove what has ended, and return the records to which nobody subscribes any more. Under the lock."""
         # not in the `with` itself: Ctrl-C in a loop there would leave the lock held
-        ended: list[Name] = []
+        ended: list[K] = []
         while self._closed:
             entry = self._closed.popleft()
             entries = self._entries.get(entry.name)

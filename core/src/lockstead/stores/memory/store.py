@@ -71,7 +71,7 @@ class Memory:
 
     entries: dict[Name, _Entry] = field(default_factory=dict)
     grants: int = 0
-    subscriptions: Subscriptions = field(default_factory=Subscriptions)
+    subscriptions: Subscriptions[Name] = field(default_factory=Subscriptions)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 

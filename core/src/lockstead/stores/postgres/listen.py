@@ -66,7 +66,7 @@ class Listener:
     """
 
     def __init__(self, target: Target, statements: Statements, ask: Ask) -> None:
-        self.subscriptions = Subscriptions()
+        self.subscriptions = Subscriptions[Name]()
         self._target = target
         self._statements = statements
         self._ask = ask

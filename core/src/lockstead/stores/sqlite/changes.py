@@ -29,7 +29,7 @@ class Changes:
     """The subscriptions of one store. Replaced in a forked child, with its pool."""
 
     def __init__(self, pool: Pool) -> None:
-        self.subscriptions = Subscriptions()
+        self.subscriptions = Subscriptions[Name]()
         self._pool = pool
         # records that were looked at, and what was found: None for an absent one
         self._states: dict[Name, State] = {}

@@ -130,7 +130,7 @@ class Network:
         self._changes_every = faults.changes_every
         self._random = world.dice.random
         self._arrival = self._arrive
-        self._subscriptions = Subscriptions()
+        self._subscriptions = Subscriptions[Name]()
         self.delivered = 0
         self.answered = 0
         self.halts_at = 0
