@@ -14,8 +14,8 @@ from lockstead.testing.conformance import (
     AwaitingConformance,
     BatchConformance,
     BlockingConformance,
+    BlockingQueueConformance,
     HostileConformance,
-    QueueConformance,
     StoreConformance,
 )
 from lockstead.testing.conformance.base import Suite
@@ -78,7 +78,7 @@ class TestEtcdWaiting(OnEtcd, BlockingConformance):
     pass
 
 
-class TestEtcdQueue(OnEtcd, QueueConformance):
+class TestEtcdQueue(OnEtcd, BlockingQueueConformance):
     pass
 
 

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from lockstead.stores import url
-from lockstead.stores.port import AsyncStore, SupportsBatching, SupportsFifoQueue, SupportsWait, SupportsWatch
+from lockstead.stores.port import (
+    AsyncStore,
+    BlockingFifoQueue,
+    SupportsBatching,
+    SupportsFifoQueue,
+    SupportsWait,
+    SupportsWatch,
+)
 from lockstead.testing import conformance
 from lockstead.testing.conformance import StoreConformance
 
@@ -19,6 +26,7 @@ PROMISED = {
     AsyncStore: conformance.AwaitingConformance,
     SupportsWatch: conformance.WaitingConformance,
     SupportsWait: conformance.BlockingConformance,
+    BlockingFifoQueue: conformance.BlockingQueueConformance,
     SupportsFifoQueue: conformance.QueueConformance,
     SupportsBatching: conformance.BatchConformance,
 }

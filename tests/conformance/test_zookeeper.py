@@ -11,7 +11,12 @@ import pytest
 from lockstead.stores import url
 from lockstead.stores.port import Store
 from lockstead.stores.zookeeper.store import ZookeeperStore
-from lockstead.testing.conformance import BatchConformance, BlockingConformance, QueueConformance, StoreConformance
+from lockstead.testing.conformance import (
+    BatchConformance,
+    BlockingConformance,
+    BlockingQueueConformance,
+    StoreConformance,
+)
 from lockstead.testing.conformance.base import Suite
 from tests.servers.places import Place, place
 
@@ -49,7 +54,7 @@ class TestZookeeperWaiting(OnZookeeper, BlockingConformance):
     pass
 
 
-class TestZookeeperQueue(OnZookeeper, QueueConformance):
+class TestZookeeperQueue(OnZookeeper, BlockingQueueConformance):
     pass
 
 

@@ -2,81 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from lockstead import Client
 from lockstead.errors import NotAcquired, OutcomeUnknown
-from lockstead.protocol.commands import Command, Create, Read, Remove, Snapshot
-from lockstead.stores.port import SupportsFifoQueue
+from lockstead.protocol.commands import Command, Create, Extend, Read, Remove, Snapshot
 from lockstead.values import Name
-from tests.runtime.faulty import Faulty, until
+from tests.runtime.faulty import until
+from tests.runtime.fifo import FifoStore
+
+APT = Name("apt")
 
 
-class Queueing(Faulty):
-    """A memory store with a queue that lets everybody through, and notes who stands in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.places: list[str] = []
-        self.on_turn: Callable[[], bool] = lambda: False
-
-    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        return is_over(seconds)
-
-    def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        if waiter_id not in self.places:
-            self.places.append(waiter_id)
-        is_over(min(seconds, 0.01))
-        return self.on_turn()
-
-    def leave(self, name: Name, waiter_id: str, limit: float) -> None:
-        if waiter_id in self.places:
-            self.places.remove(waiter_id)
-
-
-def test_h28_who_finds_a_late_request_of_its_own_granted_leaves_the_line() -> None:
-    store = Queueing()
-    assert isinstance(store, SupportsFifoQueue)
+def test_h28_a_waiter_whose_own_late_request_is_granted_leaves_the_queue() -> None:
+    store = FifoStore()
     other = store.beside()
     lost: list[Command[Any]] = []
+    held: list[object] = []
 
     def hold_back_the_first_grant(command: Command[Any]) -> None:
         if isinstance(command, Create) and not lost:
             lost.append(command)
-            taken.append(other.perform(Create(Name("apt"), {"v": "1", "identity": "other", "ttl": "60"}), 1.0))
+            held.append(other.perform(Create(APT, {"v": "1", "identity": "other", "ttl": "60"}), 1.0))
             raise OutcomeUnknown("no answer in time")
 
-    def it_arrives_after_all() -> bool:
-        if store.places and taken:
-            held = taken.pop()
-            assert isinstance(held, Snapshot)
-            other.perform(Remove(Name("apt"), held.incarnation), 1.0)
-            other.perform(lost[0], 1.0)
-        return True
+    def it_arrives_after_all() -> None:
+        until(lambda: store.waiting(APT))
+        (snapshot,) = held
+        assert isinstance(snapshot, Snapshot)
+        other.perform(Remove(APT, snapshot.incarnation), 1.0)
+        other.perform(lost[0], 1.0)
 
-    taken: list[object] = []
-    store.before, store.on_turn = hold_back_the_first_grant, it_arrives_after_all
+    store.before = hold_back_the_first_grant
+    arrives = threading.Thread(target=it_arrives_after_all)
+    arrives.start()
     with Client(store) as client, client.lock("apt", ttl=60).hold(timeout=30) as lease:
         assert isinstance(lost[0], Create)
         assert lost[0].waiter_id == lease.holder
-        until(lambda: not store.places)
+        until(lambda: not store.waiting(APT))
+    arrives.join()
 
 
-@pytest.mark.parametrize(("is_turn", "kind"), [(True, Create), (False, Read)])
-def test_whose_turn_it_is_asks_at_once_and_who_is_only_woken_looks_first(
-    is_turn: bool, kind: type[Command[Any]]
+@pytest.mark.parametrize(("is_free", "kind"), [(True, Create), (False, Read)])
+def test_a_waiter_writes_at_once_when_it_is_its_turn_and_reads_after_a_mere_change(
+    is_free: bool, kind: type[Command[Any]]
 ) -> None:
-    store, asked = Queueing(), []
-    store.beside().perform(Create(Name("apt"), {"v": "1", "identity": "other", "ttl": "60"}), 1.0)
+    store = FifoStore()
+    held = store.perform(Create(APT, {"v": "1", "identity": "other", "ttl": "60"}), 1.0)
+    asked: list[type] = []
 
-    def turn() -> bool:
+    def change() -> None:
+        until(lambda: store.waiting(APT))
         store.before = lambda command: asked.append(type(command))
-        return is_turn
+        other = store.beside()
+        if is_free:
+            other.perform(Remove(APT, held.incarnation), 1.0)
+        else:
+            other.perform(Extend(APT, {"n": "1"}, held.incarnation), 1.0)
+        until(lambda: asked)
 
-    store.on_turn = turn
-    with Client(store) as client, pytest.raises(NotAcquired):
-        client.lock("apt", ttl=60).acquire(timeout=0.05)
+    changes = threading.Thread(target=change)
+    changes.start()
+    with Client(store) as client, suppress(NotAcquired):
+        client.lock("apt", ttl=60, backoff_max=60).acquire(timeout=10 if is_free else 1)
+    changes.join()
     assert asked[0] is kind
+
+
+def test_a_waiter_that_gives_up_leaves_the_queue_and_its_subscription() -> None:
+    store = FifoStore()
+    store.perform(Create(APT, {"v": "1", "identity": "other", "ttl": "60"}), 1.0)
+    with Client(store) as client:
+        with pytest.raises(NotAcquired):
+            client.lock("apt", ttl=60).acquire(timeout=0.05)
+        until(lambda: not store.waiting(APT))
+        assert len(store._memory.subscriptions) == 0

@@ -16,7 +16,7 @@ from lockstead.protocol.commands import Absent, Create, OutOfTime, Pause, Paused
 from lockstead.runtime import context
 from lockstead.runtime.drive import run
 from lockstead.runtime.run import OVERTIME, Limits, blocks, paused, run_many, unknown
-from lockstead.stores.port import SupportsFifoQueue
+from lockstead.stores.port import BlockingFifoQueue
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty, SetClock
 from tests.runtime.keeping import asked
@@ -207,7 +207,7 @@ def test_who_asks_for_a_lock_stands_in_its_queue_and_who_only_looks_or_has_none_
             pass
 
     queueing, bell = Queueing(), Bells()
-    assert isinstance(queueing, SupportsFifoQueue)
+    assert isinstance(queueing, BlockingFifoQueue)
 
     def call(store: Any, waiter_id: str) -> Any:
         return getattr(blocks(Pause(APT, 3.0, 3.0, waiter_id), store, 3.0, bell), "func", None)

@@ -29,7 +29,7 @@ from lockstead.stores import url as urls
 from lockstead.stores.etcd.errors import LeaseGone, answered
 from lockstead.stores.etcd.wire import Request, Response
 from lockstead.stores.examination import Severity
-from lockstead.stores.port import AsyncStore, Store, SupportsDiagnostics, SupportsFifoQueue
+from lockstead.stores.port import AsyncStore, BlockingFifoQueue, Store, SupportsDiagnostics
 from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import Name, Space
 from tests.servers.base import free_port
@@ -126,7 +126,7 @@ def test_tls_with_a_client_certificate_blocking_awaiting_and_waiting(secure: Etc
     awaits = is_a(AsyncStore, store)  # type: ignore[type-abstract]
     asyncio.run(awaits.aperform(Read(APT), LIMIT))
     held = shows(store.perform(Create(APT, {"v": "1"}, 60.0, "me", 60.0), LIMIT))
-    queues = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
+    queues = is_a(BlockingFifoQueue, store)  # type: ignore[type-abstract]
     turns: list[bool] = []
     looked = threading.Semaphore(0)
 

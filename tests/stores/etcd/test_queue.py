@@ -12,7 +12,7 @@ import pytest
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Conflict, Create, Read, Remove, Removed, Snapshot
 from lockstead.stores.etcd.watch import Broken, Watch
-from lockstead.stores.port import Store, SupportsFifoQueue
+from lockstead.stores.port import BlockingFifoQueue, Store
 from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import Name
 from tests.servers.etcd import EtcdPlace, ask, keys_below
@@ -44,7 +44,7 @@ class Waiter:
     """Queues in a thread, one call after the other, as the engine does, until told that the turn has come."""
 
     def __init__(self, store: Store, waiter_id: str, pause: float = 5.0) -> None:
-        self._queues: SupportsFifoQueue = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
+        self._queues: BlockingFifoQueue = is_a(BlockingFifoQueue, store)  # type: ignore[type-abstract]
         self._asker, self._pause = waiter_id, pause
         self.stop = threading.Event()
         self.has_turn = threading.Event()
@@ -227,7 +227,7 @@ def test_h28_a_place_that_is_taken_late_does_not_stand_after_its_asker_has_left(
     other = Waiter(far, "other")
     until(lambda: places(etcd, space) == ["other"], "no place was taken")
     late = proxy.arm(Fault.REQUEST_LATE, lambda sent: b"POST /v3/kv/txn" in sent, seconds=3.0)
-    queues = is_a(SupportsFifoQueue, far)  # type: ignore[type-abstract]
+    queues = is_a(BlockingFifoQueue, far)  # type: ignore[type-abstract]
     stop = threading.Event()
     thread = threading.Thread(target=lambda: _queues(queues, "late", stop))
     thread.start()
@@ -243,7 +243,7 @@ def test_h28_a_place_that_is_taken_late_does_not_stand_after_its_asker_has_left(
     shows(store.perform(taking("newcomer"), LIMIT))
 
 
-def _queues(queues: SupportsFifoQueue, waiter_id: str, stop: threading.Event) -> None:
+def _queues(queues: BlockingFifoQueue, waiter_id: str, stop: threading.Event) -> None:
     try:
         queues.queue(APT, waiter_id, LIMIT, stop.wait)
     except OutcomeUnknown:

@@ -37,7 +37,7 @@ from lockstead.runtime.local_queue import LocalQueue, ThreadWaker
 from lockstead.runtime.run import Limits
 from lockstead.runtime.workers import Workers
 from lockstead.settings import Settings
-from lockstead.stores.port import Store, SupportsFifoQueue
+from lockstead.stores.port import BlockingFifoQueue, Store, SupportsFifoQueue
 from lockstead.values import Name
 
 CALLS_MAX: Final = 32
@@ -253,7 +253,7 @@ class Engine:
     def leave_queue(self, name: Name, holder: str, limit: float, delay: float = 0.0) -> None:
         """Give up a place in the store's queue, if it keeps one: asked until it is gone, as nobody gets past it."""
         store = self.store
-        if not isinstance(store, SupportsFifoQueue):
+        if not isinstance(store, SupportsFifoQueue | BlockingFifoQueue):
             return
 
         def leave() -> None:

@@ -18,7 +18,7 @@ from lockstead.protocol.acquire import OutOfTime
 from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
 from lockstead.protocol.record import stamped
 from lockstead.runtime.clock import Clock
-from lockstead.stores.port import Store, SupportsBatching, SupportsFifoQueue, SupportsWait, SupportsWatch
+from lockstead.stores.port import BlockingFifoQueue, Store, SupportsBatching, SupportsWait, SupportsWatch
 
 T = TypeVar("T")
 
@@ -152,7 +152,7 @@ def _perform_many(commands: list[Command[Any]], store: SupportsBatching, clock: 
 
 def paused(command: Pause, store: Store, seconds: float, changed: bool, waker: Waker) -> Paused:
     """Say how a pause ended in which the store was watched, or its queue stood in."""
-    tells_turns = store.traits.wakes or isinstance(store, SupportsFifoQueue)
+    tells_turns = store.traits.wakes or isinstance(store, BlockingFifoQueue)
     return Paused(seconds, waker.take() or changed, changed and bool(command.waiter_id) and tells_turns)
 
 
@@ -160,7 +160,7 @@ def blocks(command: Pause, store: Store, seconds: float, waker: Waker) -> Callab
     """Return a call that blocks in the store, in its queue if it keeps one; None for a store that notifies."""
     if not command.wake_on_change:
         return None
-    if command.waiter_id and isinstance(store, SupportsFifoQueue):
+    if command.waiter_id and isinstance(store, BlockingFifoQueue):
         return partial(store.queue, command.name, command.waiter_id, seconds, waker.wait)
     if isinstance(store, SupportsWait) and not isinstance(store, SupportsWatch):
         return partial(store.wait, command.name, seconds, waker.wait)

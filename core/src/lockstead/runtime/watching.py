@@ -1,4 +1,7 @@
-"""The subscription of a driven script. It is kept over all pauses, so that no change is missed between them."""
+"""The subscription of a driven script. It is kept over all pauses, so that no change is missed between them.
+
+In a store that keeps a queue, a waiter that wants the lock subscribes to its turn.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +46,14 @@ class _Changes:
 class Watching:
     """The subscription of one script. Closed by `close`, or when nobody refers to it any more."""
 
-    __slots__ = ("_changes", "_keeps_queue", "_name", "_store", "_subscription", "_waker")
+    __slots__ = ("_changes", "_queue", "_store", "_subscribed", "_subscription", "_waker")
 
     def __init__(self, store: object, waker: Rings) -> None:
         self._store = store if isinstance(store, SupportsWatch) else None
-        self._keeps_queue = isinstance(store, SupportsFifoQueue)
+        self._queue = store if isinstance(store, SupportsFifoQueue) else None
         self._waker = waker
         self._changes = _Changes(waker)
-        self._name: Name | None = None
+        self._subscribed: tuple[Name, str] | None = None
         self._subscription: Subscription | None = None
 
     def begin(self, command: Pause) -> bool:
@@ -61,21 +64,23 @@ class Watching:
         if not command.wake_on_change:
             self.close()
             return False
-        # in a store that keeps a queue, a waiter that wants a place waits there
-        if self._store is not None and not (command.waiter_id and self._keeps_queue):
-            self._subscribe(self._store, command.name)
+        self._subscribe(command.name, command.waiter_id)
         changes = self._changes
         changes.is_heeded = True  # before the look: a change in between is seen by one of both
         return changes.has_changed
 
-    def _subscribe(self, store: SupportsWatch, name: Name) -> None:
-        if self._subscription is not None and self._name == name:
+    def _subscribe(self, name: Name, waiter_id: str) -> None:
+        if self._store is None or (self._subscription is not None and self._subscribed == (name, waiter_id)):
             return
         self.close()
-        self._name = name
+        self._subscribed = (name, waiter_id)
+        on_change = self._changes.changed
         # a store that cannot be watched is polled: its error is raised by the next read
         with suppress(Exception):
-            self._subscription = store.subscribe(name, self._changes.changed)
+            if self._queue is not None and waiter_id:
+                self._subscription = self._queue.enqueue(name, waiter_id, on_change)
+            else:
+                self._subscription = self._store.subscribe(name, on_change)
 
     def end(self, command: Pause, seconds: float) -> Paused:
         """End a pause, and return what it was like."""

@@ -99,13 +99,8 @@ class SupportsWait(Protocol):
 
 
 @runtime_checkable
-class SupportsFifoQueue(SupportsWait, Protocol):
-    """A store that keeps those who wait in the order in which they came, and grants in that order.
-
-    `Create` and `Replace` of a waiter for whom it is not the turn answer Conflict(is_queued=True), whether the
-    waiter_id queues or not. A grant takes the waiter out of the queue in the same step. A place is held by the
-    process: when that is gone, so is the place.
-    """
+class BlockingFifoQueue(SupportsWait, Protocol):
+    """Like `SupportsFifoQueue`, blocking: awaiting callers take a thread each."""
 
     def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
         """Like `wait`, but takes a place in the queue first, or keeps the one taken earlier: until the turn has come.
@@ -116,10 +111,35 @@ class SupportsFifoQueue(SupportsWait, Protocol):
         ...
 
     def leave(self, name: Name, waiter_id: str, limit: float) -> None:
+        """See `SupportsFifoQueue.leave`."""
+        ...
+
+
+@runtime_checkable
+class SupportsFifoQueue(SupportsWatch, Protocol):
+    """A store that keeps waiters in the order in which they came, and grants in that order.
+
+    `Create` and `Replace` of a waiter before its turn are answered by Conflict(is_queued=True), whether or not the
+    waiter_id queues. A grant removes the waiter from the queue in the same step. A place ends with the process.
+    """
+
+    def enqueue(self, name: Name, waiter_id: str, on_turn: Callable[[bool], None]) -> Subscription:
+        """Take a place in the queue, or keep the one taken earlier, and call on_turn(is_free) when the turn has come.
+
+        Does not block and makes no request in the caller's thread, which may run an event loop. on_turn may be called
+        from any thread, also before `enqueue` returns; it neither blocks nor raises. It is called when the waiter is
+        first and the record is gone (is_free: acquiring is worth a write), and at each change of the record while the
+        waiter is first (not is_free: it is worth a read), until the subscription is closed. More calls are allowed, but
+        each costs a request. Closing the subscription keeps the place: `leave` gives it up. While the store cannot be
+        reached, it does not call: callers poll with their own backoff.
+        """
+        ...
+
+    def leave(self, name: Name, waiter_id: str, limit: float) -> None:
         """Remove a waiter from the queue, if it is in it, within `limit` seconds; raises what `perform` raises.
 
-        A `queue` of the same waiter_id that is still under way, or a request of it that arrives late, must not bring it
-        back. Called again after an error, for as long as the process lives.
+        Blocks. A request of an earlier `enqueue` of this waiter_id that is still under way, or arrives late, must not
+        bring the place back. Called again after an error, for as long as the process lives.
         """
         ...
 

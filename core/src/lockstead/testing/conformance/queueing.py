@@ -1,159 +1,179 @@
-"""What a queue promises: nobody is overtaken, and nobody who has gone is waited for."""
+"""What a queue promises: no waiter is overtaken, and no waiter that has left is waited for."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 from lockstead.protocol.commands import Conflict, Create, Extend, Read, Remove, Replace, Snapshot
 from lockstead.stores.port import ShowsQueue, Store, SupportsFifoQueue
 from lockstead.testing.conformance.base import Ask, Suite, is_a, require, shows
+from lockstead.testing.conformance.waiting import QUIET, Changed
 from lockstead.values import Name
 
 APT = Name("apt")
 
 
 class QueueConformance(Suite):
-    """What `queue` and `leave` promise, for stores that have them. Override the fixtures `store` and `twin`."""
+    """What `enqueue` and `leave` promise, for stores that have them. Override the fixtures `store` and `twin`.
 
-    def test_who_queues_is_granted_in_the_order_of_asking_and_nobody_overtakes(
+    A store that keeps a queue must also show it (`ShowsQueue`).
+    """
+
+    def test_waiters_are_granted_in_the_order_of_the_queue_and_not_overtaken(
         self, store: Store, twin: Store, ask: Ask
     ) -> None:
-        held = shows(ask(_taking("holder")))
-        first, second = _InLine(store, "first", self.limit), _InLine(twin, "second", self.limit)
-        first.begin()
-        second.begin()
-        ask(Remove(APT, held.incarnation))
-        require(first.turn() is True, "the first in line was not told that its turn has come")
-        for waiter_id, place in (("second", twin), ("newcomer", store)):
-            answer = place.perform(_taking(waiter_id), self.limit)
-            require(isinstance(answer, Conflict) and answer.is_queued, f"{waiter_id} overtook the first: {answer}")
-        granted = shows(store.perform(_taking("first"), self.limit))
-        ask(Remove(APT, granted.incarnation))
-        require(second.turn() is True, "the second in line was not told that its turn has come")
-        shows(twin.perform(_taking("second"), self.limit))
+        held = shows(ask(_create("holder")))
+        with Place(store, "first", self.limit) as first, Place(twin, "second", self.limit) as second:
+            ask(Remove(APT, held.incarnation))
+            require(first.is_free(), "the first waiter was not told that it is its turn")
+            for waiter_id, place in (("second", twin), ("newcomer", store)):
+                answer = place.perform(_create(waiter_id), self.limit)
+                require(isinstance(answer, Conflict) and answer.is_queued, f"{waiter_id} overtook the first: {answer}")
+            require(not second.free.is_set(), "the second waiter was told that it is its turn")
+            granted = shows(store.perform(_create("first"), self.limit))
+            ask(Remove(APT, granted.incarnation))
+            require(second.is_free(), "the second waiter was not told that it is its turn")
+            shows(twin.perform(_create("second"), self.limit))
 
-    def test_who_waits_is_shown_in_the_order_of_the_queue(self, store: Store, twin: Store, ask: Ask) -> None:
-        if not isinstance(store, ShowsQueue):
-            return
-        require(list(store.standing(APT, self.limit)) == [], "somebody is shown where nobody waits")
+    def test_the_first_waiter_is_called_at_each_change_of_the_record(self, store: Store, twin: Store, ask: Ask) -> None:
+        held = shows(ask(_create("holder")))
+        with Place(store, "first", self.limit) as first:
+            for number in ("1", "2"):
+                first.settle()
+                twin.perform(Replace(APT, {"v": "1", "n": number}, held.incarnation, held.revision, 30.0), self.limit)
+                require(first.changed.wait(self.limit / 2), "the first waiter was not called when the record changed")
+                held = shows(ask(Read(APT)))
+            require(not first.free.is_set(), "the first waiter was told that a record is gone which is there")
+
+    def test_a_waiter_that_enqueues_again_keeps_its_place(self, store: Store, twin: Store, ask: Ask) -> None:
+        held = shows(ask(_create("holder")))
+        with Place(store, "first", self.limit) as first, Place(twin, "second", self.limit) as second:
+            first.subscription.close()
+            with Place(store, "first", self.limit) as again:
+                require(_queue(twin) == ["first", "second"], f"the queue is {_queue(twin)}")
+                ask(Remove(APT, held.incarnation))
+                require(again.is_free(), "the first waiter was not told that it is its turn")
+                require(not second.free.is_set(), "the second waiter was told that it is its turn")
+
+    def test_waiters_are_shown_in_the_order_of_the_queue(self, store: Store, twin: Store, ask: Ask) -> None:
+        require(_queue(store) == [], "a waiter is shown where nobody waits")
         began = time.time()
-        held = shows(ask(_taking("holder")))
-        first, second = _InLine(store, "me/first", self.limit), _InLine(twin, "me/second", self.limit)
-        first.begin()
-        second.begin()
-        for looks in (store, twin):
-            seen = is_a(ShowsQueue, looks).standing(APT, self.limit)  # type: ignore[type-abstract]
-            require([one.who for one in seen] == ["me/first", "me/second"], f"who waits is shown as {seen}")
-            require(not any(one.is_stray for one in seen), "a waiter is taken for something stray")
-            # by two clocks, to the second
-            told = all(one.since is None or abs(one.since - began) < 60 + self.limit for one in seen)
-            require(told, f"since when it waits is told wrongly: {seen}")
-        for line, place in ((first, store), (second, twin)):
-            line.stops()
-            is_a(SupportsFifoQueue, place).leave(APT, line.waiter_id, self.limit)  # type: ignore[type-abstract]
-        require(list(store.standing(APT, self.limit)) == [], "who has left is shown still")
+        held = shows(ask(_create("holder")))
+        with Place(store, "me/first", self.limit), Place(twin, "me/second", self.limit):
+            for shown_by in (store, twin):
+                seen = is_a(ShowsQueue, shown_by).standing(APT, self.limit)  # type: ignore[type-abstract]
+                require([one.who for one in seen] == ["me/first", "me/second"], f"the queue is shown as {seen}")
+                require(not any(one.is_stray for one in seen), "a waiter is shown as a stray entry")
+                # by two clocks, to the second
+                told = all(one.since is None or abs(one.since - began) < 60 + self.limit for one in seen)
+                require(told, f"the time since when a waiter waits is wrong: {seen}")
+        require(_queue(store) == [], "waiters that have left are still shown")
         ask(Remove(APT, held.incarnation))
 
-    def test_who_was_granted_the_lock_stands_in_line_no_more(self, store: Store, ask: Ask) -> None:
-        held = shows(ask(_taking("holder")))
-        line = _InLine(store, "waiter", self.limit)
-        line.begin()
-        ask(Remove(APT, held.incarnation))
-        require(line.turn() is True, "the only one in line was not told that its turn has come")
-        granted = shows(ask(_taking("waiter")))
-        ask(Remove(APT, granted.incarnation))
-        shows(ask(_taking("newcomer")))
+    def test_a_grant_removes_the_waiter_from_the_queue(self, store: Store, ask: Ask) -> None:
+        held = shows(ask(_create("holder")))
+        with Place(store, "waiter", self.limit) as place:
+            ask(Remove(APT, held.incarnation))
+            require(place.is_free(), "the only waiter was not told that it is its turn")
+            granted = shows(ask(_create("waiter")))
+            ask(Remove(APT, granted.incarnation))
+            shows(ask(_create("newcomer")))
 
-    def test_h18_a_place_that_was_given_up_stops_nobody(self, store: Store, twin: Store, ask: Ask) -> None:
-        held = shows(ask(_taking("holder")))
-        first, second = _InLine(store, "first", self.limit), _InLine(twin, "second", self.limit)
-        first.begin()
-        second.begin()
-        first.stops()
+    def test_h18_a_place_that_was_left_holds_up_nobody(self, store: Store, twin: Store, ask: Ask) -> None:
+        held = shows(ask(_create("holder")))
+        with Place(store, "first", self.limit) as first, Place(twin, "second", self.limit) as second:
+            first.leave()
+            first.leave()
+            ask(Remove(APT, held.incarnation))
+            require(second.is_free(), "the waiter behind one that left was not told that it is its turn")
+            shows(twin.perform(_create("second"), self.limit))
+
+    def test_h18_a_place_that_is_left_at_once_is_not_taken_afterwards(self, store: Store, ask: Ask) -> None:
+        held = shows(ask(_create("holder")))
         queues = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
-        queues.leave(APT, "first", self.limit)
-        queues.leave(APT, "first", self.limit)
+        for number in range(20):
+            queues.enqueue(APT, f"hasty-{number}", lambda _is_free: None).close()
+            queues.leave(APT, f"hasty-{number}", self.limit)
+        time.sleep(QUIET)
+        require(_queue(store) == [], f"waiters that left are in the queue: {_queue(store)}")
         ask(Remove(APT, held.incarnation))
-        require(second.turn() is True, "who stood behind somebody that left was not told")
-        shows(twin.perform(_taking("second"), self.limit))
 
     def test_a_place_ends_with_the_store_that_took_it(self, twin: Store, ask: Ask) -> None:
-        held = shows(ask(_taking("holder")))
-        gone = _InLine(twin, "gone", self.limit)
-        gone.begin()
-        gone.stops()
+        held = shows(ask(_create("holder")))
+        gone = Place(twin, "gone", self.limit)
+        gone.subscription.close()
         twin.close()
         ask(Remove(APT, held.incarnation))
         ends_at = time.monotonic() + self.limit
-        while not isinstance(ask(_taking("newcomer")), Snapshot):
-            require(time.monotonic() < ends_at, "a place of a store that was closed still stops others")
+        while not isinstance(ask(_create("newcomer")), Snapshot):
+            require(time.monotonic() < ends_at, "a place of a store that was closed still holds up others")
             time.sleep(0.05)
 
-    def test_who_only_looks_takes_no_place(self, store: Store, ask: Ask) -> None:
-        held = shows(ask(_taking("holder")))
-        is_a(SupportsFifoQueue, store).wait(APT, 0.2, _asleep)  # type: ignore[type-abstract]
-        ask(Remove(APT, held.incarnation))
-        shows(ask(_taking("newcomer")))
-        shows(ask(Read(APT)))
+    def test_a_subscriber_that_only_watches_takes_no_place(self, store: Store, ask: Ask) -> None:
+        held = shows(ask(_create("holder")))
+        with Changed(store) as changes:
+            changes.settle()
+            ask(Remove(APT, held.incarnation))
+            shows(ask(_create("newcomer")))
+            shows(ask(Read(APT)))
 
-    def test_who_renews_or_replaces_without_an_asker_passes_the_line_and_leaves_it_as_it_is(
+    def test_a_renewal_or_replacement_without_a_waiter_passes_the_queue_and_keeps_it(
         self, twin: Store, ask: Ask
     ) -> None:
-        """A holder renews, and an operator breaks, whoever waits; and who waits comes after that all the same."""
-        held = shows(ask(_taking("holder")))
-        line = _InLine(twin, "first", self.limit)
-        line.begin(looks=10)
-        # it keeps its place, and cannot take another one meanwhile
-        line.stops()
-        renewed = shows(ask(Extend(APT, {"said": "renewed"}, held.incarnation)))
-        broken = shows(ask(Replace(APT, {"v": "1"}, held.incarnation, renewed.revision, 30.0)))
-        ask(Remove(APT, broken.incarnation))
-        answer = ask(_taking("newcomer"))
-        require(isinstance(answer, Conflict) and answer.is_queued, f"a newcomer overtook who stood in line: {answer}")
-        shows(twin.perform(_taking("first"), self.limit))
+        """A holder renews and an operator breaks the lease, whoever waits; the waiter comes after that all the same."""
+        held = shows(ask(_create("holder")))
+        with Place(twin, "first", self.limit):
+            renewed = shows(ask(Extend(APT, {"said": "renewed"}, held.incarnation)))
+            broken = shows(ask(Replace(APT, {"v": "1"}, held.incarnation, renewed.revision, 30.0)))
+            ask(Remove(APT, broken.incarnation))
+            answer = ask(_create("newcomer"))
+            require(isinstance(answer, Conflict) and answer.is_queued, f"a newcomer overtook a waiter: {answer}")
+            shows(twin.perform(_create("first"), self.limit))
 
 
-def _taking(waiter_id: str) -> Create:
+def _create(waiter_id: str) -> Create:
     return Create(APT, {"v": "1", "identity": waiter_id}, 30.0, waiter_id, 33.0)
 
 
-def _asleep(seconds: float) -> bool:
-    time.sleep(min(seconds, 0.05))
-    return False
+def _queue(store: Store) -> list[str]:
+    return [one.who for one in is_a(ShowsQueue, store).standing(APT, 10.0)]  # type: ignore[type-abstract]
 
 
-class _InLine:
-    """Somebody who queues in a thread of its own until told that it is worth asking."""
+class Place:
+    """A waiter that has a place in the queue, and what it was called with."""
 
     def __init__(self, store: Store, waiter_id: str, limit: float) -> None:
-        self._queue: Callable[..., bool] = is_a(SupportsFifoQueue, store).queue  # type: ignore[type-abstract]
-        self.waiter_id = waiter_id
+        self.changed = threading.Event()
+        self.free = threading.Event()
+        self._store = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
+        self._waiter_id = waiter_id
         self._limit = limit
-        self._result: bool | None = None
-        self._stop = threading.Event()
-        self._looked = threading.Semaphore(0)
-        self._thread = threading.Thread(target=self._stand, daemon=True)
+        self.subscription = self._store.enqueue(APT, waiter_id, self._on_turn)
+        ends_at = time.monotonic() + limit
+        while waiter_id not in _queue(store):
+            require(time.monotonic() < ends_at, f"{waiter_id} is not in the queue")
+            time.sleep(0.01)
 
-    def _stand(self) -> None:
-        self._result = self._queue(APT, self.waiter_id, self._limit, self._is_over)
+    def __enter__(self) -> Place:
+        return self
 
-    def _is_over(self, seconds: float) -> bool:
-        self._looked.release()
-        return self._stop.wait(min(seconds, 0.05))
+    def __exit__(self, *_error: object) -> None:
+        self.leave()
 
-    def begin(self, looks: int = 2) -> None:
-        """Come back when the place is taken: the store has looked some times whether to go on."""
-        self._thread.start()
-        for _ in range(looks):
-            require(self._looked.acquire(timeout=self._limit), "a store that queues must come back to is_over")
+    def _on_turn(self, is_free: bool) -> None:
+        (self.free if is_free else self.changed).set()
 
-    def stops(self) -> None:
-        self._stop.set()
-        self._thread.join(self._limit)
-        require(not self._thread.is_alive(), "who queues cannot stop")
+    def settle(self) -> None:
+        """Return once no call comes any more: the store watches the record."""
+        while self.changed.wait(QUIET):
+            self.changed.clear()
 
-    def turn(self) -> bool | None:
-        self._thread.join(self._limit)
-        return self._result
+    def is_free(self) -> bool:
+        """Wait for the call that says that the record is gone and it is this waiter's turn."""
+        return self.free.wait(self._limit)
+
+    def leave(self) -> None:
+        """Give up the place."""
+        self.subscription.close()
+        self._store.leave(APT, self._waiter_id, self._limit)
