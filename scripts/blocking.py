@@ -15,7 +15,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 
-FOLDERS: Final = ("core/src/lockstead", "core/src/lockstead/runtime")
+FOLDERS: Final = ("core/src/lockstead", "core/src/lockstead/runtime", "core/src/lockstead/stores")
 
 BY_HAND: Final = {"aio_guard.py", "aio_loading.py", "aio_rounds.py"}
 """Awaiting modules whose blocking twin is written by hand, as they differ in all they do."""
@@ -26,7 +26,7 @@ REPLACEMENTS: Final = [
     (re.compile(pattern), text)
     for pattern, text in (
         # modules written by hand for each side
-        (r"\blockstead\.runtime\.awaiting\b", "lockstead.runtime.blocking"),
+        (r"\blockstead\.(runtime|stores)\.awaiting\b", r"lockstead.\1.blocking"),
         (r"\blockstead\.runtime\.aside\b", "lockstead.runtime.blocking"),
         (r"\baio_(?=\w)", ""),
         # names

@@ -1,14 +1,12 @@
-"""Which connection serves a statement, and that a new one leads to tables that this version can use.
+"""How a connection is opened that leads to tables that this version can use.
 
 Must not know commands or records.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
@@ -27,107 +25,15 @@ OLDEST: Final = 100000
 """The oldest that has all that is asked, by its documentation; ON CONFLICT and `||` of jsonb came with 9.5."""
 
 
-class Pool:
-    """The connections of one process to one database. Safe to share between threads; replaced in a forked child."""
-
-    def __init__(self, target: Target, statements: Statements) -> None:
-        self._target = target
-        self._statements = statements
-        self._idle: list[Link] = []
-        self._lent = 0
-        self._lock = threading.Lock()
-        self._returned = threading.Condition(self._lock)
-        self._waiting = 0
-        self._is_open = True
-
-    @contextmanager
-    def lend(self, limit: float) -> Iterator[Link]:
-        """Lend a connection that is ready within `limit` seconds, for a `with` block.
-
-        Raises StoreUnavailable or StoreRefused: nothing was sent yet.
-        """
-        link = self.take(time.monotonic() + limit)
-        try:
-            yield link
-        finally:
-            self.give_back(link)
-
-    def take(self, ends_at: float) -> Link:
-        """Return a connection that is ready, to be given. Raises StoreUnavailable or StoreRefused."""
-        while True:
-            with self._lock:
-                link = self._next(ends_at)
-            try:
-                if link is None:
-                    return self._open(ends_at)
-                if link.is_silent() and time.monotonic() - link.opened_at < SERVES:
-                    return link
-                link.close()
-            except BaseException:
-                self._forgo()
-                raise
-            self._forgo()
-
-    def _next(self, ends_at: float) -> Link | None:
-        """Return an idle connection, or None where another one may be opened; either counts as lent."""
-        while True:
-            if not self._is_open:
-                raise StoreUnavailable(f"the store {self._target.url} is closed")
-            if self._idle:
-                self._lent += 1
-                return self._idle.pop()
-            if self._lent < LINKS_MAX:
-                self._lent += 1
-                return None
-            self._waiting += 1
-            try:
-                is_told = self._returned.wait(ends_at - time.monotonic())
-            finally:
-                self._waiting -= 1
-            if not is_told:
-                raise StoreUnavailable(f"{self._target.url}: all {LINKS_MAX} connections were busy for too long")
-
-    def _forgo(self) -> None:
-        with self._lock:
-            self._lent -= 1
-            if self._waiting:
-                self._returned.notify()
-
-    def _open(self, ends_at: float) -> Link:
-        link = connect(self._target.conninfo, self._target.url, _left(ends_at), may_be_clear=self._target.may_be_clear)
-        try:
-            prepare(link, self._target, self._statements, ends_at)
-        except BaseException:
-            link.close()
-            raise
-        return link
-
-    def give_back(self, link: Link) -> None:
-        """Take back a connection, and keep it if it may serve again."""
-        with self._lock:
-            self._lent -= 1
-            is_kept = link.is_good and self._is_open
-            if is_kept:
-                self._idle.append(link)
-            if self._waiting:
-                self._returned.notify()
-        if not is_kept:
-            link.close()
-
-    def forget(self) -> Pool:
-        """Return a fresh pool to a forked child. psycopg closes no connection that another process opened."""
-        fresh = Pool(self._target, self._statements)
-        fresh._is_open = self._is_open
-        return fresh
-
-    def close(self) -> None:
-        """Close every connection; those in use as soon as they are given back."""
-        with self._lock:
-            self._is_open = False
-            links, self._idle = self._idle, []
-            self._returned.notify_all()
-        for link in links:
-            link.close()
+def opened(target: Target, statements: Statements, ends_at: float) -> Link:
+    """Return a new connection that leads to tables that can be used. Raises StoreUnavailable or StoreRefused."""
+    link = connect(target.conninfo, target.url, _left(ends_at), may_be_clear=target.may_be_clear)
+    try:
+        prepare(link, target, statements, ends_at)
+    except BaseException:
+        link.close()
+        raise
+    return link
 
 
 def prepare(link: Link, target: Target, statements: Statements, ends_at: float) -> None:

@@ -29,13 +29,14 @@ from lockstead.protocol.commands import (
     Traits,
 )
 from lockstead.stores.kept import senseless
+from lockstead.stores.pool import Pool
 from lockstead.stores.postgres.doctor import BEHIND, examination
 from lockstead.stores.postgres.listen import Listener
-from lockstead.stores.postgres.pool import Pool
+from lockstead.stores.postgres.pool import LINKS_MAX, SERVES, opened
 from lockstead.stores.postgres.rows import At, at, changed, encoded, listing, named, seconds, shown, written
 from lockstead.stores.postgres.statements import bucket, statements
 from lockstead.stores.postgres.url import Target
-from lockstead.stores.postgres.wire import Row
+from lockstead.stores.postgres.wire import Link, Row
 from lockstead.stores.subscriptions import OnChange, Subscription
 from lockstead.stores.transport import transport
 from lockstead.values import Name
@@ -59,7 +60,7 @@ class PostgresStore:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._statements = statements(target.schema)
-        self._pool = Pool(target, self._statements)
+        self._pool = Pool(target.url, self._open, LINKS_MAX, age_max=SERVES)
         self._listener = Listener(target, self._statements, self._ask_within)
         self._left: set[At] = set()
         """What we gave back while nobody waited: most likely it is free still, and taken by a plain UPDATE."""
@@ -115,11 +116,14 @@ class PostgresStore:
         return cast(A, answer)
 
     def _ask(self, statement: bytes, parameters: Sequence[str | None], ends_at: float) -> list[Row]:
-        link = self._pool.take(ends_at)  # `lend` would take a tenth of a lock cycle
+        link = self._pool.take(self.url, ends_at)
         try:
             return link.ask(statement, parameters, max(0.001, ends_at - time.monotonic()))
         finally:
-            self._pool.give_back(link)
+            self._pool.give_back(self.url, link)
+
+    def _open(self, _url: str, ends_at: float) -> Link:
+        return opened(self._target, self._statements, ends_at)
 
     def _ask_within(self, statement: bytes, parameters: tuple[str, ...], limit: float) -> list[Row]:
         return self._ask(statement, parameters, time.monotonic() + limit)
@@ -253,12 +257,15 @@ class PostgresStore:
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
         """Look at the server's durability, its standbys, what stands between, and the role's rights."""
-        with self._pool.lend(limit) as link:
+        link = self._pool.take(self.url, time.monotonic() + limit)
+        try:
             verified = self._target.is_verified
             yield transport(
                 [link.host], tls=link.is_encrypted, is_verified=verified, has_password=False, way="sslmode=verify-full"
             )
             yield from examination(link, self._target.schema, limit)
+        finally:
+            self._pool.give_back(self.url, link)
 
     # --- life ----------------------------------------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ class Link:
         """The server's version, as in 150018."""
         return int(self._connection.server_version)
 
-    def is_silent(self) -> bool:
+    def is_usable(self) -> bool:
         """Return whether the idle connection stands and nothing has come: a goodbye would be waiting to be read."""
         return not self._poll.poll(0)
 

@@ -1,0 +1,144 @@
+# Generated from aio_pool.py by `make blocking`: edit that file instead.
+"""A pool of connections for any store: which one serves a request, how many there are, how long each one serves.
+
+Must not know what a connection is, nor what is sent on it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Generic, Protocol, TypeVar
+
+from lockstead.errors import StoreUnavailable
+from lockstead.stores.blocking import Room
+
+
+class Pooled(Protocol):
+    """A connection that a pool can keep.
+
+    opened_at: when it was opened (monotonic clock). is_good: whether it may serve again after its last use.
+    """
+
+    opened_at: float
+    is_good: bool
+
+    def is_usable(self) -> bool:
+        """Return whether a connection that has idled is still open, and nothing unasked has come on it."""
+        ...
+
+    def close(self) -> None:
+        """Close it. Idempotent; raises nothing."""
+        ...
+
+
+K = TypeVar("K", bound=Hashable)
+C = TypeVar("C", bound=Pooled)
+
+
+class Pool(Generic[K, C]):
+    """The connections of one process to one store, by key: the address, as a rule. Replaced in a forked child.
+
+    Safe to share between threads; one that is asynchronous belongs to one event loop instead. It has no lock: each
+    step on a deque is atomic, and a coroutine that is being collected may give a connection back.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[K, float], C],
+        limit: int,
+        *,
+        age_max: float = math.inf,
+        idle_max: float = math.inf,
+    ) -> None:
+        """Keep connections that connect(key, ends_at) opens by an instant of the monotonic clock, or raises StoreError.
+
+        name: the store's, for messages. limit: connections in use at once. age_max, idle_max: seconds since a
+        connection was opened, or last used, after which it is closed instead of being used again.
+        """
+        self._name = name
+        self._connect = connect
+        self._limit = limit
+        self._age_max = age_max
+        self._idle_max = idle_max
+        self._room = Room(limit)
+        self._idle: dict[K, deque[tuple[C, float]]] = {}
+        self._is_open = True
+        self._inherited: object = None
+
+    def take(self, key: K, ends_at: float) -> C:
+        """Return a connection that is ready by `ends_at` (monotonic clock); it must be given back.
+
+        Raises StoreUnavailable, or what connecting raises: nothing was sent.
+        """
+        if not self._room.enter(ends_at):
+            raise StoreUnavailable(f"{self._name}: all {self._limit} connections were busy for too long")
+        try:
+            while self._is_open:
+                try:
+                    connection, idle_since = self._idle[key].pop()
+                except LookupError:
+                    return self._connect(key, ends_at)
+                if self._is_usable(connection, idle_since):
+                    return connection
+            raise StoreUnavailable(f"the store {self._name} is closed")
+        except BaseException:
+            self._room.leave()
+            raise
+
+    def _is_usable(self, connection: C, idle_since: float) -> bool:
+        """Return whether a connection may be used again; one that may not is closed."""
+        now, is_usable = time.monotonic(), False
+        try:
+            if now - connection.opened_at < self._age_max and now - idle_since < self._idle_max:
+                is_usable = connection.is_usable()
+        finally:
+            if not is_usable:
+                connection.close()
+        return is_usable
+
+    def give_back(self, key: K, connection: C) -> None:
+        """Take back a connection, and keep it if it may serve again."""
+        self._room.leave()
+        if not (connection.is_good and self._is_open):
+            connection.close()
+            return
+        idle, now = self._idle.get(key), time.monotonic()
+        if idle is None:
+            idle = self._idle.setdefault(key, deque())
+        idle.append((connection, now))
+        if self._idle_max < math.inf:
+            self._close_idle(idle, now - self._idle_max)
+
+    def drop(self, key: K) -> None:
+        """Close the idle connections of a key: its server failed."""
+        self._close_idle(self._idle.get(key, deque()), math.inf)
+
+    def _close_idle(self, idle: deque[tuple[C, float]], since: float) -> None:
+        """Close what was last used at `since` or before."""
+        while True:
+            try:
+                if idle[0][1] > since:
+                    return
+                connection, _ = idle.popleft()
+            except IndexError:
+                return
+            connection.close()
+
+    def forget(self) -> Pool[K, C]:
+        """Return a fresh pool to a forked child; the inherited connections are neither used nor closed there."""
+        fresh = Pool(self._name, self._connect, self._limit, age_max=self._age_max, idle_max=self._idle_max)
+        fresh._is_open = self._is_open
+        fresh._inherited = self
+        return fresh
+
+    def close(self) -> None:
+        """Close every idle connection, and those in use as soon as they are given back. Idempotent."""
+        self._is_open = False
+        self._idle_max = -math.inf  # what is given back right now has idled for too long
+        self._room.leave()  # one who waits for room looks, finds it closed, and makes room for the next
+        for key in list(self._idle):
+            self.drop(key)
