@@ -21,7 +21,7 @@
 #ifdef NO_MARGIN_OF_THE_CONTENDER
 #define LIFE     TTL
 #else
-#define LIFE     (TTL + DRIFT)         /* `expiry.record_life` */
+#define LIFE     (TTL + DRIFT)         /* `expiry.record_lifetime` */
 #endif
 
 /* --- the store: one record; a command takes effect in one step, which is what a store promises ------------------ */
@@ -219,7 +219,7 @@ look:                                  /* `acquire.attempt`: waiting reads, and 
         :: atomic { holder == NOBODY -> goto create }
         :: atomic { holder == ME && (revoked || has_ended) -> seen[me] = SAME; goto remove }
         :: atomic { holder == ME && !revoked && !has_ended -> seen[me] = SAME; goto adopt }
-        :: atomic { holder != NOBODY && holder != ME && (age >= LIFE || has_ended) -> /* `terms.is_over` */
+        :: atomic { holder != NOBODY && holder != ME && (age >= LIFE || has_ended) -> /* `context.is_over` */
                 seen[me] = EXACT; goto take_over }
         :: atomic { holder != NOBODY && holder != ME -> goto over } /* out of time: given up */
         fi;

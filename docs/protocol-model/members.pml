@@ -15,7 +15,7 @@
 #define DRIFT    1                     /* the margin on either side */
 #define GAIN     (2 * DRIFT)           /* by this the judge's clock may outrun a member's within a ttl */
 #define BELIEF   (TTL - DRIFT + GAIN)  /* `expiry.holder_deadline`, if the clocks differ as much as they may */
-#define LIFE     (TTL + DRIFT)         /* `expiry.record_life`; a registration is judged like a lease */
+#define LIFE     (TTL + DRIFT)         /* `expiry.record_lifetime`; a registration is judged like a lease */
 
 /* --- the store: the record of the lease, and the registration of the member ------------------------------------- */
 

@@ -15,7 +15,7 @@
 #ifdef NO_MARGIN_OF_THE_OBSERVER
 #define LIFE     TTL
 #else
-#define LIFE     (TTL + DRIFT)         /* `expiry.record_life` */
+#define LIFE     (TTL + DRIFT)         /* `expiry.record_lifetime` */
 #endif
 
 /* --- the store -------------------------------------------------------------------------------------------------- */
@@ -26,7 +26,7 @@ bit stands = true;                     /* the holder's record; false: the conten
 #define NOTHING 0
 #define SAME    1                      /* written to since */
 #define EXACT   2                      /* as it stands */
-byte first;                            /* the state whose first sight is remembered: `terms.ObservationCache` [14] */
+byte first;                            /* the state whose first sight is remembered: `context.ObservationCache` [14] */
 byte last;                             /* the state that the last read showed */
 
 inline wrote(what) { what = (what == EXACT -> SAME : what) }
@@ -67,7 +67,7 @@ active proctype contender() {
 look:
     atomic { since_sent = 0; watched = since_first; last = NOTHING };
     atomic { stands -> last = EXACT }; /* the store shows it, some time after the send */
-    atomic {                           /* the answer is received, some time after that: `terms.is_over` [9] */
+    atomic {                           /* the answer is received, some time after that: `context.is_over` [9] */
         if
 #ifdef OBSERVED_WITHOUT_THE_REVISION
         :: first != NOTHING

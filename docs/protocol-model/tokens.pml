@@ -155,7 +155,7 @@ look:
         fi;
 
 #ifndef DRAWN_BEFORE_THE_LOOK
-        /* `terms.draw`: after the look, so it is above whatever an earlier lease has published */
+        /* `context.draw`: after the look, so it is above whatever an earlier lease has published */
         atomic { drawn = 0; send(DRAW, 0, 0, 0) };
         if
         :: atomic { call[me].state == DONE -> drawn = call[me].request.token; hang_up() }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockstead.cli.doctor.figures import of_pace, of_time, percentile, recommended_ttl
-from lockstead.cli.doctor.prober import Sight
+from lockstead.cli.doctor.prober import TimedAnswer
 from lockstead.protocol.commands import Snapshot, StoreClock, TokenSource, Traits
 from lockstead.stores.examination import Severity
 from lockstead.stores.gcs.store import TRAITS as DATED
@@ -14,15 +14,15 @@ SHARED = Traits("x", "x", StoreClock.ONE_CLOCK, TokenSource.NONE)
 EPOCH = 1_700_000_000.0
 
 
-def sight(updated: float | None, now: float | None, *, wall: float = 0.0, took: float = 0.1) -> Sight:
+def sight(updated: float | None, now: float | None, *, wall: float = 0.0, took: float = 0.1) -> TimedAnswer:
     """A Create at `wall` seconds after the epoch of this test, by the caller's wall clock."""
     at = None if updated is None else EPOCH + updated
     stored = None if now is None else EPOCH + now
-    return Sight("Create", Snapshot({}, "1", "1", at, stored), 5.0, 5.0 + took, EPOCH + wall, EPOCH + wall + took)
+    return TimedAnswer("Create", Snapshot({}, "1", "1", at, stored), 5.0, 5.0 + took, EPOCH + wall, EPOCH + wall + took)
 
 
-def severities(sights: list[Sight], traits: Traits = DATED) -> dict[str, Severity]:
-    return {finding.check: finding.severity for finding in of_time(sights, traits)}
+def severities(answers: list[TimedAnswer], traits: Traits = DATED) -> dict[str, Severity]:
+    return {finding.check: finding.severity for finding in of_time(answers, traits)}
 
 
 def test_a_date_within_what_is_allowed_is_ok_and_beyond_it_a_warning() -> None:
@@ -100,7 +100,7 @@ def test_h31_a_store_whose_wall_clock_is_not_ours_is_going_to_be_set(wall: float
 
 
 def test_h31_a_boot_clock_is_nobodys_wall_clock() -> None:
-    boot = Sight("Create", Snapshot({}, "1", "1", 5.0, 5.1), 5.0, 5.1, EPOCH, EPOCH + 0.1)
+    boot = TimedAnswer("Create", Snapshot({}, "1", "1", 5.0, 5.1), 5.0, 5.1, EPOCH, EPOCH + 0.1)
     assert severities([boot], SHARED) == {"clock": Severity.OK}
 
 

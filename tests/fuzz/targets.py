@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from airflow_lockstead.grants import Grant
 from lockstead.errors import StoreError, StoreRefused
 from lockstead.protocol.commands import Create, Extend, List, Listing, Read, Remove, Snapshot
+from lockstead.protocol.context import ProtocolContext
 from lockstead.protocol.members import MEMBERS_MAX, check_count
 from lockstead.protocol.record import decode, encode
-from lockstead.protocol.terms import Terms
 from lockstead.reading import EPOCH_MAX, RECORD_BYTES_MAX, clean
 from lockstead.settings import Settings
 from lockstead.stores import url as urls
@@ -46,7 +46,7 @@ from prefect_lockstead.spec import LockSpec, place_of
 Fields: TypeAlias = "Mapping[str, str]"
 Target: TypeAlias = "Callable[[str, Fields], None]"
 
-TERMS: Final = Terms(TRAITS, Settings())
+TERMS: Final = ProtocolContext(TRAITS, Settings())
 APT: Final = Name("apt")
 WORDS: Final = (
     *("v", "identity", "ttl", "owner", "acquired_at", "expires_at", "expected", "alert_at", "token", "pid", "closing"),

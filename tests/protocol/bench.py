@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
 from lockstead.protocol.acquire import AcquireRequest, Grant, acquire
 from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script, StoreClock, Traits
+from lockstead.protocol.context import LeaseId, ProtocolContext
 from lockstead.protocol.lifecycle import LeaseState
 from lockstead.protocol.members import Attached, attach
 from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.record import Record, encode
-from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.settings import Settings
 from lockstead.testing.simulation.enforcing import EnforcedStore
 from lockstead.testing.simulation.store import SHARED, Entry, SimulatedStore
@@ -117,9 +117,11 @@ class Bench:
     def now(self, value: float) -> None:
         self.world.now = value
 
-    def terms(self, observations: ObservationCache | None = None, settings: Settings | None = None) -> Terms:
-        """Terms of a client of its own, unless a book is shared."""
-        return Terms(
+    def context(
+        self, observations: ObservationCache | None = None, settings: Settings | None = None
+    ) -> ProtocolContext:
+        """ProtocolContext of a client of its own, unless a book is shared."""
+        return ProtocolContext(
             self.traits, settings or self.settings, ObservationCache() if observations is None else observations
         )
 
@@ -133,7 +135,7 @@ class Bench:
     def asking(
         self,
         want: AcquireRequest | str,
-        terms: Terms | None = None,
+        context: ProtocolContext | None = None,
         *,
         gives_up_at: float | None = None,
         tries_once: bool = False,
@@ -144,28 +146,28 @@ class Bench:
             self,
             acquire(
                 wish,
-                terms or self.terms(),
+                context or self.context(),
                 gives_up_at=gives_up_at,
                 tries_once=tries_once,
                 look_first=look_first,
             ),
         )
 
-    def granted(self, holder: str, terms: Terms | None = None, **fields: Any) -> Grant:
+    def granted(self, holder: str, context: ProtocolContext | None = None, **fields: Any) -> Grant:
         """Somebody takes the free lock."""
-        grant = self.asking(self.want(holder, **fields), terms).run()
+        grant = self.asking(self.want(holder, **fields), context).run()
         assert isinstance(grant, Grant)
         return grant
 
-    def joined(self, lease: LeaseId, nonce: str, terms: Terms | None = None) -> Attached:
+    def joined(self, lease: LeaseId, nonce: str, context: ProtocolContext | None = None) -> Attached:
         """Somebody attaches."""
-        member = self.attaching(lease, nonce, terms).run()
+        member = self.attaching(lease, nonce, context).run()
         assert isinstance(member, Attached)
         return member
 
-    def attaching(self, lease: LeaseId, nonce: str, terms: Terms | None = None) -> Session:
+    def attaching(self, lease: LeaseId, nonce: str, context: ProtocolContext | None = None) -> Session:
         fields = encode(Record(nonce, lease.ttl, owner=nonce))
-        return Session(self, attach(lease, nonce, fields, terms or self.terms()))
+        return Session(self, attach(lease, nonce, fields, context or self.context()))
 
     def lease_state(self, grant: Grant, **fields: Any) -> LeaseState:
         return LeaseState(grant.lease, self.settings, grant.deadline, grant.sent_at, **fields)

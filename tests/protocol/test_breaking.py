@@ -12,7 +12,7 @@ from lockstead.protocol.commands import Absent, Conflict, Create, Extend, Pause,
 from lockstead.protocol.expiry import FOREIGN_ALLOWANCE
 from lockstead.protocol.members import drain
 from lockstead.protocol.record import Record, Revocation, decode, encode
-from lockstead.protocol.release import Broken, Had, Outcome, audit_entry, break_lease, end, look, sweep
+from lockstead.protocol.release import Broken, Had, Outcome, audit_entry, break_lease, end, read_status, sweep
 from lockstead.protocol.renew import renew
 from lockstead.testing.simulation.store import NONE, SHARED
 from tests.protocol.bench import APT, Bench, Session
@@ -22,7 +22,7 @@ FOREIGN = replace(SHARED, foreign=True)
 
 
 def breaking(bench: Bench, *, now: bool, incarnation: str | None = None) -> Session:
-    script = break_lease(APT, OPERATOR, bench.terms(), now=now, incarnation=incarnation, salt="s")
+    script = break_lease(APT, OPERATOR, bench.context(), now=now, incarnation=incarnation, salt="s")
     return bench.session(script)
 
 
@@ -31,7 +31,7 @@ def put(bench: Bench, fields: dict[str, str]) -> None:
 
 
 def sees(bench: Bench) -> Any:
-    return bench.session(look(APT, bench.terms())).run()
+    return bench.session(read_status(APT, bench.context())).run()
 
 
 @pytest.mark.parametrize("now", [False, True])
@@ -49,7 +49,7 @@ def test_a_break_says_what_was_done_and_for_how_long_the_old_holder_may_believe(
     assert standing is not None
     left = decode(APT, standing.fields)
     assert (left.revoked, left.ended) == (OPERATOR, now)
-    assert bench.session(renew(lease, {}, bench.terms())).run().reason is LossReason.REVOKED
+    assert bench.session(renew(lease, {}, bench.context())).run().reason is LossReason.REVOKED
 
 
 @pytest.mark.parametrize("now", [False, True])
@@ -104,7 +104,7 @@ def test_a_tombstone_says_whose_it_was_and_who_broke_it_and_stands_for_the_delay
     bench.granted("a/1", owner="a")
     session = breaking(bench, now=True).commit()
     tomb = session.expect(Replace)
-    assert (tomb.lifetime, tomb.min_retention) == (0.5, bench.terms().min_retention(0.5))
+    assert (tomb.lifetime, tomb.min_retention) == (0.5, bench.context().min_retention(0.5))
     broken = session.run()
     assert (broken.revoked, broken.removed) == (False, True)
     standing = bench.standing()
@@ -117,7 +117,7 @@ def test_a_lease_that_is_renewed_under_the_operators_eyes_is_entombed_all_the_sa
     bench = Bench(ttl=10, lock_delay=5)
     lease = bench.granted("a").lease
     session = breaking(bench, now=True).commit()
-    bench.session(renew(lease, {}, bench.terms())).run()
+    bench.session(renew(lease, {}, bench.context())).run()
     session.commit().expect(Read)
     assert session.run().removed
     assert bench.holder == "tombstone/s"
@@ -175,7 +175,7 @@ def test_a_look_says_whether_a_record_is_over() -> None:
     for traits in (SHARED, NONE):
         shown = Bench(traits, ttl=10)
         shown.granted("a")
-        dead = shown.session(look(APT, shown.terms()))
+        dead = shown.session(read_status(APT, shown.context()))
         dead.answer(replace(shown.store.perform(Read(APT)), dead=True))
         assert dead.outcome.is_expired
 
@@ -199,7 +199,7 @@ def test_a_look_judges_other_programs_by_what_they_say_and_else_by_the_ttl_that_
 def test_what_ends_a_lease_in_its_record_is_asked_again_some_times_and_then_raised() -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
-    session = bench.session(end(lease, bench.terms()))
+    session = bench.session(end(lease, bench.context()))
     assert 0 < session.expect(Extend).lifetime < 0.01
     for _ in range(3):
         session.late()
@@ -208,15 +208,15 @@ def test_what_ends_a_lease_in_its_record_is_asked_again_some_times_and_then_rais
         session.expect(Extend)
     with pytest.raises(OutcomeUnknown):
         session.late()
-    assert bench.session(end(lease, bench.terms())).run() is Outcome.ENDED
-    assert bench.session(end(replace(lease, incarnation="0"), bench.terms())).run() is Outcome.NOT_OURS
+    assert bench.session(end(lease, bench.context())).run() is Outcome.ENDED
+    assert bench.session(end(replace(lease, incarnation="0"), bench.context())).run() is Outcome.NOT_OURS
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
 def test_a_sweep_removes_what_was_given_back_and_marks_what_was_lost(is_clean: bool) -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
-    session = bench.session(sweep(APT, "a", bench.terms(), Had(lease.incarnation, is_clean=is_clean))).commit()
+    session = bench.session(sweep(APT, "a", bench.context(), Had(lease.incarnation, is_clean=is_clean))).commit()
     if is_clean:
         session.expect(Remove)
     else:
@@ -233,7 +233,7 @@ def test_a_drain_waits_for_the_members_of_the_owner_that_is_asked_for_and_for_wh
 
     def is_empty(owner_filter: str) -> bool:
         script = drain(
-            lease, bench.terms(), bound_at=bench.now, salt="s", owner_filter=lambda owner: owner == owner_filter
+            lease, bench.context(), bound_at=bench.now, salt="s", owner_filter=lambda owner: owner == owner_filter
         )
         empty: bool = bench.session(script).run()
         return empty

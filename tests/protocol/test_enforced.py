@@ -63,7 +63,7 @@ def test_rule_06_a_renewal_that_was_one_with_an_earlier_one_counts_from_that(ear
     bench = enforced(ttl=10)
     lease = bench.granted("a").lease
     bench.now += 4.0
-    session = bench.session(renew(lease, {}, bench.terms()))
+    session = bench.session(renew(lease, {}, bench.context()))
     sent_at = bench.now
     renewed = shown(session, after=0.5, renewed_at=sent_at - earlier).outcome
     assert renewed.sent_at == pytest.approx(sent_at - earlier)
@@ -104,7 +104,7 @@ def test_rule_15_what_the_server_grants_less_is_believed_less() -> None:
     sent_at = bench.now
     grant = shown(session, after=0.5, lifetime=6.0).outcome
     assert grant.deadline == pytest.approx(sent_at + 6.0 / 1.01 * 0.99)
-    renewing = bench.session(renew(grant.lease, {}, bench.terms()))
+    renewing = bench.session(renew(grant.lease, {}, bench.context()))
     sent_at = bench.now
     assert shown(renewing, after=0.5, lifetime=6.0).outcome.deadline == pytest.approx(sent_at + 6.0 / 1.01 * 0.99)
 
@@ -122,7 +122,7 @@ def test_rule_05_rule_15_what_is_granted_less_is_never_taken_from_the_lock_delay
     sent_at = bench.now
     grant = shown(session, after=0.5, lifetime=9.0).outcome
     assert grant.deadline == pytest.approx(sent_at + 5.0 / 1.01 * 0.99)
-    renewing = bench.session(renew(grant.lease, {}, bench.terms()))
+    renewing = bench.session(renew(grant.lease, {}, bench.context()))
     sent_at = bench.now
     assert shown(renewing, after=0.5, lifetime=9.0).outcome.deadline == pytest.approx(sent_at + 5.0 / 1.01 * 0.99)
 
@@ -190,7 +190,7 @@ def test_what_stands_there_is_alive_however_long_it_stands_still() -> None:
     for _ in range(40):
         # kept alive by something that is not a change of the record
         bench.store._lives[APT].ends_at = bench.now + 10.1  # type: ignore[attr-defined]  # of the enforced store
-        looking = bench.asking("b", bench.terms(observations), tries_once=True).commit()
+        looking = bench.asking("b", bench.context(observations), tries_once=True).commit()
         looking.expect(Read)
         assert isinstance(looking.commit().outcome, Contended)
         bench.now += 5.0
@@ -234,7 +234,7 @@ def test_a_member_extends_the_record_where_no_answer_tells_its_age() -> None:
     bench = enforced(ttl=10)
     lease = bench.granted("a").lease
     joined = bench.joined(lease, "m")
-    session = bench.session(renew_member(lease, joined.registration, {}, bench.terms())).commit().commit()
+    session = bench.session(renew_member(lease, joined.registration, {}, bench.context())).commit().commit()
     assert session.expect(Extend).name == APT
 
 
@@ -242,7 +242,7 @@ def test_h12_a_holder_whose_record_the_server_dropped_is_told_so() -> None:
     bench = enforced(ttl=10)
     lease = bench.granted("a").lease
     bench.now += 10.2
-    assert bench.session(renew(lease, {}, bench.terms())).commit().outcome.reason is LossReason.GONE
+    assert bench.session(renew(lease, {}, bench.context())).commit().outcome.reason is LossReason.GONE
 
 
 # --- how the one before ended -----------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ def test_the_holders_deadline_counts_from_the_send_and_ends_a_drift_early() -> N
 
 
 def test_a_records_life_is_the_ttl_a_drift_longer_and_the_lock_delay() -> None:
-    assert expiry.record_life(TTL, 0.0, DRIFT) == pytest.approx(101.0)
-    assert expiry.record_life(TTL, 7.0, DRIFT) == pytest.approx(108.0)
+    assert expiry.record_lifetime(TTL, 0.0, DRIFT) == pytest.approx(101.0)
+    assert expiry.record_lifetime(TTL, 7.0, DRIFT) == pytest.approx(108.0)
 
 
 @pytest.mark.parametrize(("lock_delay", "clock_skew_max"), [(0.0, 0.0), (7.0, 0.0), (0.0, 2.0), (7.0, 2.0)])
@@ -118,7 +118,7 @@ def test_no_contender_is_early_whatever_the_clocks_within_the_drift(
     """The holder sends at 0 and is committed at `sent`; the contender's clock starts there."""
     holder_rate, other_rate = 1 + drift * mine, 1 + drift * theirs
     believes_until = expiry.holder_deadline(0.0, ttl, drift) / holder_rate
-    over_at = sent + expiry.record_life(ttl, 0.0, drift) / other_rate
+    over_at = sent + expiry.record_lifetime(ttl, 0.0, drift) / other_rate
     assert believes_until <= over_at * (1 + 1e-12)
 
 
@@ -146,5 +146,5 @@ def test_no_member_believes_a_read_for_longer_than_the_record_lives(
 
 @pytest.mark.parametrize(("ttl", "lock_delay"), [(10.0, 0.0), (10.0, 4.0), (300.0, 60.0)])
 def test_the_ttl_of_a_life_is_the_one_that_asks_for_it(ttl: float, lock_delay: float) -> None:
-    assert expiry.ttl_of_life(expiry.record_life(ttl, lock_delay, 0.01), lock_delay, 0.01) == pytest.approx(ttl)
-    assert expiry.ttl_of_life(lock_delay, lock_delay, 0.01) == 0.0
+    assert expiry.ttl_of_lifetime(expiry.record_lifetime(ttl, lock_delay, 0.01), lock_delay, 0.01) == pytest.approx(ttl)
+    assert expiry.ttl_of_lifetime(lock_delay, lock_delay, 0.01) == 0.0

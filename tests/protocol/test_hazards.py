@@ -25,11 +25,12 @@ from lockstead.protocol.commands import (
     StoreClock,
     Traits,
 )
+from lockstead.protocol.context import ProtocolContext
 from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.lifecycle import Duty, LeaseState, State
+from lockstead.protocol.lifecycle import Action, LeaseState, State
 from lockstead.protocol.members import renew_member
 from lockstead.protocol.previous_lease import ENDED, ENDED_LIVES
-from lockstead.protocol.record import Revocation, stamped
+from lockstead.protocol.record import Revocation, with_timestamps
 from lockstead.protocol.release import (
     Broken,
     Outcome,
@@ -42,7 +43,6 @@ from lockstead.protocol.release import (
     sweep,
 )
 from lockstead.protocol.renew import Over, Renewed, renew
-from lockstead.protocol.terms import Terms
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import LeaseOutcome, PreviousLease, Sequencer
 from tests.protocol.bench import APT, Bench
@@ -94,7 +94,7 @@ def test_h02_a_delayed_request_of_an_old_holder_does_not_hit_the_next(traits: Tr
         "replace": Replace(APT, {"v": "1"}, old.incarnation, revision),
         "end": Extend(APT, ENDED, old.incarnation, lifetime=ENDED_LIVES),
     }
-    bench.session(remove(old, bench.terms())).run()
+    bench.session(remove(old, bench.context())).run()
     bench.granted("b")
     standing = bench.standing()
     assert standing is not None
@@ -136,7 +136,7 @@ def test_h04_a_renewal_whose_answer_was_lost_is_no_loss_and_the_next_one_counts(
     assert lease_state.state is State.HELD
     assert lease_state.deadline == grant.deadline
     bench.now += 1
-    again = bench.session(renew(grant.lease, {}, bench.terms())).run()
+    again = bench.session(renew(grant.lease, {}, bench.context())).run()
     lease_state.renewed(again.sent_at, again.deadline, bench.now)
     assert lease_state.deadline > grant.deadline
 
@@ -144,7 +144,7 @@ def test_h04_a_renewal_whose_answer_was_lost_is_no_loss_and_the_next_one_counts(
 def test_h05_a_release_whose_answer_was_lost_is_asked_again_and_says_that_it_removed() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    session = bench.session(remove(lease, bench.terms())).lose()
+    session = bench.session(remove(lease, bench.context())).lose()
     session.wait()
     assert session.commit().outcome is Outcome.REMOVED
     assert bench.standing() is None
@@ -153,7 +153,7 @@ def test_h05_a_release_whose_answer_was_lost_is_asked_again_and_says_that_it_rem
 def test_h05_a_release_that_was_never_applied_is_asked_again() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    session = bench.session(remove(lease, bench.terms()))
+    session = bench.session(remove(lease, bench.context()))
     session.late()
     session.wait()
     assert session.commit().outcome is Outcome.REMOVED
@@ -162,7 +162,7 @@ def test_h05_a_release_that_was_never_applied_is_asked_again() -> None:
 def test_h05_a_release_asked_again_touches_no_other_holders_lock() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    session = bench.session(remove(lease, bench.terms())).lose()
+    session = bench.session(remove(lease, bench.context())).lose()
     bench.granted("b")
     session.wait()
     assert session.commit().outcome is Outcome.NOT_OURS
@@ -171,7 +171,7 @@ def test_h05_a_release_asked_again_touches_no_other_holders_lock() -> None:
 
 def test_h05_a_release_that_comes_too_late_touches_no_other_holders_lock() -> None:
     bench = Bench(ttl=10)
-    session = bench.session(remove(bench.granted("a").lease, bench.terms()))
+    session = bench.session(remove(bench.granted("a").lease, bench.context()))
     overdue(bench)
     bench.granted("b")
     assert session.run() is Outcome.NOT_OURS
@@ -184,11 +184,11 @@ def test_h05_an_absent_record_is_what_we_removed_only_while_nobody_else_can_have
     shared: bool, is_late: bool
 ) -> None:
     bench = Bench(ttl=10)
-    terms = bench.terms()
-    grant = bench.granted("a", terms)
+    context = bench.context()
+    grant = bench.granted("a", context)
     lease_state = bench.lease_state(grant, shared=shared)
     lease_state.leave()
-    session = bench.session(give_back(lease_state, terms, bound_at=bench.now + 30))
+    session = bench.session(give_back(lease_state, context, bound_at=bench.now + 30))
     if shared:
         session.commit().commit()
     session.expect(Remove)
@@ -206,7 +206,7 @@ def test_h05_an_absent_record_is_what_we_removed_only_while_nobody_else_can_have
 def test_h05_an_absent_record_after_a_request_that_was_never_sent_is_somebody_elses_work() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    session = bench.session(remove(lease, bench.terms())).unsent()
+    session = bench.session(remove(lease, bench.context())).unsent()
     bench.store.perform(Remove(APT, lease.incarnation))  # by an administrator, say
     session.wait()
     assert session.commit().outcome is Outcome.NOT_OURS
@@ -221,7 +221,7 @@ def test_h05_a_members_absent_registration_is_what_it_removed_only_until_its_dea
     lease_state.registration = joined.registration
     lease_state.registered(joined.registration_deadline, bench.now)
     lease_state.leave()
-    session = bench.session(give_back(lease_state, bench.terms(), bound_at=bench.now + 30)).lose()
+    session = bench.session(give_back(lease_state, bench.context(), bound_at=bench.now + 30)).lose()
     if is_late:
         overdue(bench)
     session.wait()
@@ -230,7 +230,7 @@ def test_h05_a_members_absent_registration_is_what_it_removed_only_until_its_dea
 
 def test_h05_a_release_that_gets_no_answer_ends() -> None:
     bench = Bench()
-    session = bench.session(remove(bench.granted("a").lease, bench.terms()))
+    session = bench.session(remove(bench.granted("a").lease, bench.context()))
     with pytest.raises(OutcomeUnknown):
         for _ in range(20):
             session.wait() if isinstance(session.command, Pause) else session.late()
@@ -260,16 +260,16 @@ def test_h06_h17_a_process_superseded_while_it_was_paused_gets_no_token() -> Non
     for traits in (SHARED, DATED, NONE):
         bench = Bench(traits)
         lease = bench.granted("a").lease
-        bench.session(remove(lease, bench.terms())).run()
+        bench.session(remove(lease, bench.context())).run()
         bench.granted("b")
-        assert bench.session(draw_token(lease, bench.terms(), salt="s")).run() is None
+        assert bench.session(draw_token(lease, bench.context(), salt="s")).run() is None
 
 
 @pytest.mark.parametrize("hours", [-30, 30])
 def test_h07_wall_clocks_that_are_hours_wrong_change_nothing_but_what_people_read(hours: int) -> None:
     bench = Bench()
     session = bench.asking("a")
-    skewed = stamped(session.expect(Create), 1.7e9 + 3600 * hours)
+    skewed = with_timestamps(session.expect(Create), 1.7e9 + 3600 * hours)
     session.answer(bench.store.perform(skewed))
     assert isinstance(bench.asking("b", tries_once=True).run(), Contended)
     overdue(bench)
@@ -280,18 +280,18 @@ def test_h08_h09_belief_ends_by_arithmetic_while_a_renewal_hangs_and_the_loss_is
     bench = Bench(ttl=10)
     lease_state = bench.lease_state(bench.granted("a"))
     lease_state.sending(lease_state.due_at)
-    assert lease_state.duty(lease_state.tell_at - 1e-6) is Duty.NOTHING
-    assert lease_state.wake_at() <= lease_state.tell_at
-    assert lease_state.duty(lease_state.tell_at) is Duty.NOTIFY_LOSS
+    assert lease_state.next_action(lease_state.notify_at - 1e-6) is Action.NOTHING
+    assert lease_state.wake_at() <= lease_state.notify_at
+    assert lease_state.next_action(lease_state.notify_at) is Action.NOTIFY_LOSS
     assert lease_state.reason is LossReason.EXPIRED
-    assert lease_state.deadline - lease_state.tell_at == pytest.approx(bench.settings.abort_margin)
+    assert lease_state.deadline - lease_state.notify_at == pytest.approx(bench.settings.abort_margin)
 
 
 def test_h10_a_renewal_that_arrives_after_the_release_brings_nothing_back() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    renewal = bench.session(renew(lease, {}, bench.terms()))
-    bench.session(remove(lease, bench.terms())).run()
+    renewal = bench.session(renew(lease, {}, bench.context()))
+    bench.session(remove(lease, bench.context())).run()
     assert renewal.run() == Over(LossReason.GONE)
     assert bench.standing() is None
 
@@ -299,8 +299,8 @@ def test_h10_a_renewal_that_arrives_after_the_release_brings_nothing_back() -> N
 def test_h10_a_renewal_that_arrives_when_the_next_holder_has_it_touches_nothing() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    renewal = bench.session(renew(lease, {}, bench.terms()))
-    bench.session(remove(lease, bench.terms())).run()
+    renewal = bench.session(renew(lease, {}, bench.context()))
+    bench.session(remove(lease, bench.context())).run()
     bench.granted("b")
     outcome = renewal.run()
     assert isinstance(outcome, Over)
@@ -312,11 +312,11 @@ def test_h10_a_renewal_that_arrives_when_the_next_holder_has_it_touches_nothing(
 def test_h11_of_two_who_take_over_the_same_expired_lock_one_wins(traits: Traits) -> None:
     bench = Bench(traits, ttl=10)
     bench.granted("a")
-    books = [bench.terms(), bench.terms()]
-    for number, terms in enumerate(books):
-        bench.asking(f"early{number}", terms, tries_once=True).run()
+    books = [bench.context(), bench.context()]
+    for number, context in enumerate(books):
+        bench.asking(f"early{number}", context, tries_once=True).run()
     overdue(bench)
-    contenders = [bench.asking(f"b{n}", terms, tries_once=True) for n, terms in enumerate(books)]
+    contenders = [bench.asking(f"b{n}", context, tries_once=True) for n, context in enumerate(books)]
     for session in contenders:
         while not isinstance(session.command, Replace):
             session.commit()
@@ -330,7 +330,7 @@ def test_h11_a_takeover_loses_against_a_holder_that_renews_just_in_time() -> Non
     overdue(bench)
     session = bench.asking("b", tries_once=True).commit().commit()
     session.expect(Replace)
-    assert isinstance(bench.session(renew(grant.lease, {}, bench.terms())).run(), Renewed)
+    assert isinstance(bench.session(renew(grant.lease, {}, bench.context())).run(), Renewed)
     assert isinstance(session.run(), Contended)
     assert bench.holder == "a"
 
@@ -341,34 +341,34 @@ def test_h12_a_lease_that_was_ended_is_free_at_once_and_stays_so_whatever_its_ho
 ) -> None:
     bench = Bench(traits, ttl=10)
     old = bench.granted("a").lease
-    assert bench.session(end(old, bench.terms())).run() is Outcome.ENDED
+    assert bench.session(end(old, bench.context())).run() is Outcome.ENDED
     bench.store.perform(Extend(APT, {"progress": "late"}, old.incarnation, lifetime=10.0))
-    assert isinstance(bench.session(renew(old, {}, bench.terms())).run(), Over)
-    assert bench.session(draw_token(old, bench.terms(), salt="s")).run() is None
+    assert isinstance(bench.session(renew(old, {}, bench.context())).run(), Over)
+    assert bench.session(draw_token(old, bench.context(), salt="s")).run() is None
     began_at = bench.now
     granted = bench.asking("b", tries_once=True).run()
     assert isinstance(granted, Grant)
     assert bench.now == began_at
     assert granted.previous_lease == PreviousLease(LeaseOutcome.EXPIRED, "a", "a")
-    assert bench.session(end(old, bench.terms())).run() is Outcome.NOT_OURS
+    assert bench.session(end(old, bench.context())).run() is Outcome.NOT_OURS
 
 
 def test_h12_a_deleted_lock_is_gone_for_its_holder_and_yields_no_later_token() -> None:
     bench = Bench(DATED)
     lease = bench.granted("a").lease
     del bench.store.entries[APT]
-    assert bench.session(renew(lease, {}, bench.terms())).run() == Over(LossReason.GONE)
-    assert bench.session(draw_token(lease, bench.terms(), salt="s")).run() is None
+    assert bench.session(renew(lease, {}, bench.context())).run() == Over(LossReason.GONE)
+    assert bench.session(draw_token(lease, bench.context(), salt="s")).run() is None
     assert bench.standing() is None
 
 
 def test_h12_a_revoked_lock_is_lost_at_the_next_renewal_and_nobody_renews_it() -> None:
     bench = Bench(ttl=10)
     grant = bench.granted("a")
-    script = break_lease(APT, Revocation("op", "stuck"), bench.terms(), now=False, incarnation=None, salt="s")
+    script = break_lease(APT, Revocation("op", "stuck"), bench.context(), now=False, incarnation=None, salt="s")
     assert bench.session(script).run().revoked
     assert isinstance(bench.asking("b", tries_once=True).run(), Contended)  # no overlap
-    lost = bench.session(renew(grant.lease, {}, bench.terms())).run()
+    lost = bench.session(renew(grant.lease, {}, bench.context())).run()
     assert lost.reason is LossReason.REVOKED
     assert "op" in lost.detail
     overdue(bench)
@@ -378,9 +378,9 @@ def test_h12_a_revoked_lock_is_lost_at_the_next_renewal_and_nobody_renews_it() -
 def test_h12_breaking_at_once_says_until_when_the_old_holder_may_believe() -> None:
     bench = Bench(DATED, ttl=10)
     grant = bench.granted("a")
-    renewal = bench.session(renew(grant.lease, {}, bench.terms()))
+    renewal = bench.session(renew(grant.lease, {}, bench.context()))
     renewed = renewal.run()
-    script = break_lease(APT, Revocation("op", "stuck"), bench.terms(), now=True, incarnation=None, salt="s")
+    script = break_lease(APT, Revocation("op", "stuck"), bench.context(), now=True, incarnation=None, salt="s")
     broken = bench.session(script).run()
     assert broken.removed
     assert bench.now + broken.max_overlap >= renewed.deadline
@@ -390,11 +390,11 @@ def test_h12_breaking_at_once_says_until_when_the_old_holder_may_believe() -> No
 @EVERY
 def test_h12_a_break_ends_a_lease_whose_time_is_up_and_only_such_a_lease(traits: Traits) -> None:
     bench = Bench(traits, ttl=10, lock_delay=3)
-    operator = bench.terms()
+    operator = bench.context()
     bench.granted("a")
 
-    def breaks(terms: Terms) -> Broken:
-        broken = bench.session(break_lease(APT, Revocation("op", "w"), terms, now=False, incarnation=None, salt="s"))
+    def breaks(context: ProtocolContext) -> Broken:
+        broken = bench.session(break_lease(APT, Revocation("op", "w"), context, now=False, incarnation=None, salt="s"))
         return broken.run()  # type: ignore[no-any-return]  # a session gives what its script returns
 
     assert isinstance(bench.asking("x", operator, tries_once=True).run(), Contended)
@@ -404,7 +404,7 @@ def test_h12_a_break_ends_a_lease_whose_time_is_up_and_only_such_a_lease(traits:
     assert isinstance(bench.asking("x", operator, tries_once=True).run(), Contended)
     overdue(bench)
     if traits is NONE:  # who never saw it before cannot know that it stood still
-        unknown = breaks(bench.terms())
+        unknown = breaks(bench.context())
         assert (unknown.revoked, unknown.removed) == (False, False)
     ended = breaks(operator)
     assert (ended.revoked, ended.removed, ended.max_overlap) == (False, True, 0.0)
@@ -416,11 +416,11 @@ def test_h12_a_break_ends_a_lease_whose_time_is_up_and_only_such_a_lease(traits:
 @EVERY
 def test_h12_another_break_of_a_revoked_lease_writes_nothing_and_does_not_prolong_it(traits: Traits) -> None:
     bench = Bench(traits, ttl=10)
-    waits = bench.terms()
+    waits = bench.context()
     bench.granted("a")
 
     def breaks(by: str) -> Broken:
-        script = break_lease(APT, Revocation(by, "w"), bench.terms(), now=False, incarnation=None, salt="s")
+        script = break_lease(APT, Revocation(by, "w"), bench.context(), now=False, incarnation=None, salt="s")
         return bench.session(script).run()  # type: ignore[no-any-return]  # a session gives what its script returns
 
     assert breaks("first").revoked
@@ -442,7 +442,7 @@ def ends_what_it_judged_and_nothing_later(*, is_taken: bool) -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     overdue(bench)
-    script = break_lease(APT, Revocation("op", "w"), bench.terms(), now=False, incarnation=None, salt="s")
+    script = break_lease(APT, Revocation("op", "w"), bench.context(), now=False, incarnation=None, salt="s")
     operator = bench.session(script).commit()
     ends = operator.expect(Extend)
     assert "ended" in ends.fields
@@ -471,12 +471,12 @@ def test_h12_breaking_expects_the_incarnation_and_not_the_revision() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     for at_once in (False, True):
-        script = break_lease(APT, Revocation("o", "w"), bench.terms(), now=at_once, incarnation=None, salt="s")
+        script = break_lease(APT, Revocation("o", "w"), bench.context(), now=at_once, incarnation=None, salt="s")
         session = bench.session(script).commit()
-        bench.session(renew(lease, {}, bench.terms()))  # the holder renews under the operator's eyes
+        bench.session(renew(lease, {}, bench.context()))  # the holder renews under the operator's eyes
         bench.store.perform(Extend(APT, {}, lease.incarnation))
         assert session.run() is not None
-    script = break_lease(APT, Revocation("o", "w"), bench.terms(), now=True, incarnation="other", salt="s")
+    script = break_lease(APT, Revocation("o", "w"), bench.context(), now=True, incarnation="other", salt="s")
     bench.granted("b")
     assert bench.session(script).run() is None
     assert bench.holder == "b"
@@ -539,15 +539,15 @@ def test_h16_after_a_long_outage_a_waiter_is_back_within_backoff_max() -> None:
 def test_h17_a_superseded_token_is_refused_by_verify() -> None:
     bench = Bench()
     old = bench.granted("a")
-    assert bench.session(verify(Sequencer("apt", old.token or 0), bench.terms())).run()
-    bench.session(remove(old.lease, bench.terms())).run()
-    assert not bench.session(verify(Sequencer("apt", old.token or 0), bench.terms())).run()
+    assert bench.session(verify(Sequencer("apt", old.token or 0), bench.context())).run()
+    bench.session(remove(old.lease, bench.context())).run()
+    assert not bench.session(verify(Sequencer("apt", old.token or 0), bench.context())).run()
     new = bench.granted("b")
     assert (new.token or 0) > (old.token or 0)
-    assert not bench.session(verify(Sequencer("apt", old.token or 0), bench.terms())).run()
-    assert bench.session(verify(Sequencer("apt", new.token or 0), bench.terms())).run()
+    assert not bench.session(verify(Sequencer("apt", old.token or 0), bench.context())).run()
+    assert bench.session(verify(Sequencer("apt", new.token or 0), bench.context())).run()
     overdue(bench)
-    assert not bench.session(verify(Sequencer("apt", new.token or 0), bench.terms())).run()
+    assert not bench.session(verify(Sequencer("apt", new.token or 0), bench.context())).run()
 
 
 def test_h18_an_acquisition_cancelled_in_its_create_is_unsettled_and_swept() -> None:
@@ -558,7 +558,7 @@ def test_h18_an_acquisition_cancelled_in_its_create_is_unsettled_and_swept() -> 
     session.script.close()
     assert want.unsettled
     bench.store.perform(command)
-    assert bench.session(sweep(APT, "a", bench.terms())).run() is True
+    assert bench.session(sweep(APT, "a", bench.context())).run() is True
     assert bench.standing() is None
 
 
@@ -631,7 +631,7 @@ def test_h18_one_last_try_when_the_time_runs_out_during_a_pause() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     session = bench.asking("b", gives_up_at=bench.now + 3).commit().commit()
-    bench.session(remove(lease, bench.terms())).run()
+    bench.session(remove(lease, bench.context())).run()
     session.wait(4.0)
     assert isinstance(session.run(), Grant)
 
@@ -643,7 +643,7 @@ def test_h20_doubled_and_overtaken_requests_of_a_whole_life_change_nothing_after
     lease = creating.run().lease
     extend = Extend(APT, {}, lease.incarnation, lifetime=10.0)
     bench.store.perform(extend)
-    bench.session(remove(lease, bench.terms())).run()
+    bench.session(remove(lease, bench.context())).run()
     bench.granted("b")
     for late in (create, extend, Remove(APT, lease.incarnation), create):
         bench.store.perform(late)
@@ -655,7 +655,7 @@ def test_h20_a_doubled_create_that_lands_after_the_release_frees_itself_within_a
     bench = Bench(ttl=10)
     creating = bench.asking("a")
     create = creating.expect(Create)
-    bench.session(remove(creating.run().lease, bench.terms())).run()
+    bench.session(remove(creating.run().lease, bench.context())).run()
     bench.store.perform(create)
     overdue(bench)
     assert isinstance(bench.asking("b", tries_once=True).run(), Grant)
@@ -680,20 +680,20 @@ def test_h24_a_record_that_is_damaged_newer_or_not_ours_is_never_free(fields: di
     with pytest.raises(StoreRefused, match="apt"):
         bench.asking("a").run()
     with pytest.raises(StoreRefused, match="apt"):
-        bench.session(sweep(APT, "a", bench.terms())).run()
+        bench.session(sweep(APT, "a", bench.context())).run()
     assert bench.standing().fields == fields  # type: ignore[union-attr]
 
 
 def test_h24_a_record_that_was_changed_by_hand_under_one_revision_is_read_as_it_stands() -> None:
     bench = Bench()
     bench.granted("a")
-    terms = bench.terms()
-    assert isinstance(bench.asking("b", terms, tries_once=True).run(), Contended)
+    context = bench.context()
+    assert isinstance(bench.asking("b", context, tries_once=True).run(), Contended)
     entry = bench.standing()
     assert entry is not None
     entry.fields = {"v": "1", "identity": "a"}
     with pytest.raises(StoreRefused, match="apt"):
-        bench.asking("b", terms, tries_once=True).run()
+        bench.asking("b", context, tries_once=True).run()
 
 
 def test_h24_a_damaged_registration_counts_as_live() -> None:
@@ -701,7 +701,7 @@ def test_h24_a_damaged_registration_counts_as_live() -> None:
     lease = bench.granted("a").lease
     joined = bench.joined(lease, "m")
     bench.store.entries[joined.registration.name].fields = {"v": "1"}
-    outcome = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 20, salt="a")).run(2000)
+    outcome = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 20, salt="a")).run(2000)
     assert outcome is Outcome.LEFT
     assert bench.holder == "a"
 
@@ -710,7 +710,7 @@ def test_h27_a_release_while_a_member_runs_does_not_let_the_next_one_in() -> Non
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     bench.joined(lease, "m")
-    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
+    owner = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="a"))
     owner.commit().commit()
     owner.expect(Pause)
     assert isinstance(bench.asking("b", tries_once=True).run(), Contended)
@@ -739,21 +739,21 @@ def test_h27_a_member_whose_registration_was_removed_is_lost() -> None:
     lease = bench.granted("a").lease
     joined = bench.joined(lease, "m")
     bench.store.perform(Remove(joined.registration.name, joined.registration.incarnation))
-    outcome = bench.session(renew_member(lease, joined.registration, {}, bench.terms())).run()
+    outcome = bench.session(renew_member(lease, joined.registration, {}, bench.context())).run()
     assert isinstance(outcome, Over)
 
 
 def test_h27_a_member_extends_the_lease_only_if_nobody_has_lately() -> None:
     bench = Bench(ttl=100)
     lease = bench.granted("a").lease
-    terms = bench.terms()
-    joined = bench.joined(lease, "m", terms)
+    context = bench.context()
+    joined = bench.joined(lease, "m", context)
     revision = bench.store.perform(Read(APT)).revision
     bench.now += 12
-    bench.session(renew_member(lease, joined.registration, {}, terms)).run()
+    bench.session(renew_member(lease, joined.registration, {}, context)).run()
     assert bench.store.perform(Read(APT)).revision == revision
     bench.now += 12
-    bench.session(renew_member(lease, joined.registration, {}, terms)).run()
+    bench.session(renew_member(lease, joined.registration, {}, context)).run()
     assert bench.store.perform(Read(APT)).revision != revision
 
 
@@ -764,9 +764,9 @@ def test_h28_a_create_that_commits_after_its_sender_gave_up_is_swept_by_the_seco
     late = session.late()
     with pytest.raises(OutcomeUnknown):
         session.unsent()
-    assert bench.session(sweep(APT, "a", bench.terms())).run() is False
+    assert bench.session(sweep(APT, "a", bench.context())).run() is False
     bench.store.perform(late)
-    assert bench.session(sweep(APT, "a", bench.terms())).run() is True
+    assert bench.session(sweep(APT, "a", bench.context())).run() is True
     assert bench.standing() is None
 
 
@@ -777,7 +777,7 @@ def test_h28_a_create_that_commits_while_its_sender_still_waits_is_adopted() -> 
     late = session.late()
     session.commit()
     session.expect(Pause)
-    bench.session(remove(other, bench.terms())).run()
+    bench.session(remove(other, bench.context())).run()
     bench.store.perform(late)
     grant = session.run()
     assert isinstance(grant, Grant)
@@ -791,17 +791,17 @@ def test_h28_a_grant_after_an_unknown_outcome_stays_unsettled_for_its_release() 
     late = session.late()
     grant = session.run()
     assert want.unsettled
-    bench.session(remove(grant.lease, bench.terms())).run()
+    bench.session(remove(grant.lease, bench.context())).run()
     bench.store.perform(late)
-    assert bench.session(sweep(APT, "a", bench.terms())).run() is True
+    assert bench.session(sweep(APT, "a", bench.context())).run() is True
 
 
 def test_h28_a_sweep_never_takes_another_holders_lock() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    session = bench.session(sweep(APT, "a", bench.terms())).commit()
+    session = bench.session(sweep(APT, "a", bench.context())).commit()
     session.expect(Remove)
-    bench.session(remove(lease, bench.terms())).run()
+    bench.session(remove(lease, bench.context())).run()
     bench.granted("b")
     assert session.run() is False
     assert bench.holder == "b"

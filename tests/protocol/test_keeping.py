@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreUnavailable
+from lockstead.protocol.context import LeaseId
 from lockstead.protocol.keeping import (
     DROPPED_FOR,
     Keeping,
@@ -22,7 +23,6 @@ from lockstead.protocol.keeping import (
 from lockstead.protocol.lifecycle import LeaseState, State
 from lockstead.protocol.members import Attached
 from lockstead.protocol.renew import Over, Renewed
-from lockstead.protocol.terms import LeaseId
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
 
@@ -84,7 +84,7 @@ def test_h08_a_lease_whose_renewal_failed_is_renewed_again_and_its_loss_notified
     assert bench.keeping.wake_at() == kept.lease_state.due_at > bench.now
     bench.send(kept)
     bench.answered(kept, SILENT)
-    bench.now = kept.lease_state.tell_at
+    bench.now = kept.lease_state.notify_at
     assert bench.keeping.wake_at() <= bench.now
     assert bench.round() == [NotifyLoss(kept)]
 
@@ -103,7 +103,7 @@ def test_h08_a_loss_is_notified_by_the_margin_before_the_deadline_with_a_renewal
     bench = Bench()
     kept = bench.lease()
     bench.send(kept)
-    bench.now = kept.lease_state.tell_at
+    bench.now = kept.lease_state.notify_at
     while bench.keeping.wake_at() < bench.now:
         kept.lease_state.round_started_at = None  # whatever else would end it sooner
         bench.keeping._schedule.plan(kept.lease_state)
@@ -270,14 +270,14 @@ def test_after_a_fault_of_our_own_what_was_queued_is_queued_anew() -> None:
     bench = Bench()
     first, second = bench.lease("a"), bench.lease("b")
     bench.now = first.lease_state.due_at
-    true = LeaseState.duty
+    true = LeaseState.next_action
 
     def fails(self: LeaseState, now: float) -> Any:
         if self is second.lease_state:
             raise ValueError("odd")
         return true(self, now)
 
-    with patch.object(LeaseState, "duty", fails), pytest.raises(ValueError, match="odd"):
+    with patch.object(LeaseState, "next_action", fails), pytest.raises(ValueError, match="odd"):
         bench.round()
     bench.keeping.recover()
     assert bench.round() == [SendNext(first), SendNext(second)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown
-from lockstead.protocol.lifecycle import TABLE, Duty, Event, LeaseState, State
-from lockstead.protocol.terms import LeaseId
+from lockstead.protocol.context import LeaseId
+from lockstead.protocol.lifecycle import TABLE, Action, Event, LeaseState, State
 from lockstead.renewal import retry_after
 from lockstead.settings import Settings
 from lockstead.values import Name
@@ -75,7 +75,7 @@ def test_only_a_held_lease_is_believed_or_owed_anything(state: State) -> None:
     lease_state = in_state(state)
     assert not lease_state.believes(0.0)
     assert lease_state.wake_at() == float("inf")
-    assert lease_state.duty(1e9) is Duty.NOTHING
+    assert lease_state.next_action(1e9) is Action.NOTHING
 
 
 def test_a_late_success_never_revives_a_lost_lease_nor_moves_its_deadline() -> None:
@@ -105,19 +105,19 @@ def test_a_failed_renewal_is_tried_again_a_twenty_fourth_of_a_ttl_later_and_move
     lease_state.failed(40.0, OutcomeUnknown("lost"))
     assert lease_state.due_at == 40.0 + retry_after(300)
     assert (lease_state.state, lease_state.deadline) == (State.HELD, 297.0)
-    assert lease_state.duty(lease_state.due_at) is Duty.RENEW
+    assert lease_state.next_action(lease_state.due_at) is Action.RENEW
 
 
 def test_three_rounds_without_success_are_unreachable_at_half_the_ttl() -> None:
     lease_state, now = held(), 37.5
     while True:
-        match lease_state.duty(now):
-            case Duty.RENEW:
+        match lease_state.next_action(now):
+            case Action.RENEW:
                 lease_state.sending(now)
                 lease_state.failed(now + 0.01, OutcomeUnknown("refused"))
-            case Duty.NOTIFY_LOSS:
+            case Action.NOTIFY_LOSS:
                 break
-            case Duty.NOTHING:
+            case Action.NOTHING:
                 now = lease_state.wake_at()
     assert lease_state.reason is LossReason.UNREACHABLE
     assert now == pytest.approx(150.0, abs=15)
@@ -129,16 +129,16 @@ def test_quick_refusals_in_one_round_count_once() -> None:
         lease_state.sending(37.5 + attempt)
         lease_state.failed(37.5 + attempt, OutcomeUnknown("refused"))
     assert lease_state.failures == 0
-    lease_state.duty(75.0)
+    lease_state.next_action(75.0)
     assert lease_state.failures == 1
 
 
 def test_h33_a_renewal_that_waits_to_be_sent_begins_no_round_and_so_never_fails_by_itself() -> None:
     lease_state = held()
     lease_state.queue()
-    assert lease_state.duty(lease_state.due_at) is Duty.NOTHING
+    assert lease_state.next_action(lease_state.due_at) is Action.NOTHING
     for second in range(38, 247):
-        assert lease_state.duty(float(second)) is Duty.NOTHING
+        assert lease_state.next_action(float(second)) is Action.NOTHING
     assert lease_state.failures == 0
 
 
@@ -147,12 +147,12 @@ def test_h33_a_retry_that_waits_to_be_sent_ends_the_round_that_failed_and_begins
     lease_state.sending(37.5)
     lease_state.failed(38.0, OutcomeUnknown("lost"))
     lease_state.queue()
-    assert lease_state.duty(75.0) is Duty.NOTHING
+    assert lease_state.next_action(75.0) is Action.NOTHING
     assert (lease_state.failures, lease_state.round_started_at) == (1, None)
-    assert lease_state.duty(200.0) is Duty.NOTHING
+    assert lease_state.next_action(200.0) is Action.NOTHING
     assert lease_state.failures == 1
     lease_state.sending(200.0)
-    assert lease_state.duty(237.5) is Duty.NOTHING
+    assert lease_state.next_action(237.5) is Action.NOTHING
     assert lease_state.failures == 2
 
 
@@ -165,7 +165,7 @@ def test_a_round_that_hangs_is_looked_at_when_it_ends() -> None:
 @pytest.mark.parametrize("state", [State.LEAVING, State.LEFT, State.LOST])
 def test_nothing_is_sent_for_a_lease_that_is_not_held(state: State) -> None:
     lease_state = in_state(state)
-    assert lease_state.duty(lease_state.due_at) is Duty.NOTHING
+    assert lease_state.next_action(lease_state.due_at) is Action.NOTHING
 
 
 def test_a_success_is_what_the_next_renewal_counts_from_and_lets_it_be_sent() -> None:
@@ -173,7 +173,7 @@ def test_a_success_is_what_the_next_renewal_counts_from_and_lets_it_be_sent() ->
     lease_state.sending(37.5)
     lease_state.renewed(37.5, 334.5, 38.0)
     assert lease_state.renewed_at == 37.5
-    assert lease_state.duty(75.0) is Duty.RENEW
+    assert lease_state.next_action(75.0) is Action.RENEW
 
 
 def test_a_success_that_renewed_earlier_than_it_was_asked_for_is_not_asked_for_again_at_once() -> None:
@@ -187,23 +187,23 @@ def test_a_success_ends_the_count_of_failed_rounds() -> None:
     lease_state = held()
     lease_state.sending(37.5)
     lease_state.failed(38.0, OutcomeUnknown("lost"))
-    lease_state.duty(75.0)
+    lease_state.next_action(75.0)
     lease_state.renewed(80.0, 377.0, 81.0)
     assert (lease_state.failures, lease_state.round_started_at, lease_state.last_error) == (0, None, None)
 
 
 def test_one_renewal_at_a_time() -> None:
     lease_state = held()
-    assert lease_state.duty(37.5) is Duty.RENEW
+    assert lease_state.next_action(37.5) is Action.RENEW
     lease_state.sending(37.5)
-    assert lease_state.duty(50.0) is Duty.NOTHING
+    assert lease_state.next_action(50.0) is Action.NOTHING
 
 
 def test_the_loss_is_told_at_the_deadline_less_the_abort_margin() -> None:
     lease_state = held()
-    assert lease_state.tell_at == 297.0 - 50.0
-    assert lease_state.duty(lease_state.tell_at - 1e-6) is not Duty.NOTIFY_LOSS
-    assert held().duty(lease_state.tell_at) is Duty.NOTIFY_LOSS
+    assert lease_state.notify_at == 297.0 - 50.0
+    assert lease_state.next_action(lease_state.notify_at - 1e-6) is not Action.NOTIFY_LOSS
+    assert held().next_action(lease_state.notify_at) is Action.NOTIFY_LOSS
 
 
 def test_an_answer_that_is_processed_at_the_deadline_is_ignored() -> None:

@@ -43,19 +43,19 @@ def pauses_until_it_raises(session: Session) -> list[float]:
 
 def test_a_removal_is_asked_for_until_the_store_must_have_taken_it() -> None:
     bench = Bench(PACED)
-    session = bench.session(remove(bench.granted("a").lease, bench.terms()))
+    session = bench.session(remove(bench.granted("a").lease, bench.context()))
     assert pauses_until_it_raises(session) == [0.1, 0.5, 1.0]
 
 
 def test_where_a_store_names_no_pace_a_removal_is_asked_again_as_fast_as_the_settings_say() -> None:
     bench = Bench()
-    session = bench.session(remove(bench.granted("a").lease, bench.terms()))
+    session = bench.session(remove(bench.granted("a").lease, bench.context()))
     assert pauses_until_it_raises(session) == [0.1, 0.1, 0.1]
 
 
 def test_a_removal_that_was_turned_away_twice_is_carried_out() -> None:
     bench = Bench(PACED)
-    session = bench.session(remove(bench.granted("a").lease, bench.terms()))
+    session = bench.session(remove(bench.granted("a").lease, bench.context()))
     turned_away(turned_away(session).wait()).wait()
     session.expect(Remove)
     assert session.run() is Outcome.REMOVED
@@ -70,7 +70,7 @@ def test_a_registration_is_not_asked_for_in_a_volley_nor_for_ever() -> None:
 def test_a_token_is_drawn_at_the_stores_pace_and_a_siblings_is_taken_meanwhile() -> None:
     bench = Bench(PACED)
     lease = bench.granted("a").lease
-    session = bench.session(draw_token(lease, bench.terms(), salt="s")).commit()
+    session = bench.session(draw_token(lease, bench.context(), salt="s")).commit()
     assert session.expect(Extend).name.space is Space.COMPANION
     turned_away(session)
     session.expect(Read)
@@ -83,7 +83,7 @@ def test_a_token_is_drawn_at_the_stores_pace_and_a_siblings_is_taken_meanwhile()
 
 def test_a_token_that_is_always_turned_away_ends_in_doubt_and_not_in_a_token() -> None:
     bench = Bench(PACED)
-    session = bench.session(draw_token(bench.granted("a").lease, bench.terms(), salt="s"))
+    session = bench.session(draw_token(bench.granted("a").lease, bench.context(), salt="s"))
     pauses = pauses_until_it_raises(session)
     assert pauses == [0.1, 0.5] + [1.0] * 13
 
@@ -158,7 +158,7 @@ def test_who_could_not_judge_a_dead_holder_or_member_for_writes_turned_away_asks
     asking = bench.asking("a").commit().commit()
     assert asking.expect(Extend).name.space is Space.COMPANION
     assert turned_away(asking).expect(Pause).at_least == 1.0
-    draining = bench.session(drain(lease, bench.terms(), bound_at=bench.now + 30, salt="a")).commit()
+    draining = bench.session(drain(lease, bench.context(), bound_at=bench.now + 30, salt="a")).commit()
     assert draining.expect(Extend).name.space is Space.COMPANION
     assert turned_away(draining).expect(Pause).at_least == 1.0
 
@@ -166,7 +166,7 @@ def test_who_could_not_judge_a_dead_holder_or_member_for_writes_turned_away_asks
 def test_closing_is_asked_for_at_the_stores_pace() -> None:
     bench = Bench(PACED)
     lease = bench.granted("a").lease
-    session = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
+    session = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="a"))
     pauses = []
     for _ in range(4):
         pauses.append(turned_away(session).expect(Pause).at_least)

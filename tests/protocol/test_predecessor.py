@@ -23,7 +23,7 @@ EVERY = pytest.mark.parametrize("traits", [SHARED, DATED, NONE, ENFORCED], ids=l
 def broken(bench: Bench, holder: str = "a") -> PreviousLease:
     """A holder is cut off by an operator; give what the next one has to be told, on any kind of store."""
     bench.granted(holder)
-    cut = break_lease(APT, Revocation("somebody", "a test"), bench.terms(), now=True, incarnation=None, salt="s")
+    cut = break_lease(APT, Revocation("somebody", "a test"), bench.context(), now=True, incarnation=None, salt="s")
     assert bench.session(cut).run().removed
     return PreviousLease(LeaseOutcome.REVOKED, holder, holder)
 
@@ -47,7 +47,7 @@ def test_h32_a_lease_that_nobody_worked_under_passes_on_how_the_one_before_ended
         grant = taken_over(bench, holder)
         assert grant.previous_lease == before
         lease_state = bench.lease_state(grant, previous_lease=grant.previous_lease, unused=True, shared=shared)
-        giving = bench.session(give_back(lease_state, bench.terms(), bound_at=bench.now))
+        giving = bench.session(give_back(lease_state, bench.context(), bound_at=bench.now))
         assert giving.run() is Outcome.ENDED
     assert is_told(bench) == before
 
@@ -60,7 +60,7 @@ def test_a_lease_that_nobody_worked_under_and_that_has_nothing_to_pass_on_is_rem
     bench = Bench(traits)
     grant = bench.granted("a")
     lease_state = bench.lease_state(grant, previous_lease=grant.previous_lease if is_known else None, unused=True)
-    assert bench.session(give_back(lease_state, bench.terms(), bound_at=bench.now)).run() is Outcome.REMOVED
+    assert bench.session(give_back(lease_state, bench.context(), bound_at=bench.now)).run() is Outcome.REMOVED
     assert bench.standing() is None
 
 
@@ -72,8 +72,8 @@ def test_h32_a_take_over_whose_answer_was_lost_passes_it_on_when_it_is_swept(tra
     session.expect(Replace)
     session.lose()
     session.script.close()
-    assert bench.session(sweep(APT, "b", bench.terms())).run() is True
-    assert bench.session(sweep(APT, "b", bench.terms())).run() is False, "the second look finds it done"
+    assert bench.session(sweep(APT, "b", bench.context())).run() is True
+    assert bench.session(sweep(APT, "b", bench.context())).run() is False, "the second look finds it done"
     assert is_told(bench) == before
 
 
@@ -94,7 +94,7 @@ def test_h32_an_adopted_take_over_that_was_revoked_meanwhile_is_taken_anew_with_
     session.lose()
     entry = bench.standing()
     assert entry is not None
-    revoking = break_lease(APT, Revocation("x", "y"), bench.terms(), now=False, incarnation=None, salt="s")
+    revoking = break_lease(APT, Revocation("x", "y"), bench.context(), now=False, incarnation=None, salt="s")
     bench.session(revoking).run()
     grant = session.run()
     assert grant.lease.incarnation != entry.incarnation
@@ -107,7 +107,7 @@ def test_h32_a_take_over_that_was_cut_off_before_its_holder_heard_of_it_passes_i
     session = bench.asking("b").commit().commit()
     session.expect(Replace)
     session.lose()
-    cut = break_lease(APT, Revocation("x", "y"), bench.terms(), now=True, incarnation=None, salt="s")
+    cut = break_lease(APT, Revocation("x", "y"), bench.context(), now=True, incarnation=None, salt="s")
     bench.session(cut).run()
     assert session.run().previous_lease == before
 
@@ -117,7 +117,7 @@ def test_h32_who_worked_and_gave_back_has_put_it_right(traits: Traits) -> None:
     bench = Bench(traits)
     broken(bench)
     lease = taken_over(bench, "b").lease
-    assert bench.session(release(lease, bench.terms(), shared=False, bound_at=bench.now, salt="b")).run().is_free
+    assert bench.session(release(lease, bench.context(), shared=False, bound_at=bench.now, salt="b")).run().is_free
     assert is_told(bench).ending is (LeaseOutcome.UNKNOWN if traits is ENFORCED else LeaseOutcome.CLEAN)
 
 
@@ -135,7 +135,7 @@ def test_h32_what_an_acquisition_wrote_late_beside_its_lease_tells_nothing_of_th
     late = Create(APT, bench.want("a").fields, lifetime=10.0, min_retention=10.0)
     bench.store.perform(late)
     had = Had("an earlier incarnation", is_clean=is_clean)
-    command = bench.session(sweep(APT, "a", bench.terms(), had)).commit().expect(Remove)
+    command = bench.session(sweep(APT, "a", bench.context(), had)).commit().expect(Remove)
     bench.store.perform(command)
     assert is_told(bench).ending is LeaseOutcome.CLEAN
 
@@ -143,7 +143,7 @@ def test_h32_what_an_acquisition_wrote_late_beside_its_lease_tells_nothing_of_th
 def test_h32_a_lease_that_was_lost_and_is_swept_says_so() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    bench.session(sweep(APT, "a", bench.terms(), Had(lease.incarnation, is_clean=False))).run()
+    bench.session(sweep(APT, "a", bench.context(), Had(lease.incarnation, is_clean=False))).run()
     assert is_told(bench) == PreviousLease(LeaseOutcome.EXPIRED, "a", "a")
 
 
@@ -156,7 +156,7 @@ def test_h32_a_store_that_forgot_a_record_says_so_and_the_next_one_is_told_as_we
         bench.store.perform(Create(APT, {**command.fields, **command.forgotten}, command.lifetime))
     ).outcome
     assert grant.previous_lease.ending is LeaseOutcome.UNKNOWN
-    assert bench.session(sweep(APT, "a", bench.terms())).run() is True
+    assert bench.session(sweep(APT, "a", bench.context())).run() is True
     assert is_told(bench).ending is LeaseOutcome.UNKNOWN
 
 

@@ -18,14 +18,14 @@ from lockstead.protocol.record import (
     Revocation,
     decode,
     encode,
-    fitted,
     is_ours,
     number,
-    predecessor_text,
+    previous_lease_text,
     progress_text,
     revocation_text,
     shortened,
-    stamped,
+    truncated,
+    with_timestamps,
 )
 from lockstead.reading import RECORD_BYTES_MAX, clean, clean_lines
 from lockstead.settings import LOCK_DELAY_MAX
@@ -190,39 +190,39 @@ def test_whoever_is_closing_or_revoked_is_ending() -> None:
 
 
 def test_who_asks_and_how_long_it_stands_are_not_lost_when_times_are_added() -> None:
-    made = stamped(Create(APT, {"v": "1"}, 10.0, "me", 12.0), 1000.0)
+    made = with_timestamps(Create(APT, {"v": "1"}, 10.0, "me", 12.0), 1000.0)
     assert isinstance(made, Create)
     assert (made.lifetime, made.waiter_id, made.min_retention) == (10.0, "me", 12.0)
-    replaced = stamped(Replace(APT, {}, "1", "2", 10.0, "me", 12.0), 1000.0)
+    replaced = with_timestamps(Replace(APT, {}, "1", "2", 10.0, "me", 12.0), 1000.0)
     assert isinstance(replaced, Replace)
     assert (replaced.incarnation, replaced.revision) == ("1", "2")
     assert (replaced.lifetime, replaced.waiter_id, replaced.min_retention) == (10.0, "me", 12.0)
 
 
 def test_stamps_are_put_on_what_writes_a_life_and_on_nothing_else() -> None:
-    made = stamped(Create(APT, {"v": "1", "alert_at": "5"}, lifetime=10.0), 1000.0)
+    made = with_timestamps(Create(APT, {"v": "1", "alert_at": "5"}, lifetime=10.0), 1000.0)
     assert isinstance(made, Create)
     assert made.fields == {"v": "1", "acquired_at": "1000", "expires_at": "1010", "alert_at": "1005"}
-    replaced = stamped(Replace(APT, {}, "1", "1", lifetime=10.0), 1000.0)
+    replaced = with_timestamps(Replace(APT, {}, "1", "1", lifetime=10.0), 1000.0)
     assert isinstance(replaced, Replace)
     assert replaced.fields == {"acquired_at": "1000", "expires_at": "1010"}
-    extended = stamped(Extend(APT, {}, "1", lifetime=10.0), 1000.0)
+    extended = with_timestamps(Extend(APT, {}, "1", lifetime=10.0), 1000.0)
     assert isinstance(extended, Extend)
     assert extended.fields == {"expires_at": "1010"}
     for plain in (Create(APT, {}), Extend(APT, {}, "1"), Read(APT), Remove(APT, "1")):
-        assert stamped(plain, 1000.0) is plain
+        assert with_timestamps(plain, 1000.0) is plain
 
 
 def test_where_a_server_drops_records_no_expires_at_is_written_that_a_renewal_would_have_to_move() -> None:
     clock = StoreClock.SERVER_EXPIRES
-    made = stamped(Create(APT, {"alert_at": "5"}, lifetime=10.0), 1000.0, clock)
+    made = with_timestamps(Create(APT, {"alert_at": "5"}, lifetime=10.0), 1000.0, clock)
     assert isinstance(made, Create)
     assert made.fields == {"acquired_at": "1000", "alert_at": "1005"}
-    replaced = stamped(Replace(APT, {}, "1", "1", lifetime=10.0), 1000.0, clock)
+    replaced = with_timestamps(Replace(APT, {}, "1", "1", lifetime=10.0), 1000.0, clock)
     assert isinstance(replaced, Replace)
     assert replaced.fields == {"acquired_at": "1000"}
     renewal = Extend(APT, {}, "1", lifetime=10.0)
-    assert stamped(renewal, 1000.0, clock) is renewal
+    assert with_timestamps(renewal, 1000.0, clock) is renewal
 
 
 def test_what_a_record_may_weigh_and_say_has_limits_that_count_themselves() -> None:
@@ -273,7 +273,7 @@ def test_ours_is_what_bears_a_version_that_is_read_here() -> None:
 
 def test_texts_within_a_record_are_written_as_they_are_and_without_blanks() -> None:
     assert revocation_text(Revocation("ö", "wäre")) == '{"by":"ö","reason":"wäre"}'
-    before = predecessor_text(PreviousLease(LeaseOutcome.EXPIRED, "ö", "ö/1"))
+    before = previous_lease_text(PreviousLease(LeaseOutcome.EXPIRED, "ö", "ö/1"))
     assert before == f'{{"ending":"{LeaseOutcome.EXPIRED.value}","owner":"ö","holder":"ö/1"}}'
     numbers = {1.000001: "1.000001", 1.00001: "1.00001", 10.0: "10", 0.25: "0.25", 0.0: "0"}
     assert {value: number(value) for value in numbers} == numbers
@@ -283,12 +283,12 @@ def test_what_is_cut_is_cut_to_the_byte_and_what_fits_is_left_whole() -> None:
     room = ROOM
     fields = {"v": "1", "identity": "a", "backtrace": "b", "purpose": "p"}
     fields["backtrace"] += "b" * (room - size(fields))
-    assert fitted(dict(fields)) == fields
+    assert truncated(dict(fields)) == fields
     longer = {**fields, "backtrace": fields["backtrace"] + "b"}
-    cut = fitted(dict(longer))
+    cut = truncated(dict(longer))
     assert size(cut) == room
     assert (cut["backtrace"][-1], cut["purpose"]) == ("…", "p")
     labels = {**fields, "backtrace": "b", "labels": "{}" * room}
-    assert fitted(labels) == {"v": "1", "identity": "a", "purpose": "p"}, "half of a JSON text says nothing"
+    assert truncated(labels) == {"v": "1", "identity": "a", "purpose": "p"}, "half of a JSON text says nothing"
     wide = {"v": "1", "identity": "a", "purpose": "😀" * (room // 4)}
-    assert size(fitted(wide)) <= room
+    assert size(truncated(wide)) <= room

@@ -17,15 +17,15 @@ from lockstead.protocol.commands import (
     Reply,
     Snapshot,
 )
+from lockstead.protocol.context import LeaseId
 from lockstead.protocol.fence import draw_token, verify
-from lockstead.protocol.lifecycle import Duty, LeaseState
+from lockstead.protocol.lifecycle import Action, LeaseState
 from lockstead.protocol.members import LATE_LOOKS_MAX, Attached, _is_ample, drain, remove_member, renew_member
-from lockstead.protocol.observations import BOOK_ENTRIES_MAX, ObservationCache, Reading
+from lockstead.protocol.observations import OBSERVATIONS_MAX, ObservationCache, Reading
 from lockstead.protocol.previous_lease import unused
 from lockstead.protocol.record import Record, Revocation, revocation_text
 from lockstead.protocol.release import Had, Outcome, audit, give_back, may_remove_after_loss, release, sweep
 from lockstead.protocol.renew import Over, extensible, renew
-from lockstead.protocol.terms import LeaseId
 from lockstead.protocol.waiting import until_free
 from lockstead.settings import Settings
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
@@ -51,7 +51,7 @@ def test_a_loss_names_who_has_the_lock_now_and_nobody_else(
     bench = Bench()
     lease = bench.granted("a").lease
     bench.store.perform(Extend(APT, fields, lease.incarnation))
-    assert bench.session(renew(lease, {}, bench.terms())).run() == Over(reason, detail)
+    assert bench.session(renew(lease, {}, bench.context())).run() == Over(reason, detail)
 
 
 @pytest.mark.parametrize("field", ["closing", "revoked", "ended"])
@@ -60,7 +60,7 @@ def test_what_is_ending_may_not_be_extended_by_who_renews_now_and_then(field: st
     lease = bench.granted("a").lease
     said = '{"by":"op","reason":"x"}' if field == "revoked" else "1"
     bench.store.perform(Extend(APT, {field: said}, lease.incarnation))
-    assert isinstance(bench.session(extensible(lease, bench.terms())).run(), Over)
+    assert isinstance(bench.session(extensible(lease, bench.context())).run(), Over)
 
 
 def test_a_member_whose_registration_is_marked_closing_is_lost() -> None:
@@ -68,27 +68,27 @@ def test_a_member_whose_registration_is_marked_closing_is_lost() -> None:
     lease = bench.granted("a").lease
     joined = bench.joined(lease, "m")
     bench.store.perform(Extend(joined.registration.name, {"closing": "1"}, joined.registration.incarnation))
-    outcome = bench.session(renew_member(lease, joined.registration, {}, bench.terms())).run()
+    outcome = bench.session(renew_member(lease, joined.registration, {}, bench.context())).run()
     assert outcome == Over(LossReason.GONE)
 
 
 def test_a_book_forgets_the_oldest_and_nobody_for_what_it_knows_already() -> None:
     observations = ObservationCache()
     seen = Snapshot({}, "1", "1")
-    names = [Name(f"k{number}") for number in range(BOOK_ENTRIES_MAX)]
+    names = [Name(f"k{number}") for number in range(OBSERVATIONS_MAX)]
     for name in names:
-        observations.see(name, seen, Reply(seen, 1.0, 2.0))
-    observations.see(names[5], seen, Reply(seen, 3.0, 4.0))
-    assert len(observations.looks) == BOOK_ENTRIES_MAX
+        observations.observe(name, seen, Reply(seen, 1.0, 2.0))
+    observations.observe(names[5], seen, Reply(seen, 3.0, 4.0))
+    assert len(observations.looks) == OBSERVATIONS_MAX
     assert names[0] in observations.looks
-    observations.see(Name("one more"), seen, Reply(seen, 5.0, 6.0))
-    assert len(observations.looks) == BOOK_ENTRIES_MAX
+    observations.observe(Name("one more"), seen, Reply(seen, 5.0, 6.0))
+    assert len(observations.looks) == OBSERVATIONS_MAX
     assert names[0] not in observations.looks
 
 
 def test_a_book_holds_only_what_is_watched_and_still_there() -> None:
     bench = Bench()
-    owner, watcher = bench.terms(), bench.terms()
+    owner, watcher = bench.context(), bench.context()
     lease = bench.granted("a", owner).lease
     bench.session(renew(lease, {}, owner)).run()
     assert not owner.observations.looks
@@ -102,11 +102,11 @@ def test_a_book_holds_only_what_is_watched_and_still_there() -> None:
 def test_a_member_does_not_take_its_own_renewal_of_the_lease_for_somebody_elses() -> None:
     bench = Bench(ttl=100)
     lease = bench.granted("a").lease
-    terms = bench.terms()
-    joined = bench.joined(lease, "m", terms)
+    context = bench.context()
+    joined = bench.joined(lease, "m", context)
     for _ in range(4):
         bench.now += bench.settings.renew_every
-        bench.session(renew_member(lease, joined.registration, {}, terms)).run()
+        bench.session(renew_member(lease, joined.registration, {}, context)).run()
         standing = bench.standing()
         assert standing is not None
         assert standing.committed_at == bench.now
@@ -116,7 +116,7 @@ def test_a_drain_looks_more_and_more_seldom_up_to_the_longest_pause() -> None:
     bench = Bench(ttl=1000, backoff_max=1.0)
     lease = bench.granted("a").lease
     bench.joined(lease, "m")
-    session = bench.session(drain(lease, bench.terms(), bound_at=bench.now + 60, salt="a"))
+    session = bench.session(drain(lease, bench.context(), bound_at=bench.now + 60, salt="a"))
     longest = []
     for _ in range(6):
         session.expect(List)
@@ -132,8 +132,8 @@ def test_a_renewal_that_hangs_counts_in_every_round() -> None:
     held.sending(now)
     for _ in range(held.settings.max_failures - 1):
         now += every
-        assert held.duty(now) is Duty.NOTHING
-    assert held.duty(now + every) is Duty.NOTIFY_LOSS
+        assert held.next_action(now) is Action.NOTHING
+    assert held.next_action(now + every) is Action.NOTIFY_LOSS
     assert held.reason is LossReason.UNREACHABLE
 
 
@@ -164,13 +164,13 @@ def test_a_sequencer_is_verified_where_no_answer_tells_an_age() -> None:
     token = bench.granted("a").token
     assert token is not None
     bench.now += 1000
-    assert bench.session(verify(Sequencer("apt", token), bench.terms())).run() is True
+    assert bench.session(verify(Sequencer("apt", token), bench.context())).run() is True
 
 
 def test_a_draw_that_gives_no_number_gives_no_token() -> None:
     bench = Bench(DATED)
     lease = bench.granted("a").lease
-    session = bench.session(draw_token(lease, bench.terms(), salt="s")).commit()
+    session = bench.session(draw_token(lease, bench.context(), salt="s")).commit()
     assert session.expect(Extend).name.space is Space.COMPANION
     session.answer(Snapshot({"v": "1"}, "1", "2"))
     assert (session.is_over, session.outcome) == (True, None)
@@ -178,11 +178,11 @@ def test_a_draw_that_gives_no_number_gives_no_token() -> None:
 
 
 def test_a_member_is_content_with_what_outlasts_all_failures_that_are_tolerated_and_the_abort() -> None:
-    terms = Bench(ttl=300).terms()
-    settings = terms.settings
+    context = Bench(ttl=300).context()
+    settings = context.settings
     needed = settings.renew_every + settings.max_failures * settings.renew_every + settings.abort_margin
-    assert _is_ample(needed, terms)
-    assert not _is_ample(needed - 0.001, terms)
+    assert _is_ample(needed, context)
+    assert not _is_ample(needed - 0.001, context)
 
 
 @pytest.mark.parametrize(("after", "is_extended"), [(-0.25, False), (0.0, True)])
@@ -190,15 +190,15 @@ def test_a_member_extends_what_nobody_has_renewed_for_a_whole_interval_and_nothi
     after: float, is_extended: bool
 ) -> None:
     bench = Bench(ttl=128, drift=0.0)  # all sums of these are exact
-    lease, terms = bench.granted("a").lease, bench.terms()
-    joined = bench.joined(lease, "m", terms)
+    lease, context = bench.granted("a").lease, bench.context()
+    joined = bench.joined(lease, "m", context)
     changed_after = bench.now  # when it attached and saw the state before
     bench.now += 8
     bench.store.perform(Extend(APT, {"progress": "half"}, lease.incarnation))
-    bench.session(renew_member(lease, joined.registration, {}, terms)).run()
+    bench.session(renew_member(lease, joined.registration, {}, context)).run()
     revision = bench.store.perform(Read(APT)).revision
-    bench.now = changed_after + terms.settings.renew_every + after
-    bench.session(renew_member(lease, joined.registration, {}, terms)).run()
+    bench.now = changed_after + context.settings.renew_every + after
+    bench.session(renew_member(lease, joined.registration, {}, context)).run()
     assert (bench.store.perform(Read(APT)).revision != revision) is is_extended
 
 
@@ -232,26 +232,26 @@ def test_a_registration_that_is_gone_before_it_could_be_renewed_is_made_anew() -
 
 def test_who_attaches_to_what_has_little_time_left_renews_it_first() -> None:
     bench = Bench(DATED, ttl=20)
-    terms = bench.terms()
-    lease = bench.granted("a", terms).lease
-    assert terms.observations.is_calibrated
+    context = bench.context()
+    lease = bench.granted("a", context).lease
+    assert context.observations.is_calibrated
     bench.now += 15
-    session = bench.attaching(lease, "m", terms).commit().commit()
+    session = bench.attaching(lease, "m", context).commit().commit()
     assert session.expect(Extend).name == APT
 
 
 def test_a_renewal_says_for_how_long_and_calibrates_the_clocks() -> None:
     bench = Bench(DATED, ttl=20)
-    lease, terms = bench.granted("a").lease, bench.terms()
-    session = bench.session(renew(lease, {}, terms))
+    lease, context = bench.granted("a").lease, bench.context()
+    session = bench.session(renew(lease, {}, context))
     assert session.expect(Extend).lifetime == 20.0
     session.commit()
-    assert terms.observations.is_calibrated
+    assert context.observations.is_calibrated
 
 
 def test_a_renewal_that_is_refused_though_the_lease_is_still_ours_tells_nothing() -> None:
     bench = Bench()
-    session = bench.session(renew(bench.granted("a").lease, {}, bench.terms())).answer(Conflict())
+    session = bench.session(renew(bench.granted("a").lease, {}, bench.context())).answer(Conflict())
     session.expect(Read)
     with pytest.raises(OutcomeUnknown, match="still ours"):
         session.commit()
@@ -280,7 +280,7 @@ def test_a_member_whose_withdrawal_has_no_answer_does_not_claim_that_it_withdrew
     registration = bench.joined(lease, "m").registration
     member = LeaseState(lease, bench.settings, deadline=bench.now + 5, renewed_at=bench.now, is_owner=False)
     member.registration = registration
-    session = bench.session(give_back(member, bench.terms(), bound_at=bench.now + 60))
+    session = bench.session(give_back(member, bench.context(), bound_at=bench.now + 60))
     while not session.is_over:
         session.wait() if isinstance(session.command, Pause) else session.late()
     assert session.outcome is Outcome.NOT_OURS
@@ -291,7 +291,7 @@ def test_a_release_by_ticket_looks_again_while_the_store_is_away_and_until_its_b
     lease = bench.granted("a").lease
 
     def releasing() -> Session:
-        script = release(lease, bench.terms(), shared=True, bound_at=bench.now + 5, salt="s", by_ticket=True)
+        script = release(lease, bench.context(), shared=True, bound_at=bench.now + 5, salt="s", by_ticket=True)
         return bench.session(script)
 
     bounded = releasing()
@@ -309,7 +309,7 @@ def test_a_release_that_gets_no_answer_asks_more_and_more_seldom_and_ends_at_its
     bench = Bench(ttl=1000, backoff_max=1.0)
     lease, bound_at = bench.granted("a").lease, bench.now + 8
     session = bench.session(
-        release(lease, bench.terms(), shared=True, bound_at=bound_at, salt="s", by_ticket=by_ticket)
+        release(lease, bench.context(), shared=True, bound_at=bound_at, salt="s", by_ticket=by_ticket)
     )
     pauses = []
     for _ in range(6):
@@ -324,43 +324,43 @@ def test_a_release_that_gets_no_answer_asks_more_and_more_seldom_and_ends_at_its
 
 
 def test_a_record_shows_its_age_only_by_a_clock_that_was_not_set_and_is_not_behind_it() -> None:
-    terms = Bench(DATED).terms()
-    clock_skew_max = terms.traits.clock_skew_max + terms.traits.clock_resolution
+    context = Bench(DATED).context()
+    clock_skew_max = context.traits.clock_skew_max + context.traits.clock_resolution
     ahead = Snapshot({}, "1", "1", updated_at=100.0 + clock_skew_max, store_now=100.0)
-    assert terms.shows_age(APT, ahead)
-    assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=100.01 + clock_skew_max, store_now=100.0))
-    assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=None, store_now=100.0))
-    assert not terms.shows_age(APT, Snapshot({}, "1", "1", updated_at=100.0, store_now=None))
-    assert not Bench(NONE).terms().shows_age(APT, Snapshot({}, "1", "1", updated_at=99.0, store_now=100.0))
-    shared = Bench(SHARED).terms()
-    for one in (terms, shared):
+    assert context.shows_age(APT, ahead)
+    assert not context.shows_age(APT, Snapshot({}, "1", "1", updated_at=100.01 + clock_skew_max, store_now=100.0))
+    assert not context.shows_age(APT, Snapshot({}, "1", "1", updated_at=None, store_now=100.0))
+    assert not context.shows_age(APT, Snapshot({}, "1", "1", updated_at=100.0, store_now=None))
+    assert not Bench(NONE).context().shows_age(APT, Snapshot({}, "1", "1", updated_at=99.0, store_now=100.0))
+    shared = Bench(SHARED).context()
+    for one in (context, shared):
         one.observations.readings[APT.key] = Reading(100.0, 0.0, 0.0, set_at=90.0)
         assert one.shows_age(APT, Snapshot({}, "1", "1", updated_at=90.0, store_now=100.0))
     before = Snapshot({}, "1", "1", updated_at=89.0, store_now=100.0)
     assert not shared.shows_age(APT, before)
-    assert terms.shows_age(APT, before), "a Date is a hint: a write of our own has to prove it"
+    assert context.shows_age(APT, before), "a Date is a hint: a write of our own has to prove it"
 
 
 def test_a_member_extends_what_was_renewed_since_it_looked_but_has_little_time_left() -> None:
     bench = Bench(ttl=100)
-    lease, terms = bench.granted("a").lease, bench.terms()
-    joined = bench.joined(lease, "m", terms)
+    lease, context = bench.granted("a").lease, bench.context()
+    joined = bench.joined(lease, "m", context)
     bench.now += 1
     bench.store.perform(Extend(APT, {"progress": "half"}, lease.incarnation))
     revision = bench.store.perform(Read(APT)).revision
     bench.now += 95
-    renewed = bench.session(renew_member(lease, joined.registration, {}, terms)).run()
+    renewed = bench.session(renew_member(lease, joined.registration, {}, context)).run()
     assert bench.store.perform(Read(APT)).revision != revision
     assert renewed.record_deadline == pytest.approx(bench.now + 100, abs=1)
 
 
 def test_a_member_says_whether_it_saw_the_lease_closing() -> None:
     bench = Bench(ttl=100)
-    lease, terms = bench.granted("a").lease, bench.terms()
-    joined = bench.joined(lease, "m", terms)
+    lease, context = bench.granted("a").lease, bench.context()
+    joined = bench.joined(lease, "m", context)
 
     def renewing(fields: dict[str, str]) -> Session:
-        return bench.session(renew_member(lease, joined.registration, fields, terms))
+        return bench.session(renew_member(lease, joined.registration, fields, context))
 
     assert renewing({}).run().closing is False
     assert renewing({"progress": "half"}).run().closing is False
@@ -375,22 +375,22 @@ def test_a_member_says_whether_it_saw_the_lease_closing() -> None:
 def test_a_withdrawal_without_an_answer_is_our_work_only_until_the_deadline(is_late: bool) -> None:
     bench = Bench()
     registration = bench.joined(bench.granted("a").lease, "m").registration
-    session = bench.session(remove_member(registration, bench.terms(), ours_until=bench.now + 5))
+    session = bench.session(remove_member(registration, bench.context(), ours_until=bench.now + 5))
     session.lose(1.0).wait(6.0 if is_late else 1.0)
     assert session.run() is not is_late
 
 
 def test_a_drain_that_has_no_time_left_proves_nobody_gone() -> None:
     bench = Bench()
-    session = bench.session(drain(bench.granted("a").lease, bench.terms(), bound_at=bench.now + 60, salt="s"))
+    session = bench.session(drain(bench.granted("a").lease, bench.context(), bound_at=bench.now + 60, salt="s"))
     session.expect(List)
     assert session.unsent(error=OutOfTime("no time")).outcome is False
 
 
 def test_who_is_found_dead_after_the_bound_of_a_drain_is_followed_by_so_many_looks_and_no_more() -> None:
     bench = Bench(ttl=10)
-    lease, terms = bench.granted("a").lease, bench.terms()
-    session = bench.session(drain(lease, terms, bound_at=bench.now + 11, salt="s"))
+    lease, context = bench.granted("a").lease, bench.context()
+    session = bench.session(drain(lease, context, bound_at=bench.now + 11, salt="s"))
     lists = 0
     for number in range(20):
         name = bench.joined(lease, f"m{number}").registration.name
@@ -408,7 +408,7 @@ def test_who_is_found_dead_after_the_bound_of_a_drain_is_followed_by_so_many_loo
 
 def test_what_is_left_under_a_key_is_over_at_once_for_other_programs() -> None:
     before = PreviousLease(LeaseOutcome.EXPIRED, "a", "a/1")
-    command = unused(APT, "7", before, Bench().terms())
+    command = unused(APT, "7", before, Bench().context())
     assert isinstance(command, Extend)
     assert 0 < command.lifetime < 0.1
 
@@ -416,16 +416,16 @@ def test_what_is_left_under_a_key_is_over_at_once_for_other_programs() -> None:
 def test_who_renews_now_and_then_learns_what_it_has() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    record = bench.session(extensible(lease, bench.terms())).run()
+    record = bench.session(extensible(lease, bench.context())).run()
     assert isinstance(record, Record)
     assert record.holder == "a"
     bench.store.erase(APT)
-    assert bench.session(extensible(lease, bench.terms())).run() == Over(LossReason.GONE)
+    assert bench.session(extensible(lease, bench.context())).run() == Over(LossReason.GONE)
 
 
 def test_a_refused_renewal_of_what_is_gone_is_a_loss() -> None:
     bench = Bench()
-    session = bench.session(renew(bench.granted("a").lease, {}, bench.terms())).answer(Conflict())
+    session = bench.session(renew(bench.granted("a").lease, {}, bench.context())).answer(Conflict())
     bench.store.erase(APT)
     assert session.commit().outcome == Over(LossReason.GONE)
 
@@ -435,13 +435,13 @@ def test_a_loss_to_a_lease_that_was_broken_since_names_its_holder_and_not_the_op
     lease = bench.granted("a").lease
     said = revocation_text(Revocation("op", "stuck"))
     bench.store.perform(Extend(APT, {"identity": "b/1", "owner": "bea", "revoked": said}, lease.incarnation))
-    assert bench.session(renew(lease, {}, bench.terms())).run() == Over(LossReason.TAKEN, "bea")
+    assert bench.session(renew(lease, {}, bench.context())).run() == Over(LossReason.TAKEN, "bea")
 
 
 def test_a_sweep_takes_a_lease_for_a_clean_one_unless_it_is_told_that_it_was_lost() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    assert bench.session(sweep(APT, "a", bench.terms(), Had(lease.incarnation))).run() is True
+    assert bench.session(sweep(APT, "a", bench.context(), Had(lease.incarnation))).run() is True
     assert bench.standing() is None
 
 

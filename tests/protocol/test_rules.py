@@ -12,6 +12,7 @@ import pytest
 from lockstead.errors import LossReason
 from lockstead.protocol.acquire import Contended, Grant
 from lockstead.protocol.commands import Create, Extend, List, Pause, Read, Remove, Replace, Script, Snapshot
+from lockstead.protocol.context import LeaseId, draw
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.members import Attached, drain, member_name, remove_member, renew_member
 from lockstead.protocol.observations import ObservationCache
@@ -27,7 +28,6 @@ from lockstead.protocol.release import (
     sweep,
 )
 from lockstead.protocol.renew import Over, renew
-from lockstead.protocol.terms import LeaseId, draw
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import LeaseOutcome, PreviousLease, Space
 from tests.protocol.bench import APT, Bench
@@ -51,7 +51,7 @@ def test_a_deadline_counts_from_the_send_of_the_request_that_renewed_the_record(
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     if request_ is Extend:
-        session = bench.session(renew(lease, {}, bench.terms()))
+        session = bench.session(renew(lease, {}, bench.context()))
     elif request_ is Replace:
         overdue(bench)
         session = bench.asking("b").commit().commit()
@@ -72,7 +72,7 @@ def test_rule_01_a_renewal_that_changes_no_field_still_moves_the_revision() -> N
     bench = Bench()
     lease = bench.granted("a").lease
     before = bench.store.perform(Read(APT)).revision
-    bench.session(renew(lease, {}, bench.terms())).run()
+    bench.session(renew(lease, {}, bench.context())).run()
     assert bench.store.perform(Read(APT)).revision != before
 
 
@@ -85,7 +85,7 @@ def test_rule_01_no_command_ever_supplies_a_revision_to_be_stored() -> None:
 def test_rule_01_siblings_that_renew_at_once_leave_a_revision_each() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    siblings = [bench.session(renew(lease, {}, bench.terms())) for _ in range(2)]
+    siblings = [bench.session(renew(lease, {}, bench.context())) for _ in range(2)]
     revisions = {bench.store.perform(Read(APT)).revision}
     for sibling in siblings:
         assert sibling.commit().outcome.deadline is not None
@@ -162,13 +162,13 @@ def test_rule_03_a_contender_judges_by_the_records_ttl_not_by_its_own() -> None:
     bench.granted("a")
     hasty = Bench(ttl=2).settings
     bench.now += 10
-    assert isinstance(bench.asking("b", bench.terms(settings=hasty), tries_once=True).run(), Contended)
+    assert isinstance(bench.asking("b", bench.context(settings=hasty), tries_once=True).run(), Contended)
 
 
 def test_rule_03_no_renewal_writes_a_ttl_so_a_late_one_cannot_turn_it_back() -> None:
     bench = Bench()
     grant = bench.granted("a")
-    session = bench.session(renew(grant.lease, {"progress": "1 of 2"}, bench.terms()))
+    session = bench.session(renew(grant.lease, {"progress": "1 of 2"}, bench.context()))
     assert "ttl" not in session.expect(Extend).fields
 
 
@@ -176,7 +176,7 @@ def test_rule_03_a_renewal_believes_no_longer_than_the_records_ttl() -> None:
     bench = Bench(ttl=10)
     grant = bench.granted("a")
     forged = LeaseId(APT, "a", grant.lease.incarnation, 1000.0)
-    renewed = bench.session(renew(forged, {}, bench.terms())).run()
+    renewed = bench.session(renew(forged, {}, bench.context())).run()
     assert renewed.deadline == pytest.approx(bench.now + 9.9)
 
 
@@ -186,7 +186,7 @@ def test_rule_03_a_member_with_a_forged_ttl_believes_no_longer_than_the_records(
     forged = LeaseId(APT, "a", grant.lease.incarnation, 1000.0)
     joined = bench.joined(forged, "m")
     assert joined.record_deadline <= bench.now + 9.9
-    renewed = bench.session(renew_member(forged, joined.registration, {}, bench.terms())).run()
+    renewed = bench.session(renew_member(forged, joined.registration, {}, bench.context())).run()
     assert renewed.record_deadline <= bench.now + 9.9
 
 
@@ -266,7 +266,7 @@ def test_rule_04_attach_that_registers_just_before_closing_is_waited_for() -> No
     member = bench.attaching(lease, "m").commit()
     member.expect(Read)
     member.commit().expect(Extend)
-    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
+    owner = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="a"))
     owner.commit().commit()
     owner.expect(Pause)
 
@@ -288,7 +288,7 @@ def test_rule_04_attach_that_registers_after_the_list_sees_closing_and_withdraws
     bench = Bench()
     lease = bench.granted("a").lease
     member = bench.attaching(lease, "m")
-    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
+    owner = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="a"))
     owner.commit().commit()
     owner.expect(Remove)
     assert isinstance(member.run(), Over)
@@ -298,7 +298,7 @@ def test_rule_04_attach_that_registers_after_the_list_sees_closing_and_withdraws
 def test_rule_04_nobody_lists_before_an_answer_shows_closing() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
+    owner = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="a"))
     owner.expect(Extend)
     owner.lose()
     owner.expect(Pause)
@@ -311,7 +311,7 @@ def test_rule_04_nobody_lists_before_an_answer_shows_closing() -> None:
 def test_rule_04_an_answer_that_does_not_show_closing_lets_nobody_list() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
+    owner = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="a"))
     owner.expect(Extend)
     owner.answer(bench.store.perform(Read(APT))).expect(Pause)
     owner.wait().expect(Extend)
@@ -326,17 +326,17 @@ def test_rule_04_where_incarnations_are_counted_anew_nobody_gives_back_the_lease
     bench = Bench()
     other = bench.granted("b").lease
     ours = LeaseId(APT, "a", other.incarnation, other.ttl)
-    releasing = release(ours, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a", by_ticket=by_ticket)
+    releasing = release(ours, bench.context(), shared=True, bound_at=bench.now + 30, salt="a", by_ticket=by_ticket)
     assert bench.session(releasing).run() is Outcome.NOT_OURS
     assert bench.holder == "b"
     if by_ticket:  # whoever knows a lease from a ticket alone looks first, and writes nothing
-        assert bench.session(renew(other, {}, bench.terms())).run().deadline is not None
+        assert bench.session(renew(other, {}, bench.context())).run().deadline is not None
 
 
 def test_rule_04_closing_that_is_never_acknowledged_leaves_the_record() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="a"))
+    owner = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="a"))
     while not owner.is_over:
         owner.expect(Extend)
         owner.late()
@@ -349,11 +349,11 @@ def test_rule_04_a_live_member_at_the_bound_leaves_the_record() -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
     joined = bench.joined(lease, "m")
-    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 12, salt="a"))
+    owner = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 12, salt="a"))
     while not owner.is_over:
         if isinstance(owner.command, Pause):
             owner.wait(1.0)
-            bench.session(renew(joined.registration, {}, bench.terms())).run()
+            bench.session(renew(joined.registration, {}, bench.context())).run()
         else:
             owner.commit()
     assert owner.outcome is Outcome.LEFT
@@ -363,11 +363,11 @@ def test_rule_04_a_live_member_at_the_bound_leaves_the_record() -> None:
 @pytest.mark.parametrize("traits", [SHARED, DATED, NONE])
 def test_rule_04_a_dead_registration_expires_within_the_bound_of_the_drain(traits: object) -> None:
     bench = Bench(traits, ttl=10)  # type: ignore[arg-type]
-    terms = bench.terms()
-    lease = bench.granted("a", terms).lease
+    context = bench.context()
+    lease = bench.granted("a", context).lease
     bench.joined(lease, "m")
-    bound_at = bench.now + terms.drain_bound()
-    assert bench.session(release(lease, terms, shared=True, bound_at=bound_at, salt="a")).run(2000) is Outcome.REMOVED
+    bound_at = bench.now + context.drain_bound()
+    assert bench.session(release(lease, context, shared=True, bound_at=bound_at, salt="a")).run(2000) is Outcome.REMOVED
 
 
 def test_rule_04_the_last_look_of_a_drain_judges_as_well_as_counts() -> None:
@@ -375,7 +375,7 @@ def test_rule_04_the_last_look_of_a_drain_judges_as_well_as_counts() -> None:
     lease = bench.granted("a").lease
     bench.joined(lease, "m")
     bound_at = bench.now + 10.2
-    session = bench.session(drain(lease, bench.terms(), bound_at=bound_at, salt="a")).commit()
+    session = bench.session(drain(lease, bench.context(), bound_at=bound_at, salt="a")).commit()
     session.wait(11.0)  # one long pause, beyond the bound: the registration is overdue by now
     session.expect(List)
     session.commit()
@@ -386,7 +386,7 @@ def test_rule_04_the_last_look_of_a_drain_judges_as_well_as_counts() -> None:
 def test_rule_04_whoever_registers_dead_members_on_and_on_keeps_no_release_waiting() -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
-    session = bench.session(drain(lease, bench.terms(), bound_at=bench.now + 1, salt="a"))
+    session = bench.session(drain(lease, bench.context(), bound_at=bench.now + 1, salt="a"))
     for number in range(50):
         if session.is_over:
             break
@@ -403,9 +403,9 @@ def test_rule_04_a_registration_judged_dead_is_removed_by_incarnation_and_revisi
     joined = bench.joined(lease, "m")
     bench.store.perform(Extend(APT, CLOSING, lease.incarnation))
     overdue(bench)
-    owner = bench.session(drain(lease, bench.terms(), bound_at=bench.now + 30, salt="a")).commit()
+    owner = bench.session(drain(lease, bench.context(), bound_at=bench.now + 30, salt="a")).commit()
     assert owner.expect(Remove).revision is not None
-    bench.session(renew(joined.registration, {}, bench.terms())).run()  # just in time
+    bench.session(renew(joined.registration, {}, bench.context())).run()  # just in time
     owner.commit()
     owner.expect(List)
     owner.commit()
@@ -416,7 +416,7 @@ def test_rule_04_a_registration_judged_dead_is_removed_by_incarnation_and_revisi
 def test_rule_04_release_by_ticket_closes_lists_and_waits_without_attaching() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    session = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t"))
+    session = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="t"))
     assert session.expect(Extend).fields == CLOSING
     session.commit()
     session.expect(List)
@@ -433,10 +433,10 @@ def test_rule_04_a_shared_lease_that_was_revoked_is_ended_and_tells_the_next_hol
     lease = bench.granted("a").lease
     member = bench.joined(lease, "m")
     bench.session(broken_by_an_operator(bench, now=now)).run()
-    stopped = bench.session(renew_member(lease, member.registration, {}, bench.terms())).run()
+    stopped = bench.session(renew_member(lease, member.registration, {}, bench.context())).run()
     assert stopped.reason is LossReason.REVOKED
-    bench.session(remove_member(member.registration, bench.terms())).run()
-    releasing = release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t", by_ticket=by_ticket)
+    bench.session(remove_member(member.registration, bench.context())).run()
+    releasing = release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="t", by_ticket=by_ticket)
     # who comes with a ticket after the lease was ended by the operator gives nothing back
     assert bench.session(releasing).run() is (Outcome.NOT_OURS if now and by_ticket else Outcome.ENDED)
     assert bench.asking("b", tries_once=True).run().previous_lease == PreviousLease(LeaseOutcome.REVOKED, "a", "a")
@@ -449,7 +449,7 @@ def test_rule_04_a_lease_that_was_broken_is_given_back_by_its_ticket_once_at_mos
     bench.session(broken_by_an_operator(bench, now=now)).run()
 
     def given_back() -> Outcome:
-        releasing = release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t", by_ticket=True)
+        releasing = release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="t", by_ticket=True)
         return bench.session(releasing).run()
 
     assert [given_back() for _ in range(3)] == [Outcome.NOT_OURS if now else Outcome.ENDED, *[Outcome.NOT_OURS] * 2]
@@ -460,7 +460,7 @@ def test_rule_04_a_tombstone_is_not_given_back_by_the_ticket_of_whose_it_was() -
     lease = bench.granted("a").lease
     bench.session(broken_by_an_operator(bench, now=True)).run()
     assert bench.holder == "tombstone/s"
-    releasing = release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t", by_ticket=True)
+    releasing = release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="t", by_ticket=True)
     assert bench.session(releasing).run() is Outcome.NOT_OURS
     assert bench.holder == "tombstone/s"
 
@@ -469,12 +469,12 @@ def test_rule_04_a_shared_lease_that_is_revoked_while_its_owner_waits_is_ended_t
     bench = Bench()
     lease = bench.granted("a").lease
     member = bench.joined(lease, "m")
-    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t"))
+    owner = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="t"))
     owner.commit().commit().expect(Pause)
     bench.session(broken_by_an_operator(bench, now=False)).run()
-    stopped = bench.session(renew_member(lease, member.registration, {}, bench.terms())).run()
+    stopped = bench.session(renew_member(lease, member.registration, {}, bench.context())).run()
     assert stopped.reason is LossReason.REVOKED
-    bench.session(remove_member(member.registration, bench.terms())).run()
+    bench.session(remove_member(member.registration, bench.context())).run()
     assert owner.run() is Outcome.ENDED
     assert bench.asking("b", tries_once=True).run().previous_lease.ending is LeaseOutcome.REVOKED
 
@@ -483,7 +483,7 @@ def test_rule_04_a_shared_lease_that_is_revoked_while_its_owner_waits_is_ended_t
 def test_rule_04_what_else_befalls_a_closed_lease_while_its_owner_waits_is_looked_at_once_more(happens: str) -> None:
     bench = Bench()
     lease = bench.granted("a").lease
-    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t"))
+    owner = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="t"))
     owner.commit().commit()
     assert owner.expect(Remove).revision is not None
     if happens == "late renewal":
@@ -500,7 +500,7 @@ def test_rule_04_what_else_befalls_a_closed_lease_while_its_owner_waits_is_looke
 def test_rule_04_what_was_changed_under_its_owners_eyes_is_removed_by_it_only_until_the_deadline(is_late: bool) -> None:
     bench = Bench(ttl=10)
     lease = bench.granted("a").lease
-    owner = bench.session(release(lease, bench.terms(), shared=True, bound_at=bench.now + 30, salt="t"))
+    owner = bench.session(release(lease, bench.context(), shared=True, bound_at=bench.now + 30, salt="t"))
     owner.commit().commit().expect(Remove)
     bench.store.perform(
         Extend(APT, {}, lease.incarnation, lifetime=10.0)
@@ -514,7 +514,7 @@ def test_rule_04_what_was_changed_under_its_owners_eyes_is_removed_by_it_only_un
 
 
 def broken_by_an_operator(bench: Bench, *, now: bool) -> Script[Any]:
-    return break_lease(APT, Revocation("op", "stuck"), bench.terms(), now=now, incarnation=None, salt="s")
+    return break_lease(APT, Revocation("op", "stuck"), bench.context(), now=now, incarnation=None, salt="s")
 
 
 def test_rule_04_a_member_gives_back_its_registration_alone() -> None:
@@ -522,7 +522,7 @@ def test_rule_04_a_member_gives_back_its_registration_alone() -> None:
     grant = bench.granted("a")
     joined = bench.joined(grant.lease, "m")
     lease_state = bench.lease_state(grant, is_owner=False, registration=joined.registration, registration_deadline=1e9)
-    assert bench.session(give_back(lease_state, bench.terms(), bound_at=bench.now + 30)).run() is Outcome.REMOVED
+    assert bench.session(give_back(lease_state, bench.context(), bound_at=bench.now + 30)).run() is Outcome.REMOVED
     assert bench.holder == "a"
 
 
@@ -531,7 +531,7 @@ def test_rule_04_a_withdrawal_whose_answer_is_lost_is_asked_again_before_the_dra
     grant = bench.granted("a")
     joined = bench.joined(grant.lease, "a2")
     lease_state = bench.lease_state(grant, shared=True, registration=joined.registration, registration_deadline=1e9)
-    session = bench.session(give_back(lease_state, bench.terms(), bound_at=bench.now + 30))
+    session = bench.session(give_back(lease_state, bench.context(), bound_at=bench.now + 30))
     session.late()
     session.wait()
     assert session.expect(Remove).name == joined.registration.name
@@ -544,7 +544,7 @@ def test_rule_04_a_member_that_reads_closing_extends_nothing() -> None:
     lease = bench.granted("a").lease
     joined = bench.joined(lease, "m")
     bench.store.perform(Extend(APT, CLOSING, lease.incarnation))
-    session = bench.session(renew_member(lease, joined.registration, {}, bench.terms())).commit().commit()
+    session = bench.session(renew_member(lease, joined.registration, {}, bench.context())).commit().commit()
     assert session.outcome.closing
     assert session.outcome.record_deadline is None
 
@@ -553,7 +553,7 @@ def test_rule_04_a_renewal_that_meets_closing_lengthens_no_belief() -> None:
     bench = Bench()
     lease = bench.granted("a").lease
     bench.store.perform(Extend(APT, CLOSING, lease.incarnation))
-    assert bench.session(renew(lease, {}, bench.terms())).run().deadline is None
+    assert bench.session(renew(lease, {}, bench.context())).run().deadline is None
 
 
 def test_rule_04_a_sweep_spares_the_lease_that_members_still_work_under() -> None:
@@ -561,7 +561,7 @@ def test_rule_04_a_sweep_spares_the_lease_that_members_still_work_under() -> Non
     bench = Bench()
     lease = bench.granted("a").lease
     bench.joined(lease, "m")
-    assert bench.session(sweep(APT, "a", bench.terms(), Had(lease.incarnation, is_shared=True))).run() is False
+    assert bench.session(sweep(APT, "a", bench.context(), Had(lease.incarnation, is_shared=True))).run() is False
     assert bench.holder == "a"
 
 
@@ -590,12 +590,12 @@ def test_rule_05_breaking_at_once_leaves_a_tombstone_by_one_replace() -> None:
     bench = Bench(ttl=10, lock_delay=5)
     grant = bench.granted("a")
     session = bench.session(
-        break_lease(APT, Revocation("op", "why"), bench.terms(), now=True, incarnation=None, salt="s")
+        break_lease(APT, Revocation("op", "why"), bench.context(), now=True, incarnation=None, salt="s")
     ).commit()
     session.expect(Replace)
     session.commit()
     assert session.outcome.removed
-    assert bench.session(renew(grant.lease, {}, bench.terms())).run().reason is LossReason.REVOKED
+    assert bench.session(renew(grant.lease, {}, bench.context())).run().reason is LossReason.REVOKED
     bench.now += 5.0
     assert isinstance(bench.asking("b", tries_once=True).run(), Contended)
     bench.now += 0.1
@@ -605,7 +605,7 @@ def test_rule_05_breaking_at_once_leaves_a_tombstone_by_one_replace() -> None:
 def test_rule_05_a_tombstone_is_not_reclaimed_though_it_bears_its_victims_name() -> None:
     bench = Bench(ttl=10, lock_delay=5)
     bench.granted("a", owner="pub")
-    script = break_lease(APT, Revocation("op", "why"), bench.terms(), now=True, incarnation=None, salt="s")
+    script = break_lease(APT, Revocation("op", "why"), bench.context(), now=True, incarnation=None, salt="s")
     bench.session(script).run()
     want = bench.want("a2", owner="pub", reclaim=True)
     assert isinstance(bench.asking(want, tries_once=True).run(), Contended)
@@ -625,10 +625,10 @@ def test_rule_07_a_date_far_ahead_hints_but_the_companions_updated_decides() -> 
 def test_rule_07_a_date_far_behind_is_made_up_for_by_observation() -> None:
     bench = Bench(DATED, skew=-3600.0, ttl=10)
     bench.granted("a")
-    terms = bench.terms()
-    assert isinstance(bench.asking("b", terms, tries_once=True).run(), Contended)
+    context = bench.context()
+    assert isinstance(bench.asking("b", context, tries_once=True).run(), Contended)
     bench.now += 10.2
-    assert isinstance(bench.asking("b", terms, tries_once=True).run(), Grant)
+    assert isinstance(bench.asking("b", context, tries_once=True).run(), Grant)
 
 
 def test_rule_07_an_uncalibrated_member_extends_instead_of_counting_from_a_read() -> None:
@@ -651,12 +651,12 @@ def test_rule_07_a_calibrated_member_counts_from_the_read() -> None:
 def test_rule_07_a_registration_that_is_adopted_calibrates_too() -> None:
     bench = Bench(DATED, skew=-5.0, ttl=20)
     lease = bench.granted("a").lease
-    terms = bench.terms()
-    terms.observations.is_calibrated = True  # by an answer of another server, say
-    session = bench.attaching(lease, "m", terms).lose().commit()
+    context = bench.context()
+    context.observations.is_calibrated = True  # by an answer of another server, say
+    session = bench.attaching(lease, "m", context).lose().commit()
     session.expect(Extend)
     session.commit()
-    assert not terms.observations.is_calibrated
+    assert not context.observations.is_calibrated
 
 
 # --- 9, 14: observation ----------------------------------------------------------------------------------------------
@@ -665,27 +665,27 @@ def test_rule_07_a_registration_that_is_adopted_calibrates_too() -> None:
 def test_rule_09_observation_counts_from_the_receipt_of_the_first_to_the_send_of_the_last() -> None:
     bench = Bench(NONE, ttl=10)
     bench.granted("a")
-    terms = bench.terms()
-    first = bench.asking("b", terms, tries_once=True).commit()
+    context = bench.context()
+    first = bench.asking("b", context, tries_once=True).commit()
     first.expect(Read)
     first.commit(after=1.0)
     seen_at = bench.now
     bench.now = seen_at + 10.0
-    second = bench.asking("b", terms, tries_once=True, look_first=True)
+    second = bench.asking("b", context, tries_once=True, look_first=True)
     assert isinstance(second.commit(after=5.0).outcome, Contended)  # sent too early, however late it came
-    third = bench.asking("b", terms, tries_once=True, look_first=True).commit()
+    third = bench.asking("b", context, tries_once=True, look_first=True).commit()
     third.expect(Replace)
 
 
 def test_rule_09_a_renewal_starts_the_observation_anew() -> None:
     bench = Bench(NONE, ttl=10)
     grant = bench.granted("a")
-    terms = bench.terms()
-    bench.asking("b", terms, tries_once=True).run()
+    context = bench.context()
+    bench.asking("b", context, tries_once=True).run()
     bench.now += 10
-    bench.session(renew(grant.lease, {}, bench.terms())).run()
+    bench.session(renew(grant.lease, {}, bench.context())).run()
     bench.now += 10
-    assert isinstance(bench.asking("b", terms, tries_once=True).run(), Contended)
+    assert isinstance(bench.asking("b", context, tries_once=True).run(), Contended)
 
 
 def test_rule_14_an_observation_outlives_one_acquisition() -> None:
@@ -694,7 +694,7 @@ def test_rule_14_an_observation_outlives_one_acquisition() -> None:
     bench.granted("a")
     observations = ObservationCache()
     for attempt in range(5):
-        outcome = bench.asking(f"b{attempt}", bench.terms(observations), gives_up_at=bench.now + 3).run()
+        outcome = bench.asking(f"b{attempt}", bench.context(observations), gives_up_at=bench.now + 3).run()
         if isinstance(outcome, Grant):
             break
         bench.now += 0.5
@@ -707,7 +707,7 @@ def test_rule_14_an_observation_outlives_one_acquisition() -> None:
 def test_rule_10_a_token_counts_only_once_it_stands_in_the_record_that_was_read_before_the_draw() -> None:
     bench = Bench(DATED)
     lease = bench.granted("a").lease
-    session = bench.session(draw_token(lease, bench.terms(), salt="s"))
+    session = bench.session(draw_token(lease, bench.context(), salt="s"))
     assert session.expect(Read).name == APT
     session.commit()
     assert session.expect(Extend).name.space is Space.COMPANION
@@ -723,18 +723,18 @@ def test_rule_10_a_token_counts_only_once_it_stands_in_the_record_that_was_read_
 def test_rule_10_who_was_superseded_between_draw_and_publication_gets_no_token() -> None:
     bench = Bench(DATED, ttl=10)
     lease = bench.granted("a").lease
-    session = bench.session(draw_token(lease, bench.terms(), salt="s")).commit().commit().commit()
+    session = bench.session(draw_token(lease, bench.context(), salt="s")).commit().commit().commit()
     assert session.expect(Extend).name == APT
     overdue(bench)
     successor = bench.granted("b")
     assert session.run() is None
-    assert bench.session(draw_token(successor.lease, bench.terms(), salt="t")).run() is not None
+    assert bench.session(draw_token(successor.lease, bench.context(), salt="t")).run() is not None
 
 
 def test_rule_10_a_publication_that_lands_late_is_the_one_token_of_the_lease() -> None:
     bench = Bench(DATED)
     lease = bench.granted("a").lease
-    session = bench.session(draw_token(lease, bench.terms(), salt="s")).commit().commit().commit()
+    session = bench.session(draw_token(lease, bench.context(), salt="s")).commit().commit().commit()
     late = session.late()
     session.commit().wait()  # the read shows no token yet
     session.commit()  # a second number is drawn
@@ -747,20 +747,20 @@ def test_rule_10_a_publication_that_lands_late_is_the_one_token_of_the_lease() -
 def test_rule_10_siblings_that_draw_at_once_share_one_token() -> None:
     bench = Bench(DATED)
     lease = bench.granted("a").lease
-    one = bench.session(draw_token(lease, bench.terms(), salt="1")).commit()
-    other = bench.session(draw_token(lease, bench.terms(), salt="2")).commit()
+    one = bench.session(draw_token(lease, bench.context(), salt="1")).commit()
+    other = bench.session(draw_token(lease, bench.context(), salt="2")).commit()
     assert one.run() == other.run()
 
 
 def test_rule_10_tokens_grow_even_over_a_deletion_of_the_companion() -> None:
     bench = Bench(DATED)
     for move in range(5):
-        bench.session(draw("apt", f"move {move}", bench.terms())).run()
-    first = bench.session(draw_token(bench.granted("a").lease, bench.terms(), salt="1")).run()
+        bench.session(draw("apt", f"move {move}", bench.context())).run()
+    first = bench.session(draw_token(bench.granted("a").lease, bench.context(), salt="1")).run()
     for name in [name for name in bench.store.entries if name.space is Space.COMPANION]:
         del bench.store.entries[name]
     overdue(bench)
-    assert bench.session(draw_token(bench.granted("b").lease, bench.terms(), salt="2")).run() > first
+    assert bench.session(draw_token(bench.granted("b").lease, bench.context(), salt="2")).run() > first
 
 
 # --- 11: reserved names ----------------------------------------------------------------------------------------------
@@ -799,7 +799,7 @@ def test_rule_12_reclaim_spares_who_came_while_it_waited_for_members() -> None:
     session = bench.asking(bench.want("a2", owner="pub", reclaim=True), tries_once=True).commit().commit().commit()
     session.expect(List)
     session.commit().expect(Read)
-    bench.session(remove(old, bench.terms())).run()
+    bench.session(remove(old, bench.context())).run()
     bench.granted("c", owner="somebody else")
     assert isinstance(session.run(), Contended)
     assert bench.holder == "c"
@@ -879,7 +879,7 @@ def test_rule_12_a_holder_wrongly_taken_for_dead_stops_at_its_next_renewal() -> 
     lease_state = bench.lease_state(grant)
     bench.store.perform(Extend(APT, CLOSING, grant.lease.incarnation))
     lease_state.sending(bench.now)
-    renewed = bench.session(renew(grant.lease, {}, bench.terms())).run()
+    renewed = bench.session(renew(grant.lease, {}, bench.context())).run()
     lease_state.renewed(renewed.sent_at, renewed.deadline, bench.now)
     assert lease_state.reason is LossReason.REVOKED
     assert lease_state.wake_at() == float("inf")

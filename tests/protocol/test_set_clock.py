@@ -9,12 +9,12 @@ import pytest
 
 from lockstead.protocol.acquire import Contended, Grant
 from lockstead.protocol.commands import Extend, List, Listing, Pause, Read, Reply, Snapshot, Traits
+from lockstead.protocol.context import LeaseId, ProtocolContext
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.members import MemberRenewed, renew_member
 from lockstead.protocol.observations import ObservationCache
-from lockstead.protocol.release import look, release
+from lockstead.protocol.release import read_status, release
 from lockstead.protocol.renew import renew
-from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.protocol.waiting import until_free
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import Name, Sequencer
@@ -23,8 +23,8 @@ from tests.protocol.bench import APT, Bench
 TTL, ROUND = 100.0, 12.5
 
 
-def asks_once(bench: Bench, terms: Terms, holder: str = "b") -> Grant | Contended:
-    outcome = bench.asking(holder, terms, tries_once=True).run()
+def asks_once(bench: Bench, context: ProtocolContext, holder: str = "b") -> Grant | Contended:
+    outcome = bench.asking(holder, context, tries_once=True).run()
     assert isinstance(outcome, Grant | Contended)
     return outcome
 
@@ -33,7 +33,7 @@ def asks_once(bench: Bench, terms: Terms, holder: str = "b") -> Grant | Contende
 def test_h31_a_member_keeps_a_lease_alive_whatever_the_servers_clock_does(seconds: float) -> None:
     bench = Bench(ttl=TTL)
     lease = bench.granted("a").lease
-    member, contender = bench.terms(), bench.terms()
+    member, contender = bench.context(), bench.context()
     joined = bench.joined(lease, "m", member)
     assert isinstance(asks_once(bench, contender), Contended)
     bench.store.set_clock(seconds)
@@ -61,7 +61,7 @@ def test_h31_a_member_that_attaches_believes_no_age_that_a_clock_says(seconds: f
 def test_h31_of_two_members_the_one_extends_and_the_other_counts_from_its_own_look_before() -> None:
     bench = Bench(ttl=TTL)
     lease = bench.granted("a").lease
-    one, other = bench.terms(), bench.terms()
+    one, other = bench.context(), bench.context()
     first, second = bench.joined(lease, "m1", one), bench.joined(lease, "m2", other)
     bench.session(renew_member(lease, second.registration, {}, other)).run()
     looked_at = bench.now
@@ -83,7 +83,7 @@ def test_h31_of_looks_that_overlap_nobody_says_which_came_first() -> None:
         return Snapshot({}, "7", revision)
 
     def looked(snapshot: Snapshot, sent_at: float, received_at: float) -> Any:
-        return observations.see(APT, snapshot, Reply(snapshot, sent_at, received_at))
+        return observations.observe(APT, snapshot, Reply(snapshot, sent_at, received_at))
 
     assert looked(seen("1"), 0.0, 1.0).changed_after is None
     assert looked(seen("2"), 5.0, 6.0).changed_after == 0.0
@@ -100,7 +100,7 @@ def test_h31_of_looks_that_overlap_nobody_says_which_came_first() -> None:
 def test_h31_who_waits_takes_no_live_lease_when_the_clock_is_set_forward(seconds: float) -> None:
     bench = Bench(ttl=TTL)
     lease = bench.granted("a").lease
-    holder, contender = bench.terms(), bench.terms()
+    holder, contender = bench.context(), bench.context()
     assert isinstance(asks_once(bench, contender), Contended)
     bench.now += 55
     bench.store.set_clock(seconds)
@@ -113,10 +113,10 @@ def test_h31_who_waits_takes_no_live_lease_when_the_clock_is_set_forward(seconds
 def test_h31_a_lease_renewed_unseen_just_before_the_clock_was_set_is_not_taken_either() -> None:
     bench = Bench(ttl=TTL)
     lease = bench.granted("a").lease
-    contender = bench.terms()
+    contender = bench.context()
     assert isinstance(asks_once(bench, contender), Contended)
     bench.now += 5
-    bench.session(renew(lease, {}, bench.terms())).run()
+    bench.session(renew(lease, {}, bench.context())).run()
     bench.store.set_clock(3600)
     bench.now += 5
     assert isinstance(asks_once(bench, contender), Contended)
@@ -126,7 +126,7 @@ def test_h31_a_lease_renewed_unseen_just_before_the_clock_was_set_is_not_taken_e
 def test_h31_a_dead_holders_lock_is_had_by_watching_and_the_next_ones_by_the_clock_again(seconds: float) -> None:
     bench = Bench(ttl=TTL)
     bench.granted("a")
-    contender = bench.terms()
+    contender = bench.context()
     assert isinstance(asks_once(bench, contender), Contended)
     bench.store.set_clock(seconds)
     bench.now += TTL * 0.9
@@ -136,14 +136,14 @@ def test_h31_a_dead_holders_lock_is_had_by_watching_and_the_next_ones_by_the_clo
     assert isinstance(grant, Grant)
     if seconds > 0:  # a stamp never goes back: after a step back the clock tells again once it has caught up
         bench.now += TTL * 1.02
-        assert isinstance(asks_once(bench, bench.terms(), "c"), Grant)
+        assert isinstance(asks_once(bench, bench.context(), "c"), Grant)
 
 
 def test_h31_a_wait_whose_clock_was_set_forward_neither_ends_nor_spins() -> None:
     bench = Bench(ttl=TTL)
     bench.granted("a")
     session = bench.session(
-        until_free(APT, bench.terms(), gives_up_at=None, tries_once=False, on_wait=lambda _: None)
+        until_free(APT, bench.context(), gives_up_at=None, tries_once=False, on_wait=lambda _: None)
     ).commit()
     bench.store.set_clock(3600)
     session.wait().commit()
@@ -152,7 +152,7 @@ def test_h31_a_wait_whose_clock_was_set_forward_neither_ends_nor_spins() -> None
 
 def test_h31_a_live_registration_is_not_judged_dead_when_the_clock_is_set_forward() -> None:
     bench = Bench(ttl=TTL)
-    owner = bench.terms()
+    owner = bench.context()
     lease = bench.granted("a", owner).lease
     bench.joined(lease, "m")
     bench.now += 5
@@ -168,24 +168,24 @@ def test_h31_what_seems_to_come_from_the_future_is_shown_without_an_age(seconds:
     bench.granted("a")
     bench.now += 5
     bench.store.set_clock(seconds)
-    sight = bench.session(look(APT, bench.terms())).run()
-    assert sight.age == age
-    assert not sight.is_expired
+    status = bench.session(read_status(APT, bench.context())).run()
+    assert status.age == age
+    assert not status.is_expired
 
 
 def test_h31_a_store_without_a_clock_is_asked_for_none() -> None:
     bench = Bench(replace(NONE, scheme="mute"), ttl=TTL)
-    terms = bench.terms()
-    bench.granted("a", terms)
-    assert isinstance(asks_once(bench, terms), Contended)
-    assert terms.observations.readings == {}
+    context = bench.context()
+    bench.granted("a", context)
+    assert isinstance(asks_once(bench, context), Contended)
+    assert context.observations.readings == {}
 
 
 def test_h31_a_date_that_runs_in_steps_is_not_taken_for_a_clock_that_is_set() -> None:
     bench = Bench(DATED, ttl=TTL)
     bench.granted("a")
     bench.now += TTL / 2 + 0.9
-    contender = bench.terms()
+    contender = bench.context()
     assert isinstance(asks_once(bench, contender), Contended)
     bench.now += 0.2  # a second later by `Date`
     assert isinstance(asks_once(bench, contender), Contended)
@@ -193,7 +193,7 @@ def test_h31_a_date_that_runs_in_steps_is_not_taken_for_a_clock_that_is_set() ->
     assert isinstance(asks_once(bench, contender), Grant)
 
 
-def verifies(bench: Bench, token: int | None, guard: Terms) -> bool:
+def verifies(bench: Bench, token: int | None, guard: ProtocolContext) -> bool:
     assert token is not None
     verdict = bench.session(verify(Sequencer("apt", token), guard)).run()
     assert isinstance(verdict, bool)
@@ -201,11 +201,11 @@ def verifies(bench: Bench, token: int | None, guard: Terms) -> bool:
 
 
 def granted_with_token(bench: Bench) -> tuple[LeaseId, int | None]:
-    terms = bench.terms()
-    grant = bench.granted("a", terms)
+    context = bench.context()
+    grant = bench.granted("a", context)
     token = grant.token
     if token is None:
-        token = bench.session(draw_token(grant.lease, terms, salt="a")).run()
+        token = bench.session(draw_token(grant.lease, context, salt="a")).run()
     return grant.lease, token
 
 
@@ -214,16 +214,16 @@ def granted_with_token(bench: Bench) -> tuple[LeaseId, int | None]:
 def test_h31_the_token_of_a_live_holder_is_not_refused_when_the_clock_is_set(seconds: float, traits: Traits) -> None:
     bench = Bench(traits, ttl=TTL)
     lease, token = granted_with_token(bench)
-    guard = bench.terms()
+    guard = bench.context()
     assert verifies(bench, token, guard)
     bench.now += 5
     bench.store.set_clock(seconds)
-    sight = bench.session(look(APT, bench.terms(guard.observations))).run()
-    assert not sight.is_expired or traits is DATED, "a Date alone is a hint"
+    status = bench.session(read_status(APT, bench.context(guard.observations))).run()
+    assert not status.is_expired or traits is DATED, "a Date alone is a hint"
     assert verifies(bench, token, guard)
     for _ in range(3):
         bench.now += TTL / 2
-        bench.session(renew(lease, {}, bench.terms())).run()
+        bench.session(renew(lease, {}, bench.context())).run()
         assert verifies(bench, token, guard)
 
 
@@ -232,7 +232,7 @@ def test_h31_the_token_of_a_live_holder_is_not_refused_when_the_clock_is_set(sec
 def test_h31_the_token_of_a_dead_holder_is_refused_by_who_saw_its_record_stand(seconds: float, traits: Traits) -> None:
     bench = Bench(traits, ttl=TTL, lock_delay=60.0)
     _, token = granted_with_token(bench)
-    guard = bench.terms()
+    guard = bench.context()
     assert verifies(bench, token, guard)
     bench.store.set_clock(seconds)
     bench.now += TTL
@@ -244,11 +244,11 @@ def test_h31_the_token_of_a_dead_holder_is_refused_by_who_saw_its_record_stand(s
 def test_h31_a_token_is_not_refused_by_a_date_that_was_always_ahead_once_its_lease_is_seen_to_be_renewed() -> None:
     bench = Bench(DATED, ttl=TTL, skew=3600.0)
     lease, token = granted_with_token(bench)
-    guard = bench.terms()
+    guard = bench.context()
     verifies(bench, token, guard)
     for passes in (TTL / 2, TTL / 3):
         bench.now += passes
-        bench.session(renew(lease, {}, bench.terms())).run()
+        bench.session(renew(lease, {}, bench.context())).run()
         assert verifies(bench, token, guard)
     bench.now += TTL * 0.99
     assert not verifies(bench, token, guard)
@@ -256,11 +256,11 @@ def test_h31_a_token_is_not_refused_by_a_date_that_was_always_ahead_once_its_lea
 
 def test_h31_the_clock_is_noted_for_each_key_since_each_may_have_a_server_of_its_own() -> None:
     bench = Bench(SHARED, ttl=TTL)
-    terms = bench.terms()
-    bench.granted("a", terms)
+    context = bench.context()
+    bench.granted("a", context)
     bench.now += 1
     other = Name("other")
     reply: Reply[Any] = Reply(Listing(()), bench.now, bench.now)
-    terms.look(other, reply, Snapshot({}, "1", "1", updated_at=5.0, store_now=6.0))
-    assert terms.observations.readings["other"].store_now == 6.0
-    assert terms.observations.readings["apt"].set_at == float("-inf")
+    context.observe(other, reply, Snapshot({}, "1", "1", updated_at=5.0, store_now=6.0))
+    assert context.observations.readings["other"].store_now == 6.0
+    assert context.observations.readings["apt"].set_at == float("-inf")

@@ -9,9 +9,9 @@ import pytest
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, OutOfTime, Pause, Paused, Read, Reply, Snapshot, StoreClock, Traits
+from lockstead.protocol.context import ProtocolContext
 from lockstead.protocol.expiry import FOREIGN_ALLOWANCE
-from lockstead.protocol.release import Sight
-from lockstead.protocol.terms import Terms
+from lockstead.protocol.release import RecordStatus
 from lockstead.protocol.waiting import Found, until_free
 from lockstead.settings import Settings
 from lockstead.stores.gcs.store import TRAITS as DATED
@@ -38,10 +38,10 @@ class Talk:
     def __init__(self, *, traits: Traits = SHARED, limit: float | None = None, **settings: object) -> None:
         self.now = 0.0
         self.commands: list[object] = []
-        self.told: list[Sight] = []
+        self.told: list[RecordStatus] = []
         self.script = until_free(
             APT,
-            Terms(traits, Settings.make(**settings)),  # type: ignore[arg-type] # handed on
+            ProtocolContext(traits, Settings.make(**settings)),  # type: ignore[arg-type] # handed on
             gives_up_at=limit,
             tries_once=limit == 0,
             on_wait=self.told.append,
@@ -80,7 +80,7 @@ def test_a_key_without_a_record_is_free_at_once() -> None:
 def test_a_holder_is_told_once_and_waited_for() -> None:
     talk = Talk()
     assert talk.run(lambda now: seen() if now < 30 else Absent()).is_free
-    assert [sight.record.owner for sight in talk.told] == ["ci/7"]
+    assert [status.record.owner for status in talk.told] == ["ci/7"]
     assert 30 <= talk.now <= 35
 
 
@@ -99,7 +99,7 @@ def test_h01_a_record_whose_time_is_up_by_the_stores_clock_is_free_though_nothin
     assert not Talk(traits=traits, limit=0).run(lambda _now: seen(age=over - 0.001)).is_free
     found = Talk(traits=traits, limit=0).run(lambda _now: seen(age=over + 0.001))
     assert found.is_free
-    assert found.sight is not None
+    assert found.status is not None
 
 
 def test_h01_without_a_store_clock_it_is_free_once_it_stood_still_for_its_time() -> None:
@@ -147,13 +147,13 @@ def test_h01_who_waits_for_a_record_without_a_ttl_looks_when_the_assumed_one_is_
 
 
 def test_h01_those_who_saw_the_same_record_do_not_look_again_in_the_same_instant() -> None:
-    terms = Terms(DATED, Settings.make(backoff_min=0.1))
-    pause = terms.waiting(APT, "", 5.0, wake_on_change=True, over_in=2.0)
+    context = ProtocolContext(DATED, Settings.make(backoff_min=0.1))
+    pause = context.waiting_pause(APT, "", 5.0, wake_on_change=True, over_in=2.0)
     assert pause.draw(lambda: 0.0) == 0.1
     assert pause.draw(iter([0.3, 0.9]).__next__) == pytest.approx(0.1 + 4.9 * 0.3)
     assert pause.draw(iter([0.9, 0.5]).__next__) == pytest.approx(2.0 + DATED.pace / 2)
     # and a look that was too early by a hair is not followed by many
-    assert terms.waiting(APT, "", 5.0, wake_on_change=True, over_in=0.0001).draw(lambda: 1.0) == pytest.approx(
+    assert context.waiting_pause(APT, "", 5.0, wake_on_change=True, over_in=0.0001).draw(lambda: 1.0) == pytest.approx(
         0.1 + DATED.pace
     )
 
@@ -187,8 +187,8 @@ def test_the_wait_is_over_with_its_time_and_says_who_holds_it_still() -> None:
     talk = Talk(limit=20)
     found = talk.run(lambda _now: seen())
     assert not found.is_free
-    assert found.sight is not None
-    assert found.sight.record.owner == "ci/7"
+    assert found.status is not None
+    assert found.status.record.owner == "ci/7"
     assert 20 <= talk.now <= 25
     assert isinstance(talk.commands[-1], Read)
 
@@ -210,7 +210,7 @@ def test_h24_a_record_that_cannot_be_read_is_never_free() -> None:
 
 def test_the_last_look_that_there_is_no_time_for_leaves_what_was_seen_before() -> None:
     found = Talk(limit=20).run(lambda now: seen() if now < 20 else OutOfTime("no time"))
-    assert found.sight is not None
+    assert found.status is not None
     assert not found.is_free
 
 
@@ -229,7 +229,7 @@ def test_who_waits_hears_of_a_change_while_somebody_holds_the_key_and_not_while_
 
 def test_pauses_grow_anew_after_a_change() -> None:
     script = until_free(
-        APT, Terms(NO_CLOCK, Settings.make()), gives_up_at=None, tries_once=False, on_wait=lambda _: None
+        APT, ProtocolContext(NO_CLOCK, Settings.make()), gives_up_at=None, tries_once=False, on_wait=lambda _: None
     )
     next(script)
     longest, now = [], 0.0

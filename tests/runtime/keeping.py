@@ -10,10 +10,10 @@ from typing import Any, cast
 from lockstead.events import LockEvent
 from lockstead.protocol.acquire import AcquireRequest, Grant
 from lockstead.protocol.commands import Script, ask
+from lockstead.protocol.context import LeaseId, ProtocolContext
 from lockstead.protocol.keeping import NotifyLoss
 from lockstead.protocol.lifecycle import LeaseState
 from lockstead.protocol.observations import ObservationCache
-from lockstead.protocol.terms import LeaseId, Terms
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.keeper import Keeper, KeptLease, _referred
 from lockstead.runtime.workers import Workers
@@ -61,7 +61,7 @@ class Told:
     def lease(self, holder: str = "a", *, is_kept: bool = True) -> KeptLease:
         lease = LeaseId(Name("apt"), holder, "1", 300.0)
         lease_state = LeaseState(lease, SETTINGS, deadline=self.clock.at + 297, renewed_at=self.clock.at)
-        kept = KeptLease(lease_state, Terms(self.store.traits, SETTINGS, ObservationCache()))
+        kept = KeptLease(lease_state, ProtocolContext(self.store.traits, SETTINGS, ObservationCache()))
         if is_kept:
             self.keeper.keep(kept)
         return kept
@@ -143,7 +143,7 @@ class Alone:
         lease = LeaseId(APT, want.holder, "1", 300.0)
         before = PreviousLease(LeaseOutcome.CLEAN)
         grant = Grant(lease, self.clock.at - 1, self.clock.at + 296, "1", token, before)
-        return self.engine.granted(grant, want, self.engine.terms(SETTINGS), 3.0)
+        return self.engine.granted(grant, want, self.engine.context(SETTINGS), 3.0)
 
     def chores(self) -> list[float]:
         """Return the seconds until each chore is due, and forget them."""

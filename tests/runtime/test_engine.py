@@ -15,10 +15,10 @@ from lockstead.errors import LossReason, NotAcquired, StoreRefused, StoreUnavail
 from lockstead.events import Acquired, EngineWarning, Waiting
 from lockstead.protocol.acquire import Contended, Grant
 from lockstead.protocol.commands import Read
+from lockstead.protocol.context import LeaseId
 from lockstead.protocol.members import Attached
-from lockstead.protocol.record import Record, drafted, encode
+from lockstead.protocol.record import Record, encode, encoded_unbounded
 from lockstead.protocol.release import sweep_pauses
-from lockstead.protocol.terms import LeaseId
 from lockstead.runtime import engine as engines
 from lockstead.runtime import fork
 from lockstead.runtime.drive import wait_in_line
@@ -159,7 +159,7 @@ def test_what_every_record_says_is_written_once_for_the_same_settings_and_owner(
         pid=os.getpid(),
         labels={"of": "team"},
     )
-    assert alone.engine._draft(settings, "a") == drafted(record)
+    assert alone.engine._draft(settings, "a") == encoded_unbounded(record)
     for owner in ("ci", None):
         member = Settings.make(ttl=300, owner=owner, labels={"of": "team"})
         fields = alone.engine.registration_fields("m", 300.0, member)
@@ -342,7 +342,7 @@ def test_leases_that_were_dropped_are_looked_for_once_there_are_many(alone: Alon
         lease = LeaseId(Name(f"apt-{number}"), "a", "1", 300.0)
         before = PreviousLease(LeaseOutcome.CLEAN)
         grant = Grant(lease, alone.clock.at, alone.clock.at + 297, "1", None, before)
-        kept = alone.engine.granted(grant, alone.want(), alone.engine.terms(SETTINGS), 0.0)
+        kept = alone.engine.granted(grant, alone.want(), alone.engine.context(SETTINGS), 0.0)
         alone.engine.took(kept)
         return kept
 

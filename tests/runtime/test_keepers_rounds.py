@@ -12,13 +12,13 @@ import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused
 from lockstead.events import CallbackFailed, EngineWarning, LeaseDropped, Lost, RenewalFailed, Renewed
+from lockstead.protocol.context import LeaseId
 from lockstead.protocol.keeping import DROPPED_FOR
 from lockstead.protocol.lifecycle import State
 from lockstead.protocol.members import Attached, MemberRenewed
 from lockstead.protocol.record import number
 from lockstead.protocol.renew import Over
 from lockstead.protocol.renew import Renewed as Renewal
-from lockstead.protocol.terms import LeaseId
 from lockstead.runtime import keeper
 from lockstead.runtime.keeper import CHORE_AGAIN, LONGEST_SLEEP, NO_THREAD, KeptLease, _failure, _keep_time
 from lockstead.settings import Settings
@@ -75,7 +75,7 @@ def test_a_renewal_is_sent_if_it_still_waits_and_the_lease_is_still_held(still: 
         assert (left.lease_state.in_flight, left.lease_state.is_queued) == (False, False)
         assert still.keeper._sent(kept) is kept
         assert (kept.lease_state.in_flight, kept.lease_state.is_queued) == (True, False)
-        assert kept.lease_state.asked_at == kept.lease_state.round_started_at == still.clock.at
+        assert kept.lease_state.renewal_sent_at == kept.lease_state.round_started_at == still.clock.at
         assert still.keeper._keeping._schedule.wake_at() == still.clock.at + SETTINGS.renew_every
         assert still.keeper._sent(kept) is None, "it is sent once"
 
@@ -352,7 +352,7 @@ def test_where_no_teller_can_be_had_the_listener_is_called_outside_the_lock(stil
     still.lease("abandoned")
     gc.collect()
     still.keeper._round()
-    still.clock.at = lost.lease_state.tell_at
+    still.clock.at = lost.lease_state.notify_at
     still.keeper._round()
     still.keeper._recover(ValueError("odd"))
     assert owned == [False] * 3
@@ -384,7 +384,7 @@ def timed(still: Still, happens: Callable[[], object]) -> list[str]:
 
 def test_the_timing_thread_tells_aside_and_sleeps_between_two_rounds_until_the_keeper_is_closed(still: Still) -> None:
     kept = still.lease()
-    still.clock.at = kept.lease_state.tell_at
+    still.clock.at = kept.lease_state.notify_at
     seen = timed(still, lambda: still.keeper.close(patience=0))
     assert seen == ["silenced", "silenced", f"slept {LONGEST_SLEEP}", "silenced"]
     assert (still.events, kept.lease_state.is_notified) == ([], True)

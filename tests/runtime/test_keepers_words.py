@@ -10,12 +10,12 @@ import pytest
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.events import CallbackFailed, EngineWarning, LeaseDropped, Lost, RenewalFailed, Renewed
+from lockstead.protocol.context import LeaseId
 from lockstead.protocol.keeping import DROPPED_FOR
 from lockstead.protocol.lifecycle import State
 from lockstead.protocol.members import Attached
 from lockstead.protocol.renew import Over
 from lockstead.protocol.renew import Renewed as Renewal
-from lockstead.protocol.terms import LeaseId
 from lockstead.runtime.keeper import LONGEST_SLEEP
 from lockstead.values import Name, Space
 from tests.runtime.faulty import until
@@ -286,7 +286,7 @@ def test_a_round_sleeps_until_something_is_due_but_never_for_long(told: Told) ->
 def test_a_loss_that_a_round_finds_is_handed_on_to_be_told_and_the_lease_is_kept_no_longer(told: Told) -> None:
     kept = told.lease()
     with told.keeper._lock:
-        told.clock.at = kept.lease_state.tell_at
+        told.clock.at = kept.lease_state.notify_at
         assert losses(decided(told.keeper)) == [kept]
         assert (kept.lease_state.reason, len(told.keeper), len(told.keeper._keeping._schedule)) == (
             LossReason.EXPIRED,
@@ -299,7 +299,7 @@ def test_a_loss_that_a_round_finds_is_handed_on_to_be_told_and_the_lease_is_kept
 def test_leases_that_are_lost_in_one_round_are_all_told(told: Told) -> None:
     leases = [told.lease(holder) for holder in ("a", "b", "c")]
     with told.keeper._lock:
-        told.clock.at = leases[0].lease_state.tell_at
+        told.clock.at = leases[0].lease_state.notify_at
         lost = losses(decided(told.keeper))
     assert [kept.lease_state.lease.holder for kept in lost] == ["a", "b", "c"]
 

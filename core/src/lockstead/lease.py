@@ -95,7 +95,7 @@ class Lease(GuardedLease):
         the same predecessor. From a finalizer or a signal handler that comes while this thread is inside the client,
         the lease is given back a moment later, by a thread of the client's: False.
         """
-        bound_at = self._now() + operations.drain_bound(self._kept.terms, drain)
+        bound_at = self._now() + operations.drain_bound(self._kept.context, drain)
         giving_back = operations.give_back(self, bound_at)
         if is_inside():
             return self._hand_over(giving_back, unused=unused)

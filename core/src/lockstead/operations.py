@@ -17,13 +17,13 @@ from lockstead.events import Attached, Detached, EngineWarning, Released, Releas
 from lockstead.protocol import release as leaving
 from lockstead.protocol.acquire import Contended, Grant, acquire
 from lockstead.protocol.commands import List, Read, Script, TokenSource, ask
+from lockstead.protocol.context import LeaseId, ProtocolContext
 from lockstead.protocol.fence import draw_token, verify
 from lockstead.protocol.members import attach, drain, member_name, registered, remove_member
-from lockstead.protocol.patience import patiently
 from lockstead.protocol.record import decode, number, progress_text
-from lockstead.protocol.release import Sight
+from lockstead.protocol.release import RecordStatus
 from lockstead.protocol.renew import BEING_RELEASED, Over, extensible, over, renew
-from lockstead.protocol.terms import LeaseId, Terms
+from lockstead.protocol.retries import with_retries
 from lockstead.protocol.waiting import Found, until_free
 from lockstead.runtime.engine import Engine, fresh_nonce
 from lockstead.runtime.held import HeldLease, lost_by_ticket
@@ -81,7 +81,7 @@ class Acquisition:
         now = engine.clock.now()
         self._started_at = now - spent
         name = Name(key)
-        self._terms = engine.terms(settings)
+        self._context = engine.context(settings)
         self._want = engine.want(name, settings, reclaim=reclaim)
         self.gives_up_at = None if limit is None else self._started_at + limit
         ends_at = None if is_patient or limit is None else max(self._started_at + limit, now + TRY_MIN - OVERTIME)
@@ -136,7 +136,7 @@ class Acquisition:
         self._has_asked = True
         return acquire(
             self._want,
-            self._terms,
+            self._context,
             gives_up_at=self.gives_up_at,
             tries_once=not self._waits or not in_time,
             look_first=not was_first,
@@ -155,7 +155,7 @@ class Acquisition:
         if engine.lines.is_followed(self.key):
             engine.lines.note(self.key, Contended(decode(self._want.name, self._want.fields)))
         waited = max(0.0, engine.clock.now() - self._started_at)
-        kept = engine.granted(outcome, self._want, self._terms, waited)
+        kept = engine.granted(outcome, self._want, self._context, waited)
         engine.pending_holders.pop(self._want.holder, None)
         return kind(engine, kept, engine.took(kept))
 
@@ -206,12 +206,12 @@ def sequencer(lease: HeldLease) -> Script[Sequencer]:
                 f"{engine.traits.scheme} has no fencing tokens, so the data cannot refuse a holder that was paused; "
                 "where that matters take a store that has them: etcd:, zk:, postgresql:, redis:, gs: or sqlite:"
             )
-        terms = lease._kept.terms
+        context = lease._kept.context
         # each attempt writes another value: one that changes nothing need not move the number
-        token = yield from patiently(
-            lambda: draw_token(lease_state.lease, terms, salt=fresh_nonce()),
+        token = yield from with_retries(
+            lambda: draw_token(lease_state.lease, context, salt=fresh_nonce()),
             lease_state.lease.name,
-            terms,
+            context,
             until=lease_state.deadline,
         )
         if token is None:
@@ -224,7 +224,7 @@ def sequencer(lease: HeldLease) -> Script[Sequencer]:
 
 
 def _find_loss(lease: HeldLease) -> Script[NoReturn]:
-    verdict = yield from renew(lease._lease_state.lease, {}, lease._kept.terms)
+    verdict = yield from renew(lease._lease_state.lease, {}, lease._kept.context)
     if isinstance(verdict, Over):
         lease._engine.keeper.lose(lease._kept, verdict.reason, verdict.detail)
         raise lease._found_lost()
@@ -235,8 +235,8 @@ def renew_now(lease: HeldLease) -> Script[float]:
     """Renew a lease at its holder's word; the seconds for which it may be believed from now on."""
     lease.check()
     keeper, kept, lease_state = lease._engine.keeper, lease._kept, lease._lease_state
-    outcome = yield from patiently(
-        lambda: keeper.renewal(kept), lease_state.lease.name, kept.terms, until=lease_state.tell_at
+    outcome = yield from with_retries(
+        lambda: keeper.renewal(kept), lease_state.lease.name, kept.context, until=lease_state.notify_at
     )
     keeper.renewed(kept, outcome)
     lease.check()
@@ -252,11 +252,11 @@ def share(lease: HeldLease) -> Script[LeaseTicket]:
         fields = engine.registration_fields(nonce, lease_state.lease.ttl, lease_state.settings)
         # from here on somebody may live under the lease, whatever becomes of this
         lease_state.shared = True
-        terms = lease._kept.terms
-        joined = yield from patiently(
-            lambda: attach(lease_state.lease, nonce, fields, terms),
+        context = lease._kept.context
+        joined = yield from with_retries(
+            lambda: attach(lease_state.lease, nonce, fields, context),
             lease_state.lease.name,
-            terms,
+            context,
             until=lease_state.deadline,
         )
         if isinstance(joined, Over):
@@ -272,7 +272,7 @@ def detach(lease: HeldLease) -> Script[LeaseTicket]:
     engine, lease_state = lease._engine, lease._lease_state
     if lease_state.registration is not None:
         try:
-            yield from remove_member(lease_state.registration, lease._kept.terms)
+            yield from remove_member(lease_state.registration, lease._kept.context)
         except StoreError as error:
             engine.emit(ReleaseFailed(lease.key, lease.holder, error))
     engine.keeper.left(lease._kept)
@@ -284,7 +284,7 @@ def detach(lease: HeldLease) -> Script[LeaseTicket]:
 def give_back(lease: HeldLease, bound_at: float) -> Script[bool]:
     """Release what this process has of a lease whose belief has ended; True if we removed it."""
     engine = lease._engine
-    outcome = yield from leaving.give_back(lease._lease_state, lease._kept.terms, bound_at=bound_at)
+    outcome = yield from leaving.give_back(lease._lease_state, lease._kept.context, bound_at=bound_at)
     removed = outcome.is_free
     if lease.is_member:
         engine.emit(Detached(lease.key, lease.holder))
@@ -293,9 +293,9 @@ def give_back(lease: HeldLease, bound_at: float) -> Script[bool]:
     return removed
 
 
-def drain_bound(terms: Terms, drain: Duration | None) -> float:
+def drain_bound(context: ProtocolContext, drain: Duration | None) -> float:
     """Return how long a release waits for members, seconds."""
-    return terms.drain_bound() if drain is None else seconds(drain, "drain")
+    return context.drain_bound() if drain is None else seconds(drain, "drain")
 
 
 # --- tickets --------------------------------------------------------------------------------------------------------
@@ -307,8 +307,8 @@ def attached(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket |
     said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     nonce = fresh_nonce()
     fields = engine.registration_fields(nonce, said.ttl, scaled)
-    terms = engine.terms(scaled)
-    joined = yield from patiently(lambda: attach(lease, nonce, fields, terms), lease.name, terms)
+    context = engine.context(scaled)
+    joined = yield from with_retries(lambda: attach(lease, nonce, fields, context), lease.name, context)
     if isinstance(joined, Over):
         raise lost_by_ticket(said, joined, "attach to")
     kept = engine.attached(joined, scaled)
@@ -321,25 +321,25 @@ def released(
 ) -> Script[bool]:
     """Release, as its owner, the lease that a ticket names; True if we removed it."""
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
-    terms = engine.terms(scaled)
-    bound_at = engine.clock.now() + drain_bound(terms, drain)
+    context = engine.context(scaled)
+    bound_at = engine.clock.now() + drain_bound(context, drain)
     outcome = yield from leaving.release(
-        lease, terms, shared=True, bound_at=bound_at, salt=lease.holder, by_ticket=True
+        lease, context, shared=True, bound_at=bound_at, salt=lease.holder, by_ticket=True
     )
     removed = outcome.is_free
     if outcome is leaving.Outcome.ENDED:
-        engine.emit(EngineWarning(key, (yield from _told_of_revocation(lease, terms))))
+        engine.emit(EngineWarning(key, (yield from _told_of_revocation(lease, context))))
     engine.emit(Released(key, lease.holder, removed, outcome.value))
     engine.lines.ring(key)
     return removed
 
 
-def _told_of_revocation(lease: LeaseId, terms: Terms) -> Script[str]:
+def _told_of_revocation(lease: LeaseId, context: ProtocolContext) -> Script[str]:
     """Say that a lease was revoked before it was given back; by whom, as long as its record is there to tell."""
     by = ""
     with suppress(StoreError):
         looked = yield from ask(Read(lease.name))
-        seen = over(lease, looked.answer, terms)
+        seen = over(lease, looked.answer, context)
         if seen is not None and seen.reason is LossReason.REVOKED and seen.detail:
             by = f" ({seen.detail})"
     return f"the lease was revoked before it was given back{by}"
@@ -350,14 +350,14 @@ def renewed(
 ) -> Script[float]:
     """Extend, as its owner, the lease that a ticket names; the seconds for which it may be believed from now on."""
     said, lease, scaled = _of_ticket(engine, key, settings, ticket)
-    terms = engine.terms(scaled)
-    return (yield from patiently(lambda: _renewed_once(engine, said, lease, terms, progress), lease.name, terms))
+    context = engine.context(scaled)
+    return (yield from with_retries(lambda: _renewed_once(engine, said, lease, context, progress), lease.name, context))
 
 
 def _renewed_once(
-    engine: Engine, said: LeaseTicket, lease: LeaseId, terms: Terms, progress: str | None
+    engine: Engine, said: LeaseTicket, lease: LeaseId, context: ProtocolContext, progress: str | None
 ) -> Script[float]:
-    record = yield from extensible(lease, terms)
+    record = yield from extensible(lease, context)
     if isinstance(record, Over):
         raise lost_by_ticket(said, record, "renew")
     fields: dict[str, str] = {}
@@ -365,7 +365,7 @@ def _renewed_once(
         fields["progress"] = progress_text(progress)
         if record.expected is not None:
             fields["alert_at"] = number(engine.clock.wall() + record.expected)
-    verdict = yield from renew(lease, fields, terms)
+    verdict = yield from renew(lease, fields, context)
     if isinstance(verdict, Over):
         raise lost_by_ticket(said, verdict, "renew")
     if verdict.deadline is None:
@@ -381,7 +381,9 @@ def why_over(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket |
     """Return why a lost lease cannot be released by its ticket."""
     said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     looked = yield from ask(Read(lease.name))
-    return lost_by_ticket(said, over(lease, looked.answer, engine.terms(scaled)) or Over(LossReason.GONE), "give back")
+    return lost_by_ticket(
+        said, over(lease, looked.answer, engine.context(scaled)) or Over(LossReason.GONE), "give back"
+    )
 
 
 def drained(
@@ -396,7 +398,9 @@ def drained(
     limits = _patience(engine, settings, timeout)
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     bound_at = math.inf if limits.gives_up_at is None else limits.gives_up_at
-    return drain(lease, engine.terms(scaled), bound_at=bound_at, salt=fresh_nonce(), owner_filter=owner_filter), limits
+    return drain(
+        lease, engine.context(scaled), bound_at=bound_at, salt=fresh_nonce(), owner_filter=owner_filter
+    ), limits
 
 
 def _patience(engine: Engine, settings: Settings, timeout: Duration | None) -> Limits:
@@ -410,7 +414,7 @@ def members(engine: Engine, key: str, settings: Settings, ticket: LeaseTicket | 
     """Return who is registered under the lease that a ticket names, the oldest first."""
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     said = yield from registered(lease)
-    shown = (listing(name, seen, engine.terms(scaled)) for name, seen in said.answer.entries)
+    shown = (listing(name, seen, engine.context(scaled)) for name, seen in said.answer.entries)
     return sorted((one for one in shown if one is not None), key=lambda one: one.acquired_epoch or 0.0)
 
 
@@ -420,7 +424,9 @@ def withdrawn(
     """Take back the registration of a member that is vouched to be dead; False if it was gone already."""
     _said, lease, scaled = _of_ticket(engine, key, settings, ticket)
     name = member_name(lease, member.holder)
-    return (yield from remove_member(LeaseId(name, member.holder, member.incarnation, lease.ttl), engine.terms(scaled)))
+    return (
+        yield from remove_member(LeaseId(name, member.holder, member.incarnation, lease.ttl), engine.context(scaled))
+    )
 
 
 def _of_ticket(
@@ -436,9 +442,9 @@ def _of_ticket(
 def inspected(engine: Engine, key: str, settings: Settings) -> Script[LockInfo | None]:
     """Return who holds a key."""
     engine.refuse_if_closed()
-    terms = engine.terms(settings)
-    sight = yield from leaving.look(Name(key), terms)
-    return None if sight is None or sight.record.ended else holding(key, sight, terms)
+    context = engine.context(settings)
+    status = yield from leaving.read_status(Name(key), context)
+    return None if status is None or status.record.ended else holding(key, status, context)
 
 
 def contenders(engine: Engine, key: str, settings: Settings) -> list[Contender]:
@@ -454,21 +460,21 @@ def freed(engine: Engine, key: str, settings: Settings, timeout: Duration | None
     """Look until a key is free, and never take it; the limits of that. One look has the time of its request."""
     tries_once = timeout is not None and seconds(timeout, "timeout") == 0
     limits = _patience(engine, settings, None if tries_once else timeout)
-    terms, on_wait = engine.terms(settings), partial(_waits_to_see, engine, key)
-    script = until_free(Name(key), terms, gives_up_at=limits.gives_up_at, tries_once=tries_once, on_wait=on_wait)
+    context, on_wait = engine.context(settings), partial(_waits_to_see, engine, key)
+    script = until_free(Name(key), context, gives_up_at=limits.gives_up_at, tries_once=tries_once, on_wait=on_wait)
     return script, limits
 
 
-def _waits_to_see(engine: Engine, key: str, seen: Sight) -> None:
+def _waits_to_see(engine: Engine, key: str, seen: RecordStatus) -> None:
     engine.waiting(key, "", Contended(seen.record))
 
 
 def listed(engine: Engine) -> Script[list[LockInfo]]:
     """Return every key that is held or whose record cannot be read, by name."""
     engine.refuse_if_closed()
-    terms = engine.terms(PLAIN)
+    context = engine.context(PLAIN)
     said = yield from ask(List(Space.LOCK))
-    shown = (listing(name, seen, terms) for name, seen in said.answer.entries)
+    shown = (listing(name, seen, context) for name, seen in said.answer.entries)
     return sorted((one for one in shown if one is not None), key=lambda one: one.key)
 
 
@@ -483,7 +489,7 @@ def verified(engine: Engine, sequencer: Sequencer | str) -> Script[bool]:
     """Return whether a sequencer names the lease that holds its key."""
     engine.refuse_if_closed()
     said = sequencer if isinstance(sequencer, Sequencer) else Sequencer.parse(sequencer)
-    return (yield from verify(said, engine.terms(PLAIN)))
+    return (yield from verify(said, engine.context(PLAIN)))
 
 
 def broken(
@@ -494,15 +500,15 @@ def broken(
     One that was revoked before has its entry, unless that answer was lost: then it gets it now.
     """
     engine.refuse_if_closed()
-    terms = engine.terms(settings)
+    context = engine.context(settings)
     revoked = registry.revocation(reason, by, settings)
     done = yield from leaving.break_lease(
-        Name(key), revoked, terms, now=now, incarnation=incarnation, salt=fresh_nonce()
+        Name(key), revoked, context, now=now, incarnation=incarnation, salt=fresh_nonce()
     )
     if done is None:
         return None
     engine.lines.ring(key)
-    report = breaking(key, done, terms, engine.clock.wall())
+    report = breaking(key, done, context, engine.clock.wall())
     was_revoked = None if done.revoked or done.removed else done.record.revoked
     part, entry = leaving.audit_entry(done, was_revoked or revoked, engine.clock.wall(), fresh_nonce())
     try:

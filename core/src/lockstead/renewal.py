@@ -43,14 +43,14 @@ def time_for_failures(renew_every: float, max_failures: int) -> float:
     return (1 + max_failures) * renew_every
 
 
-def renewal_due_at(sent_at: float, asked_at: float, renew_every: float, ttl: float, jitter: float) -> float:
+def renewal_due_at(sent_at: float, renewal_sent_at: float, renew_every: float, ttl: float, jitter: float) -> float:
     """Return when the next renewal is due. jitter is a fraction that the lease keeps.
 
-    sent_at is the send that certainly renewed the lease, asked_at that of the last attempt: an answer may say that the
-    lease was renewed long before it. Asked again at once, it would only say the same.
+    sent_at: the send that certainly renewed the lease. renewal_sent_at: the send of the last attempt, whose answer may
+    say that the lease was renewed long before; asked again at once, the store would only say the same.
     """
     after = renew_every * (1 - JITTER * jitter)
-    return max(sent_at + after, asked_at + min(after, retry_after(ttl)))
+    return max(sent_at + after, renewal_sent_at + min(after, retry_after(ttl)))
 
 
 def retry_after(ttl: float) -> float:

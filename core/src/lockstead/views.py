@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Snapshot
-from lockstead.protocol.release import Broken, Sight, sight
-from lockstead.protocol.terms import Terms, token_of
+from lockstead.protocol.context import ProtocolContext, token_of
+from lockstead.protocol.release import Broken, RecordStatus, status
 from lockstead.reading import DAMAGE, clean, on_calendar, whole
 from lockstead.reading import instant as epoch_of
 from lockstead.values import Name, checked_key
@@ -164,20 +164,20 @@ def instant(epoch: float | None) -> pendulum.DateTime | None:
     return pendulum.from_timestamp(epoch)
 
 
-def holding(key: str, sight: Sight, terms: Terms) -> LockInfo:
+def holding(key: str, status: RecordStatus, context: ProtocolContext) -> LockInfo:
     """Return what stands under a key."""
-    record = sight.record
+    record = status.record
     return LockInfo(
         key=key,
         holder=record.holder,
         owner=record.owner or record.holder,
         purpose=record.purpose,
         ttl=record.ttl,
-        token=token_of(record, sight.seen, terms),
+        token=token_of(record, status.seen, context),
         progress=record.progress,
         expected=record.expected,
-        age=sight.age,
-        is_expired=sight.is_expired,
+        age=status.age,
+        is_expired=status.is_expired,
         closing=record.closing,
         revoked_by=record.revoked.by if record.revoked else None,
         revoke_reason=record.revoked.reason if record.revoked else None,
@@ -186,22 +186,22 @@ def holding(key: str, sight: Sight, terms: Terms) -> LockInfo:
         where=record.where,
         backtrace=record.backtrace,
         labels=record.labels,
-        incarnation=sight.seen.incarnation,
+        incarnation=status.seen.incarnation,
         acquired_epoch=record.acquired_at,
         expires_epoch=record.expires_at,
         alert_epoch=record.alert_at,
     )
 
 
-def listing(name: Name, seen: Snapshot, terms: Terms) -> LockInfo | None:
+def listing(name: Name, seen: Snapshot, context: ProtocolContext) -> LockInfo | None:
     """Return one entry of a listing: a record that cannot be read hides no other. None for one that nobody holds."""
     try:
         checked_key(name.key)
-        seen_now = sight(name, seen, terms)
+        seen_now = status(name, seen, context)
     except (StoreRefused, ValueError) as refused:
         # a name that is not a key is nobody's lock: nothing of ours asks for it
         return _unreadable(clean(name.key), seen, str(refused))
-    return None if seen_now.record.ended else holding(name.key, seen_now, terms)
+    return None if seen_now.record.ended else holding(name.key, seen_now, context)
 
 
 def _unreadable(key: str, seen: Snapshot, decode_error: str) -> LockInfo:
@@ -252,8 +252,8 @@ def audited(name: Name, seen: Snapshot) -> AuditEntry:
     )
 
 
-def breaking(key: str, broken: Broken, terms: Terms, wall_now: float) -> BreakResult:
+def breaking(key: str, broken: Broken, context: ProtocolContext, wall_now: float) -> BreakResult:
     """Return what was broken."""
-    was = holding(key, Sight(broken.record, broken.seen, None, is_expired=False), terms)
+    was = holding(key, RecordStatus(broken.record, broken.seen, None, is_expired=False), context)
     until = None if broken.max_overlap is None else wall_now + broken.max_overlap
     return BreakResult(was, broken.removed, broken.max_overlap, until)

@@ -9,10 +9,10 @@ from typing import Any
 
 from lockstead import Client
 from lockstead.errors import LossReason, OutcomeUnknown, StoreRefused, StoreUnavailable
-from lockstead.protocol import acquire, members, record, release, renew, terms
+from lockstead.protocol import acquire, context, members, record, release, renew
 from lockstead.protocol.commands import Absent, Create, Extend, Pause, Read, Remove, Snapshot, ask
 from lockstead.protocol.keeping import Keeping
-from lockstead.protocol.lifecycle import Duty, LeaseState, State
+from lockstead.protocol.lifecycle import Action, LeaseState, State
 from lockstead.protocol.record import Record, encode
 from lockstead.runtime.engine import Engine
 from lockstead.testing.simulation.process import Process
@@ -31,17 +31,17 @@ from tests.simulation.mutants.patching import Patch, everywhere, mutant
     traits=SHARED,
 )
 def no_read_after_an_unknown_outcome() -> list[Patch]:
-    def create(want: Any, terms: Any) -> Any:
+    def create(want: Any, context: Any) -> Any:
         while True:
             try:
-                reply = yield from ask(Create(want.name, want.fields, lifetime=terms.settings.ttl))
+                reply = yield from ask(Create(want.name, want.fields, lifetime=context.settings.ttl))
             except OutcomeUnknown:
                 continue
             if not isinstance(reply.answer, Snapshot):
                 return None
-            return acquire._granted(want, reply, reply.answer, PreviousLease(LeaseOutcome.CLEAN), terms)
+            return acquire._granted(want, reply, reply.answer, PreviousLease(LeaseOutcome.CLEAN), context)
 
-    def adopt(want: Any, seen: Any, record: Any, terms: Any) -> Any:
+    def adopt(want: Any, seen: Any, record: Any, context: Any) -> Any:
         yield from ()
 
     return [(acquire, "_create", create), (acquire, "_adopt", adopt)]
@@ -55,11 +55,11 @@ def no_read_after_an_unknown_outcome() -> list[Patch]:
 def generation_alone_on_takeover() -> list[Patch]:
     true = acquire._take_over
 
-    def take_over(want: Any, seen: Any, record: Any, terms: Any, **more: Any) -> Any:
+    def take_over(want: Any, seen: Any, record: Any, context: Any, **more: Any) -> Any:
         again = yield from ask(Read(want.name))
         if isinstance(again.answer, Snapshot) and again.answer.incarnation == seen.incarnation:
             seen = again.answer
-        return (yield from true(want, seen, record, terms, **more))
+        return (yield from true(want, seen, record, context, **more))
 
     return [(acquire, "_take_over", take_over)]
 
@@ -70,12 +70,12 @@ def generation_alone_on_takeover() -> list[Patch]:
     test_hazards.test_h12_a_break_of_a_lease_that_is_renewed_just_in_time_revokes_it,
 )
 def breaks_what_is_over_by_the_incarnation_alone() -> list[Patch]:
-    true = release._cut_off
+    true = release._end_record
 
     def cut_off(name: Any, seen: Any, record: Any, revoked: Any, revision: Any = None) -> Any:
         return (yield from true(name, seen, record, revoked))
 
-    return [(release, "_cut_off", cut_off)]
+    return [(release, "_end_record", cut_off)]
 
 
 @mutant(
@@ -100,8 +100,8 @@ def a_break_judges_nothing() -> list[Patch]:
 def a_break_revokes_again() -> list[Patch]:
     true = release.break_lease
 
-    def break_lease(name: Any, revoked: Any, terms: Any, **more: Any) -> Any:
-        done = yield from true(name, revoked, terms, **more)
+    def break_lease(name: Any, revoked: Any, context: Any, **more: Any) -> Any:
+        done = yield from true(name, revoked, context, **more)
         if done is not None and not (done.revoked or done.removed):
             fields = {"revoked": record.revocation_text(revoked)}
             yield from ask(Extend(name, fields, done.seen.incarnation))
@@ -118,8 +118,8 @@ def a_break_revokes_again() -> list[Patch]:
 def a_waiter_writes() -> list[Patch]:
     true = acquire.attempt
 
-    def attempt(want: Any, terms: Any, *, look_first: bool, gives_up_at: float | None = None) -> Any:
-        return (yield from true(want, terms, look_first=False, gives_up_at=gives_up_at))
+    def attempt(want: Any, context: Any, *, look_first: bool, gives_up_at: float | None = None) -> Any:
+        return (yield from true(want, context, look_first=False, gives_up_at=gives_up_at))
 
     return [(acquire, "attempt", attempt)]
 
@@ -131,7 +131,7 @@ def a_waiter_writes() -> list[Patch]:
     fields={"v": "1", "ttl": "10"},
 )
 def unreadable_record_counts_as_free() -> list[Patch]:
-    true = terms.Terms.decode
+    true = context.ProtocolContext.decode
 
     def decode(self: Any, name: Any, seen: Any) -> Any:
         try:
@@ -139,7 +139,7 @@ def unreadable_record_counts_as_free() -> list[Patch]:
         except StoreRefused:
             return Record("nobody", 0.0)
 
-    return [(terms.Terms, "decode", decode)]
+    return [(context.ProtocolContext, "decode", decode)]
 
 
 @mutant(
@@ -169,11 +169,11 @@ def _client(_: Path) -> Iterator[Mapping[str, Any]]:
     read_before=True,
 )
 def adopts_what_is_ending() -> list[Patch]:
-    def adopt(want: Any, seen: Any, record: Any, terms: Any) -> Any:
-        reply = yield from ask(Extend(want.name, {}, seen.incarnation, lifetime=terms.settings.ttl))
-        if not isinstance(reply.answer, Snapshot) or terms.decode(want.name, reply.answer).holder != want.holder:
+    def adopt(want: Any, seen: Any, record: Any, context: Any) -> Any:
+        reply = yield from ask(Extend(want.name, {}, seen.incarnation, lifetime=context.settings.ttl))
+        if not isinstance(reply.answer, Snapshot) or context.decode(want.name, reply.answer).holder != want.holder:
             return None
-        return acquire._granted(want, reply, reply.answer, PreviousLease(LeaseOutcome.UNKNOWN), terms)
+        return acquire._granted(want, reply, reply.answer, PreviousLease(LeaseOutcome.UNKNOWN), context)
 
     return [(acquire, "_adopt", adopt)]
 
@@ -186,14 +186,14 @@ def adopts_what_is_ending() -> list[Patch]:
 def reclaim_without_a_second_look() -> list[Patch]:
     true = acquire._reclaim
 
-    def reclaim(want: Any, reply: Any, record: Any, terms: Any, gives_up_at: float | None) -> Any:
-        script = true(want, reply, record, terms, gives_up_at)
+    def reclaim(want: Any, reply: Any, record: Any, context: Any, gives_up_at: float | None) -> Any:
+        script = true(want, reply, record, context, gives_up_at)
         command = next(script)
         while True:
             reply = yield command
             if isinstance(command, Read) and isinstance(reply.answer, Snapshot):
-                latest = terms.decode(want.name, reply.answer)
-                return (yield from acquire._take_over(want, reply.answer, latest, terms, queues=False))
+                latest = context.decode(want.name, reply.answer)
+                return (yield from acquire._take_over(want, reply.answer, latest, context, queues=False))
             try:
                 command = script.send(reply)
             except StopIteration as stop:
@@ -224,7 +224,7 @@ def reclaims_what_a_sibling_was_just_granted() -> list[Patch]:
     test_rules.test_rule_12_reclaim_closes_lists_waits_and_only_then_replaces,
 )
 def reclaim_without_draining() -> list[Patch]:
-    def drain(lease: Any, terms: Any, *, bound_at: float, salt: str) -> Any:
+    def drain(lease: Any, context: Any, *, bound_at: float, salt: str) -> Any:
         yield from ()
         return True
 
@@ -240,7 +240,7 @@ def renewal_without_the_incarnation() -> list[Patch]:
     def loose(name: Any, fields: Any, incarnation: Any, revision: Any = None, lifetime: float = 0.0) -> Any:
         return Extend(name, fields, None, revision, lifetime)
 
-    def no_loss(lease: Any, answer: Any, terms: Any) -> Any:
+    def no_loss(lease: Any, answer: Any, context: Any) -> Any:
         return None
 
     return [(renew, "Extend", loose), (renew, "over", no_loss)]
@@ -253,13 +253,13 @@ def renewal_without_the_incarnation() -> list[Patch]:
     state=State.LEFT,
 )
 def renewal_outlives_release() -> list[Patch]:
-    true_duty, true_wake, true_drop = LeaseState.duty, LeaseState.wake_at, Keeping._drop
+    true_duty, true_wake, true_drop = LeaseState.next_action, LeaseState.wake_at, Keeping._drop
     given_back = (State.LEAVING, State.LEFT)
 
-    def duty(self: Any, now: float) -> Any:
+    def next_action(self: Any, now: float) -> Any:
         if self.state not in given_back:
             return true_duty(self, now)
-        return Duty.NOTHING if self.in_flight or now < self.due_at else Duty.RENEW
+        return Action.NOTHING if self.in_flight or now < self.due_at else Action.RENEW
 
     def wake_at(self: Any) -> float:
         return true_wake(self) if self.state not in given_back or self.in_flight else self.due_at
@@ -274,7 +274,7 @@ def renewal_outlives_release() -> list[Patch]:
         return True
 
     return [
-        (LeaseState, "duty", duty),
+        (LeaseState, "next_action", next_action),
         (LeaseState, "wake_at", wake_at),
         (Keeping, "_drop", drop),
         (Keeping, "sending", sending),
@@ -289,14 +289,14 @@ def renewal_outlives_release() -> list[Patch]:
 def renewal_brings_back_what_is_gone() -> list[Patch]:
     true = renew.renew
 
-    def renewing(lease: Any, fields: Any, terms: Any) -> Any:
-        outcome = yield from true(lease, fields, terms)
+    def renewing(lease: Any, fields: Any, context: Any) -> Any:
+        outcome = yield from true(lease, fields, context)
         if not isinstance(outcome, renew.Over) or outcome.reason is not LossReason.GONE:
             return outcome
         made = yield from ask(Create(lease.name, encode(Record(lease.holder, lease.ttl)), lifetime=lease.ttl))
         if not isinstance(made.answer, Snapshot):
             return outcome
-        return renew.Renewed(terms.deadline(made.sent_at, lease.ttl), made.sent_at, made.answer.revision)
+        return renew.Renewed(context.deadline(made.sent_at, lease.ttl), made.sent_at, made.answer.revision)
 
     renewing.__name__ = "renew"
     return everywhere(true, renewing)
@@ -308,7 +308,7 @@ def renewal_brings_back_what_is_gone() -> list[Patch]:
     test_hazards.test_h05_a_release_that_comes_too_late_touches_no_other_holders_lock,
 )
 def release_removes_whatever_is_there() -> list[Patch]:
-    def remove(lease: Any, terms: Any, *, ours_until: float = 0.0) -> Any:
+    def remove(lease: Any, context: Any, *, ours_until: float = 0.0) -> Any:
         was_unknown = False
         for _ in range(4):
             reply = yield from ask(Read(lease.name))
@@ -335,8 +335,8 @@ def release_removes_whatever_is_there() -> list[Patch]:
 def absent_is_always_what_we_removed() -> list[Patch]:
     true = members.take_back
 
-    def take_back(lease: Any, terms: Any, revision: str | None = None, **_: Any) -> Any:
-        return (yield from true(lease, terms, revision))
+    def take_back(lease: Any, context: Any, revision: str | None = None, **_: Any) -> Any:
+        return (yield from true(lease, context, revision))
 
     return everywhere(true, take_back)
 
@@ -349,8 +349,8 @@ def absent_is_always_what_we_removed() -> list[Patch]:
 def never_sent_counts_as_removed() -> list[Patch]:
     true = members.take_back
 
-    def take_back(lease: Any, terms: Any, revision: str | None = None, *, ours_until: float = 0.0) -> Any:
-        script = true(lease, terms, revision, ours_until=ours_until)
+    def take_back(lease: Any, context: Any, revision: str | None = None, *, ours_until: float = 0.0) -> Any:
+        script = true(lease, context, revision, ours_until=ours_until)
         command = next(script)
         while True:
             try:
@@ -404,7 +404,7 @@ def loser_cuts_the_lock_delay() -> list[Patch]:
     test_hazards.test_h18_an_acquisition_cancelled_in_its_create_is_unsettled_and_swept,
 )
 def nothing_is_swept() -> list[Patch]:
-    def sweep(name: Any, holder: str, terms: Any, had: Any = None) -> Any:
+    def sweep(name: Any, holder: str, context: Any, had: Any = None) -> Any:
         yield from ask(Read(name))
         return False
 
@@ -417,11 +417,11 @@ def nothing_is_swept() -> list[Patch]:
     test_pace.test_a_token_that_is_always_turned_away_ends_in_doubt_and_not_in_a_token,
 )
 def asks_in_a_volley() -> list[Patch]:
-    def again(self: Any, name: Any, turn: int) -> Any:
+    def retry_pause(self: Any, name: Any, turn: int) -> Any:
         del turn
         return Pause(name, self.settings.backoff_min, self.settings.backoff_min * 2, wake_on_change=False)
 
-    return [(terms.Terms, "again", again)]
+    return [(context.ProtocolContext, "retry_pause", retry_pause)]
 
 
 @mutant(
@@ -430,9 +430,9 @@ def asks_in_a_volley() -> list[Patch]:
     test_record.test_stamps_are_put_on_what_writes_a_life_and_on_nothing_else,
 )
 def renewals_leave_expires_at() -> list[Patch]:
-    true = record.stamped
+    true = record.with_timestamps
 
-    def stamped(command: Any, *more: Any, **others: Any) -> Any:
+    def with_timestamps(command: Any, *more: Any, **others: Any) -> Any:
         return command if isinstance(command, Extend) else true(command, *more, **others)
 
-    return everywhere(true, stamped)
+    return everywhere(true, with_timestamps)

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from lockstead.errors import LossReason
-from lockstead.protocol import acquire, expiry, lifecycle, observations, renew, schedule, terms
+from lockstead.protocol import acquire, context, expiry, lifecycle, observations, renew, schedule
 from lockstead.protocol.commands import Absent, Create, Read, Reply, StoreClock, ask
 from lockstead.protocol.lifecycle import Event, LeaseState, State
 from lockstead.protocol.record import number
 from lockstead.values import LeaseOutcome, PreviousLease
-from tests.protocol import test_expiry, test_hazards, test_lifecycle, test_rota, test_rules, test_set_clock
+from tests.protocol import test_expiry, test_hazards, test_lifecycle, test_rules, test_schedule, test_set_clock
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
 
@@ -45,7 +45,7 @@ def no_drift_margin_for_holders() -> list[Patch]:
     test_expiry.test_a_records_life_is_the_ttl_a_drift_longer_and_the_lock_delay,
 )
 def no_drift_margin_for_contenders() -> list[Patch]:
-    return [(expiry, "record_life", lambda ttl, lock_delay, drift: ttl + lock_delay)]
+    return [(expiry, "record_lifetime", lambda ttl, lock_delay, drift: ttl + lock_delay)]
 
 
 @mutant(
@@ -56,8 +56,8 @@ def no_drift_margin_for_contenders() -> list[Patch]:
 def adopted_record_counts_from_the_create() -> list[Patch]:
     sent: dict[str, float] = {}
 
-    def create(want: Any, terms: Any) -> Any:
-        script = true(want, terms)
+    def create(want: Any, context: Any) -> Any:
+        script = true(want, context)
         command = next(script)
         while True:
             try:
@@ -70,12 +70,12 @@ def adopted_record_counts_from_the_create() -> list[Patch]:
             if isinstance(command, _Returned):
                 return command.value
 
-    def adopt(want: Any, seen: Any, record: Any, terms: Any) -> Any:
+    def adopt(want: Any, seen: Any, record: Any, context: Any) -> Any:
         reply = yield from ask(Read(want.name))
         if isinstance(reply.answer, Absent) or reply.answer.incarnation != seen.incarnation:
             return None
         counted = Reply(reply.answer, sent.get(want.holder, reply.sent_at), reply.received_at)
-        return acquire._granted(want, counted, reply.answer, PreviousLease(LeaseOutcome.UNKNOWN), terms)
+        return acquire._granted(want, counted, reply.answer, PreviousLease(LeaseOutcome.UNKNOWN), context)
 
     true = acquire._create
     return [(acquire, "_create", create), (acquire, "_adopt", adopt)]
@@ -118,10 +118,10 @@ def late_success_revives() -> list[Patch]:
     test_hazards.test_h08_h09_belief_ends_by_arithmetic_while_a_renewal_hangs_and_the_loss_is_told_before,
 )
 def loss_is_never_told() -> list[Patch]:
-    def duty(self: Any, now: float) -> Any:
+    def next_action(self: Any, now: float) -> Any:
         if self.state is not State.HELD or self.in_flight or now < self.due_at:
-            return lifecycle.Duty.NOTHING
-        return lifecycle.Duty.RENEW
+            return lifecycle.Action.NOTHING
+        return lifecycle.Action.RENEW
 
     def wake_at(self: Any) -> float:
         return self.due_at if self.state is State.HELD and not self.in_flight else float("inf")
@@ -129,7 +129,11 @@ def loss_is_never_told() -> list[Patch]:
     def believes(self: Any, now: float) -> bool:
         return self.state is State.HELD
 
-    return [(LeaseState, "believes", believes), (LeaseState, "duty", duty), (LeaseState, "wake_at", wake_at)]
+    return [
+        (LeaseState, "believes", believes),
+        (LeaseState, "next_action", next_action),
+        (LeaseState, "wake_at", wake_at),
+    ]
 
 
 @mutant(
@@ -168,8 +172,8 @@ def quick_failures_counted_as_rounds() -> list[Patch]:
 def ttl_turned_back_by_a_late_extend() -> list[Patch]:
     true = renew.renew
 
-    def renewing(lease: Any, fields: Any, terms: Any) -> Any:
-        return (yield from true(lease, {**fields, "ttl": number(terms.settings.ttl)}, terms))
+    def renewing(lease: Any, fields: Any, context: Any) -> Any:
+        return (yield from true(lease, {**fields, "ttl": number(context.settings.ttl)}, context))
 
     renewing.__name__ = "renew"
     return everywhere(true, renewing)
@@ -181,10 +185,10 @@ def ttl_turned_back_by_a_late_extend() -> list[Patch]:
     test_rules.test_rule_03_a_contender_judges_by_the_records_ttl_not_by_its_own,
 )
 def contenders_judge_by_their_own_ttl() -> list[Patch]:
-    true = terms.is_over
+    true = context.is_over
 
-    def is_over(name: Any, record: Any, reply: Any, seen: Any, salt: str, terms: Any) -> Any:
-        return (yield from true(name, replace(record, ttl=terms.settings.ttl), reply, seen, salt, terms))
+    def is_over(name: Any, record: Any, reply: Any, seen: Any, salt: str, context: Any) -> Any:
+        return (yield from true(name, replace(record, ttl=context.settings.ttl), reply, seen, salt, context))
 
     return [(acquire, "is_over", is_over)]
 
@@ -208,10 +212,10 @@ def observation_without_margin() -> list[Patch]:
     test_rules.test_rule_09_observation_counts_from_the_receipt_of_the_first_to_the_send_of_the_last,
 )
 def observation_from_the_send() -> list[Patch]:
-    true = terms.is_over
+    true = context.is_over
 
-    def is_over(name: Any, record: Any, reply: Any, seen: Any, salt: str, terms: Any) -> Any:
-        return (yield from true(name, record, Reply(reply.answer, reply.sent_at, reply.sent_at), seen, salt, terms))
+    def is_over(name: Any, record: Any, reply: Any, seen: Any, salt: str, context: Any) -> Any:
+        return (yield from true(name, record, Reply(reply.answer, reply.sent_at, reply.sent_at), seen, salt, context))
 
     return everywhere(true, is_over)
 
@@ -222,12 +226,12 @@ def observation_from_the_send() -> list[Patch]:
     test_rules.test_rule_09_a_renewal_starts_the_observation_anew,
 )
 def observation_ignores_the_revision() -> list[Patch]:
-    true = observations.ObservationCache.see
+    true = observations.ObservationCache.observe
 
-    def see(self: Any, name: Any, seen: Any, reply: Any) -> Any:
+    def observe(self: Any, name: Any, seen: Any, reply: Any) -> Any:
         return true(self, name, replace(seen, revision=""), reply)
 
-    return [(observations.ObservationCache, "see", see)]
+    return [(observations.ObservationCache, "observe", observe)]
 
 
 @mutant(
@@ -236,7 +240,7 @@ def observation_ignores_the_revision() -> list[Patch]:
     test_rules.test_rule_07_a_date_far_ahead_hints_but_the_companions_updated_decides,
 )
 def date_trusted_uncalibrated() -> list[Patch]:
-    true = terms.is_over
+    true = context.is_over
 
     def is_over(name: Any, record: Any, reply: Any, seen: Any, salt: str, held: Any) -> Any:
         trusting = replace(held, traits=replace(held.traits, clock=StoreClock.ONE_CLOCK))
@@ -276,7 +280,7 @@ def contenders_trust_a_clock_that_was_set() -> list[Patch]:
 @mutant(
     "the keeper renews one key only",
     "planning a second lock silently loses the first",
-    test_rota.test_leases_of_several_keys_are_planned_each_by_itself,
+    test_schedule.test_leases_of_several_keys_are_planned_each_by_itself,
 )
 def keeper_renews_one_key_alone() -> list[Patch]:
     true = schedule.RenewalSchedule.plan

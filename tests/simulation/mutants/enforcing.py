@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from lockstead.protocol import members, terms
+from lockstead.protocol import context, members
 from lockstead.protocol.commands import StoreClock
-from lockstead.protocol.terms import Terms
+from lockstead.protocol.context import ProtocolContext
 from tests.protocol import test_enforced
 from tests.simulation.mutants.patching import Patch, everywhere, mutant
 
@@ -18,7 +18,7 @@ from tests.simulation.mutants.patching import Patch, everywhere, mutant
     test_enforced.test_rule_06_what_hangs_on_an_earlier_renewal_counts_from_that,
 )
 def deadline_from_the_take() -> list[Patch]:
-    return [(Terms, "renewed_at", lambda self, reply: reply.sent_at)]
+    return [(ProtocolContext, "renewed_at", lambda self, reply: reply.sent_at)]
 
 
 @mutant(
@@ -27,7 +27,7 @@ def deadline_from_the_take() -> list[Patch]:
     test_enforced.test_what_stands_there_is_alive_however_long_it_stands_still,
 )
 def enforced_judged_by_observation() -> list[Patch]:
-    true = terms.seems_over
+    true = context.seems_over
 
     def seems_over(name: Any, record: Any, reply: Any, seen: Any, held: Any) -> Any:
         if held.traits.clock is StoreClock.SERVER_EXPIRES:
@@ -46,7 +46,7 @@ def less_granted_is_ignored() -> list[Patch]:
     def deadline_by(self: Any, reply: Any, ttl: float, lock_delay: float = 0.0) -> float:
         return float(self.deadline(self.renewed_at(reply), ttl))
 
-    return [(Terms, "deadline_by", deadline_by)]
+    return [(ProtocolContext, "deadline_by", deadline_by)]
 
 
 @mutant(

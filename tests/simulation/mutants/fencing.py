@@ -8,8 +8,8 @@ from typing import Any
 from lockstead import operations
 from lockstead.protocol import fence
 from lockstead.protocol.commands import Absent, Extend, Read, Snapshot, TokenSource, ask
+from lockstead.protocol.context import draw, loss
 from lockstead.protocol.observations import ObservationCache
-from lockstead.protocol.terms import draw, loss
 from lockstead.testing.simulation.store import SHARED
 from lockstead.values import Sequencer
 from tests.protocol import test_hazards, test_rules, test_set_clock
@@ -30,7 +30,7 @@ def _publishing(incarnation: bool) -> Any:
     test_rules.test_rule_10_who_was_superseded_between_draw_and_publication_gets_no_token,
 )
 def token_drawn_without_proof() -> list[Patch]:
-    return [(fence, "Extend", _publishing(False)), (fence, "loss", lambda lease, answer, terms: None)]
+    return [(fence, "Extend", _publishing(False)), (fence, "loss", lambda lease, answer, context: None)]
 
 
 @mutant(
@@ -48,13 +48,13 @@ def token_published_without_the_revision() -> list[Patch]:
     test_rules.test_rule_10_a_token_counts_only_once_it_stands_in_the_record_that_was_read_before_the_draw,
 )
 def token_drawn_but_not_published() -> list[Patch]:
-    def draw_token(lease: Any, terms: Any, *, salt: str) -> Any:
+    def draw_token(lease: Any, context: Any, *, salt: str) -> Any:
         reply = yield from ask(Read(lease.name))
-        if isinstance(reply.answer, Absent) or loss(lease, reply.answer, terms) is not None:
+        if isinstance(reply.answer, Absent) or loss(lease, reply.answer, context) is not None:
             return None
         if reply.answer.token is not None:
             return reply.answer.token
-        drawn = yield from draw(lease.name.key, salt, terms)
+        drawn = yield from draw(lease.name.key, salt, context)
         return drawn.token
 
     return everywhere(fence.draw_token, draw_token)
@@ -68,14 +68,14 @@ def token_drawn_but_not_published() -> list[Patch]:
 def token_not_shared_between_siblings() -> list[Patch]:
     true = fence.draw_token
 
-    def draw_token(lease: Any, terms: Any, *, salt: str) -> Any:
-        if terms.traits.tokens is not TokenSource.DRAWN:
-            return (yield from true(lease, terms, salt=salt))
+    def draw_token(lease: Any, context: Any, *, salt: str) -> Any:
+        if context.traits.tokens is not TokenSource.DRAWN:
+            return (yield from true(lease, context, salt=salt))
         while True:
             reply = yield from ask(Read(lease.name))
-            if loss(lease, reply.answer, terms) is not None:
+            if loss(lease, reply.answer, context) is not None:
                 return None
-            drawn = yield from draw(lease.name.key, salt, terms)
+            drawn = yield from draw(lease.name.key, salt, context)
             fields = {"token": str(drawn.token)}
             published = yield from ask(Extend(lease.name, fields, lease.incarnation, reply.answer.revision))
             if isinstance(published.answer, Snapshot):
@@ -90,7 +90,7 @@ def token_not_shared_between_siblings() -> list[Patch]:
     test_hazards.test_h06_h17_a_process_superseded_while_it_was_paused_gets_no_token,
 )
 def native_token_without_a_look() -> list[Patch]:
-    return [(fence, "loss", lambda lease, answer, terms: None)]
+    return [(fence, "loss", lambda lease, answer, context: None)]
 
 
 @mutant(
@@ -103,8 +103,8 @@ def native_token_without_a_look() -> list[Patch]:
 def tokens_checked_without_a_note() -> list[Patch]:
     true = fence.verify
 
-    def verify(sequencer: Any, terms: Any) -> Any:
-        return (yield from true(sequencer, replace(terms, observations=ObservationCache())))
+    def verify(sequencer: Any, context: Any) -> Any:
+        return (yield from true(sequencer, replace(context, observations=ObservationCache())))
 
     return everywhere(true, verify)
 
@@ -121,7 +121,7 @@ def token_drawn_past_the_deadline() -> list[Patch]:
         lease.check()
         if lease._lease_state.token is None:
             lease._lease_state.token = yield from fence.draw_token(
-                lease._lease_state.lease, lease._kept.terms, salt="s"
+                lease._lease_state.lease, lease._kept.context, salt="s"
             )
         return Sequencer(lease.key, lease._lease_state.token)
 

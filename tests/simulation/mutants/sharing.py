@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from lockstead.errors import LossReason, OutcomeUnknown, StoreUnavailable
-from lockstead.protocol import acquire, expiry, members, observations, release, renew, terms
+from lockstead.protocol import acquire, context, expiry, members, observations, release, renew
 from lockstead.protocol.commands import Extend, Read, Remove, Snapshot, ask
 from lockstead.protocol.lifecycle import LeaseState
 from lockstead.values import Name, Space
@@ -23,10 +23,10 @@ from tests.simulation.mutants.patching import Patch, everywhere, mutant
 def a_siblings_release_removes() -> list[Patch]:
     true = release.give_back
 
-    def give_back(lease_state: Any, terms: Any, *, bound_at: float) -> Any:
-        outcome = yield from true(lease_state, terms, bound_at=bound_at)
+    def give_back(lease_state: Any, context: Any, *, bound_at: float) -> Any:
+        outcome = yield from true(lease_state, context, bound_at=bound_at)
         if not lease_state.is_owner:
-            yield from release.remove(lease_state.lease, terms)
+            yield from release.remove(lease_state.lease, context)
         return outcome
 
     return everywhere(true, give_back)
@@ -38,19 +38,19 @@ def a_siblings_release_removes() -> list[Patch]:
     test_rules.test_rule_04_attach_that_registers_after_the_list_sees_closing_and_withdraws,
 )
 def attach_without_looking_for_closing() -> list[Patch]:
-    true = terms.Terms.decode
+    true = context.ProtocolContext.decode
 
     def decode(self: Any, name: Any, seen: Any) -> Any:
         return replace(true(self, name, seen), closing=False)
 
-    def close(lease: Any, terms: Any, bound_at: float) -> Any:
+    def close(lease: Any, context: Any, bound_at: float) -> Any:
         try:
             reply = yield from ask(Extend(lease.name, {"closing": "1"}, lease.incarnation))
         except (StoreUnavailable, OutcomeUnknown):
             return release.Outcome.LEFT
         return reply if isinstance(reply.answer, Snapshot) else release.Outcome.NOT_OURS
 
-    return [(terms.Terms, "decode", decode), (release, "_close", close)]
+    return [(context.ProtocolContext, "decode", decode), (release, "_close", close)]
 
 
 @mutant(
@@ -61,10 +61,10 @@ def attach_without_looking_for_closing() -> list[Patch]:
 def attach_accepts_closing() -> list[Patch]:
     true = renew.renew
 
-    def renewing(lease: Any, fields: Any, terms: Any) -> Any:
-        renewed = yield from true(lease, fields, terms)
+    def renewing(lease: Any, fields: Any, context: Any) -> Any:
+        renewed = yield from true(lease, fields, context)
         if isinstance(renewed, renew.Renewed) and renewed.deadline is None:
-            return replace(renewed, deadline=terms.deadline(renewed.sent_at, lease.ttl))
+            return replace(renewed, deadline=context.deadline(renewed.sent_at, lease.ttl))
         return renewed
 
     return [(members, "renew", renewing)]
@@ -76,14 +76,14 @@ def attach_accepts_closing() -> list[Patch]:
     test_rules.test_rule_04_a_member_reads_the_record_only_after_the_answer_that_proves_its_registration,
 )
 def member_reads_before_registering() -> list[Patch]:
-    def attach(lease: Any, nonce: str, fields: Mapping[str, str], terms: Any) -> Any:
-        joined = yield from members._join(lease, terms)
+    def attach(lease: Any, nonce: str, fields: Mapping[str, str], context: Any) -> Any:
+        joined = yield from members._join(lease, context)
         if isinstance(joined, renew.Over):
             return joined
         name = members.member_name(lease, nonce)
-        registration, reply = yield from members._register(name, nonce, lease.ttl, fields, terms)
-        at = terms.renewed_at(reply)
-        return members.Attached(lease, registration, terms.deadline(at, lease.ttl), joined, at)
+        registration, reply = yield from members._register(name, nonce, lease.ttl, fields, context)
+        at = context.renewed_at(reply)
+        return members.Attached(lease, registration, context.deadline(at, lease.ttl), joined, at)
 
     return everywhere(members.attach, attach)
 
@@ -94,7 +94,7 @@ def member_reads_before_registering() -> list[Patch]:
     test_rules.test_rule_04_nobody_lists_before_an_answer_shows_closing,
 )
 def release_without_closing() -> list[Patch]:
-    def close(lease: Any, terms: Any, bound_at: float) -> Any:
+    def close(lease: Any, context: Any, bound_at: float) -> Any:
         reply = yield from ask(Read(lease.name))
         return reply if isinstance(reply.answer, Snapshot) else release.Outcome.NOT_OURS
 
@@ -107,7 +107,7 @@ def release_without_closing() -> list[Patch]:
     test_hazards.test_h27_a_release_while_a_member_runs_does_not_let_the_next_one_in,
 )
 def release_without_draining() -> list[Patch]:
-    def drain(lease: Any, terms: Any, *, bound_at: float, salt: str) -> Any:
+    def drain(lease: Any, context: Any, *, bound_at: float, salt: str) -> Any:
         yield from ()
         return True
 
@@ -122,8 +122,8 @@ def release_without_draining() -> list[Patch]:
 def removed_at_the_drains_bound() -> list[Patch]:
     true = members.drain
 
-    def drain(lease: Any, terms: Any, *, bound_at: float, salt: str) -> Any:
-        yield from true(lease, terms, bound_at=bound_at, salt=salt)
+    def drain(lease: Any, context: Any, *, bound_at: float, salt: str) -> Any:
+        yield from true(lease, context, bound_at=bound_at, salt=salt)
         return True
 
     return [(release, "drain", drain), (acquire, "drain", drain)]
@@ -190,7 +190,7 @@ def members_trust_a_clock_that_was_set() -> list[Patch]:
         age = max(0.0, seen.store_now - seen.updated_at)
         return float(self.deadline(reply.sent_at - age, ttl))
 
-    return [(terms.Terms, "deadline_by_look", by_look)]
+    return [(context.ProtocolContext, "deadline_by_look", by_look)]
 
 
 @mutant(
@@ -199,16 +199,16 @@ def members_trust_a_clock_that_was_set() -> list[Patch]:
     test_set_clock.test_h31_of_looks_that_overlap_nobody_says_which_came_first,
 )
 def looks_count_from_their_receipt() -> list[Patch]:
-    true = observations.ObservationCache.see
+    true = observations.ObservationCache.observe
 
-    def see(self: Any, name: Any, seen: Any, reply: Any) -> Any:
+    def observe(self: Any, name: Any, seen: Any, reply: Any) -> Any:
         known = self.looks.get(name)
         look = true(self, name, seen, reply)
         if known is not None and look.is_change(reply):
             look = self.looks[name] = look._replace(changed_after=known.received_at)
         return look
 
-    return [(observations.ObservationCache, "see", see)]
+    return [(observations.ObservationCache, "observe", observe)]
 
 
 @mutant(
@@ -232,10 +232,10 @@ def members_share_a_registration() -> list[Patch]:
 def member_without_registration_goes_on() -> list[Patch]:
     true = members.renew_member
 
-    def renew_member(lease: Any, registration: Any, fields: Any, terms: Any) -> Any:
-        outcome = yield from true(lease, registration, fields, terms)
+    def renew_member(lease: Any, registration: Any, fields: Any, context: Any) -> Any:
+        outcome = yield from true(lease, registration, fields, context)
         if isinstance(outcome, renew.Over) and outcome.reason is LossReason.GONE:
-            at = terms.deadline((yield from ask(Read(lease.name))).sent_at, lease.ttl)
+            at = context.deadline((yield from ask(Read(lease.name))).sent_at, lease.ttl)
             return members.MemberRenewed(at, at, at - lease.ttl)
         return outcome
 
@@ -248,15 +248,15 @@ def member_without_registration_goes_on() -> list[Patch]:
     test_set_clock.test_h31_of_looks_that_overlap_nobody_says_which_came_first,
 )
 def looks_that_overlap_count() -> list[Patch]:
-    true = observations.ObservationCache.see
+    true = observations.ObservationCache.observe
 
-    def see(self: Any, name: Any, seen: Any, reply: Any) -> Any:
+    def observe(self: Any, name: Any, seen: Any, reply: Any) -> Any:
         known = self.looks.get(name)
         if known is not None:
             self.looks[name] = known._replace(received_at=min(known.received_at, reply.sent_at))
         return true(self, name, seen, reply)
 
-    return [(observations.ObservationCache, "see", see)]
+    return [(observations.ObservationCache, "observe", observe)]
 
 
 @mutant(
@@ -267,7 +267,7 @@ def looks_that_overlap_count() -> list[Patch]:
 def sweep_takes_what_members_hold() -> list[Patch]:
     true = release.sweep
 
-    def sweep(name: Any, holder: str, terms: Any, had: Any = None) -> Any:
-        return (yield from true(name, holder, terms, had and release.Had(had.incarnation, is_clean=had.is_clean)))
+    def sweep(name: Any, holder: str, context: Any, had: Any = None) -> Any:
+        return (yield from true(name, holder, context, had and release.Had(had.incarnation, is_clean=had.is_clean)))
 
     return everywhere(true, sweep)

@@ -68,10 +68,10 @@ def revision_supplied_by_the_client() -> list[Patch]:
     true_renew, true_extend = renew.renew, SimulatedStore._extend
     counted: dict[tuple[int, str], int] = {}
 
-    def renewing(lease: Any, fields: Any, terms: Any) -> Any:
-        key = (id(terms.observations), lease.incarnation)
+    def renewing(lease: Any, fields: Any, context: Any) -> Any:
+        key = (id(context.observations), lease.incarnation)
         mine = counted.get(key, 1) + 1
-        outcome = yield from true_renew(lease, {**fields, "revision": str(mine)}, terms)
+        outcome = yield from true_renew(lease, {**fields, "revision": str(mine)}, context)
         counted[key] = mine
         return outcome
 

@@ -18,7 +18,7 @@ from tests.simulation.mutants.patching import Patch, everywhere, mutant
     traits=SHARED,
 )
 def sweep_forgets_the_one_before() -> list[Patch]:
-    def unused(name: Any, incarnation: str, before: Any, terms: Any) -> Remove:
+    def unused(name: Any, incarnation: str, before: Any, context: Any) -> Remove:
         return Remove(name, incarnation)
 
     return everywhere(previous_lease.unused, unused)
@@ -32,7 +32,7 @@ def sweep_forgets_the_one_before() -> list[Patch]:
     shared=False,
 )
 def unused_is_given_back_as_clean() -> list[Patch]:
-    return [(release, "is_written", lambda _before, _terms: False)]
+    return [(release, "is_written", lambda _before, _context: False)]
 
 
 @mutant(

@@ -26,7 +26,7 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
-from lockstead.protocol.expiry import holder_deadline, record_life
+from lockstead.protocol.expiry import holder_deadline, record_lifetime
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.redlock.panel import RIGHTS, Session
 from lockstead.stores.redlock.store import RedlockStore
@@ -90,7 +90,9 @@ def store(opened: Callable[..., RedlockStore]) -> RedlockStore:
 
 
 def create(identity: str = "me", ttl: float = 30.0) -> Create:
-    return Create(APT, {"v": "1", "identity": identity, "ttl": f"{ttl:g}"}, ttl, identity, record_life(ttl, 0.0, 0.01))
+    return Create(
+        APT, {"v": "1", "identity": identity, "ttl": f"{ttl:g}"}, ttl, identity, record_lifetime(ttl, 0.0, 0.01)
+    )
 
 
 def made(store: RedlockStore, identity: str = "me", ttl: float = 30.0) -> Snapshot:

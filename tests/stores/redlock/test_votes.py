@@ -8,7 +8,7 @@ import pytest
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Removed, Snapshot
-from lockstead.protocol.expiry import holder_deadline, record_life
+from lockstead.protocol.expiry import holder_deadline, record_lifetime
 from lockstead.stores.redlock.scripts import Keys, Seen, inner_name, milliseconds, outer_name
 from lockstead.stores.redlock.url import MASTER_LIMIT, RESTART_DELAY
 from lockstead.stores.redlock.votes import (
@@ -192,7 +192,7 @@ def test_no_master_drops_a_record_while_its_holder_believes(ttl: float, drift: f
     """validity = ttl - elapsed - drift: a quorum that has the record lets it stand beyond the holder's deadline."""
     sent_at = 1000.0
     # the earliest that a master can have written it is the send; by its own clock, which may run faster by the drift
-    lifetime = milliseconds(record_life(ttl, 0.0, drift)) / 1000
+    lifetime = milliseconds(record_lifetime(ttl, 0.0, drift)) / 1000
     dropped_at = sent_at + lifetime / (1 + drift)
     assert dropped_at >= sent_at + ttl
     deadline = holder_deadline(sent_at, ttl, drift)
@@ -204,8 +204,8 @@ def test_no_master_drops_a_record_while_its_holder_believes(ttl: float, drift: f
 def test_a_restarted_master_keeps_silent_for_longer_than_a_lease_of_the_default_ttl_and_the_longest_delay_lives() -> (
     None
 ):
-    assert record_life(300.0, 60.0, 0.01) < RESTART_DELAY
-    assert record_life(300.0, 60.0, 0.05) < RESTART_DELAY
+    assert record_lifetime(300.0, 60.0, 0.01) < RESTART_DELAY
+    assert record_lifetime(300.0, 60.0, 0.05) < RESTART_DELAY
 
 
 def test_how_long_a_record_stands_is_never_rounded_down_and_never_for_ever() -> None:

@@ -57,7 +57,7 @@ def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:
         return Exit.NOT_ACQUIRED
     from lockstead.protocol.acquire import Contended
 
-    seen = Contended(found.sight.record if found.sight else None)
+    seen = Contended(found.status.record if found.status else None)
     raise engine.not_acquired(Name(named.key), seen, waited, has_waited=limit != 0)
 
 
@@ -73,7 +73,7 @@ def _seen(engine: Engine, key: str, settings: Settings, found: Found) -> dict[st
     from lockstead.cli.showing import facts
     from lockstead.views import holding
 
-    held = None if found.sight is None else holding(key, found.sight, engine.terms(settings))
+    held = None if found.status is None else holding(key, found.status, engine.context(settings))
     said = facts(key, held, time.time())
     if found.is_free and held is not None:
         said["state"] = "expired"

@@ -27,11 +27,18 @@ from lockstead.protocol.commands import (
     TokenSource,
     ask,
 )
+from lockstead.protocol.context import LeaseId, ProtocolContext, is_over, over_in
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.members import drain
-from lockstead.protocol.previous_lease import FORGOTTEN, first_told, left_by, told_by, unused, written
+from lockstead.protocol.previous_lease import (
+    FORGOTTEN,
+    previous_for_next,
+    previous_of,
+    previous_of_created,
+    unused,
+    written,
+)
 from lockstead.protocol.record import Record
-from lockstead.protocol.terms import LeaseId, Terms, is_over, over_in
 from lockstead.values import Name, PreviousLease
 
 TURNS_MAX: Final = 16
@@ -94,7 +101,12 @@ class Contended:
 
 
 def acquire(
-    want: AcquireRequest, terms: Terms, *, gives_up_at: float | None, tries_once: bool, look_first: bool = False
+    want: AcquireRequest,
+    context: ProtocolContext,
+    *,
+    gives_up_at: float | None,
+    tries_once: bool,
+    look_first: bool = False,
 ) -> Script[Grant | Contended]:
     """Ask until granted or out of time. gives_up_at is an instant on the caller's boot clock, None forever.
     look_first: read before the first write, as who has waited in the process's own line must.
@@ -102,14 +114,14 @@ def acquire(
     A store that is down while waiting is waited out like contention; it is raised only if it is still down at the
     end: as OutcomeUnknown where any write of ours may yet be applied, whatever failed last.
     """
-    settings = terms.settings
+    settings = context.settings
     contended: Contended | None = None
     silence: StoreError | None = None
     longest = settings.backoff_min
     is_last = tries_once
     while True:
         try:
-            outcome = yield from attempt(want, terms, look_first=look_first, gives_up_at=gives_up_at)
+            outcome = yield from attempt(want, context, look_first=look_first, gives_up_at=gives_up_at)
         except (StoreUnavailable, OutcomeUnknown) as error:
             if not isinstance(error, OutOfTime):
                 contended, silence = None, error
@@ -127,7 +139,7 @@ def acquire(
         # as `ask` does, without its frame: every waiter comes through here with every poll
         want.has_waited = True
         left = inf if contended is None else contended.over_in
-        pause: Reply[Paused] = yield terms.waiting(
+        pause: Reply[Paused] = yield context.waiting_pause(
             want.name, want.holder, longest, wake_on_change=contended is not None, over_in=left
         )
         if gives_up_at is not None and pause.received_at >= gives_up_at:
@@ -145,44 +157,44 @@ def _as_known(want: AcquireRequest, error: StoreError) -> StoreError:
 
 
 def attempt(
-    want: AcquireRequest, terms: Terms, *, look_first: bool, gives_up_at: float | None = None
+    want: AcquireRequest, context: ProtocolContext, *, look_first: bool, gives_up_at: float | None = None
 ) -> Script[Grant | Contended]:
     """Try once, without waiting for anybody but, to reclaim, for members. look_first: read before writing."""
     write_first, doubts, paced_for = not look_first, want.doubts, want.doubts
     for _turn in range(TURNS_MAX):
         if write_first:
-            granted = yield from _create(want, terms)
+            granted = yield from _create(want, context)
             if granted is not None:
                 return granted
             write_first = False
         reply: Reply[Snapshot | Absent] = yield Read(want.name)
         seen = reply.answer
         if isinstance(seen, Absent):
-            terms.observations.forget(want.name)
+            context.observations.discard(want.name)
             write_first = want.doubts == paced_for
             if not write_first:
-                paced_for = yield from _keep_pace(want, doubts, terms)
+                paced_for = yield from _keep_pace(want, doubts, context)
             continue
-        record = terms.decode(want.name, seen)
+        record = context.decode(want.name, seen)
         if record.holder == want.holder and not record.ended:
-            granted = yield from _fenced(want, (yield from _adopt(want, seen, record, terms)), terms)
+            granted = yield from _fenced(want, (yield from _adopt(want, seen, record, context)), context)
         else:
-            is_dead = yield from is_over(want.name, record, reply, seen, want.holder, terms)
+            is_dead = yield from is_over(want.name, record, reply, seen, want.holder, context)
             if not is_dead and not _may_reclaim(want, record):
-                return Contended(record, seen, over_in=over_in(want.name, record, reply, seen, terms))
+                return Contended(record, seen, over_in=over_in(want.name, record, reply, seen, context))
             if want.doubts > paced_for:
-                paced_for = yield from _keep_pace(want, doubts, terms)
+                paced_for = yield from _keep_pace(want, doubts, context)
                 continue
             if is_dead:
-                granted = yield from _take_over(want, seen, record, terms)
+                granted = yield from _take_over(want, seen, record, context)
             else:
-                granted = yield from _reclaim(want, reply, record, terms, gives_up_at)
+                granted = yield from _reclaim(want, reply, record, context, gives_up_at)
         if granted is not None:
             return granted
     return Contended(None)
 
 
-def _keep_pace(want: AcquireRequest, doubts: int, terms: Terms) -> Script[int]:
+def _keep_pace(want: AcquireRequest, doubts: int, context: ProtocolContext) -> Script[int]:
     """Pause before a write is asked again whose like had an unknown outcome; give how many such writes that was for.
 
     doubts: how many there were when the attempt began. After a few more it ends with the last one's: nobody was seen
@@ -191,16 +203,16 @@ def _keep_pace(want: AcquireRequest, doubts: int, terms: Terms) -> Script[int]:
     since = want.doubts - doubts
     if since >= DOUBTS_MAX and want.doubt is not None:
         raise want.doubt
-    yield from ask(terms.again(want.name, since - 1))
+    yield from ask(context.retry_pause(want.name, since - 1))
     return want.doubts
 
 
-def _create(want: AcquireRequest, terms: Terms) -> Script[Grant | Contended | None]:
+def _create(want: AcquireRequest, context: ProtocolContext) -> Script[Grant | Contended | None]:
     was_unsettled = want.unsettled
     want.unsettled = True
-    ttl, every = terms.settings.ttl, terms.settings.renew_every
+    ttl, every = context.settings.ttl, context.settings.renew_every
     try:
-        min_retention = terms.min_retention(ttl, terms.settings.lock_delay)
+        min_retention = context.min_retention(ttl, context.settings.lock_delay)
         reply = yield from ask(Create(want.name, want.fields, ttl, want.holder, min_retention, every, FORGOTTEN))
     except StoreUnavailable:
         want.unsettled = was_unsettled
@@ -211,32 +223,32 @@ def _create(want: AcquireRequest, terms: Terms) -> Script[Grant | Contended | No
     want.unsettled = was_unsettled
     if isinstance(reply.answer, Conflict):
         return Contended(None, is_queued=True) if reply.answer.is_queued else None
-    grant = _granted(want, reply, reply.answer, first_told(reply.answer.fields, terms), terms)
-    return grant if _is_ample(grant, reply, terms) else (yield from _renewed(want, grant, terms))
+    grant = _granted(want, reply, reply.answer, previous_of_created(reply.answer.fields, context), context)
+    return grant if _is_ample(grant, reply, context) else (yield from _renewed(want, grant, context))
 
 
-def _adopt(want: AcquireRequest, seen: Snapshot, record: Record, terms: Terms) -> Script[Grant | None]:
+def _adopt(want: AcquireRequest, seen: Snapshot, record: Record, context: ProtocolContext) -> Script[Grant | None]:
     """Take up what an earlier attempt of ours left: its age is unknown, so only an Extend of it counts."""
     if record.is_ending:
-        yield unused(want.name, seen.incarnation, told_by(record, terms), terms)
+        yield unused(want.name, seen.incarnation, previous_of(record, context), context)
         return None
-    reply = yield from ask(Extend(want.name, {}, seen.incarnation, lifetime=terms.settings.ttl))
+    reply = yield from ask(Extend(want.name, {}, seen.incarnation, lifetime=context.settings.ttl))
     if not isinstance(reply.answer, Snapshot):
         return None
-    answer = terms.decode(want.name, reply.answer)
+    answer = context.decode(want.name, reply.answer)
     if answer.holder != want.holder or answer.is_ending:
         return None
-    return _granted(want, reply, reply.answer, told_by(answer, terms), terms)
+    return _granted(want, reply, reply.answer, previous_of(answer, context), context)
 
 
 def _take_over(
-    want: AcquireRequest, seen: Snapshot, record: Record, terms: Terms, *, queues: bool = True
+    want: AcquireRequest, seen: Snapshot, record: Record, context: ProtocolContext, *, queues: bool = True
 ) -> Script[Grant | Contended | None]:
     was_unsettled = want.unsettled
     want.unsettled = True
-    ttl, every = terms.settings.ttl, terms.settings.renew_every
-    min_retention = terms.min_retention(ttl, terms.settings.lock_delay)
-    waiter_id, before = want.holder if queues else "", left_by(record, want.holder, terms)
+    ttl, every = context.settings.ttl, context.settings.renew_every
+    min_retention = context.min_retention(ttl, context.settings.lock_delay)
+    waiter_id, before = want.holder if queues else "", previous_for_next(record, want.holder, context)
     fields = written(want.fields, before)
     command = Replace(want.name, fields, seen.incarnation, seen.revision, ttl, waiter_id, min_retention, every)
     try:
@@ -252,29 +264,29 @@ def _take_over(
         return Contended(record, seen, is_queued=True)
     if not isinstance(reply.answer, Snapshot):
         return None
-    grant = _granted(want, reply, reply.answer, before, terms)
-    return grant if _is_ample(grant, reply, terms) else (yield from _renewed(want, grant, terms))
+    grant = _granted(want, reply, reply.answer, before, context)
+    return grant if _is_ample(grant, reply, context) else (yield from _renewed(want, grant, context))
 
 
-def _is_ample(grant: Grant, reply: Reply[Any], terms: Terms) -> bool:
+def _is_ample(grant: Grant, reply: Reply[Any], context: ProtocolContext) -> bool:
     """Return whether one may begin to work: a lease of the server may have been renewed too long ago."""
     if reply.answer.renewed_at is None:
         return True  # if it was slow, the keeper sees to it
-    return grant.deadline - reply.received_at > terms.settings.abort_margin + terms.settings.renew_every
+    return grant.deadline - reply.received_at > context.settings.abort_margin + context.settings.renew_every
 
 
-def _renewed(want: AcquireRequest, grant: Grant, terms: Terms) -> Script[Grant | None]:
+def _renewed(want: AcquireRequest, grant: Grant, context: ProtocolContext) -> Script[Grant | None]:
     """Renew at once what hangs on a lease of the server that was renewed too long ago to begin work under."""
     # from here on our record stands: if it cannot be renewed, it must be swept
     was_unsettled, want.unsettled = want.unsettled, True
-    renewed = yield from ask(Extend(want.name, {}, grant.lease.incarnation, lifetime=terms.settings.ttl))
+    renewed = yield from ask(Extend(want.name, {}, grant.lease.incarnation, lifetime=context.settings.ttl))
     if not isinstance(renewed.answer, Snapshot):
         return None
-    answer = terms.decode(want.name, renewed.answer)
+    answer = context.decode(want.name, renewed.answer)
     if answer.holder != want.holder or answer.is_ending:
         return None
     want.unsettled = was_unsettled
-    again = _granted(want, renewed, renewed.answer, grant.previous_lease, terms)
+    again = _granted(want, renewed, renewed.answer, grant.previous_lease, context)
     return again if grant.token is None else _with_token(again, grant.token)
 
 
@@ -286,40 +298,40 @@ def _may_reclaim(want: AcquireRequest, record: Record) -> bool:
 
 
 def _reclaim(
-    want: AcquireRequest, reply: Reply[Any], record: Record, terms: Terms, gives_up_at: float | None
+    want: AcquireRequest, reply: Reply[Any], record: Record, context: ProtocolContext, gives_up_at: float | None
 ) -> Script[Grant | Contended | None]:
     """Take the lock from our own dead predecessor, after its members have left; Contended if they do not in time.
 
     None: the record changed under our eyes, or the outcome is unknown; the next turn looks again.
     """
     seen: Snapshot = reply.answer
-    lease = LeaseId(want.name, record.holder, seen.incarnation, record.ttl or terms.settings.ttl)
+    lease = LeaseId(want.name, record.holder, seen.incarnation, record.ttl or context.settings.ttl)
     closed = reply
     if not record.closing:  # once is enough: where a record takes one change a second, this one turns the next away
         closed = yield from ask(Extend(want.name, {"closing": "1"}, seen.incarnation))
     if not isinstance(closed.answer, Snapshot):
         return None
-    bound_at = closed.received_at + terms.drain_bound()
+    bound_at = closed.received_at + context.drain_bound()
     if gives_up_at is not None:
         bound_at = min(bound_at, gives_up_at)
-    if not (yield from drain(lease, terms, bound_at=bound_at, salt=want.holder)):
+    if not (yield from drain(lease, context, bound_at=bound_at, salt=want.holder)):
         return Contended(record, seen)
     latest = yield from ask(Read(want.name))
     if isinstance(latest.answer, Absent) or latest.answer.incarnation != seen.incarnation:
         return None
     # it goes on with what was its own, so nobody who waits is overtaken
-    record = terms.decode(want.name, latest.answer)
-    taken = yield from _take_over(want, latest.answer, record, terms, queues=False)
-    return taken if isinstance(taken, Contended) else (yield from _fenced(want, taken, terms))
+    record = context.decode(want.name, latest.answer)
+    taken = yield from _take_over(want, latest.answer, record, context, queues=False)
+    return taken if isinstance(taken, Contended) else (yield from _fenced(want, taken, context))
 
 
-def _fenced(want: AcquireRequest, grant: Grant | None, terms: Terms) -> Script[Grant | None]:
+def _fenced(want: AcquireRequest, grant: Grant | None, context: ProtocolContext) -> Script[Grant | None]:
     """Draw the token at once for who reclaims: the earlier process may live after all, and must be fenced first."""
-    if grant is None or not want.reclaim or terms.traits.tokens is not TokenSource.DRAWN:
+    if grant is None or not want.reclaim or context.traits.tokens is not TokenSource.DRAWN:
         return grant
     # from here on our record stands: if no token comes, it must be swept
     was_unsettled, want.unsettled = want.unsettled, True
-    token = yield from draw_token(grant.lease, terms, salt=want.holder)
+    token = yield from draw_token(grant.lease, context, salt=want.holder)
     if token is None:
         return None
     want.unsettled = was_unsettled
@@ -331,17 +343,17 @@ def _with_token(grant: Grant, token: int) -> Grant:
 
 
 def _granted(
-    want: AcquireRequest, reply: Reply[Any], seen: Snapshot, previous_lease: PreviousLease, terms: Terms
+    want: AcquireRequest, reply: Reply[Any], seen: Snapshot, previous_lease: PreviousLease, context: ProtocolContext
 ) -> Grant:
-    terms.wrote(want.name, reply, seen)
-    terms.observations.forget(want.name)
-    ttl = terms.settings.ttl
+    context.note_write(want.name, reply, seen)
+    context.observations.discard(want.name)
+    ttl = context.settings.ttl
     return Grant(
         lease=LeaseId(want.name, want.holder, seen.incarnation, ttl),
-        sent_at=terms.renewed_at(reply),
-        deadline=terms.deadline_by(reply, ttl, terms.settings.lock_delay),
+        sent_at=context.renewed_at(reply),
+        deadline=context.deadline_by(reply, ttl, context.settings.lock_delay),
         revision=seen.revision,
-        token=seen.token if terms.traits.tokens is TokenSource.NATIVE else None,
+        token=seen.token if context.traits.tokens is TokenSource.NATIVE else None,
         previous_lease=previous_lease,
     )
 

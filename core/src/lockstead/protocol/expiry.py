@@ -24,15 +24,15 @@ def holder_deadline(sent_at: float, ttl: float, drift: float) -> float:
     return sent_at + ttl * (1 - drift)
 
 
-def record_life(ttl: float, lock_delay: float, drift: float) -> float:
+def record_lifetime(ttl: float, lock_delay: float, drift: float) -> float:
     """Return how long, by a contender's clock, a record must be left alone after its last change (seconds)."""
     return ttl * (1 + drift) + lock_delay
 
 
-def ttl_of_life(lifetime: float, lock_delay: float, drift: float) -> float:
-    """Return the ttl that a server grants which lets a record live for so long: the other way round of `record_life`.
+def ttl_of_lifetime(lifetime: float, lock_delay: float, drift: float) -> float:
+    """Return the ttl that fits into a record's lifetime on the server: the inverse of `record_lifetime`.
 
-    Its clock may run fast by a drift, and the holder's slow: each side has its own margin here as everywhere.
+    The server's clock may run fast by `drift` and the holder's slow: each side has its own margin.
     """
     return (lifetime - lock_delay) / (1 + drift)
 
@@ -41,7 +41,7 @@ def expired_by_store_clock(
     store_now: float, updated_at: float, ttl: float, lock_delay: float, drift: float, clock_skew_max: float
 ) -> bool:
     """Whether a record is over, from two readings of the store's clock(s) that err by at most `clock_skew_max`."""
-    return store_now - updated_at > record_life(ttl, lock_delay, drift) + clock_skew_max
+    return store_now - updated_at > record_lifetime(ttl, lock_delay, drift) + clock_skew_max
 
 
 def expired_by_observation(
@@ -52,21 +52,21 @@ def expired_by_observation(
     Counted from the *receipt* of the first sight to the *send* of the last: the time in which it certainly stood
     still. Both are instants of the observer's boot clock.
     """
-    return last_sent_at - first_received_at > record_life(ttl, lock_delay, drift)
+    return last_sent_at - first_received_at > record_lifetime(ttl, lock_delay, drift)
 
 
 def left_by_store_clock(
     store_now: float, updated_at: float, ttl: float, lock_delay: float, drift: float, clock_skew_max: float
 ) -> float:
     """Return the seconds until `expired_by_store_clock` holds, if nobody writes to the record meanwhile."""
-    return record_life(ttl, lock_delay, drift) + clock_skew_max - (store_now - updated_at)
+    return record_lifetime(ttl, lock_delay, drift) + clock_skew_max - (store_now - updated_at)
 
 
 def left_by_observation(
     first_received_at: float, received_at: float, ttl: float, lock_delay: float, drift: float
 ) -> float:
     """Return how many seconds after received_at `expired_by_observation` will hold, if the record still stands then."""
-    return record_life(ttl, lock_delay, drift) - (received_at - first_received_at)
+    return record_lifetime(ttl, lock_delay, drift) - (received_at - first_received_at)
 
 
 def foreign_left(store_now: float, expires_at: float) -> float:

@@ -11,13 +11,13 @@ from typing import Final
 
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Absent, Extend, Read, Script, Snapshot, TokenSource, ask
-from lockstead.protocol.terms import LeaseId, Terms, draw, loss, seems_over, token_of
+from lockstead.protocol.context import LeaseId, ProtocolContext, draw, loss, seems_over, token_of
 from lockstead.values import Name, Sequencer
 
 TURNS_MAX: Final = 16
 
 
-def draw_token(lease: LeaseId, terms: Terms, *, salt: str) -> Script[int | None]:
+def draw_token(lease: LeaseId, context: ProtocolContext, *, salt: str) -> Script[int | None]:
     """Return the token that all who work under this lease share; None if the lease is no longer ours.
 
     Reads the record, draws a number, publishes it expecting the state read. A sibling's token that got there first
@@ -27,15 +27,15 @@ def draw_token(lease: LeaseId, terms: Terms, *, salt: str) -> Script[int | None]
     for turn in range(TURNS_MAX):
         reply = yield from ask(Read(lease.name))
         seen = reply.answer
-        if isinstance(seen, Absent) or loss(lease, seen, terms) is not None:
+        if isinstance(seen, Absent) or loss(lease, seen, context) is not None:
             return None
-        shown = token_of(terms.decode(lease.name, seen), seen, terms)
-        if shown is not None or terms.traits.tokens is not TokenSource.DRAWN:
+        shown = token_of(context.decode(lease.name, seen), seen, context)
+        if shown is not None or context.traits.tokens is not TokenSource.DRAWN:
             return shown
         if doubts:
-            yield from ask(terms.again(lease.name, doubts - 1))
+            yield from ask(context.retry_pause(lease.name, doubts - 1))
         try:
-            drawn = yield from draw(lease.name.key, f"{salt}:{turn}", terms)
+            drawn = yield from draw(lease.name.key, f"{salt}:{turn}", context)
             if drawn.token is None:
                 return None
             published = yield from ask(
@@ -47,12 +47,12 @@ def draw_token(lease: LeaseId, terms: Terms, *, salt: str) -> Script[int | None]
             doubts += 1  # the next read shows whether it landed
             continue
         answer = published.answer
-        if isinstance(answer, Snapshot) and loss(lease, answer, terms) is None:
+        if isinstance(answer, Snapshot) and loss(lease, answer, context) is None:
             return drawn.token
     return None
 
 
-def verify(sequencer: Sequencer, terms: Terms) -> Script[bool]:
+def verify(sequencer: Sequencer, context: ProtocolContext) -> Script[bool]:
     """Return whether a sequencer names the lease that holds its key now. Absent, expired or newer is no.
 
     The answer is true of the instant of the read and says nothing about the next.
@@ -62,16 +62,16 @@ def verify(sequencer: Sequencer, terms: Terms) -> Script[bool]:
     seen = reply.answer
     if isinstance(seen, Absent) or sequencer.mode != "exclusive":
         return False
-    record = terms.decode(name, seen)
-    if record.ttl is None or token_of(record, seen, terms) != sequencer.token:
+    record = context.decode(name, seen)
+    if record.ttl is None or token_of(record, seen, context) != sequencer.token:
         return False
-    look = terms.look(name, reply, seen)
+    look = context.observe(name, reply, seen)
     # its holder's belief ends before the lock-delay begins
-    is_over = seems_over(name, replace(record, lock_delay=0.0), reply, seen, terms)
+    is_over = seems_over(name, replace(record, lock_delay=0.0), reply, seen, context)
     if is_over is not None:
         return not is_over
     # only a `Date` says so: a guard need not have the right to the write that would prove it
-    if terms.is_from_before_the_clock_was_set(name, seen):
+    if context.is_from_before_the_clock_was_set(name, seen):
         return True
-    deadline = terms.deadline_by_look(look, reply, seen, record.ttl)
+    deadline = context.deadline_by_look(look, reply, seen, record.ttl)
     return deadline is not None and reply.received_at < deadline

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from lockstead.errors import LossReason, StoreError
-from lockstead.protocol.lifecycle import Duty, LeaseState, State
+from lockstead.protocol.lifecycle import Action, LeaseState, State
 from lockstead.protocol.members import Attached, MemberRenewed
 from lockstead.protocol.renew import Over, Renewed
 from lockstead.protocol.schedule import RenewalSchedule
@@ -201,15 +201,15 @@ class Keeping(Generic[K]):
         due: list[K] = []
         for lease_state in self._schedule.due(now):
             kept = self._kept[id(lease_state)]
-            match lease_state.duty(now):
-                case Duty.RENEW:
+            match lease_state.next_action(now):
+                case Action.RENEW:
                     lease_state.queue()
                     due.append(kept)
-                case Duty.NOTIFY_LOSS:
+                case Action.NOTIFY_LOSS:
                     self._drop(lease_state)
                     actions.append(NotifyLoss(kept))
                     continue
-                case Duty.NOTHING:
+                case Action.NOTHING:
                     pass
             self._schedule.plan(lease_state)
         if due:

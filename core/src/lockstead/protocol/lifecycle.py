@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from lockstead.errors import LossReason, StoreError
-from lockstead.protocol.terms import LeaseId
+from lockstead.protocol.context import LeaseId
 from lockstead.renewal import may_renew_early, renewal_due_at, retry_after
 from lockstead.settings import Settings
 from lockstead.values import PreviousLease
@@ -61,7 +61,7 @@ TABLE: Final[dict[tuple[State, Event], State]] = {
 }
 
 
-class Duty(Enum):
+class Action(Enum):
     """What a keeper owes a lease at an instant."""
 
     NOTHING = "nothing is due"
@@ -74,7 +74,7 @@ class LeaseState:
     """One lease's life in one process. Moves only through its methods; read freely.
 
     deadline is the end of the belief: for a member the earlier of the record's and its registration's. jitter is in
-    [0, 1) and fixed. asked_at: when the last renewal was sent. shared: a ticket was ever made. unsettled: an
+    [0, 1) and fixed. renewal_sent_at: when the last renewal was sent. shared: a ticket was ever made. unsettled: an
     acquisition with an unknown outcome. unused: nobody works or ever worked under it. is_notified: its loss was.
     """
 
@@ -99,7 +99,7 @@ class LeaseState:
     failures: int = 0
     round_started_at: float | None = None
     due_at: float = 0.0
-    asked_at: float = float("-inf")
+    renewal_sent_at: float = float("-inf")
     in_flight: bool = False
     is_queued: bool = False
     is_notified: bool = False
@@ -113,7 +113,7 @@ class LeaseState:
         return self.state is State.HELD and now < self.deadline
 
     @property
-    def tell_at(self) -> float:
+    def notify_at(self) -> float:
         """The instant at which the loss is told at the latest, whatever is in flight."""
         return self.deadline - self.settings.abort_margin
 
@@ -121,31 +121,31 @@ class LeaseState:
         """Return the instant at which something is due next; infinity once the keeper owes nothing more."""
         if self.state is not State.HELD:
             return float("inf")
-        due = self.tell_at
+        due = self.notify_at
         if not self.in_flight:
             due = min(due, self.due_at)
         if self.round_started_at is not None:
             due = min(due, self.round_started_at + self.settings.renew_every)
         return due
 
-    def duty(self, now: float) -> Duty:
+    def next_action(self, now: float) -> Action:
         """Say what is due, and count a round that went by without success.
 
         A round that nobody tried in is not counted: a process that was stopped must not blame the store.
         """
         if self.state is not State.HELD:
-            return Duty.NOTHING
-        if now >= self.tell_at:
-            return Duty.NOTIFY_LOSS if self.lose(LossReason.EXPIRED) else Duty.NOTHING
+            return Action.NOTHING
+        if now >= self.notify_at:
+            return Action.NOTIFY_LOSS if self.lose(LossReason.EXPIRED) else Action.NOTHING
         if self.round_started_at is not None and now >= self.round_started_at + self.settings.renew_every:
             self.failures += 1
             # a renewal that waits to be sent is nobody's fault but ours: the next round begins when it is sent
             self.round_started_at = now if self.in_flight and not self.is_queued else None
             if self.failures >= self.settings.max_failures:
-                return Duty.NOTIFY_LOSS if self.lose(LossReason.UNREACHABLE) else Duty.NOTHING
+                return Action.NOTIFY_LOSS if self.lose(LossReason.UNREACHABLE) else Action.NOTHING
         if self.in_flight or now < self.due_at:
-            return Duty.NOTHING
-        return Duty.RENEW
+            return Action.NOTHING
+        return Action.RENEW
 
     def may_join(self, now: float) -> bool:
         """Return whether a renewal may go out early, in a batch with one that is due."""
@@ -160,7 +160,7 @@ class LeaseState:
     def sending(self, now: float) -> None:
         """A renewal goes out."""
         self.in_flight, self.is_queued = True, False
-        self.asked_at = now
+        self.renewal_sent_at = now
         if self.round_started_at is None:
             self.round_started_at = now
 
@@ -223,7 +223,7 @@ class LeaseState:
 
     def _plan(self, sent_at: float) -> None:
         settings = self.settings
-        self.due_at = renewal_due_at(sent_at, self.asked_at, settings.renew_every, settings.ttl, self.jitter)
+        self.due_at = renewal_due_at(sent_at, self.renewal_sent_at, settings.renew_every, settings.ttl, self.jitter)
 
     def _settle(self) -> None:
         self.deadline = self.record_deadline

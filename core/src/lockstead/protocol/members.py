@@ -30,8 +30,8 @@ from lockstead.protocol.commands import (
     Snapshot,
     ask,
 )
-from lockstead.protocol.renew import BEING_RELEASED, Over, believable_ttl, over, renew
-from lockstead.protocol.terms import LeaseId, Terms, is_over
+from lockstead.protocol.context import LeaseId, ProtocolContext, is_over
+from lockstead.protocol.renew import BEING_RELEASED, Over, effective_ttl, over, renew
 from lockstead.renewal import time_for_failures
 from lockstead.values import Name, Space
 
@@ -78,45 +78,45 @@ def member_name(lease: LeaseId, nonce: str) -> Name:
     return Name(lease.name.key, Space.MEMBER, f"{lease.incarnation}/{nonce}")
 
 
-def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], terms: Terms) -> Script[Attached | Over]:
+def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], context: ProtocolContext) -> Script[Attached | Over]:
     """Become a member of a lease, or say why it cannot be. fields is the registration's record, its holder `nonce`.
 
     Withdraws if the read that follows the registration shows closing, revoked, or another incarnation.
     """
     name = member_name(lease, nonce)
-    registration, registered = yield from _register(name, nonce, lease.ttl, fields, terms)
+    registration, registered = yield from _register(name, nonce, lease.ttl, fields, context)
     try:
-        joined = yield from _join(lease, terms)
+        joined = yield from _join(lease, context)
     except StoreRefused:
         # an unreadable record has no members, so a drain must not wait for one
         with suppress(StoreUnavailable, OutcomeUnknown):
-            yield from remove_member(registration, terms)
+            yield from remove_member(registration, context)
         raise
     if isinstance(joined, Over):
         with suppress(StoreUnavailable, OutcomeUnknown):  # else it expires, and a drain waits for that
-            yield from remove_member(registration, terms)
+            yield from remove_member(registration, context)
         return joined
     return Attached(
         lease=lease,
         registration=registration,
-        registration_deadline=terms.deadline_by(registered, lease.ttl),
+        registration_deadline=context.deadline_by(registered, lease.ttl),
         record_deadline=joined,
-        sent_at=terms.renewed_at(registered),
+        sent_at=context.renewed_at(registered),
     )
 
 
 def _register(
-    name: Name, nonce: str, ttl: float, fields: Mapping[str, str], terms: Terms
+    name: Name, nonce: str, ttl: float, fields: Mapping[str, str], context: ProtocolContext
 ) -> Script[tuple[LeaseId, Reply[Any]]]:
     turn = 0
     while True:
         try:
-            every = terms.settings.renew_every
+            every = context.settings.renew_every
             reply = yield from ask(
-                Create(name, fields, lifetime=ttl, min_retention=terms.min_retention(ttl), renew_every=every)
+                Create(name, fields, lifetime=ttl, min_retention=context.min_retention(ttl), renew_every=every)
             )
             if isinstance(reply.answer, Snapshot):
-                terms.wrote(name, reply, reply.answer)
+                context.note_write(name, reply, reply.answer)
                 return LeaseId(name, nonce, reply.answer.incarnation, ttl), reply
         except OutcomeUnknown:
             # a store that reads and does not write would otherwise be asked forever, without a pause
@@ -125,39 +125,39 @@ def _register(
         # an earlier attempt of ours landed: its age is unknown, so only an Extend of it counts
         seen = yield from ask(Read(name))
         if isinstance(seen.answer, Absent):
-            yield from ask(terms.again(name, turn))
+            yield from ask(context.retry_pause(name, turn))
             turn += 1
             continue
         renewed = yield from ask(Extend(name, {}, seen.answer.incarnation, lifetime=ttl))
         if isinstance(renewed.answer, Snapshot):
-            terms.wrote(name, renewed, renewed.answer)
+            context.note_write(name, renewed, renewed.answer)
             return LeaseId(name, nonce, renewed.answer.incarnation, ttl), renewed
 
 
-def _join(lease: LeaseId, terms: Terms) -> Script[float | Over]:
+def _join(lease: LeaseId, context: ProtocolContext) -> Script[float | Over]:
     turn = 0
     while True:
         reply = yield from ask(Read(lease.name))
         seen = reply.answer
         if isinstance(seen, Absent):
             return Over(LossReason.GONE)
-        lost = over(lease, seen, terms)
+        lost = over(lease, seen, context)
         if lost is not None:
             return lost
-        record = terms.decode(lease.name, seen)
+        record = context.decode(lease.name, seen)
         if record.closing:
             return Over(LossReason.GONE, BEING_RELEASED)
-        look = terms.look(lease.name, reply, seen)
-        by_look = terms.deadline_by_look(look, reply, seen, believable_ttl(lease, record))
-        if by_look is not None and _is_ample(by_look - reply.received_at, terms):
+        look = context.observe(lease.name, reply, seen)
+        by_look = context.deadline_by_look(look, reply, seen, effective_ttl(lease, record))
+        if by_look is not None and _is_ample(by_look - reply.received_at, context):
             return by_look
         try:
-            renewed = yield from renew(lease, {}, terms)
+            renewed = yield from renew(lease, {}, context)
         except OutcomeUnknown:
             # where many attach at once and one change a second is taken, one of them renews it for all
             if turn == JOINS_MAX - 1:
                 raise
-            yield from ask(terms.again(lease.name, turn))
+            yield from ask(context.retry_pause(lease.name, turn))
             turn += 1
             continue
         if isinstance(renewed, Over):
@@ -167,16 +167,16 @@ def _join(lease: LeaseId, terms: Terms) -> Script[float | Over]:
         return renewed.deadline
 
 
-def _is_ample(left: float, terms: Terms) -> bool:
-    settings = terms.settings
+def _is_ample(left: float, context: ProtocolContext) -> bool:
+    settings = context.settings
     return left >= time_for_failures(settings.renew_every, settings.max_failures) + settings.abort_margin
 
 
 def renew_member(
-    lease: LeaseId, registration: LeaseId, fields: Mapping[str, str], terms: Terms
+    lease: LeaseId, registration: LeaseId, fields: Mapping[str, str], context: ProtocolContext
 ) -> Script[MemberRenewed | Over]:
     """Renew a registration; extend the lease itself if nobody has since our last look at it, or little is left."""
-    own = yield from renew(registration, {}, terms)
+    own = yield from renew(registration, {}, context)
     if isinstance(own, Over):
         return own
     if own.deadline is None:
@@ -184,35 +184,37 @@ def renew_member(
     reply = yield from ask(Read(lease.name))
     if isinstance(reply.answer, Absent):
         return Over(LossReason.GONE)
-    lost = over(lease, reply.answer, terms)
+    lost = over(lease, reply.answer, context)
     if lost is not None:
         return lost
-    record = terms.decode(lease.name, reply.answer)
+    record = context.decode(lease.name, reply.answer)
     if record.closing:
         return MemberRenewed(own.deadline, None, own.sent_at, closing=True)
-    ttl = believable_ttl(lease, record)
-    look = terms.look(lease.name, reply, reply.answer)
-    by_look = terms.deadline_by_look(look, reply, reply.answer, ttl)
-    if by_look is not None and not fields and _is_ample(by_look - reply.received_at, terms):
-        believed_since = by_look - terms.deadline(0.0, ttl)
-        is_young = reply.sent_at - believed_since < terms.settings.renew_every
+    ttl = effective_ttl(lease, record)
+    look = context.observe(lease.name, reply, reply.answer)
+    by_look = context.deadline_by_look(look, reply, reply.answer, ttl)
+    if by_look is not None and not fields and _is_ample(by_look - reply.received_at, context):
+        believed_since = by_look - context.deadline(0.0, ttl)
+        is_young = reply.sent_at - believed_since < context.settings.renew_every
         if is_young or look.is_change(reply):
             return MemberRenewed(own.deadline, by_look, own.sent_at)
-    extended = yield from renew(lease, fields, terms)
+    extended = yield from renew(lease, fields, context)
     if isinstance(extended, Over):
         return extended
     return MemberRenewed(own.deadline, extended.deadline, own.sent_at, closing=extended.deadline is None)
 
 
-def remove_member(registration: LeaseId, terms: Terms, *, ours_until: float = inf) -> Script[bool]:
+def remove_member(registration: LeaseId, context: ProtocolContext, *, ours_until: float = inf) -> Script[bool]:
     """Take a registration back; True if we removed it. The member's belief must have ended before this is sent.
 
     Raises StoreUnavailable or OutcomeUnknown if the store stays silent: it expires, and a drain waits for that.
     """
-    return (yield from take_back(registration, terms, ours_until=ours_until))
+    return (yield from take_back(registration, context, ours_until=ours_until))
 
 
-def take_back(lease: LeaseId, terms: Terms, revision: str | None = None, *, ours_until: float = inf) -> Script[bool]:
+def take_back(
+    lease: LeaseId, context: ProtocolContext, revision: str | None = None, *, ours_until: float = inf
+) -> Script[bool]:
     """Remove exactly this incarnation, at this revision if given; asked again after an unknown outcome, some times.
 
     True if we removed it. An absent record after an unknown outcome is our work only while nobody else could have taken
@@ -226,7 +228,7 @@ def take_back(lease: LeaseId, terms: Terms, revision: str | None = None, *, ours
             was_unknown = was_unknown or isinstance(error, OutcomeUnknown)
             if turn == REMOVALS_MAX - 1:
                 raise
-            yield from ask(terms.again(lease.name, turn))
+            yield from ask(context.retry_pause(lease.name, turn))
             turn += 1
         else:
             is_ours = was_unknown and reply.received_at < ours_until
@@ -252,7 +254,7 @@ def check_count(name: Name, members: Listing) -> None:
 
 def drain(
     lease: LeaseId,
-    terms: Terms,
+    context: ProtocolContext,
     *,
     bound_at: float,
     salt: str,
@@ -264,19 +266,19 @@ def drain(
     renewed in between is alive. whose chooses members by their owner, None all; one that cannot be read is always
     waited for. Only on a lease that is closing does an empty list stay empty. StoreRefused as `registered`.
     """
-    settings = terms.settings
+    settings = context.settings
     longest = settings.backoff_min
     is_last, late = False, 0
     while True:
         at_least = settings.backoff_min
         try:
             listed = yield from registered(lease)
-            verdict = yield from _sift(listed, terms, salt, owner_filter)
+            verdict = yield from _sift(listed, context, salt, owner_filter)
         except OutOfTime:
             return False  # who waits for a lock has less time than the bound: without this the loop would spin
         except (StoreUnavailable, OutcomeUnknown):
             verdict = _Drain.LIVE  # nothing is known, so nobody is proved gone
-            at_least = max(at_least, terms.traits.pace)  # what was turned away was a write, to judge somebody by
+            at_least = max(at_least, context.traits.pace)  # what was turned away was a write, to judge somebody by
         if verdict is _Drain.EMPTY:
             return True
         if verdict is _Drain.CHANGED:
@@ -294,21 +296,21 @@ def drain(
 
 
 def _sift(
-    listed: Reply[Listing], terms: Terms, salt: str, owner_filter: Callable[[str], bool] | None
+    listed: Reply[Listing], context: ProtocolContext, salt: str, owner_filter: Callable[[str], bool] | None
 ) -> Script[_Drain]:
     somebody = was_removed = False
     for name, seen in listed.answer.entries:
         try:
-            record = terms.decode(name, seen)
+            record = context.decode(name, seen)
         except StoreRefused:
             somebody = True  # cannot be judged, so it counts as live until the bound
             continue
         if owner_filter is not None and not owner_filter(record.owner or record.holder):
             continue
         somebody = True
-        if (yield from is_over(name, record, listed, seen, salt, terms)):
+        if (yield from is_over(name, record, listed, seen, salt, context)):
             yield from ask(Remove(name, seen.incarnation, seen.revision))
-            terms.observations.forget(name)
+            context.observations.discard(name)
             was_removed = True
     if was_removed:
         return _Drain.CHANGED

@@ -15,13 +15,13 @@ from lockstead.protocol.commands import Reply, Snapshot, StoreClock, Traits
 from lockstead.protocol.record import Record
 from lockstead.values import Name
 
-BOOK_ENTRIES_MAX: Final = 10_000
+OBSERVATIONS_MAX: Final = 10_000
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Look(NamedTuple):
+class Observation(NamedTuple):
     """What a client knows of a record that it has seen. All instants are of its own boot clock.
 
     first_received_at: the receipt of the first look that showed this state. sent_at, received_at: of the last one.
@@ -60,12 +60,12 @@ class ObservationCache:
     last_read: the fields that were decoded last, whether as another implementation's, and the record they say.
     """
 
-    looks: dict[Name, Look] = field(default_factory=dict)
+    looks: dict[Name, Observation] = field(default_factory=dict)
     readings: dict[str, Reading] = field(default_factory=dict)
     is_calibrated: bool = False
     last_read: tuple[Mapping[str, str], bool, Record] | None = None
 
-    def see(self, name: Name, seen: Snapshot, reply: Reply[Any]) -> Look:
+    def observe(self, name: Name, seen: Snapshot, reply: Reply[Any]) -> Observation:
         """Note a look at a record, and give what is known of its state.
 
         Of two looks that overlap nobody knows which came first: then what differs is not said to be a change.
@@ -73,27 +73,27 @@ class ObservationCache:
         known = self.looks.get(name)
         sent_at, received_at = reply.sent_at, reply.received_at
         if known is None or known.incarnation != seen.incarnation:
-            look = Look(seen.incarnation, seen.revision, received_at, sent_at, received_at)
+            look = Observation(seen.incarnation, seen.revision, received_at, sent_at, received_at)
         elif known.revision == seen.revision:
             if sent_at <= known.sent_at:
                 return known
-            look = Look(*known[:3], sent_at, received_at, known.changed_after)
+            look = Observation(*known[:3], sent_at, received_at, known.changed_after)
         elif sent_at < known.received_at:
-            return Look(seen.incarnation, seen.revision, received_at, sent_at, received_at)
+            return Observation(seen.incarnation, seen.revision, received_at, sent_at, received_at)
         else:
-            look = Look(seen.incarnation, seen.revision, received_at, sent_at, received_at, known.sent_at)
+            look = Observation(seen.incarnation, seen.revision, received_at, sent_at, received_at, known.sent_at)
         _enter(self.looks, name, look)
         return look
 
-    def forget(self, name: Name) -> None:
+    def discard(self, name: Name) -> None:
         """Drop what was seen of a record that is gone."""
         self.looks.pop(name, None)
 
-    def changed(self, name: Name, seen: Snapshot, reply: Reply[Any]) -> None:
+    def note_own_change(self, name: Name, seen: Snapshot, reply: Reply[Any]) -> None:
         """Note a change of our own, if we look at that record: the state that its answer shows came after its send."""
         if name in self.looks:
             at = reply.received_at
-            self.looks[name] = Look(seen.incarnation, seen.revision, at, reply.sent_at, at, reply.sent_at)
+            self.looks[name] = Observation(seen.incarnation, seen.revision, at, reply.sent_at, at, reply.sent_at)
 
     def read_clock(self, key: str, store_now: float, reply: Reply[Any], drift: float, error: float = 0.0) -> None:
         """Note what the store's clock says for a key, and whether it was set since its last reading.
@@ -110,7 +110,7 @@ class ObservationCache:
             set_at = known.set_at if is_steady else store_now
         _enter(self.readings, key, Reading(store_now, reply.sent_at, reply.received_at, set_at))
 
-    def wrote(self, traits: Traits, reply: Reply[Any]) -> None:
+    def calibrate(self, traits: Traits, reply: Reply[Any]) -> None:
         """Calibrate by the answer to a write of our own."""
         answer = reply.answer
         if traits.clock is not StoreClock.TWO_CLOCKS or not isinstance(answer, Snapshot):
@@ -123,6 +123,6 @@ class ObservationCache:
 
 
 def _enter(entries: dict[K, V], key: K, value: V) -> None:
-    if key not in entries and len(entries) >= BOOK_ENTRIES_MAX:
+    if key not in entries and len(entries) >= OBSERVATIONS_MAX:
         entries.pop(next(iter(entries)), None)
     entries[key] = value

@@ -121,11 +121,11 @@ _NUMBERS: Final = (*_INSTANTS, "expected")
 
 def encode(record: Record) -> dict[str, str]:
     """Write a record as fields that stay below 8 KiB in all; what is too long is cut, the backtrace first."""
-    return fitted(drafted(record))
+    return truncated(encoded_unbounded(record))
 
 
-def drafted(record: Record) -> dict[str, str]:
-    """Write a record as fields of any size, for who adds some more before they are `fitted`."""
+def encoded_unbounded(record: Record) -> dict[str, str]:
+    """Write a record as fields of any size, for who adds some more before they are `truncated`."""
     fields = dict(record.unknown)
     fields["v"] = str(VERSION)
     fields["identity"] = record.holder
@@ -157,7 +157,7 @@ def drafted(record: Record) -> dict[str, str]:
 
 def _ended_how(record: Record) -> dict[str, str]:
     said = {} if record.revoked is None else {"revoked": revocation_text(record.revoked)}
-    return said if record.before is None else {**said, "before": predecessor_text(record.before)}
+    return said if record.before is None else {**said, "before": previous_lease_text(record.before)}
 
 
 def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> Record:
@@ -281,7 +281,7 @@ def shortened(text: str, most: int) -> str:
     return kept and kept + _CUT
 
 
-def predecessor_text(before: PreviousLease) -> str:
+def previous_lease_text(before: PreviousLease) -> str:
     """Write how the lease before ended, and whose it was, as one field of a bounded size."""
     owner, holder = clean(before.owner[:NAMED_MAX]), clean(before.holder[:NAMED_MAX])
     said = {"ending": before.ending.value, "owner": owner, "holder": holder}
@@ -294,7 +294,7 @@ def number(value: float) -> str:
     return text if text[-1] != "0" else text.rstrip("0").rstrip(".")
 
 
-def stamped(command: Command[Any], wall_now: float, clock: StoreClock = StoreClock.ONE_CLOCK) -> Command[Any]:
+def with_timestamps(command: Command[Any], wall_now: float, clock: StoreClock = StoreClock.ONE_CLOCK) -> Command[Any]:
     """Add what people read to a command that writes a lock's life: `acquired_at`, `expires_at`.
 
     No `expires_at` where a server drops what is not renewed: a renewal there writes nothing, and an old one would lie.
@@ -335,7 +335,7 @@ def _granted(fields: Mapping[str, str], lifetime: float, wall_now: float, clock:
     return granted
 
 
-def fitted(fields: dict[str, str]) -> dict[str, str]:
+def truncated(fields: dict[str, str]) -> dict[str, str]:
     """Cut what is too long, so that a store takes the fields and what is written later: the backtrace first."""
     # no character takes more than four bytes, so nearly every record is seen to fit without being encoded
     if 4 * (sum(map(len, fields)) + sum(map(len, fields.values()))) <= ROOM:
@@ -427,7 +427,7 @@ def _revocation(name: Name, what: str, text: str) -> Revocation:
 
 
 def _predecessor(_: Name, __: str, text: str) -> PreviousLease:
-    """Read `predecessor_text`. What nobody can read says that the end is unknown: it keeps nobody from the lock."""
+    """Read `previous_lease_text`. What nobody can read says that the end is unknown: it keeps nobody from the lock."""
     try:
         said = json.loads(text)
         names = {what: clean(said[what][:NAMED_MAX]) for what in ("owner", "holder") if isinstance(said.get(what), str)}

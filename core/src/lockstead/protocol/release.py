@@ -28,9 +28,10 @@ from lockstead.protocol.commands import (
     Snapshot,
     ask,
 )
+from lockstead.protocol.context import LeaseId, ProtocolContext, is_over, loss
 from lockstead.protocol.lifecycle import LeaseState
 from lockstead.protocol.members import REMOVALS_MAX, drain, take_back
-from lockstead.protocol.previous_lease import ENDED, ENDED_LIVES, UNUSED, is_written, told_by, unused
+from lockstead.protocol.previous_lease import ENDED, ENDED_LIVES, UNUSED, is_written, previous_of, unused
 from lockstead.protocol.record import (
     BY_BYTES_MAX,
     Record,
@@ -41,8 +42,7 @@ from lockstead.protocol.record import (
     revocation_text,
     shortened,
 )
-from lockstead.protocol.renew import believable_ttl
-from lockstead.protocol.terms import LeaseId, Terms, is_over, loss
+from lockstead.protocol.renew import effective_ttl
 from lockstead.values import Name, Space
 
 AUDITED_BYTES_MAX: Final = 4000
@@ -65,7 +65,7 @@ class Outcome(Enum):
 
 def release(
     lease: LeaseId,
-    terms: Terms,
+    context: ProtocolContext,
     *,
     shared: bool,
     bound_at: float,
@@ -83,53 +83,53 @@ def release(
     OutcomeUnknown if the store stays silent; the record then expires.
     """
     if not shared:
-        return remove(lease, terms, ours_until=deadline) if leaves is None else end(lease, terms, leaves)
-    return _after_members(lease, terms, bound_at=bound_at, salt=salt, by_ticket=by_ticket, leaves=leaves)
+        return remove(lease, context, ours_until=deadline) if leaves is None else end(lease, context, leaves)
+    return _after_members(lease, context, bound_at=bound_at, salt=salt, by_ticket=by_ticket, leaves=leaves)
 
 
 def _after_members(
     lease: LeaseId,
-    terms: Terms,
+    context: ProtocolContext,
     *,
     bound_at: float,
     salt: str,
     by_ticket: bool,
     leaves: Mapping[str, str] | None,
 ) -> Script[Outcome]:
-    over = (yield from _look_first(lease, terms, bound_at)) if by_ticket else None
+    over = (yield from _look_first(lease, context, bound_at)) if by_ticket else None
     if over is not None:
         return over
-    closed = yield from _close(lease, terms, bound_at)
+    closed = yield from _close(lease, context, bound_at)
     if isinstance(closed, Outcome):
         return closed
-    if not (yield from drain(lease, terms, bound_at=bound_at, salt=salt)):
+    if not (yield from drain(lease, context, bound_at=bound_at, salt=salt)):
         return Outcome.LEFT
-    return (yield from (_remove_closed(lease, closed, terms) if leaves is None else end(lease, terms, leaves)))
+    return (yield from (_remove_closed(lease, closed, context) if leaves is None else end(lease, context, leaves)))
 
 
-def _remove_closed(lease: LeaseId, closed: Reply[Any], terms: Terms) -> Script[Outcome]:
+def _remove_closed(lease: LeaseId, closed: Reply[Any], context: ProtocolContext) -> Script[Outcome]:
     """Remove the record as it was closed, after its members have left; end it if it was revoked until then.
 
     An owner that has not noticed its revocation worked to its end; whether a member stopped in the middle it cannot
     know. Nobody is cut off by what comes later.
     """
-    record = terms.decode(lease.name, closed.answer)
+    record = context.decode(lease.name, closed.answer)
     if record.revoked is not None:
-        return (yield from end(lease, terms))
-    ours_until = terms.deadline_by(closed, believable_ttl(lease, record), record.lock_delay)
-    if (yield from take_back(lease, terms, closed.answer.revision, ours_until=ours_until)):
+        return (yield from end(lease, context))
+    ours_until = context.deadline_by(closed, effective_ttl(lease, record), record.lock_delay)
+    if (yield from take_back(lease, context, closed.answer.revision, ours_until=ours_until)):
         return Outcome.REMOVED
     latest = yield from ask(Read(lease.name))
-    match loss(lease, latest.answer, terms):
+    match loss(lease, latest.answer, context):
         case None:
-            return (yield from remove(lease, terms, ours_until=ours_until))
+            return (yield from remove(lease, context, ours_until=ours_until))
         case LossReason.REVOKED:
-            return (yield from end(lease, terms))
+            return (yield from end(lease, context))
         case _:
             return Outcome.NOT_OURS
 
 
-def give_back(lease_state: LeaseState, terms: Terms, *, bound_at: float) -> Script[Outcome]:
+def give_back(lease_state: LeaseState, context: ProtocolContext, *, bound_at: float) -> Script[Outcome]:
     """Release what this process has of a lease: a member its registration alone, an owner the lease.
 
     The belief must have ended before. After a loss an owner frees only what nobody can hold any more: a lease that
@@ -138,35 +138,37 @@ def give_back(lease_state: LeaseState, terms: Terms, *, bound_at: float) -> Scri
     lease = lease_state.lease
     leaving = release(
         lease,
-        terms,
+        context,
         shared=lease_state.shared,
         bound_at=bound_at,
         salt=lease.holder,
-        leaves=_leaves(lease_state, terms),
+        leaves=_leaves(lease_state, context),
         deadline=lease_state.deadline,
     )
     if lease_state.registration is None:
         return leaving
     own, until = lease_state.registration, lease_state.registration_deadline
-    return _withdrawn(own, leaving if lease_state.is_owner else None, terms, ours_until=until)
+    return _withdrawn(own, leaving if lease_state.is_owner else None, context, ours_until=until)
 
 
-def _leaves(lease_state: LeaseState, terms: Terms) -> Mapping[str, str] | None:
+def _leaves(lease_state: LeaseState, context: ProtocolContext) -> Mapping[str, str] | None:
     """Return what the record of a lease says when it is given; None if it has nothing to say, and is removed."""
     if lease_state.unused:
         # nobody worked under it: what was told of the one before is told to the next holder
         return (
-            UNUSED if lease_state.previous_lease is not None and is_written(lease_state.previous_lease, terms) else None
+            UNUSED
+            if lease_state.previous_lease is not None and is_written(lease_state.previous_lease, context)
+            else None
         )
     return None if lease_state.reason is None else ENDED
 
 
 def _withdrawn(
-    registration: LeaseId, leaving: Script[Outcome] | None, terms: Terms, *, ours_until: float
+    registration: LeaseId, leaving: Script[Outcome] | None, context: ProtocolContext, *, ours_until: float
 ) -> Script[Outcome]:
     """Take a registration back, and then do what an owner still has to do."""
     try:
-        withdrawn = yield from take_back(registration, terms, ours_until=ours_until)
+        withdrawn = yield from take_back(registration, context, ours_until=ours_until)
     except (StoreUnavailable, OutcomeUnknown):
         withdrawn = False  # it expires, and a drain waits for that
     if leaving is not None:
@@ -185,57 +187,57 @@ def may_remove_after_loss(lease_state: LeaseState, now: float) -> bool:
     )
 
 
-def _look_first(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | None]:
+def _look_first(lease: LeaseId, context: ProtocolContext, bound_at: float) -> Script[Outcome | None]:
     """Read whether the lease of a ticket stands there, revoked or not; None if it does. Only then anything is written.
 
     Where incarnations are counted anew, a ticket of elsewhere would close somebody else's lease.
     """
-    longest = terms.settings.backoff_min
+    longest = context.settings.backoff_min
     while True:
         try:
             reply = yield from ask(Read(lease.name))
         except (StoreUnavailable, OutcomeUnknown):
-            pause = yield from ask(Pause(lease.name, terms.settings.backoff_min, longest, wake_on_change=False))
+            pause = yield from ask(Pause(lease.name, context.settings.backoff_min, longest, wake_on_change=False))
             if pause.received_at >= bound_at:
                 return Outcome.LEFT
-            longest = min(terms.settings.backoff_max, longest * 2)
+            longest = min(context.settings.backoff_max, longest * 2)
         else:
             seen = reply.answer
             # an ended record is over, even if somebody broke it: the second release must not say that it gave it back
-            if isinstance(seen, Absent) or terms.decode(lease.name, seen).ended:
+            if isinstance(seen, Absent) or context.decode(lease.name, seen).ended:
                 return Outcome.NOT_OURS
-            return None if loss(lease, seen, terms) in (None, LossReason.REVOKED) else Outcome.NOT_OURS
+            return None if loss(lease, seen, context) in (None, LossReason.REVOKED) else Outcome.NOT_OURS
 
 
-def _close(lease: LeaseId, terms: Terms, bound_at: float) -> Script[Outcome | Reply[Any]]:
+def _close(lease: LeaseId, context: ProtocolContext, bound_at: float) -> Script[Outcome | Reply[Any]]:
     """Get an answer that shows `closing`, and give it. Only such an answer lets the members be listed."""
-    longest, turn = terms.settings.backoff_min, 0
+    longest, turn = context.settings.backoff_min, 0
     while True:
         try:
             reply = yield from ask(Extend(lease.name, {"closing": "1"}, lease.incarnation))
             if not isinstance(reply.answer, Snapshot):
                 return Outcome.NOT_OURS
-            record = terms.decode(lease.name, reply.answer)
+            record = context.decode(lease.name, reply.answer)
             if record.holder != lease.holder:
                 return Outcome.NOT_OURS
             if record.closing:
                 return reply
         except (StoreUnavailable, OutcomeUnknown):
             pass
-        at_least = terms.again(lease.name, turn).at_least
+        at_least = context.retry_pause(lease.name, turn).at_least
         pause = yield from ask(Pause(lease.name, at_least, max(at_least, longest), wake_on_change=False))
         turn += 1
         if pause.received_at >= bound_at:
             return Outcome.LEFT
-        longest = min(terms.settings.backoff_max, longest * 2)
+        longest = min(context.settings.backoff_max, longest * 2)
 
 
-def remove(lease: LeaseId, terms: Terms, *, ours_until: float = inf) -> Script[Outcome]:
+def remove(lease: LeaseId, context: ProtocolContext, *, ours_until: float = inf) -> Script[Outcome]:
     """Remove exactly this incarnation, asking again after an unknown outcome, a bounded number of times."""
-    return Outcome.REMOVED if (yield from take_back(lease, terms, ours_until=ours_until)) else Outcome.NOT_OURS
+    return Outcome.REMOVED if (yield from take_back(lease, context, ours_until=ours_until)) else Outcome.NOT_OURS
 
 
-def end(lease: LeaseId, terms: Terms, fields: Mapping[str, str] = ENDED) -> Script[Outcome]:
+def end(lease: LeaseId, context: ProtocolContext, fields: Mapping[str, str] = ENDED) -> Script[Outcome]:
     """Say in the record of exactly this incarnation that nobody holds it any more; asked again like a removal."""
     turn = 0
     while True:
@@ -244,7 +246,7 @@ def end(lease: LeaseId, terms: Terms, fields: Mapping[str, str] = ENDED) -> Scri
         except (StoreUnavailable, OutcomeUnknown):
             if turn == REMOVALS_MAX - 1:
                 raise
-            yield from ask(terms.again(lease.name, turn))
+            yield from ask(context.retry_pause(lease.name, turn))
             turn += 1
         else:
             return Outcome.ENDED if isinstance(reply.answer, Snapshot) else Outcome.NOT_OURS
@@ -271,7 +273,7 @@ def sweep_pauses(request_timeout: float) -> Iterator[float]:
         last = at
 
 
-def sweep(name: Name, holder: str, terms: Terms, had: Had | None = None) -> Script[bool]:
+def sweep(name: Name, holder: str, context: ProtocolContext, had: Had | None = None) -> Script[bool]:
     """Look once more for what an acquisition that is over may have written, and take it back.
 
     had: the lease that it had, if somebody worked under it. Its members may be live after its owner has stopped: it is
@@ -281,12 +283,12 @@ def sweep(name: Name, holder: str, terms: Terms, had: Had | None = None) -> Scri
     reply = yield from ask(Read(name))
     if isinstance(reply.answer, Absent):
         return False
-    record, incarnation = terms.decode(name, reply.answer), reply.answer.incarnation
+    record, incarnation = context.decode(name, reply.answer), reply.answer.incarnation
     if record.holder != holder or record.unused:
         return False
     command: Extend | Remove
     if had is None or incarnation != had.incarnation:
-        command = unused(name, incarnation, told_by(record, terms), terms)
+        command = unused(name, incarnation, previous_of(record, context), context)
     elif had.is_shared:
         return False
     else:
@@ -296,7 +298,7 @@ def sweep(name: Name, holder: str, terms: Terms, had: Had | None = None) -> Scri
 
 
 @frozen
-class Sight:
+class RecordStatus:
     """What stands under a key. age is seconds since its last change by the store's clock, if that is known."""
 
     record: Record
@@ -305,34 +307,36 @@ class Sight:
     is_expired: bool
 
 
-def look(name: Name, terms: Terms) -> Script[Sight | None]:
+def read_status(name: Name, context: ProtocolContext) -> Script[RecordStatus | None]:
     """Return what stands under a key; None if nothing does. Writes nothing, so its word on expiry is a hint."""
     reply = yield from ask(Read(name))
     if isinstance(reply.answer, Absent):
         return None
-    terms.look(name, reply, reply.answer)
-    return sight(name, reply.answer, terms)
+    context.observe(name, reply, reply.answer)
+    return status(name, reply.answer, context)
 
 
-def sight(name: Name, seen: Snapshot, terms: Terms) -> Sight:
+def status(name: Name, seen: Snapshot, context: ProtocolContext) -> RecordStatus:
     """Put a snapshot into words."""
-    record = terms.decode(name, seen)
-    if seen.store_now is None or seen.updated_at is None or not terms.shows_age(name, seen):
-        return Sight(record, seen, None, seen.dead)
+    record = context.decode(name, seen)
+    if seen.store_now is None or seen.updated_at is None or not context.shows_age(name, seen):
+        return RecordStatus(record, seen, None, seen.dead)
     age = max(0.0, seen.store_now - seen.updated_at)  # two clocks of one store may err by their granularity
-    return Sight(record, seen, age, seen.dead or _looks_expired(record, seen.updated_at, seen.store_now, terms))
+    return RecordStatus(
+        record, seen, age, seen.dead or _looks_expired(record, seen.updated_at, seen.store_now, context)
+    )
 
 
-def _looks_expired(record: Record, updated_at: float, store_now: float, terms: Terms) -> bool:
+def _looks_expired(record: Record, updated_at: float, store_now: float, context: ProtocolContext) -> bool:
     ttl = record.ttl
     if ttl is None:
         if record.expires_at is not None:
             return expiry.foreign_expired(store_now, record.expires_at)
-        ttl = terms.settings.foreign_ttl
+        ttl = context.settings.foreign_ttl
         if ttl is None:
             return False
     return expiry.expired_by_store_clock(
-        store_now, updated_at, ttl, record.lock_delay, terms.settings.drift, terms.traits.clock_skew_max
+        store_now, updated_at, ttl, record.lock_delay, context.settings.drift, context.traits.clock_skew_max
     )
 
 
@@ -352,7 +356,7 @@ class Broken:
 
 
 def break_lease(
-    name: Name, revoked: Revocation, terms: Terms, *, now: bool, incarnation: str | None, salt: str
+    name: Name, revoked: Revocation, context: ProtocolContext, *, now: bool, incarnation: str | None, salt: str
 ) -> Script[Broken | None]:
     """Break the lease under a key as an operator; None if there is none (or no longer that incarnation).
 
@@ -367,7 +371,7 @@ def break_lease(
     if isinstance(seen, Absent) or (incarnation is not None and seen.incarnation != incarnation):
         return None
     try:
-        record = terms.decode(name, seen)
+        record = context.decode(name, seen)
     except StoreRefused:
         if not now or not is_ours(seen.fields):
             raise
@@ -376,23 +380,23 @@ def break_lease(
     if record.ended:
         return None
     if not now:
-        is_dead = yield from is_over(name, record, reply, seen, salt, terms)
+        is_dead = yield from is_over(name, record, reply, seen, salt, context)
         # exactly the state that was judged: a renewal or a take-over that came first makes this a conflict
-        if is_dead and (yield from _cut_off(name, seen, record, revoked, seen.revision)):
+        if is_dead and (yield from _end_record(name, seen, record, revoked, seen.revision)):
             return Broken(record, seen, False, True, 0.0)
         if not is_dead and record.revoked is not None:
-            return Broken(record, seen, False, False, _believed_for(record, terms))
+            return Broken(record, seen, False, False, _overlap(record, context))
         said = yield from ask(Extend(name, {"revoked": revocation_text(revoked)}, seen.incarnation))
         done = isinstance(said.answer, Snapshot)
-        return Broken(record, seen, True, False, _believed_for(record, terms)) if done else None
+        return Broken(record, seen, True, False, _overlap(record, context)) if done else None
     if record.lock_delay > 0:
-        return (yield from _entomb(name, seen, record, revoked, terms, salt))
-    if not (yield from _cut_off(name, seen, record, revoked)):
+        return (yield from _replace_by_tombstone(name, seen, record, revoked, context, salt))
+    if not (yield from _end_record(name, seen, record, revoked)):
         return None
-    return Broken(record, seen, False, True, _believed_for(record, terms))
+    return Broken(record, seen, False, True, _overlap(record, context))
 
 
-def _cut_off(
+def _end_record(
     name: Name, seen: Snapshot, record: Record, revoked: Revocation, revision: str | None = None
 ) -> Script[bool]:
     """End the incarnation that was seen (in that revision, where given); remove it where nobody can be told of it."""
@@ -405,13 +409,13 @@ def _cut_off(
     return isinstance(gone.answer, Snapshot | Removed)
 
 
-def _entomb(
-    name: Name, seen: Snapshot, record: Record, revoked: Revocation, terms: Terms, salt: str
+def _replace_by_tombstone(
+    name: Name, seen: Snapshot, record: Record, revoked: Revocation, context: ProtocolContext, salt: str
 ) -> Script[Broken | None]:
     tomb = encode(Record(f"tombstone/{salt}", record.lock_delay, owner=record.owner, revoked=revoked, tombstone=True))
     standing: Snapshot = seen
     while True:
-        min_retention = terms.min_retention(record.lock_delay)
+        min_retention = context.min_retention(record.lock_delay)
         reply = yield from ask(
             Replace(
                 name,
@@ -423,7 +427,7 @@ def _entomb(
             )
         )
         if isinstance(reply.answer, Snapshot):
-            return Broken(record, seen, False, True, _believed_for(record, terms))
+            return Broken(record, seen, False, True, _overlap(record, context))
         # a revision changes under the operator's eyes; the incarnation is what was meant
         looked = yield from ask(Read(name))
         if isinstance(looked.answer, Absent) or looked.answer.incarnation != seen.incarnation:
@@ -431,10 +435,10 @@ def _entomb(
         standing = looked.answer
 
 
-def _believed_for(record: Record, terms: Terms) -> float | None:
+def _overlap(record: Record, context: ProtocolContext) -> float | None:
     if record.ttl is None:
         return None
-    return expiry.overlap_until(0.0, record.ttl, terms.settings.drift, terms.traits.clock_skew_max)
+    return expiry.overlap_until(0.0, record.ttl, context.settings.drift, context.traits.clock_skew_max)
 
 
 def audit(name: Name, part: str, entry: dict[str, str]) -> Script[bool]:

@@ -11,37 +11,37 @@ from math import inf
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Absent, OutOfTime, Read, Reply, Script, Snapshot, ask
-from lockstead.protocol.release import Sight, sight
-from lockstead.protocol.terms import Terms, over_in, seems_over
+from lockstead.protocol.context import ProtocolContext, over_in, seems_over
+from lockstead.protocol.release import RecordStatus, status
 from lockstead.values import Name
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look found, and so how a wait ended. sight is what stands under the key: None if nothing does.
+    """What a look found, and so how a wait ended. status is what stands under the key: None if nothing does.
 
     over_in: seconds from the answer until it can be over.
     """
 
-    sight: Sight | None
+    status: RecordStatus | None
     is_free: bool
     over_in: float = field(default=inf, compare=False)
 
 
 def until_free(
     name: Name,
-    terms: Terms,
+    context: ProtocolContext,
     *,
     gives_up_at: float | None,
     tries_once: bool,
-    on_wait: Callable[[Sight], None],
+    on_wait: Callable[[RecordStatus], None],
 ) -> Script[Found]:
     """Look until the key is free, or the time of its record is up. gives_up_at is on the boot clock, None forever.
 
     on_wait is told once, before the first pause. A store that is down is waited out like a holder; its error is raised
     only if it is still down at the end. StoreRefused, for a record that cannot be read, ends the wait at once.
     """
-    settings = terms.settings
+    settings = context.settings
     latest: Found | None = None
     silence: StoreError | None = None
     told = False
@@ -49,7 +49,7 @@ def until_free(
     is_last = tries_once
     while True:
         try:
-            latest = _found(name, (yield from ask(Read(name))), terms)
+            latest = _found(name, (yield from ask(Read(name))), context)
         except (StoreUnavailable, OutcomeUnknown) as error:
             if not isinstance(error, OutOfTime):
                 latest, silence = None, error
@@ -57,24 +57,26 @@ def until_free(
                 raise (silence or error) from None
         if latest is not None and (latest.is_free or is_last):
             return latest
-        if latest is not None and latest.sight is not None and not told:
+        if latest is not None and latest.status is not None and not told:
             told = True
-            on_wait(latest.sight)
+            on_wait(latest.status)
         left = inf if latest is None else latest.over_in
-        pause = yield from ask(terms.waiting(name, "", longest, wake_on_change=latest is not None, over_in=left))
+        pause = yield from ask(
+            context.waiting_pause(name, "", longest, wake_on_change=latest is not None, over_in=left)
+        )
         if gives_up_at is not None and pause.received_at >= gives_up_at:
             is_last = True
         # decorrelated jitter, as who waits to acquire
         longest = settings.backoff_min if pause.answer.changed else min(settings.backoff_max, pause.answer.seconds * 3)
 
 
-def _found(name: Name, reply: Reply[Snapshot | Absent], terms: Terms) -> Found:
+def _found(name: Name, reply: Reply[Snapshot | Absent], context: ProtocolContext) -> Found:
     if isinstance(reply.answer, Absent):
-        terms.observations.forget(name)
+        context.observations.discard(name)
         return Found(None, is_free=True)
-    seen = sight(name, reply.answer, terms)
+    seen = status(name, reply.answer, context)
     if seen.record.ended:
         return Found(None, is_free=True)
-    if seems_over(name, seen.record, reply, reply.answer, terms) is not False:
+    if seems_over(name, seen.record, reply, reply.answer, context) is not False:
         return Found(seen, is_free=True)
-    return Found(seen, is_free=False, over_in=over_in(name, seen.record, reply, reply.answer, terms))
+    return Found(seen, is_free=False, over_in=over_in(name, seen.record, reply, reply.answer, context))

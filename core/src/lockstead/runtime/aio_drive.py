@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockstead.aio_script import drive
 from lockstead.errors import LocksteadError
 from lockstead.protocol.commands import Command, Pause, Reply, Script
-from lockstead.protocol.record import stamped
+from lockstead.protocol.record import with_timestamps
 from lockstead.runtime.awaiting import FIRST_LATE, REQUEST_LATE, AsyncWaker, Waker, pause, perform, rest
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.local_queue import LOOK_AGAIN
@@ -50,7 +50,7 @@ async def run(script: Script[T], store: Store, clock: Clock, limits: Limits, wak
             else:
                 limit = limits.of(sent_at)
                 back_by = sent_at + limit + REQUEST_LATE
-                answer = await perform(stamped(command, clock.wall(), store.traits.clock), store, limit, waker)
+                answer = await perform(with_timestamps(command, clock.wall(), store.traits.clock), store, limit, waker)
         except LocksteadError:
             raise
         except Exception as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lockstead.errors import LocksteadError
 from lockstead.protocol.commands import Command, Pause, Reply, Script
-from lockstead.protocol.record import stamped
+from lockstead.protocol.record import with_timestamps
 from lockstead.runtime.blocking import FIRST_LATE, REQUEST_LATE, ThreadWaker, Waker, pause, perform, rest
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.local_queue import LOOK_AGAIN
@@ -51,7 +51,7 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, waker: Wa
             else:
                 limit = limits.of(sent_at)
                 back_by = sent_at + limit + REQUEST_LATE
-                answer = perform(stamped(command, clock.wall(), store.traits.clock), store, limit, waker)
+                answer = perform(with_timestamps(command, clock.wall(), store.traits.clock), store, limit, waker)
         except LocksteadError:
             raise
         except Exception as error:

@@ -22,12 +22,12 @@ from lockstead.errors import LocksteadError, NotAcquired, StoreRefused, StoreUna
 from lockstead.events import Acquired, EngineWarning, Listener, LockEvent, Waiting, log
 from lockstead.protocol.acquire import AcquireRequest, Contended, Grant
 from lockstead.protocol.commands import Traits
+from lockstead.protocol.context import ProtocolContext
 from lockstead.protocol.lifecycle import LeaseState, State
 from lockstead.protocol.members import Attached
 from lockstead.protocol.observations import ObservationCache
-from lockstead.protocol.record import Record, drafted, encode, fitted
+from lockstead.protocol.record import Record, encode, encoded_unbounded, truncated
 from lockstead.protocol.release import Had, sweep, sweep_pauses
-from lockstead.protocol.terms import Terms
 from lockstead.runtime import callers, fork
 from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
 from lockstead.runtime.drive import run
@@ -122,9 +122,9 @@ class Engine:
 
     # --- conversations -------------------------------------------------------------------------------------------
 
-    def terms(self, settings: Settings) -> Terms:
+    def context(self, settings: Settings) -> ProtocolContext:
         """Return what a conversation about a lock with these settings is held under."""
-        return Terms(self.traits, settings, self.observations)
+        return ProtocolContext(self.traits, settings, self.observations)
 
     def want(self, name: Name, settings: Settings, *, reclaim: bool) -> AcquireRequest:
         """Make one wish for one lock, with a holder of its own."""
@@ -140,7 +140,7 @@ class Engine:
         backtrace = callers.backtrace(caller) if settings.backtrace else None
         if backtrace is not None:
             fields["backtrace"] = backtrace
-        return AcquireRequest(name, holder, owner, fitted(fields), reclaim=reclaim, keeps=self.keeps)
+        return AcquireRequest(name, holder, owner, truncated(fields), reclaim=reclaim, keeps=self.keeps)
 
     def _draft(self, settings: Settings, owner: str) -> dict[str, str]:
         """Return what the record of every acquisition with these settings says."""
@@ -161,7 +161,7 @@ class Engine:
             pid=os.getpid(),
             labels=settings.labels,
         )
-        fields = drafted(record)
+        fields = encoded_unbounded(record)
         self._drafted = (settings, owner, fields)
         return fields
 
@@ -190,9 +190,9 @@ class Engine:
 
     # --- what follows an acquisition -----------------------------------------------------------------------------
 
-    def granted(self, grant: Grant, want: AcquireRequest, terms: Terms, waited: float) -> KeptLease:
+    def granted(self, grant: Grant, want: AcquireRequest, context: ProtocolContext, waited: float) -> KeptLease:
         """Take a grant into the keeper's care."""
-        settings = terms.settings
+        settings = context.settings
         lease_state = LeaseState(
             lease=grant.lease,
             settings=settings,
@@ -203,7 +203,7 @@ class Engine:
             token=grant.token,
             previous_lease=grant.previous_lease,
         )
-        kept = KeptLease(lease_state, terms)
+        kept = KeptLease(lease_state, context)
         try:
             self.keeper.keep(kept)
         except StoreUnavailable:
@@ -230,7 +230,7 @@ class Engine:
             record_deadline=joined.record_deadline,
             registration_deadline=joined.registration_deadline,
         )
-        kept = KeptLease(lease_state, self.terms(settings))
+        kept = KeptLease(lease_state, self.context(settings))
         self.keeper.keep(kept)
         return kept
 
@@ -288,7 +288,7 @@ class Engine:
 
     def sweep_once(self, name: Name, holder: str, settings: Settings, had: Had | None = None) -> None:
         """Look once, in this thread, for a record of this holder, whose acquisition is over, and free its key."""
-        script = sweep(name, holder, self.terms(settings), had)
+        script = sweep(name, holder, self.context(settings), had)
         run(script, self.store, self.clock, Limits(settings.request_timeout), ThreadWaker())
 
     # --- bookkeeping ---------------------------------------------------------------------------------------------

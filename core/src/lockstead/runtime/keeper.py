@@ -22,6 +22,7 @@ from lockstead.errors import LossReason, OutcomeUnknown, StoreError, StoreRefuse
 from lockstead.events import CallbackFailed, EngineWarning, LeaseDropped, Listener, LockEvent, Lost, RenewalFailed
 from lockstead.events import Renewed as RenewedEvent
 from lockstead.protocol.commands import Script
+from lockstead.protocol.context import ProtocolContext
 from lockstead.protocol.keeping import (
     KeeperAction,
     Keeping,
@@ -37,7 +38,6 @@ from lockstead.protocol.lifecycle import LeaseState, State
 from lockstead.protocol.members import Attached, MemberRenewed, renew_member
 from lockstead.protocol.record import number
 from lockstead.protocol.renew import Over, Renewed, renew
-from lockstead.protocol.terms import Terms
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.drive import run
 from lockstead.runtime.inside import holds_no_lock
@@ -75,11 +75,11 @@ class Fires(Protocol):
 class KeptLease:
     """A lease as the keeper sees it: its state, what to store with the next renewal, and whom to tell."""
 
-    __slots__ = ("__weakref__", "found_in", "guards", "lease_state", "progress", "tell", "terms")
+    __slots__ = ("__weakref__", "context", "found_in", "guards", "lease_state", "progress", "tell")
 
-    def __init__(self, lease_state: LeaseState, terms: Terms) -> None:
+    def __init__(self, lease_state: LeaseState, context: ProtocolContext) -> None:
         self.lease_state = lease_state
-        self.terms = terms
+        self.context = context
         self.progress: str | None = None
         self.tell: list[OnLost] = []
         """User's callbacks: told once, on the telling thread."""
@@ -567,8 +567,8 @@ class Keeper:
 def _renewal(kept: KeptLease, fields: dict[str, str]) -> Script[Renewed | MemberRenewed | Over]:
     lease_state = kept.lease_state
     if lease_state.registration is None:
-        return renew(lease_state.lease, fields, kept.terms)
-    return renew_member(lease_state.lease, lease_state.registration, fields, kept.terms)
+        return renew(lease_state.lease, fields, kept.context)
+    return renew_member(lease_state.lease, lease_state.registration, fields, kept.context)
 
 
 def _not_told(kept: KeptLease, progress: str | None) -> None:

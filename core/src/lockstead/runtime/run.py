@@ -16,7 +16,7 @@ from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused
 from lockstead.frozen import frozen
 from lockstead.protocol.acquire import OutOfTime
 from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
-from lockstead.protocol.record import stamped
+from lockstead.protocol.record import with_timestamps
 from lockstead.runtime.clock import Clock
 from lockstead.stores.port import BlockingFifoQueue, Store, SupportsBatching, SupportsWait, SupportsWatch
 
@@ -140,7 +140,7 @@ def _perform_many(commands: list[Command[Any]], store: SupportsBatching, clock: 
         return []
     wall, kind = clock.wall(), cast(Store, store).traits.clock
     try:
-        answers = store.perform_many([stamped(command, wall, kind) for command in commands], limit)
+        answers = store.perform_many([with_timestamps(command, wall, kind) for command in commands], limit)
     except Exception as error:  # noqa: BLE001 - a foreign store's unknown failure is an unknown outcome
         return [error if isinstance(error, StoreError) else unknown(error) for _ in commands]
     if len(answers) == len(commands):

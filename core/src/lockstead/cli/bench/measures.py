@@ -170,7 +170,7 @@ def _extend(bench: Bench, name: Name, incarnation: str, turn: int) -> None:
 
 def _renew(bench: Bench, lease: Lease, turn: int) -> None:
     engine, lease_state = bench.client._engine, lease._lease_state
-    script = renew(lease_state.lease, {"progress": str(turn)}, engine.terms(lease_state.settings))
+    script = renew(lease_state.lease, {"progress": str(turn)}, engine.context(lease_state.settings))
     run(script, engine.store, engine.clock, Limits(lease_state.settings.request_timeout), ThreadWaker())
 
 

@@ -135,7 +135,7 @@ def examined_store(store: Store, prober: Prober, limit: float, ttl: float | None
     except StoreError as error:
         yield _failed(error)
         return
-    yield from figures.of_time(prober.sights, store.traits)
+    yield from figures.of_time(prober.answers, store.traits)
     yield from figures.of_pace(took, store.traits, ttl)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from lockstead.cli.doctor.prober import Sight
+from lockstead.cli.doctor.prober import TimedAnswer
 from lockstead.protocol import expiry
 from lockstead.protocol.commands import StoreClock, Traits
 from lockstead.stores.examination import Finding, Severity
@@ -37,7 +37,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 # --- time --------------------------------------------------------------------------------------------------------
 
 
-def of_time(sights: Sequence[Sight], traits: Traits) -> Iterator[Finding]:
+def of_time(answers: Sequence[TimedAnswer], traits: Traits) -> Iterator[Finding]:
     """Yield what the seen answers say about the store's clock, by what its traits promise."""
     match traits.clock:
         case StoreClock.NONE:
@@ -46,14 +46,14 @@ def of_time(sights: Sequence[Sight], traits: Traits) -> Iterator[Finding]:
         case StoreClock.SERVER_EXPIRES:
             yield Finding(Severity.OK, "clock", "the server itself drops what is not renewed")
         case StoreClock.ONE_CLOCK:
-            yield _shared(sights)
-            yield from _set_apart(sights)
+            yield _shared(answers)
+            yield from _set_apart(answers)
         case StoreClock.TWO_CLOCKS:
-            yield from _dated(sights, traits)
+            yield from _dated(answers, traits)
 
 
-def _shared(sights: Sequence[Sight]) -> Finding:
-    timed = [(one.seen.updated_at, one.seen.store_now) for one in sights]
+def _shared(answers: Sequence[TimedAnswer]) -> Finding:
+    timed = [(one.seen.updated_at, one.seen.store_now) for one in answers]
     if any(updated is None or now is None for updated, now in timed):
         text = "answers do not say the store's time: a dead holder's lock is taken over only after a whole ttl"
         return Finding(Severity.WARNING, "clock", text, "see the findings on the clock above")
@@ -66,9 +66,9 @@ def _shared(sights: Sequence[Sight]) -> Finding:
     return Finding(Severity.OK, "clock", "the time of a change and the time of an answer are of one clock")
 
 
-def _set_apart(sights: Sequence[Sight]) -> Iterator[Finding]:
+def _set_apart(answers: Sequence[TimedAnswer]) -> Iterator[Finding]:
     """Tell how far a wall clock of the store's is from ours: it is going to be set, and that ends leases early."""
-    told = [one for one in sights if one.seen.store_now is not None and one.seen.store_now > WALL_CLOCKS_SINCE]
+    told = [one for one in answers if one.seen.store_now is not None and one.seen.store_now > WALL_CLOCKS_SINCE]
     if not told:
         return
     skew, figures = _ahead(told, 0.0)
@@ -83,14 +83,16 @@ def _set_apart(sights: Sequence[Sight]) -> Iterator[Finding]:
     yield Finding(Severity.WARNING, "clock.wall", text, remedy, figures)
 
 
-def _dated(sights: Sequence[Sight], traits: Traits) -> Iterator[Finding]:
+def _dated(answers: Sequence[TimedAnswer], traits: Traits) -> Iterator[Finding]:
     # a read shows an old change: only the answer to a change of our own tells the two clocks apart
-    written = [one for one in sights if one.command != "Read" and one.seen.updated_at is not None]
-    dated = [one for one in sights if one.seen.store_now is not None]
+    written = [one for one in answers if one.command != "Read" and one.seen.updated_at is not None]
+    dated = [one for one in answers if one.seen.store_now is not None]
     if not written:
         return
-    if len(dated) < len(sights):
-        text = f"{len(sights) - len(dated)} of {len(sights)} answers have no Date: a dead holder's lock is taken over "
+    if len(dated) < len(answers):
+        text = (
+            f"{len(answers) - len(dated)} of {len(answers)} answers have no Date: a dead holder's lock is taken over "
+        )
         remedy = "look for a proxy that takes the header Date out of answers"
         yield Finding(Severity.WARNING, "clock.date", text + "only after it was watched for its whole ttl", remedy)
         if not dated:
@@ -101,13 +103,13 @@ def _dated(sights: Sequence[Sight], traits: Traits) -> Iterator[Finding]:
     yield _skew(dated, traits)
 
 
-def _steps(dated: Sequence[Sight]) -> dict[str, float]:
+def _steps(dated: Sequence[TimedAnswer]) -> dict[str, float]:
     seen = sorted({one.seen.store_now for one in dated if one.seen.store_now is not None})
     steps = [later - earlier for earlier, later in pairwise(seen)]
     return {"date_step_s": min(steps)} if steps else {}
 
 
-def _calibration(written: Sequence[Sight], traits: Traits) -> Finding:
+def _calibration(written: Sequence[TimedAnswer], traits: Traits) -> Finding:
     differences, held, wrong = [], 0, 0
     for one in written:
         if one.seen.updated_at is None or one.seen.store_now is None:
@@ -142,7 +144,7 @@ def _step_of(instants: Sequence[float]) -> float:
     return 1e-6
 
 
-def _skew(dated: Sequence[Sight], traits: Traits) -> Finding:
+def _skew(dated: Sequence[TimedAnswer], traits: Traits) -> Finding:
     skew, figures = _ahead(dated, traits.clock_resolution)
     if abs(skew) <= SKEW_MAX:
         return Finding(Severity.OK, "clock.wall", "this machine's wall clock agrees with the store's", figures=figures)
@@ -187,7 +189,7 @@ def in_short(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
-def _ahead(timed: Sequence[Sight], step: float) -> tuple[float, dict[str, float]]:
+def _ahead(timed: Sequence[TimedAnswer], step: float) -> tuple[float, dict[str, float]]:
     """Bound how far this machine's wall clock is ahead of the store's, by the answers that tell most."""
     ahead = [
         (one.wall_sent_at - one.seen.store_now - step, one.wall_received_at - one.seen.store_now)

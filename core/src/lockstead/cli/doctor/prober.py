@@ -42,7 +42,7 @@ CLEANING_LIMIT: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class TimedAnswer:
     """One answer that shows a record. sent_at and received_at are of the boot clock, wall_… of the wall clock."""
 
     command: str
@@ -54,7 +54,7 @@ class Sight:
 
 
 class Prober:
-    """Asks one store under scratch names. What it saw stays in `sights`.
+    """Asks one store under scratch names. What it saw stays in `answers`.
 
     limit is the seconds of one request, ends_at an instant of the boot clock after which nothing is asked any more but
     for cleaning up.
@@ -63,7 +63,7 @@ class Prober:
     def __init__(self, store: Store, limit: float, ends_at: float) -> None:
         self.store = store
         self.limit = limit
-        self.sights: list[Sight] = []
+        self.answers: list[TimedAnswer] = []
         self._ends_at = ends_at
         self._nonce = os.urandom(8).hex()
         self._names: dict[Name, None] = {}
@@ -122,7 +122,7 @@ class Prober:
         if isinstance(answer, Snapshot):
             received_at, wall_received_at = SYSTEM_CLOCK.now(), SYSTEM_CLOCK.wall()
             what = type(command).__name__
-            self.sights.append(Sight(what, answer, sent_at, received_at, wall_sent_at, wall_received_at))
+            self.answers.append(TimedAnswer(what, answer, sent_at, received_at, wall_sent_at, wall_received_at))
         return answer
 
     def clear(self, command: Command[A]) -> A:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lockstead.protocol.commands import Reply, Script
+from lockstead.protocol.context import ProtocolContext
 from lockstead.protocol.observations import ObservationCache
-from lockstead.protocol.terms import Terms
 from lockstead.settings import Settings
 from lockstead.stores.subscriptions import Subscription
 from lockstead.testing.simulation.network import Network
@@ -26,15 +26,27 @@ class Machine(Actor):
     cut_until: a true instant until which nothing it sends arrives. is_watching: its store notifies of changes.
     """
 
-    __slots__ = ("_nonces", "_wall_ahead", "cut_until", "is_watching", "network", "settings", "terms", "watch", "world")
+    __slots__ = (
+        "_nonces",
+        "_wall_ahead",
+        "context",
+        "cut_until",
+        "is_watching",
+        "network",
+        "settings",
+        "watch",
+        "world",
+    )
 
-    def __init__(self, name: str, clock: BootClock, world: World, network: Network, watch: Watch, terms: Terms) -> None:
+    def __init__(
+        self, name: str, clock: BootClock, world: World, network: Network, watch: Watch, context: ProtocolContext
+    ) -> None:
         super().__init__(name, clock)
         self.world = world
         self.network = network
         self.watch = watch
-        self.settings: Settings = terms.settings
-        self.terms = terms
+        self.settings: Settings = context.settings
+        self.context = context
         self.cut_until = 0.0
         self.is_watching = False
         self._wall_ahead = 0.0
@@ -65,7 +77,7 @@ class Machine(Actor):
     def looks_at_clock(self, name: Name, store_now: float) -> None:
         """See what the store's clock says."""
         now = self.now()
-        self.terms.observations.read_clock(name.key, store_now, Reply(None, now, now), self.settings.drift)
+        self.context.observations.read_clock(name.key, store_now, Reply(None, now, now), self.settings.drift)
 
     def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
         """Subscribe to a record, as `stores.port.SupportsWatch` has it, for this life; notifications may get lost."""
@@ -101,7 +113,7 @@ class Machine(Actor):
         """End here and now, and forget everything; what was sent is on its way."""
         self.epoch += 1
         self.stopped_until = self.world.now
-        self.terms = Terms(self.terms.traits, self.settings, ObservationCache())
+        self.context = ProtocolContext(self.context.traits, self.settings, ObservationCache())
         self.tell("died")
 
     def tell(self, what: str) -> None:

@@ -38,7 +38,7 @@ class Operator(Process):
             if isinstance(broken, Broken) and broken.removed and broken.max_overlap is not None:
                 self.watch.forsaken(broken.seen.incarnation, broken.max_overlap)
 
-        script = break_lease(self.key, revoked, self.terms, now=at_once, incarnation=None, salt=self.nonce())
+        script = break_lease(self.key, revoked, self.context, now=at_once, incarnation=None, salt=self.nonce())
         self.converse(self._noting(script), done)
 
     def _noting(self, script: Script[Any]) -> Script[Any]:
@@ -81,7 +81,7 @@ class Operator(Process):
                 ttl = float(entry.fields["ttl"])
                 self.watch.forsaken(
                     entry.incarnation,
-                    expiry.overlap_until(0.0, ttl, self.settings.drift, self.terms.traits.clock_skew_max),
+                    expiry.overlap_until(0.0, ttl, self.settings.drift, self.context.traits.clock_skew_max),
                 )
 
     def damages(self, _: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from lockstead.errors import LossReason, StoreError
 from lockstead.protocol.acquire import AcquireRequest, Grant
 from lockstead.protocol.commands import Script
+from lockstead.protocol.context import ProtocolContext
 from lockstead.protocol.fence import draw_token
 from lockstead.protocol.keeping import (
     KeeperAction,
@@ -28,7 +29,6 @@ from lockstead.protocol.members import Attached, renew_member
 from lockstead.protocol.record import Record, encode
 from lockstead.protocol.release import Had, Outcome, give_back, may_remove_after_loss, sweep, sweep_pauses
 from lockstead.protocol.renew import renew
-from lockstead.protocol.terms import Terms
 from lockstead.protocol.turns import Turns
 from lockstead.settings import Settings
 from lockstead.testing.simulation.machine import Machine
@@ -78,11 +78,13 @@ class Process(Machine):
         "workers_max",
     )
 
-    def __init__(self, name: str, clock: BootClock, world: World, network: Network, watch: Watch, terms: Terms) -> None:
-        super().__init__(name, clock, world, network, watch, terms)
+    def __init__(
+        self, name: str, clock: BootClock, world: World, network: Network, watch: Watch, context: ProtocolContext
+    ) -> None:
+        super().__init__(name, clock, world, network, watch, context)
         self.batch_max = 1
         self.workers_max = WORKERS_MAX
-        self._fields = _fields_of(name, terms.settings.ttl, terms.settings.lock_delay)
+        self._fields = _fields_of(name, context.settings.ttl, context.settings.lock_delay)
         self._renew_state()
 
     def _renew_state(self) -> None:
@@ -241,9 +243,9 @@ class Process(Machine):
         lease_state = kept.lease_state
         script: Script[Any]
         if lease_state.registration is None:
-            script = renew(lease_state.lease, {}, self.terms)
+            script = renew(lease_state.lease, {}, self.context)
         else:
-            script = renew_member(lease_state.lease, lease_state.registration, {}, self.terms)
+            script = renew_member(lease_state.lease, lease_state.registration, {}, self.context)
 
         def then(outcome: Any, error: StoreError | None) -> None:
             self._renewed(kept, outcome if error is None else error)
@@ -324,7 +326,7 @@ class Process(Machine):
         if not self.leave(kept):
             then()
             return
-        bound_at = self.now() + self.terms.drain_bound()
+        bound_at = self.now() + self.context.drain_bound()
         is_alone = lease_state.is_owner and not lease_state.shared
 
         def ended(outcome: Any, error: StoreError | None) -> None:
@@ -344,7 +346,9 @@ class Process(Machine):
                 self.sweep(lease.name, lease.holder, None if is_alone and lease_state.unused else had)
             then()
 
-        self.settle(kept, lambda: _no_talk(self.converse(give_back(lease_state, self.terms, bound_at=bound_at), ended)))
+        self.settle(
+            kept, lambda: _no_talk(self.converse(give_back(lease_state, self.context, bound_at=bound_at), ended))
+        )
 
     def clean_up_abandoned(self, want: AcquireRequest) -> None:
         """Take back what an acquisition that ended without a grant may have written."""
@@ -370,7 +374,7 @@ class Process(Machine):
             if error is None and (had is None or not had.is_shared):
                 self.watch.swept(name, holder, looked_at)
 
-        self.converse(sweep(name, holder, self.terms, had), swept)
+        self.converse(sweep(name, holder, self.context, had), swept)
 
     # --- tokens --------------------------------------------------------------------------------------------------
 
@@ -387,7 +391,7 @@ class Process(Machine):
                 lease_state.token = token
                 self.tell(f"drew the token {token} for {lease_state.lease.incarnation}")
 
-        self.converse(draw_token(lease_state.lease, self.terms, salt=self.nonce()), drawn)
+        self.converse(draw_token(lease_state.lease, self.context, salt=self.nonce()), drawn)
 
     # --- the end -------------------------------------------------------------------------------------------------
 

@@ -267,7 +267,7 @@ class Watch:
 
     def _check_in_time(self, process: Actor, lease_state: LeaseState) -> None:
         """A lease that runs out is told as lost the margin before its deadline, unless that was moved or time stood."""
-        due_at = max(process.clock.when(lease_state.tell_at), self._changed_at[id(lease_state)])
+        due_at = max(process.clock.when(lease_state.notify_at), self._changed_at[id(lease_state)])
         if not self.is_calm and process.stopped_until < due_at < self._world.now - LATE:
             late = self._world.now - due_at
             self.violated(f"{process.name} was told {late:.3f} s late that {lease_state.lease.incarnation} runs out")

@@ -99,7 +99,7 @@ class Waiter:
             process.watch.violated(f"two waiters of {process.name} ask for {self.key} at once")
         script = acquire(
             self._want,
-            process.terms,
+            process.context,
             gives_up_at=self._gives_up_at,
             tries_once=not self.in_time,
             look_first=self._looks_first or not was_first,

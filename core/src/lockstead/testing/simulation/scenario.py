@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 from lockstead.protocol.acquire import Grant, acquire
 from lockstead.protocol.commands import StoreClock, Traits
+from lockstead.protocol.context import ProtocolContext
 from lockstead.protocol.observations import ObservationCache
-from lockstead.protocol.terms import Terms
 from lockstead.settings import Settings
 from lockstead.testing.simulation.enforcing import EnforcedStore
 from lockstead.testing.simulation.hosted import Hosted, Opened
@@ -134,7 +134,7 @@ class Stage:
             self.world,
             self.network,
             self.watch,
-            Terms(self.plan.traits, settings, ObservationCache()),
+            ProtocolContext(self.plan.traits, settings, ObservationCache()),
         )
         made.is_watching = self.plan.watches
         return made
@@ -232,7 +232,7 @@ class Stage:
                 raise Halt
 
         want = probe.wish(KEY)
-        talk = Talk(probe, acquire(want, probe.terms, gives_up_at=None, tries_once=False), 30.0, asked)
+        talk = Talk(probe, acquire(want, probe.context, gives_up_at=None, tries_once=False), 30.0, asked)
         world.at(world.now, probe, lambda _: talk.start())
         # whatever is late comes within this; each commit sets the promise anew
         while not got:

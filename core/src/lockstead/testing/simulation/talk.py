@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lockstead.errors import StoreError
 from lockstead.protocol.acquire import OutOfTime
 from lockstead.protocol.commands import Create, Pause, Paused, Read, Reply, Script
-from lockstead.protocol.record import stamped
+from lockstead.protocol.record import with_timestamps
 from lockstead.runtime.watching import Watching
 from lockstead.stores.subscriptions import Subscription
 from lockstead.values import Name, Space
@@ -184,7 +184,7 @@ class Talk:
                 limit = min(limit, left)
             self.turns = 0
             if kind is not Read:
-                command = stamped(command, process.wall())
+                command = with_timestamps(command, process.wall())
             process.network.send(self, command, limit / clock.rate)
             return
 

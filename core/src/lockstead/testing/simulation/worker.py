@@ -11,11 +11,11 @@ from typing import Any
 
 from lockstead.errors import StoreError
 from lockstead.protocol.acquire import AcquireRequest, Grant, acquire
+from lockstead.protocol.context import LeaseId
 from lockstead.protocol.members import Attached, attach, remove_member
 from lockstead.protocol.record import number
 from lockstead.protocol.release import release
 from lockstead.protocol.renew import Over
-from lockstead.protocol.terms import LeaseId
 from lockstead.testing.simulation.process import KeptLease, Process
 from lockstead.testing.simulation.queueing import Waiter
 from lockstead.testing.simulation.talk import Talk
@@ -130,7 +130,7 @@ class Worker(Process):
         if self._throws(habits.cancels):
             self.after(self._span(self.settings.request_timeout), self._cancel, want)
         if tries_once:
-            script = acquire(want, self.terms, gives_up_at=gives_up_at, tries_once=True, look_first=looks_first)
+            script = acquire(want, self.context, gives_up_at=gives_up_at, tries_once=True, look_first=looks_first)
             self._asking = Talk(self, script, self.settings.request_timeout, self._asked, gives_up_at)
         else:
             self._asking = Waiter(self, want, self._asked, gives_up_at, looks_first=looks_first)
@@ -230,7 +230,7 @@ class Worker(Process):
             else:
                 self.clean_up_abandoned(want)
 
-        self.converse(acquire(want, self.terms, gives_up_at=self.now(), tries_once=True), asked, self.now())
+        self.converse(acquire(want, self.context, gives_up_at=self.now(), tries_once=True), asked, self.now())
 
     def _join_in(self, kept: KeptLease) -> None:
         """Become a member once more, as another thread of a process that works under a shared lease may."""
@@ -244,7 +244,7 @@ class Worker(Process):
                 other = self.attached(outcome, settings)
                 self.after(self._span(self.habits.work), lambda _: self.release(other, _nothing))
 
-        self.converse(attach(lease, nonce, self._registration(nonce, lease.ttl), self.terms), joined)
+        self.converse(attach(lease, nonce, self._registration(nonce, lease.ttl), self.context), joined)
 
     def _take_besides(self, _: Any) -> None:
         """Hold a lock of another key for a while, as another thread of the process may."""
@@ -262,7 +262,7 @@ class Worker(Process):
             else:
                 self.clean_up_abandoned(want)
 
-        self.converse(acquire(want, self.terms, gives_up_at=gives_up_at, tries_once=False), asked, gives_up_at)
+        self.converse(acquire(want, self.context, gives_up_at=gives_up_at, tries_once=False), asked, gives_up_at)
 
     def _finish_work(self, kept: KeptLease) -> None:
         if self._held is not kept:
@@ -306,7 +306,7 @@ class Worker(Process):
 
         def settled() -> None:
             if lease_state.registration is not None:
-                self.converse(remove_member(lease_state.registration, self.terms), _ignored)
+                self.converse(remove_member(lease_state.registration, self.context), _ignored)
             lease_state.left()
             if is_last:
                 self.mailbox.detached.append(lease_state.lease)
@@ -332,7 +332,7 @@ class Worker(Process):
                 self.mailbox.shared.append(lease_state.lease)
 
         self.converse(
-            attach(lease_state.lease, nonce, self._registration(nonce, lease_state.lease.ttl), self.terms), joined
+            attach(lease_state.lease, nonce, self._registration(nonce, lease_state.lease.ttl), self.context), joined
         )
 
     def _registration(self, nonce: str, ttl: float) -> Mapping[str, str]:
@@ -351,7 +351,7 @@ class Worker(Process):
                 self._forget(lease)
             self.after(self._span(self.habits.idle), self.begin)
 
-        script = attach(lease, nonce, self._registration(nonce, lease.ttl), self.terms)
+        script = attach(lease, nonce, self._registration(nonce, lease.ttl), self.context)
         self._asking = Talk(self, script, settings.request_timeout, joined)
         self._asking.start()
 
@@ -362,12 +362,12 @@ class Worker(Process):
 
     def _release_by_ticket(self, lease: LeaseId) -> None:
         self.tell(f"releases {lease.incarnation} by its ticket")
-        bound_at = self.now() + self.terms.drain_bound()
+        bound_at = self.now() + self.context.drain_bound()
 
         def ended(_: Any, __: StoreError | None) -> None:
             self.after(self._span(self.habits.idle), self.begin)
 
-        script = release(lease, self.terms, shared=True, bound_at=bound_at, salt=lease.holder, by_ticket=True)
+        script = release(lease, self.context, shared=True, bound_at=bound_at, salt=lease.holder, by_ticket=True)
         self.converse(script, ended)
 
     # --- accidents, the end --------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstead.errors import LossReason
+from lockstead.protocol.context import LeaseId
 from lockstead.protocol.lifecycle import LeaseState
 from lockstead.protocol.schedule import RenewalSchedule
-from lockstead.protocol.terms import LeaseId
 from lockstead.settings import Settings
 from lockstead.values import Name
 

@@ -9,7 +9,7 @@ import pytest
 
 from lockstead.errors import OutcomeUnknown, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Pause, Read, Script
-from lockstead.protocol.patience import ATTEMPTS_MAX, patiently
+from lockstead.protocol.retries import ATTEMPTS_MAX, with_retries
 from lockstead.values import Name
 from tests.protocol.bench import APT, Bench, Session
 
@@ -32,7 +32,7 @@ def waits(session: Session) -> Iterator[float]:
 def test_a_conversation_is_held_anew_from_its_beginning_after_one_failure(error: Exception) -> None:
     bench = Bench()
     bench.granted("a")
-    session = bench.session(patiently(looks, APT, bench.terms()))
+    session = bench.session(with_retries(looks, APT, bench.context()))
     session.expect(Read)
     session.unsent(error=error).wait()
     session.expect(Read)
@@ -41,7 +41,7 @@ def test_a_conversation_is_held_anew_from_its_beginning_after_one_failure(error:
 
 def test_pauses_grow_and_a_store_that_stays_silent_is_said_to_be_so() -> None:
     bench = Bench(backoff_min=0.1, backoff_max=1.0)
-    session = bench.session(patiently(looks, APT, bench.terms()))
+    session = bench.session(with_retries(looks, APT, bench.context()))
     longest: list[float] = []
     with pytest.raises(StoreUnavailable):
         for pause in waits(session):
@@ -52,7 +52,7 @@ def test_pauses_grow_and_a_store_that_stays_silent_is_said_to_be_so() -> None:
 
 def test_nobody_asks_on_once_it_is_of_no_use() -> None:
     bench = Bench()
-    session = bench.session(patiently(looks, Name("apt"), bench.terms(), until=bench.now + 0.15))
+    session = bench.session(with_retries(looks, Name("apt"), bench.context(), until=bench.now + 0.15))
     session.unsent().wait(0.1)
     session.unsent()
     with pytest.raises(StoreUnavailable):
@@ -61,6 +61,6 @@ def test_nobody_asks_on_once_it_is_of_no_use() -> None:
 
 def test_what_will_never_be_is_not_asked_again() -> None:
     bench = Bench()
-    session = bench.session(patiently(looks, APT, bench.terms()))
+    session = bench.session(with_retries(looks, APT, bench.context()))
     with pytest.raises(StoreRefused):
         session.unsent(error=StoreRefused("no such bucket"))

@@ -18,8 +18,8 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
-from lockstead.protocol.observations import Look
-from lockstead.protocol.terms import draw
+from lockstead.protocol.context import draw
+from lockstead.protocol.observations import Observation
 from lockstead.testing.simulation.store import DATED, NONE, SHARED
 from lockstead.values import Name, Space
 from tests.protocol.bench import APT, Bench
@@ -32,39 +32,41 @@ from tests.protocol.bench import APT, Bench
 def test_a_drain_takes_longer_where_the_dead_are_found_by_watching(
     traits: Traits, is_calibrated: bool, observing: bool
 ) -> None:
-    terms = Bench(traits).terms()
-    terms.observations.is_calibrated = is_calibrated
-    bounds = {watch: terms.settings.drain_bound(traits.clock_skew_max, observing=watch) for watch in (True, False)}
+    context = Bench(traits).context()
+    context.observations.is_calibrated = is_calibrated
+    bounds = {watch: context.settings.drain_bound(traits.clock_skew_max, observing=watch) for watch in (True, False)}
     assert bounds[True] != bounds[False]
-    assert terms.drain_bound() == bounds[observing]
+    assert context.drain_bound() == bounds[observing]
 
 
 @pytest.mark.parametrize(("turn", "at_least"), [(0, 0.1), (1, 2.0), (2, 4.0), (3, 4.0), (9, 4.0)])
 def test_a_change_is_asked_for_again_after_half_the_pace_and_then_after_all_of_it(turn: int, at_least: float) -> None:
-    pause = Bench(replace(DATED, pace=4.0)).terms().again(APT, turn)
+    pause = Bench(replace(DATED, pace=4.0)).context().retry_pause(APT, turn)
     assert (pause.at_least, pause.at_most, pause.wake_on_change) == (at_least, 2 * at_least, False)
 
 
 def test_a_record_of_another_implementation_is_one_under_the_name_of_a_lock_alone() -> None:
-    terms = Bench(replace(DATED, foreign=True)).terms()
+    context = Bench(replace(DATED, foreign=True)).context()
     seen = Snapshot({"identity": "go", "expires_at": "5"}, "1", "1")
-    assert terms.decode(APT, seen).expires_at == 5.0
+    assert context.decode(APT, seen).expires_at == 5.0
     with pytest.raises(StoreRefused):
-        terms.decode(Name("apt", Space.MEMBER, "1/m"), seen)
+        context.decode(Name("apt", Space.MEMBER, "1/m"), seen)
 
 
 def test_a_deadline_by_a_look_is_the_later_one_of_what_was_watched_and_what_the_clock_says() -> None:
-    terms = Bench(DATED, ttl=100).terms()
-    terms.observations.is_calibrated = True
+    context = Bench(DATED, ttl=100).context()
+    context.observations.is_calibrated = True
     seen = Snapshot({}, "1", "2", updated_at=500.0, store_now=500.0)
     reply = Reply(seen, 60.0, 61.0)
     for changed_after in (10.0, 59.9):
-        look = Look("1", "2", 60.0, 60.0, 61.0, changed_after)
-        by_clock = terms.deadline_by_look(replace_changed(look, None), reply, seen, 100.0)
+        look = Observation("1", "2", 60.0, 60.0, 61.0, changed_after)
+        by_clock = context.deadline_by_look(replace_changed(look, None), reply, seen, 100.0)
         assert by_clock is not None
-        assert terms.deadline_by_look(look, reply, seen, 100.0) == max(terms.deadline(changed_after, 100.0), by_clock)
+        assert context.deadline_by_look(look, reply, seen, 100.0) == max(
+            context.deadline(changed_after, 100.0), by_clock
+        )
     for silent in (replace(seen, updated_at=None), replace(seen, store_now=None)):
-        assert terms.deadline_by_look(replace_changed(look, None), reply, silent, 100.0) is None
+        assert context.deadline_by_look(replace_changed(look, None), reply, silent, 100.0) is None
 
 
 @pytest.mark.parametrize("times", [(500.0, None), (None, 500.0), (None, None)])
@@ -72,37 +74,39 @@ def test_a_deadline_by_a_look_is_the_later_one_of_what_was_watched_and_what_the_
 def test_an_answer_to_a_write_that_does_not_tell_both_times_leaves_no_clock_proved(
     times: tuple[float | None, float | None], was_calibrated: bool
 ) -> None:
-    terms = Bench(DATED).terms()
-    terms.observations.is_calibrated = was_calibrated
+    context = Bench(DATED).context()
+    context.observations.is_calibrated = was_calibrated
     seen = Snapshot({}, "1", "2", *times)
-    terms.wrote(APT, Reply(seen, 60.0, 60.1), seen)
-    assert not terms.observations.is_calibrated
+    context.note_write(APT, Reply(seen, 60.0, 60.1), seen)
+    assert not context.observations.is_calibrated
 
 
 def test_a_client_that_has_written_nothing_yet_counts_from_no_clock_that_may_be_another_one() -> None:
-    terms = Bench(DATED, ttl=100).terms()
+    context = Bench(DATED, ttl=100).context()
     seen = Snapshot({}, "1", "2", updated_at=500.0, store_now=500.0)
-    assert terms.deadline_by_look(Look("1", "2", 60.0, 60.0, 61.0), Reply(seen, 60.0, 61.0), seen, 100.0) is None
-    assert terms.drain_bound() == terms.settings.drain_bound(terms.traits.clock_skew_max, observing=True)
+    assert (
+        context.deadline_by_look(Observation("1", "2", 60.0, 60.0, 61.0), Reply(seen, 60.0, 61.0), seen, 100.0) is None
+    )
+    assert context.drain_bound() == context.settings.drain_bound(context.traits.clock_skew_max, observing=True)
 
 
-def replace_changed(look: Look, changed_after: float | None) -> Look:
+def replace_changed(look: Observation, changed_after: float | None) -> Observation:
     return look._replace(changed_after=changed_after)
 
 
 def test_a_companion_that_somebody_else_creates_meanwhile_is_moved_like_any_other() -> None:
     bench = Bench(DATED)
-    terms = bench.terms()
-    session = bench.session(draw("apt", "s", terms))
+    context = bench.context()
+    session = bench.session(draw("apt", "s", context))
     session.expect(Extend)
     session.answer(Absent()).expect(Create)
     session.answer(Conflict()).expect(Extend)
     session.answer(Absent()).expect(Create)
     assert session.commit().is_over
-    assert terms.observations.is_calibrated
-    terms.observations.is_calibrated = False
-    assert isinstance(bench.session(draw("apt", "t", terms)).run(), Snapshot)
-    assert terms.observations.is_calibrated
+    assert context.observations.is_calibrated
+    context.observations.is_calibrated = False
+    assert isinstance(bench.session(draw("apt", "t", context)).run(), Snapshot)
+    assert context.observations.is_calibrated
 
 
 def test_a_store_promises_nothing_that_it_does_not_state() -> None:

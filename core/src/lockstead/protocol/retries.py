@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
 from lockstead.protocol.commands import Pause, Script, ask
-from lockstead.protocol.terms import Terms
+from lockstead.protocol.context import ProtocolContext
 from lockstead.values import Name
 
 T = TypeVar("T")
@@ -21,13 +21,15 @@ ATTEMPTS_MAX: Final = 8
 """Attempts until the store's silence is raised: about 7 s at the defaults, if each is refused at once."""
 
 
-def patiently(hold: Callable[[], Script[T]], name: Name, terms: Terms, *, until: float = inf) -> Script[T]:
+def with_retries(
+    hold: Callable[[], Script[T]], name: Name, context: ProtocolContext, *, until: float = inf
+) -> Script[T]:
     """Hold a conversation anew while the store is silent. until: when it is of no use any more (boot clock).
 
     hold gives the script from its beginning, which must do no harm if an earlier one was carried out in part. Raises
     StoreUnavailable or OutcomeUnknown, as the last attempt did.
     """
-    settings, longest = terms.settings, terms.settings.backoff_min
+    settings, longest = context.settings, context.settings.backoff_min
     attempt = 1
     while True:
         try:

@@ -12,7 +12,7 @@ from lockstead.protocol import expiry
 from lockstead.protocol.commands import Absent, Pause, Reply, Script, Snapshot, StoreClock, TokenSource, Traits, ask
 from lockstead.protocol.commands import Create as _Create
 from lockstead.protocol.commands import Extend as _Extend
-from lockstead.protocol.observations import Look, ObservationCache
+from lockstead.protocol.observations import Observation, ObservationCache
 from lockstead.protocol.record import Record, decode
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
@@ -32,7 +32,7 @@ class LeaseId:
 
 
 @frozen
-class Terms:
+class ProtocolContext:
     """The store's traits, the lock's settings and the client's book, for one conversation."""
 
     traits: Traits
@@ -58,12 +58,12 @@ class Terms:
         """
         lifetime: float | None = reply.answer.lifetime
         if lifetime is not None:
-            ttl = min(ttl, expiry.ttl_of_life(lifetime, lock_delay, self.settings.drift))
+            ttl = min(ttl, expiry.ttl_of_lifetime(lifetime, lock_delay, self.settings.drift))
         return self.deadline(self.renewed_at(reply), ttl)
 
     def min_retention(self, ttl: float, lock_delay: float = 0.0) -> float:
         """Return how long a record must be left alone after its last change (seconds)."""
-        return expiry.record_life(ttl, lock_delay, self.settings.drift)
+        return expiry.record_lifetime(ttl, lock_delay, self.settings.drift)
 
     def drain_bound(self) -> float:
         """Return for how long a release waits for members (seconds): a dead registration must expire within it."""
@@ -71,7 +71,7 @@ class Terms:
         observing = clock is StoreClock.NONE or (clock is StoreClock.TWO_CLOCKS and not self.observations.is_calibrated)
         return self.settings.drain_bound(self.traits.clock_skew_max, observing=observing)
 
-    def again(self, name: Name, turn: int) -> Pause:
+    def retry_pause(self, name: Name, turn: int) -> Pause:
         """Return the pause before a change is asked for again whose outcome is unknown; turn counts from 0.
 
         The third one is as long as the store's pace: asked for in quick succession, all of them would be turned away.
@@ -79,7 +79,7 @@ class Terms:
         at_least = max(self.settings.backoff_min, self.traits.pace * min(turn, 2) / 2)
         return Pause(name, at_least, at_least * 2, wake_on_change=False)
 
-    def waiting(
+    def waiting_pause(
         self, name: Name, waiter_id: str, at_most: float, *, wake_on_change: bool, over_in: float = inf
     ) -> Pause:
         """Return the pause of who waits until a record is gone or over; over_in as `over_in` gives it.
@@ -108,16 +108,16 @@ class Terms:
         observations.last_read = (fields, foreign, record)
         return record
 
-    def look(self, name: Name, reply: Reply[Any], seen: Snapshot) -> Look:
+    def observe(self, name: Name, reply: Reply[Any], seen: Snapshot) -> Observation:
         """Note what an answer shows of a record and of the store's clock; give what is known of its state."""
         self._read_clock(name, reply, seen)
-        return self.observations.see(name, seen, reply)
+        return self.observations.observe(name, seen, reply)
 
-    def wrote(self, name: Name, reply: Reply[Any], seen: Snapshot) -> None:
+    def note_write(self, name: Name, reply: Reply[Any], seen: Snapshot) -> None:
         """Note what the answer to a write of ours shows of a record and of the store's clocks."""
         self._read_clock(name, reply, seen)
-        self.observations.wrote(self.traits, reply)
-        self.observations.changed(name, seen, reply)
+        self.observations.calibrate(self.traits, reply)
+        self.observations.note_own_change(name, seen, reply)
 
     def _read_clock(self, name: Name, reply: Reply[Any], seen: Snapshot) -> None:
         if seen.store_now is not None:
@@ -142,7 +142,7 @@ class Terms:
         reading = self.observations.readings.get(name.key)
         return reading is not None and seen.updated_at is not None and seen.updated_at < reading.set_at
 
-    def deadline_by_look(self, look: Look, reply: Reply[Any], seen: Snapshot, ttl: float) -> float | None:
+    def deadline_by_look(self, look: Observation, reply: Reply[Any], seen: Snapshot, ttl: float) -> float | None:
         """Return a deadline from what reads show of somebody's renewal; None where they cannot tell.
 
         Whatever moved the revision came after the look before was sent, and renewed the record's life; but where that
@@ -164,11 +164,11 @@ class Terms:
         return max((known for known in (by_look, by_clock) if known is not None), default=None)
 
 
-def loss(lease: LeaseId, answer: Snapshot | Absent, terms: Terms) -> LossReason | None:
+def loss(lease: LeaseId, answer: Snapshot | Absent, context: ProtocolContext) -> LossReason | None:
     """Say why a lease is lost, from what the store shows under its key; None if it is still ours."""
     if isinstance(answer, Absent):
         return LossReason.GONE
-    record = terms.decode(lease.name, answer)
+    record = context.decode(lease.name, answer)
     if record.holder != lease.holder or answer.incarnation != lease.incarnation:
         return LossReason.REVOKED if record.tombstone else LossReason.TAKEN
     if record.revoked is not None:
@@ -176,7 +176,7 @@ def loss(lease: LeaseId, answer: Snapshot | Absent, terms: Terms) -> LossReason 
     return LossReason.GONE if record.ended else None
 
 
-def draw(key: str, salt: str, terms: Terms) -> Script[Snapshot]:
+def draw(key: str, salt: str, context: ProtocolContext) -> Script[Snapshot]:
     """Move the companion record of a key and give it as it then stands: a number that grows, and the store's time.
 
     salt makes the written value differ from the last one. The answer proves nothing about the lock.
@@ -189,65 +189,67 @@ def draw(key: str, salt: str, terms: Terms) -> Script[Snapshot]:
             created = yield from ask(_Create(name, fields))
             if not isinstance(created.answer, Snapshot):
                 continue  # somebody else created it meanwhile
-            terms.observations.wrote(terms.traits, created)
+            context.observations.calibrate(context.traits, created)
             return created.answer
-        terms.observations.wrote(terms.traits, reply)
+        context.observations.calibrate(context.traits, reply)
         return reply.answer
 
 
-def is_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, salt: str, terms: Terms) -> Script[bool]:
+def is_over(
+    name: Name, record: Record, reply: Reply[Any], seen: Snapshot, salt: str, context: ProtocolContext
+) -> Script[bool]:
     """Judge, as a contender, whether a record's time is up. reply is the one that showed `seen`.
 
     Where the store's `Date` and `updated` are two clocks, `Date` only hints when to look closer: the verdict comes
     from the `updated` of a companion write of our own, which is the very clock that stamped the record.
     """
-    verdict = seems_over(name, record, reply, seen, terms)
+    verdict = seems_over(name, record, reply, seen, context)
     if verdict is not None:
         return verdict
     # another value each time: a write that changes nothing need not move `updated`
-    drawn = yield from draw(name.key, f"{salt}:{reply.received_at:.6f}", terms)
-    return drawn.updated_at is not None and _is_over_by(drawn.updated_at, record, seen, terms)
+    drawn = yield from draw(name.key, f"{salt}:{reply.received_at:.6f}", context)
+    return drawn.updated_at is not None and _is_over_by(drawn.updated_at, record, seen, context)
 
 
-def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, terms: Terms) -> bool | None:
+def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, context: ProtocolContext) -> bool | None:
     """Judge by a read alone whether a record's time is up; None if it seems so and only a write could prove it."""
     if seen.dead or record.ended:
         return True
-    if terms.traits.clock is StoreClock.SERVER_EXPIRES:
+    if context.traits.clock is StoreClock.SERVER_EXPIRES:
         return False  # a renewal there need not change the record, so standing still proves nothing
-    first_received_at = terms.look(name, reply, seen).first_received_at
+    first_received_at = context.observe(name, reply, seen).first_received_at
     ttl = record.ttl
     if ttl is None:
         if record.expires_at is not None:
             return seen.store_now is not None and expiry.foreign_expired(seen.store_now, record.expires_at)
-        ttl = terms.settings.foreign_ttl
+        ttl = context.settings.foreign_ttl
         if ttl is None:
             return False
-    if expiry.expired_by_observation(first_received_at, reply.sent_at, ttl, record.lock_delay, terms.settings.drift):
+    if expiry.expired_by_observation(first_received_at, reply.sent_at, ttl, record.lock_delay, context.settings.drift):
         return True
-    if seen.store_now is None or not terms.shows_age(name, seen):
+    if seen.store_now is None or not context.shows_age(name, seen):
         return False
-    if not _is_over_by(seen.store_now, record, seen, terms):
+    if not _is_over_by(seen.store_now, record, seen, context):
         return False
-    return True if terms.traits.clock is StoreClock.ONE_CLOCK else None
+    return True if context.traits.clock is StoreClock.ONE_CLOCK else None
 
 
-def over_in(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, terms: Terms) -> float:
+def over_in(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, context: ProtocolContext) -> float:
     """Return the seconds until a record that is not over can be, by what a read shows; inf where nothing tells.
 
     A hint when to look again, and no verdict: it may be renewed until then.
     """
-    traits, drift = terms.traits, terms.settings.drift
+    traits, drift = context.traits, context.settings.drift
     if traits.clock is StoreClock.SERVER_EXPIRES:
         return inf  # the server drops it in its own time, which no read shows
-    ttl = terms.settings.foreign_ttl if record.ttl is None else record.ttl
+    ttl = context.settings.foreign_ttl if record.ttl is None else record.ttl
     if record.ttl is None and record.expires_at is not None:
         return inf if seen.store_now is None else expiry.foreign_left(seen.store_now, record.expires_at)
     if ttl is None:
         return inf
-    first_received_at = terms.look(name, reply, seen).first_received_at
+    first_received_at = context.observe(name, reply, seen).first_received_at
     by_sight = expiry.left_by_observation(first_received_at, reply.received_at, ttl, record.lock_delay, drift)
-    if seen.store_now is None or seen.updated_at is None or not terms.shows_age(name, seen):
+    if seen.store_now is None or seen.updated_at is None or not context.shows_age(name, seen):
         return by_sight
     by_clock = expiry.left_by_store_clock(
         seen.store_now, seen.updated_at, ttl, record.lock_delay, drift, traits.clock_skew_max
@@ -255,18 +257,18 @@ def over_in(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, terms
     return min(by_sight, by_clock)
 
 
-def _is_over_by(store_now: float, record: Record, seen: Snapshot, terms: Terms) -> bool:
-    ttl = terms.settings.foreign_ttl if record.ttl is None else record.ttl
+def _is_over_by(store_now: float, record: Record, seen: Snapshot, context: ProtocolContext) -> bool:
+    ttl = context.settings.foreign_ttl if record.ttl is None else record.ttl
     if seen.updated_at is None or ttl is None:
         return False
     return expiry.expired_by_store_clock(
-        store_now, seen.updated_at, ttl, record.lock_delay, terms.settings.drift, terms.traits.clock_skew_max
+        store_now, seen.updated_at, ttl, record.lock_delay, context.settings.drift, context.traits.clock_skew_max
     )
 
 
-def token_of(record: Record, seen: Snapshot, terms: Terms) -> int | None:
+def token_of(record: Record, seen: Snapshot, context: ProtocolContext) -> int | None:
     """Return the fencing token that an answer shows: the store's own, or the one published into the record."""
-    match terms.traits.tokens:
+    match context.traits.tokens:
         case TokenSource.NATIVE:
             return seen.token
         case TokenSource.DRAWN:

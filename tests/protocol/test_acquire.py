@@ -182,19 +182,19 @@ def test_a_takeover_out_of_turn_says_that_others_asked_first() -> None:
 
 def test_a_client_forgets_what_it_saw_of_a_record_that_is_gone_or_that_it_took_over() -> None:
     bench = Bench(ttl=10)
-    terms = bench.terms()
+    context = bench.context()
     held = bench.granted("a")
-    waiting = bench.asking("b", terms).commit().commit()
-    assert APT in terms.observations.looks
+    waiting = bench.asking("b", context).commit().commit()
+    assert APT in context.observations.looks
     bench.store.perform(Remove(APT, held.lease.incarnation))
     waiting.wait().commit().expect(Create)
-    assert APT not in terms.observations.looks
+    assert APT not in context.observations.looks
     bench.granted("c")
     overdue(bench)
     waiting.commit().commit().expect(Replace)
-    assert APT in terms.observations.looks
+    assert APT in context.observations.looks
     assert isinstance(waiting.commit().outcome, Grant)
-    assert APT not in terms.observations.looks
+    assert APT not in context.observations.looks
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
