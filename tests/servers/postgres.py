@@ -19,8 +19,8 @@ import psycopg
 
 from lockstead.stores import url as store_urls
 from lockstead.stores.port import Store
+from lockstead.stores.postgres.connection import name_of
 from lockstead.stores.postgres.statements import statements
-from lockstead.stores.postgres.wire import name_of
 from tests.servers.base import Server, answers, dies_with_us, needed
 
 USER = "locksmith"

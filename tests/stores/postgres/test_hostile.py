@@ -198,10 +198,10 @@ def test_a_giant_record_is_not_sent_and_a_time_that_nobody_has_hides_nothing(
         *(f"UPDATE {schema}.record SET updated = '{set_to}' WHERE key = '{key}'" for key, set_to in times.items()),
     )
     for giant in (APT, Name("pressed")):
-        link = store._pool.take(store.url, 10**9)
-        (row,) = link.ask(store._statements.read, ("lock", giant.key, ""), LIMIT)
+        connection = store._pool.take(store.url, 10**9)
+        (row,) = connection.ask(store._statements.read, ("lock", giant.key, ""), LIMIT)
         assert row[-1] is None
-        store._pool.give_back(store.url, link)
+        store._pool.give_back(store.url, connection)
         for seen in (store.perform(Read(giant), LIMIT), store.perform(Extend(giant, {}, None), LIMIT)):
             assert isinstance(seen, Snapshot)
             assert "larger" in seen.fields["damage"]

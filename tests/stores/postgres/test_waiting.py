@@ -15,7 +15,7 @@ import pytest
 from lockstead.protocol.commands import Create, Extend, Read, Remove, Snapshot
 from lockstead.stores import url
 from lockstead.stores.port import Store, SupportsWatch
-from lockstead.stores.postgres import listen as postgres_listen
+from lockstead.stores.postgres import watches as postgres_watches
 from lockstead.stores.postgres.statements import bucket, lock_class
 from lockstead.values import Name
 from tests.servers.postgres import USER, BouncerServer, PostgresServer
@@ -138,7 +138,7 @@ def test_a_release_is_notified_where_somebody_waits_and_nowhere_else(
 def test_a_change_that_was_not_notified_is_found_by_a_look(
     server: PostgresServer, store: Store, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_listen, "INSURANCE", 0.5)
+    monkeypatch.setattr(postgres_watches, "INSURANCE", 0.5)
     made(store)
     waiting = Waiting(store)
     server.until(lambda: listening(server, schema), "nobody says that it waits")
@@ -247,7 +247,7 @@ def test_nothing_is_prepared_behind_a_pooler(server: PostgresServer, bouncer: Bo
 @pytest.fixture
 def stores(server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Store]]:
     """Four stores, each with a connection of its own that listens, where nobody looks unless told."""
-    monkeypatch.setattr(postgres_listen, "INSURANCE", 3600.0)
+    monkeypatch.setattr(postgres_watches, "INSURANCE", 3600.0)
     place = f"{server.url()}?schema={schema}"
     with ExitStack() as opened:
         yield [

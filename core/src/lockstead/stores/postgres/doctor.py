@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from lockstead.stores.examination import Finding, Guarantee, Severity
-from lockstead.stores.postgres.wire import Link
+from lockstead.stores.postgres.connection import Connection
 
 BEHIND: Final[Mapping[Guarantee, str]] = {
     Guarantee.CREATE_RACE: "the primary key, and ON CONFLICT DO UPDATE of a locked row",
@@ -37,27 +37,27 @@ _RIGHTS: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
 CONNECTIONS_LOW: Final = 10
 
 
-def examination(link: Link, schema: str, limit: float) -> Iterator[Finding]:
+def examination(connection: Connection, schema: str, limit: float) -> Iterator[Finding]:
     """Yield what is found of the server behind a connection. limit is seconds for each question."""
     asked = ", ".join(f"pg_catalog.current_setting('{name}', true)" for name in _SETTINGS)
-    (row,) = link.ask(f"SELECT {asked}, current_user".encode(), (), limit)
+    (row,) = connection.ask(f"SELECT {asked}, current_user".encode(), (), limit)
     found = {name: value or "" for name, value in zip((*_SETTINGS, "user"), row, strict=True)}
     yield Finding(Severity.OK, "server", f"PostgreSQL {found['server_version']}, asked as {found['user']}")
-    yield _pooler(link)
+    yield _pooler(connection)
     yield _crash(found)
-    yield from _fail_over(link, found, limit)
+    yield from _fail_over(connection, found, limit)
     yield from _transactions(found)
-    yield _rights(link, schema, found["user"], limit)
-    yield _owners(link, schema, limit)
-    yield _room(link, found, limit)
+    yield _rights(connection, schema, found["user"], limit)
+    yield _owners(connection, schema, limit)
+    yield _room(connection, found, limit)
     if found["autovacuum"] != "on":
         text = "autovacuum is off: each renewal leaves a dead row, and the table grows"
         yield Finding(Severity.WARNING, "server.vacuum", text, "turn autovacuum on, or vacuum the table by yourself")
 
 
-def _pooler(link: Link) -> Finding:
+def _pooler(connection: Connection) -> Finding:
     check = "server.pooler"
-    if link.is_direct:
+    if connection.is_direct:
         return Finding(Severity.OK, check, "the server itself answers: releases are notified")
     text = "a pooler stands between: releases are not notified, and waiters look every half second"
     remedy = "give the server's own address as ?listen_host= and ?listen_port=; in session mode, ?listen=yes will do"
@@ -73,9 +73,9 @@ def _crash(found: Mapping[str, str]) -> Finding:
     return Finding(Severity.WARNING, check, text, "turn it on, or fence what must not suffer")
 
 
-def _fail_over(link: Link, found: Mapping[str, str], limit: float) -> Iterator[Finding]:
+def _fail_over(connection: Connection, found: Mapping[str, str], limit: float) -> Iterator[Finding]:
     check = "server.replication"
-    (row,) = link.ask(b"SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication", (), limit)
+    (row,) = connection.ask(b"SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication", (), limit)
     number = int(row[0] or 0)
     if not number:
         yield Finding(Severity.OK, check, "no standby is connected")
@@ -105,10 +105,10 @@ def _transactions(found: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(Severity.NOTE, f"server.{name.replace('_', '-')}", text, "no harm if it is some seconds")
 
 
-def _rights(link: Link, schema: str, user: str, limit: float) -> Finding:
+def _rights(connection: Connection, schema: str, user: str, limit: float) -> Finding:
     check = "schema.rights"
     asked = ", ".join(f"pg_catalog.has_table_privilege('{schema}.record', '{right}')" for right in _RIGHTS)
-    (row,) = link.ask(f"SELECT {asked}".encode(), (), limit)
+    (row,) = connection.ask(f"SELECT {asked}".encode(), (), limit)
     missing = [right for right, granted in zip(_RIGHTS, row, strict=True) if granted != "t"]
     if not missing:
         return Finding(Severity.OK, check, f"the role may do in the schema {schema} all that locks need")
@@ -117,7 +117,7 @@ def _rights(link: Link, schema: str, user: str, limit: float) -> Finding:
     return Finding(Severity.FAILURE, check, text, remedy)
 
 
-def _owners(link: Link, schema: str, limit: float) -> Finding:
+def _owners(connection: Connection, schema: str, limit: float) -> Finding:
     """Look who can change what runs as everybody who locks: the function that wakes, and what is put beside it."""
     check = "schema.owners"
     asked = (  # the name of the schema is a plain one
@@ -129,7 +129,7 @@ def _owners(link: Link, schema: str, limit: float) -> Finding:
         "FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace "
         f"WHERE n.nspname = '{schema}' AND c.relname = 'record'"
     )
-    (row,) = link.ask(asked.encode(), (), limit)
+    (row,) = connection.ask(asked.encode(), (), limit)
     owner, other, is_open = row
     if other is not None:
         text = f"a function in the schema {schema} belongs to {other}, and the tables to {owner}: it runs as who locks"
@@ -142,9 +142,9 @@ def _owners(link: Link, schema: str, limit: float) -> Finding:
     return Finding(Severity.OK, check, f"what the schema {schema} holds belongs to {owner}")
 
 
-def _room(link: Link, found: Mapping[str, str], limit: float) -> Finding:
+def _room(connection: Connection, found: Mapping[str, str], limit: float) -> Finding:
     check = "server.connections"
-    (row,) = link.ask(
+    (row,) = connection.ask(
         b"SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'client backend'", (), limit
     )
     used, most = int(row[0] or 0), int(found["max_connections"] or 0)

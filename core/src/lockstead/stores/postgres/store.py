@@ -30,13 +30,13 @@ from lockstead.protocol.commands import (
 )
 from lockstead.stores.kept import senseless
 from lockstead.stores.pool import Pool
+from lockstead.stores.postgres.connection import Connection, Row
 from lockstead.stores.postgres.doctor import BEHIND, examination
-from lockstead.stores.postgres.listen import Listener
-from lockstead.stores.postgres.pool import LINKS_MAX, SERVES, opened
-from lockstead.stores.postgres.rows import At, at, changed, encoded, listing, named, seconds, shown, written
+from lockstead.stores.postgres.encoding import At, at, changed, encoded, listing, named, seconds, shown, written
+from lockstead.stores.postgres.opening import CONNECTIONS_MAX, SERVES, opened
 from lockstead.stores.postgres.statements import bucket, statements
 from lockstead.stores.postgres.url import Target
-from lockstead.stores.postgres.wire import Link, Row
+from lockstead.stores.postgres.watches import Listener
 from lockstead.stores.subscriptions import OnChange, Subscription
 from lockstead.stores.transport import transport
 from lockstead.values import Name
@@ -60,7 +60,7 @@ class PostgresStore:
     def __init__(self, target: Target) -> None:
         self._target = target
         self._statements = statements(target.schema)
-        self._pool = Pool(target.url, self._open, LINKS_MAX, age_max=SERVES)
+        self._pool = Pool(target.url, self._open, CONNECTIONS_MAX, age_max=SERVES)
         self._listener = Listener(target, self._statements, self._ask_within)
         self._left: set[At] = set()
         """What we gave back while nobody waited: most likely it is free still, and taken by a plain UPDATE."""
@@ -116,13 +116,13 @@ class PostgresStore:
         return cast(A, answer)
 
     def _ask(self, statement: bytes, parameters: Sequence[str | None], ends_at: float) -> list[Row]:
-        link = self._pool.take(self.url, ends_at)
+        connection = self._pool.take(self.url, ends_at)
         try:
-            return link.ask(statement, parameters, max(0.001, ends_at - time.monotonic()))
+            return connection.ask(statement, parameters, max(0.001, ends_at - time.monotonic()))
         finally:
-            self._pool.give_back(self.url, link)
+            self._pool.give_back(self.url, connection)
 
-    def _open(self, _url: str, ends_at: float) -> Link:
+    def _open(self, _url: str, ends_at: float) -> Connection:
         return opened(self._target, self._statements, ends_at)
 
     def _ask_within(self, statement: bytes, parameters: tuple[str, ...], limit: float) -> list[Row]:
@@ -257,15 +257,19 @@ class PostgresStore:
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
         """Look at the server's durability, its standbys, what stands between, and the role's rights."""
-        link = self._pool.take(self.url, time.monotonic() + limit)
+        connection = self._pool.take(self.url, time.monotonic() + limit)
         try:
             verified = self._target.is_verified
             yield transport(
-                [link.host], tls=link.is_encrypted, is_verified=verified, has_password=False, way="sslmode=verify-full"
+                [connection.host],
+                tls=connection.is_encrypted,
+                is_verified=verified,
+                has_password=False,
+                way="sslmode=verify-full",
             )
-            yield from examination(link, self._target.schema, limit)
+            yield from examination(connection, self._target.schema, limit)
         finally:
-            self._pool.give_back(self.url, link)
+            self._pool.give_back(self.url, connection)
 
     # --- life ----------------------------------------------------------------------------------------------------
 

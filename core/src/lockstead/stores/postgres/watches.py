@@ -17,10 +17,10 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 from lockstead.errors import StoreError
-from lockstead.stores.postgres.rows import encoded, named
+from lockstead.stores.postgres.connection import Connection, Row, connect
+from lockstead.stores.postgres.encoding import encoded, named
 from lockstead.stores.postgres.statements import EVERYBODY, Statements, bucket, lock_class
 from lockstead.stores.postgres.url import Target
-from lockstead.stores.postgres.wire import Link, Row, connect
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.values import Name
 
@@ -100,15 +100,15 @@ class Listener:
             self._told.pop(key, None)
 
     def _start(self) -> None:
-        ear, self._wakes = os.pipe()
-        os.set_blocking(ear, False)
+        wake_reader, self._wakes = os.pipe()
+        os.set_blocking(wake_reader, False)
         os.set_blocking(self._wakes, False)
-        self._thread = threading.Thread(target=self._run, args=(ear,), name="lockstead-listen", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(wake_reader,), name="lockstead-listen", daemon=True)
         try:
             self._thread.start()
         except RuntimeError:  # there is no thread: subscribers poll
             self._thread = None
-            os.close(ear)
+            os.close(wake_reader)
             os.close(self._wakes)
 
     def _wake(self) -> None:
@@ -117,18 +117,18 @@ class Listener:
 
     # --- the thread ----------------------------------------------------------------------------------------------
 
-    def _run(self, ear: int) -> None:
+    def _run(self, wake_reader: int) -> None:
         pause = PAUSE_MIN
         try:
             while not self._may_end():
                 began_at = time.monotonic()
                 if self._listens:
                     with suppress(*_FAILURES):
-                        self._listen(ear)
+                        self._listen(wake_reader)
                 pause = PAUSE_MIN if time.monotonic() - began_at > PAUSE_MAX else min(PAUSE_MAX, pause * 2)
-                self._poll(ear, pause * random.uniform(0.5, 1.0))
+                self._poll(wake_reader, pause * random.uniform(0.5, 1.0))
         finally:
-            os.close(ear)
+            os.close(wake_reader)
 
     def _may_end(self) -> bool:
         """Return whether nobody needs the thread; then it is forgotten: the next subscription starts another."""
@@ -139,64 +139,64 @@ class Listener:
             os.close(self._wakes)
             return True
 
-    def _poll(self, ear: int, seconds: float) -> None:
+    def _poll(self, wake_reader: int, seconds: float) -> None:
         """Look at the records now and then: no notification comes."""
         ends_at, pause = time.monotonic() + seconds, POLL_MIN
         while self._is_open and self.subscriptions and time.monotonic() < ends_at:
             with suppress(*_FAILURES):
-                self._look(self._ask, self.subscriptions.names(), self._take_fresh(is_heard=False))
+                self._look(self._ask, self.subscriptions.names(), self._take_fresh(is_notified=False))
             pause = min(POLL_MAX, pause * random.uniform(1.0, 2.0))
-            if _heard(ear, pause):
+            if _is_woken(wake_reader, pause):
                 pause = POLL_MIN
 
-    def _listen(self, ear: int) -> None:
+    def _listen(self, wake_reader: int) -> None:
         """Listen until nobody has subscribed for long. Raises StoreError when the connection is lost."""
         target = self._target
-        link = connect(_conninfo(target), target.url, ANSWERS_WITHIN, may_be_clear=target.may_be_clear)
+        connection = connect(_conninfo(target), target.url, ANSWERS_WITHIN, may_be_clear=target.may_be_clear)
         try:
-            (row,) = link.ask(b"SELECT pg_catalog.pg_backend_pid()", (), ANSWERS_WITHIN)
+            (row,) = connection.ask(b"SELECT pg_catalog.pg_backend_pid()", (), ANSWERS_WITHIN)
             self._me = str(row[0])
-            if not link.learn(row[0]) and target.listen == "auto":
+            if not connection.learn(row[0]) and target.listen == "auto":
                 # a pooler stands between: what is listened for there may be told to somebody else
                 self._listens = False
                 return
-            link.ask(self._statements.listen, (), ANSWERS_WITHIN)
+            connection.ask(self._statements.listen, (), ANSWERS_WITHIN)
             with self._lock:
                 self._fresh |= self.subscriptions.names()
-            self._serve(link, ear)
+            self._serve(connection, wake_reader)
         finally:
             self._held = frozenset()
             self._told.clear()
-            link.close()
+            connection.close()
 
-    def _serve(self, link: Link, ear: int) -> None:
+    def _serve(self, connection: Connection, wake_reader: int) -> None:
         poll = select.poll()
-        poll.register(link.descriptor, select.POLLIN | select.POLLPRI)
-        poll.register(ear, select.POLLIN)
+        poll.register(connection.descriptor, select.POLLIN | select.POLLPRI)
+        poll.register(wake_reader, select.POLLIN)
         looked_at = used_at = time.monotonic()
         while self._is_open:
-            is_complete = self._take_locks(link)
+            is_complete = self._take_locks(connection)
             # each change that is committed from here on is notified: the look closes the gap before
-            fresh = self._take_fresh(is_heard=True)
-            self._look(link.ask, fresh, fresh)
+            fresh = self._take_fresh(is_notified=True)
+            self._look(connection.ask, fresh, fresh)
             now = time.monotonic()
             if now - looked_at > INSURANCE:
-                self._look(link.ask, self.subscriptions.names())
+                self._look(connection.ask, self.subscriptions.names())
                 looked_at = now
             if self.subscriptions:
                 used_at = now
             elif now - used_at > IDLES:
                 return
             # what came with the answer to a statement is read already, and wakes no poll
-            self._notify(link)
-            poll.poll(int(min(1.0 if is_complete else TRY_AGAIN, self._pass_on_late(link)) * 1000) + 1)
-            _heard(ear, 0.0)
-            self._notify(link)
+            self._notify(connection)
+            poll.poll(int(min(1.0 if is_complete else TRY_AGAIN, self._pass_on_late(connection)) * 1000) + 1)
+            _is_woken(wake_reader, 0.0)
+            self._notify(connection)
 
-    def _take_fresh(self, *, is_heard: bool) -> set[Name]:
-        """Return the records that were subscribed to and not looked at since; is_heard: whose changes are notified."""
+    def _take_fresh(self, *, is_notified: bool) -> set[Name]:
+        """Return the records that were subscribed to and not looked at since; is_notified: only those notified of."""
         with self._lock:
-            taken = {name for name in self._fresh if not is_heard or bucket(name.key) in self._held}
+            taken = {name for name in self._fresh if not is_notified or bucket(name.key) in self._held}
             self._fresh -= taken
             return taken
 
@@ -216,7 +216,7 @@ class Listener:
             known = self.subscriptions.names()
             self._states = {name: state for name, state in self._states.items() if name in known}
 
-    def _take_locks(self, link: Link) -> bool:
+    def _take_locks(self, connection: Connection) -> bool:
         """Hold the locks of the buckets that are waited for, and no other for long; False if one was not free."""
         now, lock = time.monotonic(), str(lock_class(self._target.schema))
         with self._lock:
@@ -229,7 +229,7 @@ class Listener:
         is_complete = True
         for number in wanted - self._held:
             # somebody may be changing a record of this bucket right now, and has looked whether anybody waits
-            (row,) = link.ask(
+            (row,) = connection.ask(
                 b"SELECT pg_catalog.pg_try_advisory_lock_shared($1::int, $2::int)", (lock, str(number)), ANSWERS_WITHIN
             )
             if row[0] == "t":
@@ -237,20 +237,20 @@ class Listener:
             else:
                 is_complete = False
         for number in dropped:
-            link.ask(
+            connection.ask(
                 b"SELECT pg_catalog.pg_advisory_unlock_shared($1::int, $2::int)", (lock, str(number)), ANSWERS_WITHIN
             )
         return is_complete
 
-    def _notify(self, link: Link) -> None:
+    def _notify(self, connection: Connection) -> None:
         """Call the subscribers of what was notified; where there are none any more, have another process notified."""
-        while notified := link.notifications():  # again: more may have come with an answer
+        while notified := connection.notifications():  # again: more may have come with an answer
             for said in notified:
                 told, _, key = said.partition(" ")
                 is_for_us = told.partition(",")[0] == self._me
                 if (is_for_us or told == str(EVERYBODY)) and not self._called(key, told if is_for_us else None):
-                    self._take_locks(link)
-                    self._pass_on(link, key, told)
+                    self._take_locks(connection)
+                    self._pass_on(connection, key, told)
 
     def _called(self, key: str, told: str | None) -> bool:
         """Call the subscribers of a key. False if it is to be passed on: this process was notified and has none."""
@@ -267,15 +267,15 @@ class Listener:
             self.subscriptions.changed(name, is_free=told is not None)
         return bool(names) or told is None
 
-    def _pass_on(self, link: Link, key: str, told: str) -> None:
-        link.ask(self._statements.pass_on, (key, str(bucket(key)), f"{{{told}}}"), ANSWERS_WITHIN)
+    def _pass_on(self, connection: Connection, key: str, told: str) -> None:
+        connection.ask(self._statements.pass_on, (key, str(bucket(key)), f"{{{told}}}"), ANSWERS_WITHIN)
 
-    def _pass_on_late(self, link: Link) -> float:
+    def _pass_on_late(self, connection: Connection) -> float:
         """Pass on what nobody here has made use of; give the seconds until there may be more to pass on."""
         now = time.monotonic()
         for key, (told, until) in list(self._told.items()):
             if until <= now and self._told.pop(key, None) is not None:
-                self._pass_on(link, key, told)
+                self._pass_on(connection, key, told)
         return min((max(0.0, until - now) for _, until in list(self._told.values())), default=1.0)
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -305,12 +305,12 @@ def _conninfo(target: Target) -> str:
     return make_conninfo(target.conninfo, **dict(target.listen_to))
 
 
-def _heard(ear: int, seconds: float) -> bool:
+def _is_woken(wake_reader: int, seconds: float) -> bool:
     """Wait until this thread is woken; False if it was not within `seconds`."""
     poll = select.poll()
-    poll.register(ear, select.POLLIN)
+    poll.register(wake_reader, select.POLLIN)
     if not poll.poll(int(seconds * 1000)):
         return False
     with suppress(BlockingIOError):
-        os.read(ear, 4096)
+        os.read(wake_reader, 4096)
     return True

@@ -54,23 +54,23 @@ class _Late(Exception):  # noqa: N818 - not an error: time is up
     """The time for waiting is over."""
 
 
-class Link:
+class Connection:
     """One connection, used by one thread at a time. After an error that leaves it in doubt `is_good` is False."""
 
-    def __init__(self, connection: abc.PGconn, place: str) -> None:
-        self._connection = connection
+    def __init__(self, pgconn: abc.PGconn, place: str) -> None:
+        self._pgconn = pgconn
         self._place = place
         self._poll = select.poll()
-        self._poll.register(connection.socket, _POLL_READ)
+        self._poll.register(pgconn.socket, _POLL_READ)
         self._warned = False
         self._uses: dict[bytes, int] = {}
         self._prepared: dict[bytes, bytes] = {}
         self._bounds = Bounds(0.0)
-        self._counted = _received(connection.socket)
+        self._counted = _received(pgconn.socket)
         self.is_direct = False
         self.opened_at = time.monotonic()
         self.is_good = True
-        connection.notice_handler = self._noticed
+        pgconn.notice_handler = self._noticed
 
     @property
     def place(self) -> str:
@@ -79,33 +79,33 @@ class Link:
 
     def learn(self, backend: str | None) -> bool:
         """Return whether the server itself answers and no pooler: by the number of the process that it says it has."""
-        self.is_direct = backend == str(self._connection.backend_pid)
+        self.is_direct = backend == str(self._pgconn.backend_pid)
         return self.is_direct
 
     @property
     def descriptor(self) -> int:
         """The socket."""
-        return int(self._connection.socket)
+        return int(self._pgconn.socket)
 
     def said(self, name: str) -> str:
         """Return what the server said of itself when it was connected to ("server_encoding"); empty if nothing."""
-        value = self._connection.parameter_status(name.encode())
+        value = self._pgconn.parameter_status(name.encode())
         return "" if value is None else value.decode("utf-8", "replace")
 
     @property
     def host(self) -> str:
         """The host that was connected to; a path for a socket of this machine."""
-        return self._connection.host.decode("utf-8", "replace") or "/"
+        return self._pgconn.host.decode("utf-8", "replace") or "/"
 
     @property
     def is_encrypted(self) -> bool:
         """Whether what is sent goes through TLS."""
-        return bool(self._connection.ssl_in_use)
+        return bool(self._pgconn.ssl_in_use)
 
     @property
     def version(self) -> int:
         """The server's version, as in 150018."""
-        return int(self._connection.server_version)
+        return int(self._pgconn.server_version)
 
     def is_usable(self) -> bool:
         """Return whether the idle connection stands and nothing has come: a goodbye would be waiting to be read."""
@@ -128,9 +128,9 @@ class Link:
             if name is None and self.is_direct:
                 name = self._name_of(statement, called_back_at)
             if name is None:
-                self._connection.send_query_params(statement, values)
+                self._pgconn.send_query_params(statement, values)
             else:
-                self._connection.send_query_prepared(name, values)
+                self._pgconn.send_query_prepared(name, values)
             try:
                 self._collect(results, called_back_at)
             except _Late:
@@ -160,7 +160,7 @@ class Link:
             return None
         results: list[PGresult] = []
         name = name_of(statement)
-        self._connection.send_prepare(name, statement)
+        self._pgconn.send_prepare(name, statement)
         try:
             self._collect(results, ends_at)
         except _Late:
@@ -174,7 +174,7 @@ class Link:
         try:
             self._take_in()
             said = []
-            while (notice := self._connection.notifies()) is not None:
+            while (notice := self._pgconn.notifies()) is not None:
                 said.append(notice.extra.decode("utf-8", "replace"))
             if said:
                 self._bounds = Bounds(math.inf, LISTING_MAX)  # for the next one
@@ -186,7 +186,7 @@ class Link:
     def close(self) -> None:
         """Say goodbye."""
         self.is_good = False
-        self._connection.finish()
+        self._pgconn.finish()
 
     def _noticed(self, notice: PGresult) -> None:
         if notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"WARNING":
@@ -196,39 +196,39 @@ class Link:
     _warning = ""
 
     def _collect(self, results: list[PGresult], ends_at: float) -> None:
-        connection = self._connection
+        pgconn = self._pgconn
         poll = self._poll
-        if connection.flush():
+        if pgconn.flush():
             self._flush(ends_at)
         while True:
             # a server that goes on sending is never late by what it has not sent
             if time.monotonic() > ends_at:
                 raise _Late
-            while connection.is_busy():
+            while pgconn.is_busy():
                 # as `_ready` does, without its frame: every statement comes through here
                 if not poll.poll(max(0, int((ends_at - time.monotonic()) * 1000) + 1)):
                     raise _Late
                 self._take_in()
-                if time.monotonic() > ends_at and connection.is_busy():
+                if time.monotonic() > ends_at and pgconn.is_busy():
                     raise _Late
-            result = connection.get_result()
+            result = pgconn.get_result()
             if result is None:
                 return
             results.append(result)
 
     def _take_in(self) -> None:
         """Have libpq read what has come, and count that: it keeps as much as a server announces."""
-        self._connection.consume_input()
+        self._pgconn.consume_input()
         received = _received(self.descriptor)
         self._bounds.took(received - self._counted)
         self._counted = received
 
     def _flush(self, ends_at: float) -> None:
         """Send what the socket did not take at once."""
-        poll, connection = self._poll, self._connection
+        poll, pgconn = self._poll, self._pgconn
         poll.modify(self.descriptor, _POLL_BOTH)
         try:
-            while connection.flush():
+            while pgconn.flush():
                 if _ready(poll, ends_at) & _POLL_READ:
                     self._take_in()
         finally:
@@ -240,7 +240,7 @@ class Link:
             return  # that libpq cannot do it without blocking
         half_way = time.monotonic() + (ends_at - time.monotonic()) / 2
         try:
-            cancel = self._connection.cancel_conn()
+            cancel = self._pgconn.cancel_conn()
             cancel.start()
             poll = select.poll()
             while (state := cancel.poll()) in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
@@ -251,7 +251,7 @@ class Link:
 
 
 def raise_for(
-    results: Sequence[PGresult], place: str, *, leave: Link | None = None, called_back: float | None = None
+    results: Sequence[PGresult], place: str, *, leave: Connection | None = None, called_back: float | None = None
 ) -> None:
     """Raise what the results of one statement mean, unless all of it went well.
 
@@ -276,7 +276,7 @@ def raise_for(
         raise OutcomeUnknown(f"{place} failed while it committed: {_line(last.get_error_message('utf-8'))}")
 
 
-def connect(conninfo: str, place: str, limit: float, *, may_be_clear: bool = False) -> Link:
+def connect(conninfo: str, place: str, limit: float, *, may_be_clear: bool = False) -> Connection:
     """Open a connection within `limit` seconds, to the first of its hosts that takes one.
 
     may_be_clear: a server may ask another machine's password in clear.
@@ -299,7 +299,7 @@ def connect(conninfo: str, place: str, limit: float, *, may_be_clear: bool = Fal
         until = time.monotonic() + (min(share, allowed) if allowed > 0 else share)
         try:
             guarded = {**attempt, **_guard(attempt, may_be_clear=may_be_clear)}
-            return Link(_connected(make_conninfo("", **guarded), until), place)
+            return Connection(_connected(make_conninfo("", **guarded), until), place)
         except _Late:
             said.append(StoreUnavailable(f"cannot connect to {place}: no answer within {limit:.3g} s"))
         except AnswerTooLong as error:
@@ -328,27 +328,27 @@ def _guard(attempt: Mapping[str, Any], *, may_be_clear: bool) -> dict[str, str]:
 
 
 def _connected(conninfo: str, ends_at: float) -> abc.PGconn:
-    connection = pq.PGconn.connect_start(conninfo.encode())
+    pgconn = pq.PGconn.connect_start(conninfo.encode())
     try:
         poll = select.poll()
         while True:
-            if connection.status == pq.ConnStatus.BAD:
-                raise psycopg.OperationalError(connection.get_error_message("utf-8"))
-            state = connection.connect_poll()
+            if pgconn.status == pq.ConnStatus.BAD:
+                raise psycopg.OperationalError(pgconn.get_error_message("utf-8"))
+            state = pgconn.connect_poll()
             if state == pq.PollingStatus.OK:
-                connection.nonblocking = 1
-                return connection
+                pgconn.nonblocking = 1
+                return pgconn
             if state == pq.PollingStatus.FAILED:
-                raise psycopg.OperationalError(connection.get_error_message("utf-8"))
+                raise psycopg.OperationalError(pgconn.get_error_message("utf-8"))
             # a new socket may come under an old number: nothing is registered for longer than one look
-            descriptor = connection.socket
+            descriptor = pgconn.socket
             poll.register(descriptor, _POLL_READ if state == pq.PollingStatus.READING else select.POLLOUT)
             _ready(poll, ends_at)
             poll.unregister(descriptor)
             if _received(descriptor) > ANSWER_MAX:
                 raise AnswerTooLong(f"more than {ANSWER_MAX >> 20} MiB came before the connection stood")
     except BaseException:
-        connection.finish()
+        pgconn.finish()
         raise
 
 

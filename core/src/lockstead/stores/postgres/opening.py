@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.postgres.connection import Connection, Row, connect
 from lockstead.stores.postgres.errors import STANDBY, Forbidden, Missing
 from lockstead.stores.postgres.statements import SCHEMA_VERSION, SWEEP_EVERY, Statements, tables
 from lockstead.stores.postgres.url import Target
-from lockstead.stores.postgres.wire import Link, Row, connect
 
-LINKS_MAX: Final = 8
+CONNECTIONS_MAX: Final = 8
 """Connections of one process to one store at once; each command needs one for the time of one answer."""
 
 SERVES: Final = 3600.0
@@ -25,77 +25,78 @@ OLDEST: Final = 100000
 """The oldest that has all that is asked, by its documentation; ON CONFLICT and `||` of jsonb came with 9.5."""
 
 
-def opened(target: Target, statements: Statements, ends_at: float) -> Link:
+def opened(target: Target, statements: Statements, ends_at: float) -> Connection:
     """Return a new connection that leads to tables that can be used. Raises StoreUnavailable or StoreRefused."""
-    link = connect(target.conninfo, target.url, _left(ends_at), may_be_clear=target.may_be_clear)
+    connection = connect(target.conninfo, target.url, _left(ends_at), may_be_clear=target.may_be_clear)
     try:
-        prepare(link, target, statements, ends_at)
+        prepare(connection, target, statements, ends_at)
     except BaseException:
-        link.close()
+        connection.close()
         raise
-    return link
+    return connection
 
 
-def prepare(link: Link, target: Target, statements: Statements, ends_at: float) -> None:
+def prepare(connection: Connection, target: Target, statements: Statements, ends_at: float) -> None:
     """See to it that the tables stand, of a version that we can use. Raises StoreUnavailable or StoreRefused."""
     try:
-        _check_server(link)
-        found = _found(link, statements, ends_at)
+        _check_server(connection)
+        found = _found(connection, statements, ends_at)
         if found is None or int(found[0] or 0) < SCHEMA_VERSION:
-            _set_up(link, target, statements, ends_at, is_older=found is not None)
-            found = _found(link, statements, ends_at)
+            _set_up(connection, target, statements, ends_at, is_older=found is not None)
+            found = _found(connection, statements, ends_at)
         if found is None:
-            raise StoreRefused(f"the tables of the locks in {link.place} are removed as soon as they are made")
-        link.learn(found[5])
+            raise StoreRefused(f"the tables of the locks in {connection.place} are removed as soon as they are made")
+        connection.learn(found[5])
         if float(found[4] or 0) > SWEEP_EVERY:
             with suppress(StoreError):
-                link.ask(statements.sweep, (), _left(ends_at))
+                connection.ask(statements.sweep, (), _left(ends_at))
     except OutcomeUnknown as error:
         # whatever came of it, the command itself was never sent
         raise StoreUnavailable(str(error)) from error
 
 
-def _check_server(link: Link) -> None:
-    if link.version < OLDEST:
+def _check_server(connection: Connection) -> None:
+    if connection.version < OLDEST:
         raise StoreRefused(
-            f"{link.place} is PostgreSQL {link.said('server_version')}: too old; lockstead needs 10 or later"
+            f"{connection.place} is PostgreSQL {connection.said('server_version')}: too old; "
+            "lockstead needs 10 or later"
         )
-    encoding = link.said("server_encoding")
+    encoding = connection.said("server_encoding")
     if encoding != "UTF8":
         raise StoreRefused(
-            f"the database {link.place} keeps text as {encoding}; make one for the locks: "
+            f"the database {connection.place} keeps text as {encoding}; make one for the locks: "
             "CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0"
         )
 
 
-def _found(link: Link, statements: Statements, ends_at: float) -> Row | None:
+def _found(connection: Connection, statements: Statements, ends_at: float) -> Row | None:
     try:
-        rows = link.ask(statements.check, (), _left(ends_at))
+        rows = connection.ask(statements.check, (), _left(ends_at))
     except Missing:
         return None
     if not rows:
         return None
     version, least, in_recovery, product = rows[0][:4]
     if not str(product).startswith("PostgreSQL"):
-        raise StoreRefused(f"{link.place} is not PostgreSQL but {str(product)[:40]!r}: unsupported")
+        raise StoreRefused(f"{connection.place} is not PostgreSQL but {str(product)[:40]!r}: unsupported")
     if rows[0][6] != "0":
         raise StoreRefused(
-            f"somebody added triggers or rules to the tables of the locks in {link.place}, which run as whoever locks; "
-            "drop them, or take another ?schema="
+            f"somebody added triggers or rules to the tables of the locks in {connection.place}, which run as whoever "
+            "locks; drop them, or take another ?schema="
         )
     if in_recovery == "t":
-        raise StoreUnavailable(f"{link.place} {STANDBY}")
+        raise StoreUnavailable(f"{connection.place} {STANDBY}")
     if int(least or 0) > SCHEMA_VERSION:
         raise StoreRefused(
-            f"the tables of the locks in {link.place} are of version {version}, newer than this one reads "
+            f"the tables of the locks in {connection.place} are of version {version}, newer than this one reads "
             f"({SCHEMA_VERSION}); upgrade lockstead"
         )
     return rows[0]
 
 
-def _set_up(link: Link, target: Target, statements: Statements, ends_at: float, *, is_older: bool) -> None:
+def _set_up(connection: Connection, target: Target, statements: Statements, ends_at: float, *, is_older: bool) -> None:
     try:
-        link.ask(statements.set_up, (), _left(ends_at))
+        connection.ask(statements.set_up, (), _left(ends_at))
     except Forbidden as error:
         made = "; ".join((f"CREATE SCHEMA {target.schema}", *tables(target.schema)))
         sql = statements.set_up.decode() if is_older else made
