@@ -38,7 +38,9 @@ def waiters(size: Size) -> Iterator[Row]:
         threads = [threading.Thread(target=_wait, args=(lock,)) for _ in range(size.waiters)]
         for thread in threads:
             thread.start()
-        while len(waiting._engine.lines._turns._queues.get("crowd", ())) < size.waiters or not asked(http, url, "get"):
+        while len(waiting._engine.local_queue._turns._queues.get("crowd", ())) < size.waiters or not asked(
+            http, url, "get"
+        ):
             time.sleep(0.05)
         http.delete(f"{url}/_requests")  # whoever came first tried to write, once, before anybody waited
         ends_at = time.monotonic() + size.waiting

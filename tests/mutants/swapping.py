@@ -60,8 +60,8 @@ def swapped(mutant: Mutant) -> bool:
         if type(one) is not FunctionType or one.__code__.co_filename != path:
             continue
         if (one.__code__.co_qualname, one.__code__.co_firstlineno) == key:
-            if one.__code__ in interrupt._QUIET:
-                interrupt._QUIET.add(after[key])
+            if one.__code__ in interrupt._UNINTERRUPTED:
+                interrupt._UNINTERRUPTED.add(after[key])
             try:
                 one.__code__ = after[key]
             except ValueError:  # it refers to other variables around it

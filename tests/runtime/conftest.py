@@ -48,5 +48,5 @@ def alone() -> Iterator[Alone]:
     """Return an engine without a thread, and close it."""
     one = Alone()
     yield one
-    one.engine.keeper._chores.clear()
+    one.engine.keeper._tasks.clear()
     one.engine.close()

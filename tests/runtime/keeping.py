@@ -110,7 +110,7 @@ class Still(Told):
         self.crew, self.tellers = Crew(), Crew()
         self.keeper._thread = threading.main_thread()
         self.keeper._workers = cast(Workers, self.crew)
-        self.keeper._tellers = cast(Workers, self.tellers)
+        self.keeper._callback_threads = cast(Workers, self.tellers)
 
     def round(self) -> list[KeptLease]:
         """Make a round, and return whose loss it found."""
@@ -137,7 +137,7 @@ class Alone:
         self.engine.keeper._workers = cast(Workers, self.crew)
 
     def want(self, **said: Any) -> AcquireRequest:
-        return replace(self.engine.want(APT, SETTINGS, reclaim=False), **said)
+        return replace(self.engine.new_request(APT, SETTINGS, reclaim=False), **said)
 
     def granted(self, want: AcquireRequest, token: int | None = 7) -> Any:
         lease = LeaseId(APT, want.holder, "1", 300.0)
@@ -145,14 +145,14 @@ class Alone:
         grant = Grant(lease, self.clock.at - 1, self.clock.at + 296, "1", token, before)
         return self.engine.granted(grant, want, self.engine.context(SETTINGS), 3.0)
 
-    def chores(self) -> list[float]:
-        """Return the seconds until each chore is due, and forget them."""
-        planned = sorted(at - self.clock.at for at, _number, _work in self.engine.keeper._chores)
-        self.engine.keeper._chores.clear()
+    def tasks(self) -> list[float]:
+        """Return the seconds until each task is due, and forget them."""
+        planned = sorted(at - self.clock.at for at, _number, _work in self.engine.keeper._tasks)
+        self.engine.keeper._tasks.clear()
         return planned
 
     def next_chore(self) -> float:
-        """Do the chore that is due next, and give in how many seconds it was due."""
-        at, _number, work = self.engine.keeper._chores.pop(0)
+        """Do the task that is due next, and give in how many seconds it was due."""
+        at, _number, work = self.engine.keeper._tasks.pop(0)
         work()
         return at - self.clock.at

@@ -262,7 +262,7 @@ def test_who_is_cancelled_while_it_stands_in_a_queue_gives_up_its_place(waiter_i
 
     asyncio.run(drive())
     assert ended.is_set()
-    assert alone.chores() == [0.0] * bool(waiter_id)
+    assert alone.tasks() == [0.0] * bool(waiter_id)
 
 
 class Waited:
@@ -291,20 +291,20 @@ class Waited:
 
 def test_who_stands_in_line_looks_now_and_then_until_it_is_first_or_its_time_is_over(alone: Alone) -> None:
     ahead, bell = Waited(alone), Waited(alone)
-    alone.engine.lines.enter("apt", ahead)
-    alone.engine.lines.enter("apt", bell)
+    alone.engine.local_queue.enter("apt", ahead)
+    alone.engine.local_queue.enter("apt", bell)
 
     def waits(gives_up_at: float | None, bell: Waited = bell) -> bool:
         return asyncio.run(wait_in_line(alone.engine, "apt", cast(AsyncWaker, bell), gives_up_at))
 
     assert not waits(alone.clock.at + 12)
     assert (bell.waits, bell.taken) == ([LOOK_AGAIN, LOOK_AGAIN, 2.0], 3)
-    alone.engine.lines.leave("apt", ahead)
+    alone.engine.local_queue.leave("apt", ahead)
     assert waits(alone.clock.at + 0.1)
     assert waits(None)
     assert not waits(alone.clock.at), "its time is over, first or not"
     assert len(bell.waits) == 3
     last = Waited(alone, most=4)
-    alone.engine.lines.enter("apt", last)
+    alone.engine.local_queue.enter("apt", last)
     assert waits(None, last)
     assert last.waits == [LOOK_AGAIN] * 4

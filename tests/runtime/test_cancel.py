@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lockstead.runtime.cancel import PATIENCE, TaskInterrupter
+from lockstead.runtime.cancel import LEAVE_WITHIN, TaskInterrupter
 
 
 async def next_await() -> bool:
@@ -98,7 +98,7 @@ class Loop:
 def test_who_found_the_loss_by_itself_is_given_a_moment_and_a_loop_that_is_closed_needs_nothing() -> None:
     async def work(_task: asyncio.Task[Any]) -> None:
         for found_in, expected in (
-            (threading.get_ident(), lambda loop, cancel: (loop.call_later, PATIENCE, cancel)),
+            (threading.get_ident(), lambda loop, cancel: (loop.call_later, LEAVE_WITHIN, cancel)),
             (None, lambda _loop, cancel: (cancel,)),
         ):
             one, loop = TaskInterrupter(), Loop()

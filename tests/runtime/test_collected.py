@@ -139,10 +139,10 @@ def collect_in(engine: Engine, store: Faulty, place: str) -> Collects:
     """Collect the next time that a certain lock is held."""
     owner_filter: Any = {
         "takers": engine,
-        "line": engine.lines,
+        "line": engine.local_queue,
         "keeper": engine.keeper,
         "store": store.inner._memory,
-        "tellers": engine.keeper._tellers,
+        "tellers": engine.keeper._callback_threads,
     }[place]
     name = "lock" if place == "store" else "_lock"
     collects = Collects(getattr(owner_filter, name))
@@ -162,7 +162,7 @@ def test_h35_what_is_collected_within_a_lock_of_ours_is_given_back_and_nobody_st
         collects = collect_in(client._engine, store, place)
         other = client.lock("other", ttl=60).acquire(timeout=5)
         other.on_lost(lambda: None)
-        client._engine.keeper._tellers.submit(lambda: None)
+        client._engine.keeper._callback_threads.submit(lambda: None)
         assert collects.has_collected
         other.release()
         until(lambda: client.lock("gen").inspect() is None)
@@ -195,7 +195,7 @@ def test_h35_what_is_collected_in_the_keepers_thread_keeps_no_renewal_waiting(
             assert mine.is_held
         finally:
             answers.set()
-    assert asked_in == ["lockstead-leaving"]
+    assert asked_in == ["lockstead-give-back"]
     until(lambda: [event for event in told if isinstance(event, Released) and event.key == "gen"])
     client.close()
 
@@ -267,7 +267,7 @@ async def in_wait(client: AsyncClient) -> Any:
     client.held = Client(client._engine.store).lock("gen", ttl=60).acquire()  # type: ignore[attr-defined]
     # a pause whose end would cancel this very task, which plays the other one's loop
     suspended: Any = client.lock("gen", ttl=60, backoff_min=30, backoff_max=30).acquire()
-    while not client._engine.lines.noted("gen"):
+    while not client._engine.local_queue.noted("gen"):
         with suppress(StopIteration):
             suspended.send(None)
         await asyncio.sleep(0.01)
@@ -296,10 +296,10 @@ def test_h35_a_coroutine_that_is_collected_while_it_acquires_or_releases_makes_n
     in_time(client._engine, lambda: asyncio.run(abandon_and_go_on()))
     if abandon is in_line:
         # who was first is forgotten too once its loop is closed
-        until(lambda: len(client._engine.lines._turns._queues.get("gen", ())) < 2)
+        until(lambda: len(client._engine.local_queue._turns._queues.get("gen", ())) < 2)
     else:
-        until(lambda: not client._engine.lines._turns._queues)
-    until(lambda: not client._engine._takers)
+        until(lambda: not client._engine.local_queue._turns._queues)
+    until(lambda: not client._engine._owner_notes)
     if abandon in {in_release, in_acquire}:
         looking = Client(store)
         until(lambda: looking.lock("gen").inspect() is None)

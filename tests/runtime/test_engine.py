@@ -25,10 +25,10 @@ from lockstead.runtime.drive import wait_in_line
 from lockstead.runtime.engine import (
     LEAVE_AGAIN_MAX,
     LESS,
-    TAKERS_MIN,
+    OWNER_NOTES_MIN,
     default_owner,
-    in_seconds,
-    in_words,
+    duration_text,
+    seconds_text,
 )
 from lockstead.runtime.local_queue import LOOK_AGAIN, ThreadWaker
 from lockstead.settings import Settings
@@ -59,7 +59,7 @@ class Queueing(Faulty):
 
 
 def test_a_duration_is_said_as_a_person_would() -> None:
-    assert [in_seconds(one) for one in (0.0, 0.94, 0.95, 300.2)] == [LESS, LESS, "1 s", "300 s"]
+    assert [seconds_text(one) for one in (0.0, 0.94, 0.95, 300.2)] == [LESS, LESS, "1 s", "300 s"]
     said = {
         0.99: LESS,
         1.0: "1 second",
@@ -72,7 +72,7 @@ def test_a_duration_is_said_as_a_person_would() -> None:
         86400.0: "1 day",
         180000.0: "2 days",
     }
-    assert {duration: in_words(duration) for duration in said} == said
+    assert {duration: duration_text(duration) for duration in said} == said
 
 
 def test_what_was_given_up_is_looked_for_at_once_and_then_ever_less_often() -> None:
@@ -100,10 +100,10 @@ def test_the_error_that_ends_a_wait_says_who_holds_it_and_since_when(alone: Alon
 
 
 def test_a_wait_is_told_with_whom_it_is_for_if_anybody_knows(alone: Alone) -> None:
-    alone.engine.waiting("apt", "me", Contended(None))
+    alone.engine.emit_waiting("apt", "me", Contended(None))
     assert alone.events == []
-    alone.engine.waiting("apt", "me", Contended(Record("ci/1", 300.0, acquired_at=alone.clock.wall() - 5)))
-    alone.engine.waiting("apt", "me", Contended(Record("ci/1", 300.0, owner="ci", purpose="publish")))
+    alone.engine.emit_waiting("apt", "me", Contended(Record("ci/1", 300.0, acquired_at=alone.clock.wall() - 5)))
+    alone.engine.emit_waiting("apt", "me", Contended(Record("ci/1", 300.0, owner="ci", purpose="publish")))
     assert alone.events == [Waiting("apt", "me", "ci/1", None, 5.0), Waiting("apt", "me", "ci", "publish", None)]
 
 
@@ -129,11 +129,11 @@ def test_a_wish_has_a_holder_of_its_own_and_says_who_asks(alone: Alone) -> None:
     assert len(first.holder.rpartition("/")[2]) == 16
     assert first.keeps == alone.engine.keeps
     assert alone.engine in fork._INHERITED
-    told = alone.engine.want(APT, Settings.make(ttl=300, owner="ci", backtrace=True), reclaim=True)
+    told = alone.engine.new_request(APT, Settings.make(ttl=300, owner="ci", backtrace=True), reclaim=True)
     assert (told.owner, told.reclaim, told.fields["owner"]) == ("ci", True, "ci")
     assert "test_engine.py" in told.fields["backtrace"]
     with pytest.raises(ValueError, match="reclaim needs an explicit owner"):
-        alone.engine.want(APT, SETTINGS, reclaim=True)
+        alone.engine.new_request(APT, SETTINGS, reclaim=True)
 
 
 def test_what_every_record_says_is_written_once_for_the_same_settings_and_owner(alone: Alone) -> None:
@@ -179,7 +179,7 @@ def test_what_every_record_says_is_written_once_for_the_same_settings_and_owner(
 
 
 def test_what_calls_others_is_not_named_as_who_asks(alone: Alone) -> None:
-    made: dict[str, Any] = {"__name__": "airflow.models", "want": alone.engine.want}
+    made: dict[str, Any] = {"__name__": "airflow.models", "want": alone.engine.new_request}
     exec("def call(*words): return want(*words, reclaim=False)", made)
     assert "where" not in made["call"](APT, SETTINGS).fields
 
@@ -239,7 +239,7 @@ def test_whoever_gave_up_is_looked_for_if_it_may_have_written_anything(alone: Al
         (alone.want(reclaim=True), None, True),
     ):
         alone.engine.clean_up_abandoned(want, SETTINGS, error)
-        assert alone.chores() == [0.0] * is_swept
+        assert alone.tasks() == [0.0] * is_swept
 
 
 def test_looks_follow_each_other_and_one_after_an_answer_is_alone(
@@ -249,9 +249,9 @@ def test_looks_follow_each_other_and_one_after_an_answer_is_alone(
     monkeypatch.setattr(alone.engine, "sweep_once", lambda _name, holder, *_: looked.append(holder))
     alone.engine.sweep(APT, "a", SETTINGS)
     assert [alone.next_chore() for _ in range(6)] == list(sweep_pauses(SETTINGS.request_timeout))
-    assert (looked, alone.chores()) == (["a"] * 6, [])
-    alone.engine.look_after(APT, "b", SETTINGS)
-    assert (alone.next_chore(), alone.chores(), looked[6:]) == (0.0, [], ["b"])
+    assert (looked, alone.tasks()) == (["a"] * 6, [])
+    alone.engine.sweep_soon(APT, "b", SETTINGS)
+    assert (alone.next_chore(), alone.tasks(), looked[6:]) == (0.0, [], ["b"])
 
 
 def test_a_place_in_a_queue_is_given_up_until_it_is_gone_ever_less_often() -> None:
@@ -261,12 +261,12 @@ def test_a_place_in_a_queue_is_given_up_until_it_is_gone_ever_less_often() -> No
     alone.engine.leave_queue(APT, "a", 9.0)
     assert [alone.next_chore() for _ in range(8)] == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, LEAVE_AGAIN_MAX, LEAVE_AGAIN_MAX]
     store.fails = False
-    assert (alone.next_chore(), alone.chores()) == (LEAVE_AGAIN_MAX, [])
+    assert (alone.next_chore(), alone.tasks()) == (LEAVE_AGAIN_MAX, [])
     assert store.left == [(APT, "a", 9.0)] * 9
     store.fails = True
     alone.engine.leave_queue(APT, "a", 9.0)
     alone.engine._finalizer.detach()
-    assert (alone.next_chore(), alone.chores()) == (0.0, []), "a client that was closed asks once"
+    assert (alone.next_chore(), alone.tasks()) == (0.0, []), "a client that was closed asks once"
 
 
 @pytest.mark.parametrize(
@@ -282,15 +282,15 @@ def test_a_place_in_a_queue_is_given_up_until_it_is_gone_ever_less_often() -> No
 def test_who_got_the_key_past_its_place_in_the_queue_gives_that_up(said: dict[str, Any], leaves: bool) -> None:
     alone = Alone(Queueing())
     alone.granted(alone.want(**said))
-    assert alone.chores() == [0.0] * leaves
+    assert alone.tasks() == [0.0] * leaves
     for has_waited in (False, True):
         alone.engine.clean_up_abandoned(alone.want(has_waited=has_waited), SETTINGS)
-        assert alone.chores() == [0.0] * has_waited
+        assert alone.tasks() == [0.0] * has_waited
 
 
 def test_a_store_without_a_queue_is_asked_for_no_place(alone: Alone) -> None:
     alone.engine.leave_queue(APT, "a", 9.0)
-    assert alone.chores() == []
+    assert alone.tasks() == []
 
 
 def test_a_look_asks_the_store_in_this_thread(alone: Alone) -> None:
@@ -300,7 +300,7 @@ def test_a_look_asks_the_store_in_this_thread(alone: Alone) -> None:
 
 def test_who_holds_a_key_is_known_until_it_gives_back_or_nobody_has_the_lease(alone: Alone) -> None:
     kept = alone.granted(alone.want())
-    taker = alone.engine.took(kept)
+    taker = alone.engine.note_acquired(kept)
     with pytest.raises(NotAcquired, match="by this thread") as caught:
         alone.engine.refuse_self_wait(APT)
     assert (caught.value.key, caught.value.holder) == ("apt", default_owner())
@@ -316,25 +316,25 @@ def test_who_holds_a_key_is_known_until_it_gives_back_or_nobody_has_the_lease(al
     thread.join()
     assert others == [False]
     assert not taker.holds(threading.current_thread(), kept.lease_state.deadline)
-    second = alone.engine.took(alone.granted(alone.want()))
-    assert alone.engine._takers["apt"][0] is second
+    second = alone.engine.note_acquired(alone.granted(alone.want()))
+    assert alone.engine._owner_notes["apt"][0] is second
     second.lease_state.leave()
     with pytest.raises(NotAcquired):
         alone.engine.refuse_self_wait(APT)
     bell = ThreadWaker()
-    alone.engine.lines.enter("apt", bell)
-    alone.engine.gave_back(second)
+    alone.engine.local_queue.enter("apt", bell)
+    alone.engine.note_released(second)
     assert bell.take(), "who waits for the key in this process is woken"
-    assert alone.engine._takers == {"apt": [taker]}
-    alone.engine.gave_back(taker)
-    alone.engine.gave_back(taker)
-    assert alone.engine._takers == {}
-    alone.engine.took(kept)
+    assert alone.engine._owner_notes == {"apt": [taker]}
+    alone.engine.note_released(taker)
+    alone.engine.note_released(taker)
+    assert alone.engine._owner_notes == {}
+    alone.engine.note_acquired(kept)
     kept.lease_state.leave()
     held = alone.granted(alone.want())
-    assert len(alone.engine._takers["apt"]) == 1
-    last = alone.engine.took(held)
-    assert alone.engine._takers["apt"] == [last], "who has left is forgotten with the next"
+    assert len(alone.engine._owner_notes["apt"]) == 1
+    last = alone.engine.note_acquired(held)
+    assert alone.engine._owner_notes["apt"] == [last], "who has left is forgotten with the next"
 
 
 def test_leases_that_were_dropped_are_looked_for_once_there_are_many(alone: Alone) -> None:
@@ -343,18 +343,18 @@ def test_leases_that_were_dropped_are_looked_for_once_there_are_many(alone: Alon
         before = PreviousLease(LeaseOutcome.CLEAN)
         grant = Grant(lease, alone.clock.at, alone.clock.at + 297, "1", None, before)
         kept = alone.engine.granted(grant, alone.want(), alone.engine.context(SETTINGS), 0.0)
-        alone.engine.took(kept)
+        alone.engine.note_acquired(kept)
         return kept
 
     held = [take(number) for number in range(2)]
-    for number in range(2, TAKERS_MIN):
+    for number in range(2, OWNER_NOTES_MIN):
         take(number)
-    assert len(alone.engine._takers) == TAKERS_MIN
-    held.append(take(TAKERS_MIN))
-    assert sorted(alone.engine._takers) == ["apt-0", "apt-1", f"apt-{TAKERS_MIN}"]
-    assert alone.engine._takers_max == TAKERS_MIN
-    held += [take(number) for number in range(100, 100 + TAKERS_MIN)]
-    assert alone.engine._takers_max == 2 * (TAKERS_MIN + 1)
+    assert len(alone.engine._owner_notes) == OWNER_NOTES_MIN
+    held.append(take(OWNER_NOTES_MIN))
+    assert sorted(alone.engine._owner_notes) == ["apt-0", "apt-1", f"apt-{OWNER_NOTES_MIN}"]
+    assert alone.engine._owner_notes_max == OWNER_NOTES_MIN
+    held += [take(number) for number in range(100, 100 + OWNER_NOTES_MIN)]
+    assert alone.engine._owner_notes_max == 2 * (OWNER_NOTES_MIN + 1)
 
 
 class Waited:
@@ -381,13 +381,13 @@ class Waited:
 
 def test_who_stands_in_line_looks_now_and_then_until_it_is_first_or_its_time_is_over(alone: Alone) -> None:
     ahead, bell = ThreadWaker(), Waited(alone.clock)
-    alone.engine.lines.enter("apt", ahead)
-    alone.engine.lines.enter("apt", bell)
+    alone.engine.local_queue.enter("apt", ahead)
+    alone.engine.local_queue.enter("apt", bell)
     waits = cast(ThreadWaker, bell)
     assert not wait_in_line(alone.engine, "apt", waits, alone.clock.at + 12)
     assert (bell.waits, bell.taken) == ([LOOK_AGAIN, LOOK_AGAIN, 2.0], 3)
     assert not wait_in_line(alone.engine, "apt", waits, alone.clock.at)
-    alone.engine.lines.leave("apt", ahead)
+    alone.engine.local_queue.leave("apt", ahead)
     assert wait_in_line(alone.engine, "apt", waits, alone.clock.at + 0.1)
     assert wait_in_line(alone.engine, "apt", waits, None)
     assert len(bell.waits) == 3
@@ -396,8 +396,8 @@ def test_who_stands_in_line_looks_now_and_then_until_it_is_first_or_its_time_is_
 
 def test_without_an_end_of_its_time_it_looks_for_as_long_as_the_client_is_open(alone: Alone) -> None:
     ahead, bell = ThreadWaker(), Waited(alone.clock)
-    alone.engine.lines.enter("apt", ahead)
-    alone.engine.lines.enter("apt", bell)
+    alone.engine.local_queue.enter("apt", ahead)
+    alone.engine.local_queue.enter("apt", bell)
     as_ever = bell.wait
 
     def wait(seconds: float) -> bool:
@@ -427,7 +427,7 @@ def test_a_client_that_is_closed_refuses_wakes_who_waits_and_closes_all_it_has()
     alone.engine.refuse_if_closed()
     bells = [ThreadWaker(), ThreadWaker()]
     for bell in bells:
-        alone.engine.lines.enter("apt", bell)
+        alone.engine.local_queue.enter("apt", bell)
     assert not alone.engine.is_closed
     alone.engine.close()
     assert alone.engine.is_closed
@@ -444,13 +444,13 @@ def test_a_forked_child_begins_afresh_and_its_copies_of_leases_are_lost(
     called: list[str] = []
     monkeypatch.setattr(alone.store, "after_fork", lambda: called.append("store"))
     kept = alone.granted(alone.want())
-    alone.engine.took(kept)
+    alone.engine.note_acquired(kept)
     keeper, observations = alone.engine.keeper, alone.engine.observations
     alone.engine.after_fork()
     assert kept.lease_state.reason is LossReason.FORKED
     assert alone.engine.keeper is not keeper
     assert alone.engine.observations is not observations
-    assert (alone.engine._takers, len(alone.engine.keeper), called) == ({}, 0, ["store"])
+    assert (alone.engine._owner_notes, len(alone.engine.keeper), called) == ({}, 0, ["store"])
     assert alone.engine._closing["keeper"] is alone.engine.keeper
 
 

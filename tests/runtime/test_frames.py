@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lockstead.runtime import frames
-from lockstead.runtime.frames import throws, uncollected, would_pass_its_exit
+from lockstead.runtime.frames import throws, uncollected, would_skip_exit
 from tests.runtime.processes import Child
 
 INTERRUPTS_AMID_COLLECTIONS = """
@@ -161,8 +161,8 @@ def test_a_jump_back_from_where_no_handler_is_to_where_one_is_would_pass_the_exi
     monkeypatch.setattr(dis, "get_instructions", lambda _code: [SimpleNamespace(offset=0), jump])
     monkeypatch.setattr(dis, "Bytecode", lambda _code: SimpleNamespace(exception_entries=entries))
     frame: Any = SimpleNamespace(f_code=None, f_lasti=at)
-    monkeypatch.setattr(frames, "PASSES_EXITS", True)
-    assert would_pass_its_exit(frame) is passes
-    assert not would_pass_its_exit(SimpleNamespace(f_code=None, f_lasti=99))  # type: ignore[arg-type] # as above
-    monkeypatch.setattr(frames, "PASSES_EXITS", False)
-    assert not would_pass_its_exit(frame)
+    monkeypatch.setattr(frames, "SKIPS_EXITS", True)
+    assert would_skip_exit(frame) is passes
+    assert not would_skip_exit(SimpleNamespace(f_code=None, f_lasti=99))  # type: ignore[arg-type] # as above
+    monkeypatch.setattr(frames, "SKIPS_EXITS", False)
+    assert not would_skip_exit(frame)

@@ -17,7 +17,7 @@ from lockstead.events import EngineWarning, LockEvent
 from lockstead.protocol.acquire import Grant
 from lockstead.protocol.commands import Command, Create, Extend, Read, Remove
 from lockstead.runtime.drive import run
-from lockstead.runtime.engine import CALLS_MAX, in_seconds, in_words
+from lockstead.runtime.engine import CALLS_MAX, duration_text, seconds_text
 from lockstead.runtime.local_queue import ThreadWaker
 from lockstead.stores import url as urls
 from lockstead.values import Space
@@ -333,7 +333,7 @@ def test_h18_who_stands_behind_another_asks_itself_when_the_event_loop_was_block
         async with AsyncClient(Faulty(), listener=quiet) as client:
             await client.lock("held", ttl=60, owner="night job").acquire()
             first = asyncio.create_task(client.lock("held", ttl=60).acquire(timeout=60))
-            lines = client._engine.lines
+            lines = client._engine.local_queue
             while lines.noted("held") is None:  # noqa: ASYNC110 - nothing tells it
                 await asyncio.sleep(0.01)
             second = asyncio.create_task(client.lock("held", ttl=60).acquire(timeout=0.01))
@@ -365,7 +365,7 @@ def test_h18_who_waits_finds_that_the_lock_was_given_back_while_the_event_loop_w
             lease = other.lock("apt", ttl=60, owner="night job").acquire()
             async with AsyncClient(store, listener=quiet) as client:
                 asking = [asyncio.create_task(asks(client)) for _ in range(3)]
-                while client._engine.lines.noted("apt") is None:  # noqa: ASYNC110 - nothing tells it
+                while client._engine.local_queue.noted("apt") is None:  # noqa: ASYNC110 - nothing tells it
                     await asyncio.sleep(0)
                 lease.release()
                 time.sleep(1.3)  # noqa: ASYNC251 - what it is about
@@ -381,8 +381,8 @@ def test_h18_who_was_stopped_behind_another_finds_that_the_lock_was_given_back()
     with ticking.client as client:
         engine, settings = client._engine, client.lock("apt", ttl=600).settings
         asking = operations.Acquisition(engine, "apt", settings, 1.0, reclaim=False)
-        engine.lines.enter("apt", ThreadWaker())
-        engine.lines.note("apt", operations.NOTHING_SEEN)
+        engine.local_queue.enter("apt", ThreadWaker())
+        engine.local_queue.note("apt", operations.NOTHING_SEEN)
         ticking.clock.at += 300
         script = asking.script(was_first=False, in_time=False)
         outcome = run(script, engine.store, engine.clock, asking.limits, ThreadWaker())
@@ -417,7 +417,7 @@ def test_h18_a_wait_that_runs_out_of_time_tries_once_more_and_names_the_holder()
     ],
 )
 def test_a_duration_is_said_without_digits_that_mean_nothing(duration: float, words: str, whole: str) -> None:
-    assert (in_words(duration), in_seconds(duration)) == (words, whole)
+    assert (duration_text(duration), seconds_text(duration)) == (words, whole)
 
 
 def test_h16_a_store_that_was_down_for_a_while_is_waited_out() -> None:
@@ -538,7 +538,7 @@ def test_h18_a_task_cancelled_in_line_leaves_the_line() -> None:
                 for task in waiting:
                     task.cancel()
                 await asyncio.gather(*waiting, return_exceptions=True)
-                assert not client._engine.lines._turns._queues
+                assert not client._engine.local_queue._turns._queues
 
     asyncio.run(use())
 
@@ -566,7 +566,7 @@ def test_h27_a_lease_that_was_shared_is_never_swept_from_under_its_members() -> 
         lease = client.lock("apt", **SETTINGS).acquire(timeout=20)
         member = worker.lock("apt").attach(lease.share())
         assert lease.release(drain=0.1) is False
-        until(lambda: client._engine.keeper._chores_under_way == 0 and not client._engine.keeper._chores)
+        until(lambda: client._engine.keeper._tasks_under_way == 0 and not client._engine.keeper._tasks)
         assert store.count(Remove) == 1  # of the owner's own registration
         assert member.is_held
         member.release()

@@ -830,7 +830,7 @@ def test_a_signal_that_comes_while_another_one_is_handled_interrupts_nothing(
         handled.append("ended")
         return True
 
-    monkeypatch.setattr(interrupt, "would_pass_its_exit", looks_long)
+    monkeypatch.setattr(interrupt, "would_skip_exit", looks_long)
     lease = client.lock("apt").acquire()
     with pytest.raises(LeaseLost), lease.guard():
         lose_soon(lease, 0.0)
@@ -843,7 +843,7 @@ def test_a_loss_that_was_never_raised_in_time_is_raised_once_when_a_guard_within
     is_main: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever insists finds the thread in an exit of ours every time: here nobody insists at all."""
-    monkeypatch.setattr(interrupt, "_insist", lambda *_: None)
+    monkeypatch.setattr(interrupt, "_interrupt_until_left", lambda *_: None)
     rounds: list[int] = []
     seen: list[Any] = []
 

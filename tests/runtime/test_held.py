@@ -19,7 +19,7 @@ class Held(HeldLease):
 
     def __init__(self, alone: Alone, token: int | None = 7) -> None:
         kept = alone.granted(alone.want(), token)
-        super().__init__(alone.engine, kept, alone.engine.took(kept))
+        super().__init__(alone.engine, kept, alone.engine.note_acquired(kept))
         self.lease_state, self.swept = kept.lease_state, list[Any]()
         alone.engine.sweep = lambda *words: self.swept.append(words)  # type: ignore[method-assign] # noted, not done
 
@@ -106,9 +106,9 @@ def test_a_held_lease_is_given_back_once_and_this_thread_may_wait_for_it_again(a
     lease = Held(alone)
     assert lease._loss_at_exit() is None
     assert lease._may_leave(alone.clock.at, unused=False)
-    assert alone.engine._takers
-    lease._gave_back()
-    assert (lease._is_ended, lease._who, alone.engine._takers, lease.swept) == (True, None, {}, [])
+    assert alone.engine._owner_notes
+    lease._end_release()
+    assert (lease._is_ended, lease._who, alone.engine._owner_notes, lease.swept) == (True, None, {}, [])
     assert lease.lease_state.state.name == "LEFT"
     assert not lease._may_leave(alone.clock.at, unused=False)
     assert lease._loss_at_exit() is None
@@ -162,7 +162,7 @@ def test_whose_store_stayed_silent_is_looked_for_later_with_what_is_known_of_its
         lease.lose(LossReason.REVOKED)
     assert lease._may_leave(alone.clock.at, unused=is_unused)
     lease._release_failed()
-    lease._gave_back()
+    lease._end_release()
     had = None if is_unused and not is_shared else Had("1", is_shared=is_shared, is_clean=not is_lost)
     assert lease.swept == [(lease.lease_state.lease.name, lease.holder, lease.lease_state.settings, had)]
 
@@ -211,4 +211,4 @@ def test_who_comes_too_late_with_a_ticket_is_told_what_it_cannot_do() -> None:
 def test_callbacks_are_the_keepers(alone: Alone) -> None:
     lease = Held(alone)
     lease.on_lost(int)
-    assert len(lease._kept.tell) == 1
+    assert len(lease._kept.callbacks) == 1

@@ -93,7 +93,12 @@ def test_h34_an_interrupt_leaves_no_lock_of_the_engine_held_and_no_lease_that_go
     for client, _place in zip(made(), everywhere_in(afresh), strict=False):
         places += 1
         engine = client._engine
-        for lock in (engine.keeper._lock, engine.lines._lock, engine._lock, engine.keeper._tellers._lock):
+        for lock in (
+            engine.keeper._lock,
+            engine.local_queue._lock,
+            engine._lock,
+            engine.keeper._callback_threads._lock,
+        ):
             assert lock.acquire(timeout=30)  # type: ignore[attr-defined] # of a lock, and of one that may be taken again
             lock.release()  # type: ignore[attr-defined]
         assert not engine.keeper._lock._is_owned()  # type: ignore[attr-defined] # of an RLock
@@ -146,10 +151,10 @@ def test_who_is_interrupted_while_it_leaves_the_line_does_not_stop_those_behind_
         places = 0
         for _place in everywhere_in(waits):
             places += 1
-            line = client._engine.lines._turns._queues.get("apt")
+            line = client._engine.local_queue._turns._queues.get("apt")
             assert not line or all(bell.is_over for bell in line)
             lock.break_lease(reason="a test", by="tester", now=True)
-            client._engine._takers.clear()
+            client._engine._owner_notes.clear()
         assert places > 50
         lock.acquire(timeout=30).release()
 

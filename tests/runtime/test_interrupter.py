@@ -16,17 +16,17 @@ import pytest
 
 from lockstead.runtime import fork, interrupt
 from lockstead.runtime.interrupt import (
-    AGAIN,
-    PATIENCE,
-    PUT_OFF_MAX,
+    DEFERRALS_MAX,
+    RETRY_EVERY,
     SIGNAL,
+    SIGNALS_MAX,
     Interrupter,
     LeaseLostInterrupt,
     _current_task,
-    _insist,
+    _interrupt_until_left,
     _ThreadNest,
     _Unraisable,
-    never_in,
+    uninterrupted,
 )
 
 
@@ -34,7 +34,7 @@ from lockstead.runtime.interrupt import (
 def insisting(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Return what those who would insist were told; none of them does anything."""
     told: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(interrupt, "_insist", lambda *words: told.append(words))
+    monkeypatch.setattr(interrupt, "_interrupt_until_left", lambda *words: told.append(words))
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.run)
     return told
 
@@ -62,7 +62,7 @@ def test_one_thread_insists_however_often_a_block_is_fired(guard: Interrupter, m
     assert guard.disarm()
 
 
-@pytest.mark.parametrize(("finder", "patience"), [("this thread", AGAIN), ("another", 0.0), ("nobody", 0.0)])
+@pytest.mark.parametrize(("finder", "patience"), [("this thread", RETRY_EVERY), ("another", 0.0), ("nobody", 0.0)])
 def test_who_found_the_loss_by_itself_is_given_the_time_to_leave(
     guard: Interrupter, insisting: list[tuple[Any, ...]], finder: str, patience: float
 ) -> None:
@@ -83,7 +83,7 @@ def test_where_nobody_can_insist_the_signal_is_sent_at_once_unless_the_block_lea
     try:
         guard.fire(threading.get_ident() if finds_it else None)
     except LeaseLostInterrupt as error:
-        raised.append(guard.threw(error))
+        raised.append(guard.has_thrown(error))
     assert raised == [True] * (not finds_it)
 
 
@@ -107,20 +107,20 @@ def test_what_was_sent_counts_as_heard_once_the_handler_ran_or_the_block_is_left
     guard: Interrupter, insisting: list[tuple[Any, ...]]
 ) -> None:
     guard.fire()
-    assert guard.was_heard()
+    assert guard.was_received()
     signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
     try:
         guard.send()
         assert insisting
-        assert not guard.was_heard()
+        assert not guard.was_received()
     finally:
         with pytest.raises(LeaseLostInterrupt):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {SIGNAL})
-    assert guard.was_heard()
-    guard._around.has_heard = False
+    assert guard.was_received()
+    guard._around.has_received = False
     guard.disarm()
-    assert guard.was_heard()
-    guard._around.has_heard = True
+    assert guard.was_received()
+    guard._around.has_received = True
 
 
 def test_that_something_was_thrown_is_not_forgotten_where_the_next_throw_hits_nothing(
@@ -141,9 +141,9 @@ def test_that_something_was_thrown_is_not_forgotten_where_the_next_throw_hits_no
 def test_an_interrupt_that_would_pass_the_exit_is_put_off_so_many_times_and_raised_then(
     guard: Interrupter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interrupt, "would_pass_its_exit", lambda _frame: True)
+    monkeypatch.setattr(interrupt, "would_skip_exit", lambda _frame: True)
     assert guard.may_be_raised_in(None), "where it is raised by the exit of a block within"
-    assert [guard.may_be_raised_in(sys._getframe()) for _ in range(PUT_OFF_MAX)] == [False] * PUT_OFF_MAX
+    assert [guard.may_be_raised_in(sys._getframe()) for _ in range(DEFERRALS_MAX)] == [False] * DEFERRALS_MAX
     assert guard.may_be_raised_in(sys._getframe())
 
 
@@ -241,17 +241,17 @@ class Insisted:
         self._turns += not is_locked
         self.is_over = self._turns == 3
 
-    def was_heard(self) -> bool:
+    def was_received(self) -> bool:
         return sum(what == "sent" for what, _ in self.seen) >= self._heard_with
 
 
-SHORT = f"slept {AGAIN}"
+SHORT = f"slept {RETRY_EVERY}"
 
 
 def insisted(monkeypatch: pytest.MonkeyPatch, block: Insisted, *, is_gone: bool = False) -> list[tuple[str, bool]]:
     monkeypatch.setattr(interrupt.time, "sleep", block.sleep)
     ref = (lambda: None) if is_gone else weakref.ref(block)
-    _insist(ref, block._mutex, 7.0)  # type: ignore[arg-type] # what it asks of an interrupter
+    _interrupt_until_left(ref, block._mutex, 7.0)  # type: ignore[arg-type] # what it asks of an interrupter
     monkeypatch.undo()
     return block.seen
 
@@ -276,7 +276,7 @@ def test_who_insists_keeps_no_block_alive(monkeypatch: pytest.MonkeyPatch) -> No
         assert len(is_alive) < 5
 
     monkeypatch.setattr(interrupt.time, "sleep", sleep)
-    _insist(ref, None, 7.0)  # type: ignore[arg-type] # what it asks of an interrupter
+    _interrupt_until_left(ref, None, 7.0)  # type: ignore[arg-type] # what it asks of an interrupter
     assert is_alive == [True, False]
 
 
@@ -284,7 +284,7 @@ def test_a_mutex_is_held_from_the_first_signal_until_one_was_heard_or_patience_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sent = [("sent", True), (SHORT, True)]
-    for heard_with, expected in ((2, [*sent, *sent]), (10_000, [*sent * PATIENCE, ("sent", True)])):
+    for heard_with, expected in ((2, [*sent, *sent]), (10_000, [*sent * SIGNALS_MAX, ("sent", True)])):
         block = Insisted(threading.Lock(), heard_with)
         first = insisted(monkeypatch, block)[1 : len(expected) + 2]
         assert first == [*expected, (SHORT, False)]
@@ -297,7 +297,7 @@ def test_what_reached_nobody_is_handed_on_unless_it_is_ours_and_never_in_circles
 
     class Ours(LeaseLostInterrupt):
         @staticmethod
-        def reached_nobody() -> None:
+        def was_swallowed() -> None:
             noted.append("reached nobody")
 
     odd, within = (SimpleNamespace(exc_value=error) for error in (ValueError("odd"), ValueError("within")))
@@ -364,7 +364,7 @@ def test_an_interrupt_that_comes_while_its_block_is_left_goes_no_further_and_tha
     monkeypatch.setattr(within._around, "end", end)
     with pytest.raises(LeaseLostInterrupt) as caught:
         within.disarm()
-    assert guard.threw(caught.value)
+    assert guard.has_thrown(caught.value)
     assert within.disarm()
 
 
@@ -390,7 +390,7 @@ def test_what_was_thrown_is_caught_before_the_block_is_over_and_before_it_is_rai
         guard._was_thrown = was_thrown
         guard._around.raised.clear()
         with pytest.raises(LeaseLostInterrupt):
-            guard.raise_what_waited()
+            guard.raise_pending()
         assert caught == [guard] * was_thrown
     guard._was_thrown = False
 
@@ -410,7 +410,7 @@ def test_it_is_thrown_until_it_is_caught(guard: Interrupter, monkeypatch: pytest
 
 def test_a_forked_child_has_a_lock_of_its_own_and_nothing_was_sent_to_a_thread_as_it_begins() -> None:
     nest = _ThreadNest()
-    assert nest.has_heard
+    assert nest.has_received
     assert nest in fork._INHERITED
     lock = nest.lock
     nest.after_fork()
@@ -421,6 +421,6 @@ def test_a_function_is_marked_by_its_code() -> None:
     def quiet() -> None:
         pass
 
-    assert never_in(quiet) is quiet
-    assert quiet.__code__ in interrupt._QUIET
-    interrupt._QUIET.discard(quiet.__code__)
+    assert uninterrupted(quiet) is quiet
+    assert quiet.__code__ in interrupt._UNINTERRUPTED
+    interrupt._UNINTERRUPTED.discard(quiet.__code__)

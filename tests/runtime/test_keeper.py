@@ -15,7 +15,7 @@ from lockstead import Client, LeaseLost, LossReason
 from lockstead.errors import StoreUnavailable
 from lockstead.events import CallbackFailed, LockEvent, Lost, RenewalFailed
 from lockstead.protocol.commands import Command, Create, Extend, Read, Remove
-from lockstead.runtime.keeper import TELLERS_MAX
+from lockstead.runtime.keeper import CALLBACKS_MAX
 from lockstead.runtime.workers import Workers
 from tests.runtime.faulty import Faulty, Ticking, quiet, refuse, until
 
@@ -250,7 +250,7 @@ def test_callbacks_that_hang_keep_no_other_lease_from_being_told() -> None:
     go, called = threading.Event(), threading.Event()
     with Client(Faulty(), listener=quiet) as client:
         hanging, well = client.lock("hanging", ttl=3).acquire(), client.lock("well", ttl=3).acquire()
-        for _ in range(TELLERS_MAX - 1):
+        for _ in range(CALLBACKS_MAX - 1):
             hanging.on_lost(lambda: bool(go.wait(60)))
         client.lock("hanging").break_lease(reason="a test", by="tester")
         until(lambda: not hanging.is_held)

@@ -20,7 +20,7 @@ from lockstead.protocol.record import number
 from lockstead.protocol.renew import Over
 from lockstead.protocol.renew import Renewed as Renewal
 from lockstead.runtime import keeper
-from lockstead.runtime.keeper import CHORE_AGAIN, LONGEST_SLEEP, NO_THREAD, KeptLease, _failure, _keep_time
+from lockstead.runtime.keeper import LONGEST_SLEEP, NO_THREAD, TASK_RETRY, KeptLease, _failure, _run_rounds
 from lockstead.settings import Settings
 from lockstead.values import Name, Space
 from tests.runtime.faulty import Faulty
@@ -166,40 +166,40 @@ def test_after_a_fault_of_our_own_whatever_is_planned_wakes_the_timing_thread(st
     assert [type(event) for event in still.events] == [EngineWarning]
 
 
-def test_a_chore_for_which_the_system_gives_no_thread_is_tried_again(still: Still) -> None:
+def test_a_task_for_which_the_system_gives_no_thread_is_tried_again(still: Still) -> None:
     done: list[str] = []
-    still.keeper.chore(5, lambda: done.append("done"))
+    still.keeper.schedule(5, lambda: done.append("done"))
     still.clock.at += 5
     still.crew.is_there = False
     still.round()
-    assert still.keeper._chores_under_way == 0
+    assert still.keeper._tasks_under_way == 0
     still.crew.is_there = True
-    still.clock.at += CHORE_AGAIN
+    still.clock.at += TASK_RETRY
     still.round()
     still.crew.do()
-    assert (done, still.keeper._chores_under_way, still.keeper._chores) == (["done"], 0, [])
+    assert (done, still.keeper._tasks_under_way, still.keeper._tasks) == (["done"], 0, [])
 
 
-def test_a_chore_is_under_way_from_the_round_that_gives_it_to_the_crew_until_it_is_done(still: Still) -> None:
+def test_a_task_is_under_way_from_the_round_that_gives_it_to_the_crew_until_it_is_done(still: Still) -> None:
     done: list[str] = []
 
     def fails() -> None:
         done.append("fails")
         raise ValueError("odd")
 
-    still.keeper.chore(5, lambda: done.append("well"))
-    still.keeper.chore(5, fails)
+    still.keeper.schedule(5, lambda: done.append("well"))
+    still.keeper.schedule(5, fails)
     still.round()
-    assert (still.crew.jobs, still.keeper._chores_under_way) == ([], 0)
+    assert (still.crew.jobs, still.keeper._tasks_under_way) == ([], 0)
     still.clock.at += 5
     still.round()
-    assert (len(still.crew.jobs), still.keeper._chores_under_way) == (2, 2)
+    assert (len(still.crew.jobs), still.keeper._tasks_under_way) == (2, 2)
     waits = threading.Thread(target=still.keeper._wait_until, args=(lambda: done == ["well", "fails"], 60))
     waits.start()
     still.crew.do()
-    assert still.keeper._chores_under_way == 0
+    assert still.keeper._tasks_under_way == 0
     waits.join(30)
-    assert not waits.is_alive(), "who waits for chores is told of each"
+    assert not waits.is_alive(), "who waits for tasks is told of each"
 
 
 def test_an_answer_is_told_by_what_it_means_to_a_lease_that_is_held_and_to_no_other(still: Still) -> None:
@@ -315,11 +315,11 @@ def test_a_loss_is_told_once_to_guards_callbacks_and_listener_and_aside_where_th
         still.keeper.on_lost(kept, lambda calls=calls: calls.append("called"))
         still.events.clear()
         kept.found_in = 7
-        still.keeper._tell(kept, aside=aside)
+        still.keeper._notify_loss(kept, in_callback_thread=aside)
         assert (guarding.fired, calls) == ([7], [])
         assert len(still.of(Lost)) == (0 if aside else 1)
-        assert (kept.guards, kept.tell) == ([], [])
-        still.keeper._tell(kept, aside=aside)
+        assert (kept.guards, kept.callbacks) == ([], [])
+        still.keeper._notify_loss(kept, in_callback_thread=aside)
         still.tellers.do()
         assert calls == ["called"]
         assert still.events == [Lost("apt", "a", LossReason.EXPIRED, None, "")]
@@ -337,7 +337,7 @@ def test_where_no_teller_can_be_had_the_loss_is_told_by_who_found_it(still: Stil
 
     still.tellers.is_there = False
     still.keeper.on_lost(kept, fails)
-    still.keeper._tell(kept, aside=True)
+    still.keeper._notify_loss(kept, in_callback_thread=True)
     assert still.events == [
         CallbackFailed("apt", "a", error),
         Lost("apt", "a", LossReason.EXPIRED, None, ""),
@@ -378,7 +378,7 @@ class Slept:
 
 def timed(still: Still, happens: Callable[[], object]) -> list[str]:
     slept = Slept(happens)
-    _keep_time(weakref.ref(still.keeper), slept)  # type: ignore[arg-type] # as of a bell
+    _run_rounds(weakref.ref(still.keeper), slept)  # type: ignore[arg-type] # as of a bell
     return slept.seen
 
 
@@ -414,6 +414,6 @@ def test_the_timing_thread_ends_with_a_keeper_that_nobody_has_any_more() -> None
     owners = [Still()]
     slept = Slept(owners.clear)
     ref = weakref.ref(owners[0].keeper)
-    _keep_time(ref, slept)  # type: ignore[arg-type] # as of a bell
+    _run_rounds(ref, slept)  # type: ignore[arg-type] # as of a bell
     assert ref() is None
     assert slept.seen == ["silenced", f"slept {LONGEST_SLEEP}"]

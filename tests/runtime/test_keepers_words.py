@@ -42,21 +42,21 @@ def test_a_closed_keeper_takes_no_lease_and_does_no_chore(told: Told) -> None:
     kept = told.lease(is_kept=False)
     with pytest.raises(StoreRefused, match="the client was closed"):
         told.keeper.keep(kept)
-    told.keeper.chore(0, lambda: done.append("chore"))
+    told.keeper.schedule(0, lambda: done.append("task"))
     assert kept.lease_state.state is State.LEFT
-    assert (len(told.keeper), done, told.keeper._chores) == (0, [], [])
+    assert (len(told.keeper), done, told.keeper._tasks) == (0, [], [])
 
 
 @pytest.mark.usefixtures("threadless")
-def test_where_no_thread_can_be_had_no_lease_is_kept_and_a_chore_is_done_at_once_or_never(told: Told) -> None:
+def test_where_no_thread_can_be_had_no_lease_is_kept_and_a_task_is_done_at_once_or_never(told: Told) -> None:
     done: list[str] = []
     kept = told.lease(is_kept=False)
     with pytest.raises(StoreUnavailable, match="no thread can be started"):
         told.keeper.keep(kept)
     assert kept.lease_state.state is State.LEFT
-    told.keeper.chore(0, lambda: done.append("now"))
-    told.keeper.chore(1, lambda: done.append("later"))
-    told.keeper.chore(0, fails)
+    told.keeper.schedule(0, lambda: done.append("now"))
+    told.keeper.schedule(1, lambda: done.append("later"))
+    told.keeper.schedule(0, fails)
     assert done == ["now"]
 
 
@@ -142,7 +142,7 @@ def test_what_was_given_back_is_told_as_lost_to_nobody(told: Told) -> None:
     told.keeper.leave(kept, told.clock.at)
     told.keeper.left(kept)
     told.keeper.lose(kept, LossReason.TAKEN)
-    told.keeper.chore(0, lambda: done.append("after a round"))
+    told.keeper.schedule(0, lambda: done.append("after a round"))
     until(lambda: done)
     assert (told.events, kept.lease_state.is_notified, kept.lease_state.reason) == ([], False, None)
     assert told.keeper._thread is not None
@@ -170,25 +170,25 @@ def test_closing_ends_every_lease_does_what_was_put_off_and_is_done_once(told: T
 
     def takes_long() -> None:
         time.sleep(0.1)
-        done.append("chore")
+        done.append("task")
 
-    told.keeper.chore(600, takes_long)
+    told.keeper.schedule(600, takes_long)
     told.keeper.close(patience=60)
-    assert (kept.lease_state.state, len(told.keeper), done) == (State.LEFT, 0, ["chore"])
+    assert (kept.lease_state.state, len(told.keeper), done) == (State.LEFT, 0, ["task"])
     assert told.events == [LeaseDropped("apt", "a")]
     told.keeper.close()
     assert told.events == [LeaseDropped("apt", "a")]
     assert not told.keeper._workers.submit(lambda: None)
-    assert not told.keeper._tellers.submit(lambda: None)
+    assert not told.keeper._callback_threads.submit(lambda: None)
     until(lambda: told.keeper._thread is not None and not told.keeper._thread.is_alive())
 
 
-def test_a_chore_is_done_once_its_time_has_come_and_no_sooner(told: Told) -> None:
+def test_a_task_is_done_once_its_time_has_come_and_no_sooner(told: Told) -> None:
     done: list[str] = []
     began_at = time.monotonic()
-    told.keeper.chore(5, lambda: done.append("later"))
+    told.keeper.schedule(5, lambda: done.append("later"))
     for number in range(5):
-        told.keeper.chore(0, lambda: done.append("now"))
+        told.keeper.schedule(0, lambda: done.append("now"))
         until(lambda count=number + 1: done == ["now"] * count)
     assert time.monotonic() - began_at < 4, "the timing thread is woken and does not sleep on"
     told.clock.at += 5
@@ -197,10 +197,10 @@ def test_a_chore_is_done_once_its_time_has_come_and_no_sooner(told: Told) -> Non
     until(lambda: done[5:] == ["later"])
 
 
-def test_closing_waits_for_no_chore_that_no_thread_can_do(told: Told, request: pytest.FixtureRequest) -> None:
+def test_closing_waits_for_no_task_that_no_thread_can_do(told: Told, request: pytest.FixtureRequest) -> None:
     done: list[str] = []
     for _ in range(2):
-        told.keeper.chore(600, lambda: done.append("chore"))
+        told.keeper.schedule(600, lambda: done.append("task"))
     request.getfixturevalue("threadless")
     began_at = time.monotonic()
     told.keeper.close(patience=20)
@@ -275,7 +275,7 @@ def test_a_round_sleeps_until_something_is_due_but_never_for_long(told: Told) ->
         assert told.keeper._decide([]) == LONGEST_SLEEP
         told.clock.at = kept.lease_state.due_at - 0.5
         assert told.keeper._decide([]) == pytest.approx(0.5)
-    told.keeper.chore(0.25, lambda: done.append("chore"))
+    told.keeper.schedule(0.25, lambda: done.append("task"))
     with told.keeper._lock:
         assert told.keeper._decide([]) == pytest.approx(0.25)
     told.keeper.close()

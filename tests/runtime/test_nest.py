@@ -61,7 +61,7 @@ def test_what_reached_nobody_is_due_again_and_nothing_else_is() -> None:
     outer.is_lost = inner.is_lost = True
     nest.raised.append(inner.number)
     nest.raised.append(outer.number)
-    nest.reached_nobody(outer.number)
+    nest.was_swallowed(outer.number)
     assert nest.raised == [inner.number, None]
     assert nest.due() is None, "the inner block is still being left"
     nest.leave(inner)
@@ -182,7 +182,7 @@ def test_what_the_first_saw_is_kept_until_the_key_moves_or_the_line_ends() -> No
     assert (lines.noted("apt"), lines.noted("deb")) == (seen, None)
     lines.leave("apt", first)
     assert lines.noted("apt") is seen
-    lines.ring("apt")
+    lines.wake_first("apt")
     assert lines.noted("apt") is None
     lines.note("apt", seen)
     lines.leave("apt", second)
@@ -192,8 +192,8 @@ def test_what_the_first_saw_is_kept_until_the_key_moves_or_the_line_ends() -> No
 def test_a_ring_wakes_the_first_alone_and_one_for_all_wakes_everybody() -> None:
     lines, (first, second) = in_line(2)
     lines.enter("deb", other := ThreadWaker())
-    lines.ring("apt")
-    lines.ring("rpm")
+    lines.wake_first("apt")
+    lines.wake_first("rpm")
     assert (rung(first), rung(second), rung(other)) == (True, False, False)
     lines.wake_all()
     assert (rung(first), rung(second), rung(other)) == (True, True, True)

@@ -170,7 +170,7 @@ def test_h32_who_was_cut_off_is_told_to_the_next_who_works(
     assert store.count(Replace) == 1, "it was taken over"
     store.before = store.after = lambda _command: None
     with Client(store.beside(), listener=quiet) as client:
-        # what gives it back may be a chore of a client that is being closed
+        # what gives it back may be a task of a client that is being closed
         until(lambda: client.lock("a").inspect() is None)
         for _ in range(2):
             with client.lock("a").hold(timeout=ENOUGH) as lease:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from lockstead.misuse import AsyncHoldMisuse, check_coroutine_function
 from lockstead.runtime import context
-from lockstead.runtime.interrupt import never_in
+from lockstead.runtime.interrupt import uninterrupted
 
 if TYPE_CHECKING:
     from lockstead.aio_guard import AsyncGuard
@@ -41,7 +41,7 @@ class AsyncHold(AsyncHoldMisuse):
         self._lease = await self._acquire()
         return await self._begin(self._lease)
 
-    @never_in
+    @uninterrupted
     async def _begin(self, lease: AsyncLease) -> AsyncLease:
         try:
             context.enter(lease)
@@ -55,7 +55,7 @@ class AsyncHold(AsyncHoldMisuse):
             raise
         return lease
 
-    @never_in
+    @uninterrupted
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -19,7 +19,7 @@ from lockstead.runtime.aio_give_back import give_back
 from lockstead.runtime.awaiting import new_waker, quiet_waker, settle
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.inside import is_inside
-from lockstead.runtime.interrupt import never_in
+from lockstead.runtime.interrupt import uninterrupted
 from lockstead.runtime.run import Limits
 from lockstead.settings import Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer
@@ -103,13 +103,13 @@ class AsyncLease(AsyncGuardedLease):
     async def _converse(self, script: Script[T]) -> T:
         return await converse(self._engine, self._lease_state.settings, script)
 
-    @never_in
+    @uninterrupted
     async def __aenter__(self) -> Self:
         self.check()
         context.enter(self)
         return self
 
-    @never_in
+    @uninterrupted
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 from lockstead.errors import NotAcquired, OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.operations import Acquisition
 from lockstead.protocol.acquire import Contended, Grant
-from lockstead.runtime.engine import Engine, in_seconds
+from lockstead.runtime.engine import Engine, seconds_text
 from lockstead.runtime.held import HeldLease
 from lockstead.settings import Settings
 from lockstead.values import Name, checked_key
@@ -180,7 +180,7 @@ class HeldBatch(Generic[L]):
             return silence or NotAcquired("the time to wait is over", waited=waited)
         left, all_ = len(self._wanted), len(self._keys)
         return NotAcquired(
-            f"{left} of {all_} locks are held by others after {in_seconds(waited)}; one of them: {one}",
+            f"{left} of {all_} locks are held by others after {seconds_text(waited)}; one of them: {one}",
             key=one.key,
             holder=one.holder,
             purpose=one.purpose,

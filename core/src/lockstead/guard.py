@@ -8,7 +8,7 @@ from typing import Generic, Self, TypeVar
 
 from lockstead.runtime.held import HeldLease
 from lockstead.runtime.inside import is_inside
-from lockstead.runtime.interrupt import Interrupter, never_in
+from lockstead.runtime.interrupt import Interrupter, uninterrupted
 
 L = TypeVar("L", bound=HeldLease)
 
@@ -33,7 +33,7 @@ class Guard(Generic[L]):
         self._mutex = mutex
         self._interrupter: Interrupter | None = None
 
-    @never_in
+    @uninterrupted
     def __enter__(self) -> L:
         if self._interrupter is not None:
             raise TypeError("this guard is entered already: call lease.guard() once for each block")
@@ -48,7 +48,7 @@ class Guard(Generic[L]):
             raise
         return lease
 
-    @never_in
+    @uninterrupted
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -61,8 +61,8 @@ class Guard(Generic[L]):
         if not inside:
             lease._engine.keeper.unguard(lease._kept, interrupter)
         is_lost = was_fired or lease.lost_reason is not None
-        if is_lost and (error is None or interrupter.threw(error)):
+        if is_lost and (error is None or interrupter.has_thrown(error)):
             lost = lease._found_lost()
             raise lost from lost.__cause__
         if error is None and not inside:
-            interrupter.raise_what_waited()
+            interrupter.raise_pending()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from lockstead.misuse import HoldMisuse, check_function
 from lockstead.runtime import context
-from lockstead.runtime.interrupt import never_in
+from lockstead.runtime.interrupt import uninterrupted
 
 if TYPE_CHECKING:
     from lockstead.guard import Guard
@@ -40,7 +40,7 @@ class Hold(HoldMisuse):
         self._lease = self._acquire()
         return self._begin(self._lease)
 
-    @never_in
+    @uninterrupted
     def _begin(self, lease: Lease) -> Lease:
         try:
             context.enter(lease)
@@ -54,7 +54,7 @@ class Hold(HoldMisuse):
             raise
         return lease
 
-    @never_in
+    @uninterrupted
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -20,7 +20,7 @@ from lockstead.runtime.drive import run, wait_in_line
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.give_back import give_back
 from lockstead.runtime.inside import is_inside
-from lockstead.runtime.interrupt import never_in
+from lockstead.runtime.interrupt import uninterrupted
 from lockstead.runtime.run import Limits
 from lockstead.settings import Settings
 from lockstead.values import Duration, LeaseTicket, Sequencer
@@ -104,13 +104,13 @@ class Lease(GuardedLease):
     def _converse(self, script: Script[T]) -> T:
         return converse(self._engine, self._lease_state.settings, script)
 
-    @never_in
+    @uninterrupted
     def __enter__(self) -> Self:
         self.check()
         context.enter(self)
         return self
 
-    @never_in
+    @uninterrupted
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

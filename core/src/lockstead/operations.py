@@ -28,7 +28,7 @@ from lockstead.protocol.waiting import Found, until_free
 from lockstead.runtime.engine import Engine, fresh_nonce
 from lockstead.runtime.held import HeldLease, lost_by_ticket
 from lockstead.runtime.inside import is_inside
-from lockstead.runtime.interrupt import never_in
+from lockstead.runtime.interrupt import uninterrupted
 from lockstead.runtime.keeper import KeptLease
 from lockstead.runtime.local_queue import Waiter
 from lockstead.runtime.run import OVERTIME, STALLED, Limits
@@ -82,31 +82,31 @@ class Acquisition:
         self._started_at = now - spent
         name = Name(key)
         self._context = engine.context(settings)
-        self._want = engine.want(name, settings, reclaim=reclaim)
+        self._request = engine.new_request(name, settings, reclaim=reclaim)
         self.gives_up_at = None if limit is None else self._started_at + limit
         ends_at = None if is_patient or limit is None else max(self._started_at + limit, now + TRY_MIN - OVERTIME)
         self.limits = Limits(settings.request_timeout, ends_at, lambda: engine.is_closed)
         if self._waits:
             engine.refuse_self_wait(name)
-            self._want.on_wait = self._waiting
+            self._request.on_wait = self._waiting
         # until it is kept or given up, a sibling of the same owner must not take it for a dead process's
-        engine.pending_holders[self._want.holder] = self._want
+        engine.pending_holders[self._request.holder] = self._request
 
     def enter(self, waker: Waiter) -> bool:
         """Stand in line; True if it is our turn at once."""
-        return not self._waits or self.engine.lines.enter(self.key, waker)
+        return not self._waits or self.engine.local_queue.enter(self.key, waker)
 
-    @never_in
+    @uninterrupted
     def leave(self, waker: Waiter) -> None:
         """Leave the line."""
         # the wish must not refer to who makes it: the two would keep each other alive, and the engine with them
-        self._want.on_wait = None
+        self._request.on_wait = None
         if self._waits:
-            self._tidy(partial(self.engine.lines.leave, self.key, waker))
+            self._tidy(partial(self.engine.local_queue.leave, self.key, waker))
 
     def _waiting(self, seen: Contended | StoreError) -> None:
-        self.engine.lines.note(self.key, seen)
-        self.engine.keeper.attend()
+        self.engine.local_queue.note(self.key, seen)
+        self.engine.keeper.ensure_started()
         if isinstance(seen, StoreError):
             self._silences += 1
             if self._silences == SILENCES_TOLD:
@@ -115,7 +115,7 @@ class Acquisition:
                 self.engine.emit(EngineWarning(self.key, f"the store {what}, and the wait for it goes on: {seen}"))
         elif not self._is_told:
             self._is_told = True
-            self.engine.waiting(self.key, self._want.holder, seen)
+            self.engine.emit_waiting(self.key, self._request.holder, seen)
 
     def script(self, *, was_first: bool, in_time: bool) -> Script[Grant | Contended]:
         """Ask the store. was_first: nobody of this process waited before us. in_time: our turn came before the end.
@@ -129,43 +129,43 @@ class Acquisition:
         is_stalled = now >= self.limits.ends()
         if is_stalled:
             self.limits = self.limits.resumed(now)
-        seen = None if in_time or is_stalled or self._want.reclaim else self.engine.lines.noted(self.key)
+        seen = None if in_time or is_stalled or self._request.reclaim else self.engine.local_queue.noted(self.key)
         is_late = self.gives_up_at is not None and now > self.gives_up_at + STALLED
         if isinstance(seen, Contended) or (isinstance(seen, StoreError) and not is_late):
             return _seen_by_another(seen)
         self._has_asked = True
         return acquire(
-            self._want,
+            self._request,
             self._context,
             gives_up_at=self.gives_up_at,
             tries_once=not self._waits or not in_time,
             look_first=not was_first,
         )
 
-    @never_in
+    @uninterrupted
     def ended(self, outcome: Grant | Contended, kind: type[L]) -> L | None:
         """Take a grant into the keeper's care; None, and nothing left behind, if others hold the lock."""
         engine = self.engine
         if isinstance(outcome, Contended):
             self._contended = outcome
             self._is_over = True
-            engine.pending_holders.pop(self._want.holder, None)
-            engine.clean_up_abandoned(self._want, self._settings)
+            engine.pending_holders.pop(self._request.holder, None)
+            engine.clean_up_abandoned(self._request, self._settings)
             return None
-        if engine.lines.is_followed(self.key):
-            engine.lines.note(self.key, Contended(decode(self._want.name, self._want.fields)))
+        if engine.local_queue.is_followed(self.key):
+            engine.local_queue.note(self.key, Contended(decode(self._request.name, self._request.fields)))
         waited = max(0.0, engine.clock.now() - self._started_at)
-        kept = engine.granted(outcome, self._want, self._context, waited)
-        engine.pending_holders.pop(self._want.holder, None)
-        return kind(engine, kept, engine.took(kept))
+        kept = engine.granted(outcome, self._request, self._context, waited)
+        engine.pending_holders.pop(self._request.holder, None)
+        return kind(engine, kept, engine.note_acquired(kept))
 
-    @never_in
+    @uninterrupted
     def failed(self, error: BaseException) -> None:
         """The acquisition ended without an answer: take back what it may have written, if it came to that."""
         self._is_over = True
-        self.engine.pending_holders.pop(self._want.holder, None)
+        self.engine.pending_holders.pop(self._request.holder, None)
         if self._has_asked:
-            self._tidy(partial(self.engine.clean_up_abandoned, self._want, self._settings, error))
+            self._tidy(partial(self.engine.clean_up_abandoned, self._request, self._settings, error))
 
     def _tidy(self, work: Callable[[], None]) -> None:
         """Do it; or have it done, where this acquisition is being collected by a thread that may hold any lock."""
@@ -177,7 +177,7 @@ class Acquisition:
     def came_late(self) -> None:
         """A request of this acquisition has ended that nobody awaits any more: take back at once what it wrote."""
         if self._is_over:
-            self.engine.look_after(self._want.name, self._want.holder, self._settings)
+            self.engine.sweep_soon(self._request.name, self._request.holder, self._settings)
 
     def not_acquired(self) -> NotAcquired:
         """Return the error of a wait that ended because others hold the lock."""
@@ -330,7 +330,7 @@ def released(
     if outcome is leaving.Outcome.ENDED:
         engine.emit(EngineWarning(key, (yield from _told_of_revocation(lease, context))))
     engine.emit(Released(key, lease.holder, removed, outcome.value))
-    engine.lines.ring(key)
+    engine.local_queue.wake_first(key)
     return removed
 
 
@@ -466,7 +466,7 @@ def freed(engine: Engine, key: str, settings: Settings, timeout: Duration | None
 
 
 def _waits_to_see(engine: Engine, key: str, seen: RecordStatus) -> None:
-    engine.waiting(key, "", Contended(seen.record))
+    engine.emit_waiting(key, "", Contended(seen.record))
 
 
 def listed(engine: Engine) -> Script[list[LockInfo]]:
@@ -507,7 +507,7 @@ def broken(
     )
     if done is None:
         return None
-    engine.lines.ring(key)
+    engine.local_queue.wake_first(key)
     report = breaking(key, done, context, engine.clock.wall())
     was_revoked = None if done.revoked or done.removed else done.record.revoked
     part, entry = leaving.audit_entry(done, was_revoked or revoked, engine.clock.wall(), fresh_nonce())

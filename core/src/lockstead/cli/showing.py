@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lockstead.cli.exits import plain
 from lockstead.cli.output import instant
-from lockstead.runtime.engine import in_words
+from lockstead.runtime.engine import duration_text
 from lockstead.values import Sequencer
 
 if TYPE_CHECKING:
@@ -183,8 +183,8 @@ def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
         "since": _with(held.acquired_epoch, _ago(held_for(held, now))),
         "until": until,
         "ttl": _with_renewal(held),
-        "expected": None if held.expected is None else f"to take {in_words(held.expected)}",
-        "overdue": None if overdue is None else _with(held.alert_epoch, f"for {in_words(overdue)}"),
+        "expected": None if held.expected is None else f"to take {duration_text(held.expected)}",
+        "overdue": None if overdue is None else _with(held.alert_epoch, f"for {duration_text(overdue)}"),
         "revoked": revoked,
         "token": None if held.token is None else str(held.token),
         "labels": " ".join(f"{name}={value}" for name, value in held.labels.items()),
@@ -210,7 +210,7 @@ def queue(waiting: Sequence[Contender], now: float) -> Iterator[tuple[str, str]]
 
 
 def _for(duration: float | None) -> str | None:
-    return None if duration is None else f"for {in_words(duration)}"
+    return None if duration is None else f"for {duration_text(duration)}"
 
 
 def _with_renewal(held: LockInfo) -> str | None:
@@ -223,7 +223,7 @@ def _with_renewal(held: LockInfo) -> str | None:
 
 
 def _ago(duration: float | None) -> str | None:
-    return None if duration is None else f"{in_words(duration)} ago"
+    return None if duration is None else f"{duration_text(duration)} ago"
 
 
 def _with(epoch: float | None, words: str | None) -> str | None:
@@ -239,7 +239,7 @@ def second(epoch: float | None) -> str | None:
 
 
 def _short(duration: float) -> str:
-    return in_words(round(duration) if duration >= 1 else duration)
+    return duration_text(round(duration) if duration >= 1 else duration)
 
 
 def lock_row(held: LockInfo, now: float) -> list[str]:
@@ -250,7 +250,7 @@ def lock_row(held: LockInfo, now: float) -> list[str]:
         plain(held.key),
         state_of(held, now),
         plain(held.owner or held.holder),
-        "" if age is None else in_words(round(age)),
+        "" if age is None else duration_text(round(age)),
         _short(left) if left else "",
         "" if held.token is None else str(held.token),
         plain(held.decode_error or (FOREIGN if held.is_foreign else what)),

@@ -23,7 +23,7 @@ from lockstead.events import (
     Renewed,
     Waiting,
 )
-from lockstead.runtime.engine import in_words
+from lockstead.runtime.engine import duration_text
 from lockstead.values import PreviousLease
 
 
@@ -61,7 +61,7 @@ class Teller:
                 self._wait(event)
             case Acquired():
                 self._on_granted()
-                self._progress(f"acquired {event.key!r} after {in_words(event.waited)}" if self._waited else "")
+                self._progress(f"acquired {event.key!r} after {duration_text(event.waited)}" if self._waited else "")
             case Renewed():
                 self._on_renewed(event.deadline)
                 if self._failing:
@@ -86,7 +86,7 @@ class Teller:
 
     def _wait(self, event: Waiting) -> None:
         self._waited = True
-        since = "" if event.held_for is None else f" for {in_words(event.held_for)}"
+        since = "" if event.held_for is None else f" for {duration_text(event.held_for)}"
         purpose = f" (purpose: {event.purpose})" if event.purpose else ""
         self._progress(f"waiting for {event.key!r}, held by {event.held_by!r}{since}{purpose}")
 

@@ -101,7 +101,7 @@ class Contended:
 
 
 def acquire(
-    want: AcquireRequest,
+    request: AcquireRequest,
     context: ProtocolContext,
     *,
     gives_up_at: float | None,
@@ -121,26 +121,26 @@ def acquire(
     is_last = tries_once
     while True:
         try:
-            outcome = yield from attempt(want, context, look_first=look_first, gives_up_at=gives_up_at)
+            outcome = yield from attempt(request, context, look_first=look_first, gives_up_at=gives_up_at)
         except (StoreUnavailable, OutcomeUnknown) as error:
             if not isinstance(error, OutOfTime):
                 contended, silence = None, error
             if is_last and contended is not None:
                 return contended
             if is_last:
-                raise _as_known(want, silence or error) from silence
+                raise _as_known(request, silence or error) from silence
         else:
             if isinstance(outcome, Grant) or is_last:
                 return outcome
             contended = outcome
         waited_out = contended or silence
-        if want.on_wait is not None and waited_out is not None:
-            want.on_wait(waited_out)
+        if request.on_wait is not None and waited_out is not None:
+            request.on_wait(waited_out)
         # as `ask` does, without its frame: every waiter comes through here with every poll
-        want.has_waited = True
+        request.has_waited = True
         left = inf if contended is None else contended.over_in
         pause: Reply[Paused] = yield context.waiting_pause(
-            want.name, want.holder, longest, wake_on_change=contended is not None, over_in=left
+            request.name, request.holder, longest, wake_on_change=contended is not None, over_in=left
         )
         if gives_up_at is not None and pause.received_at >= gives_up_at:
             is_last = True
@@ -149,123 +149,127 @@ def acquire(
         look_first = not pause.answer.is_turn
 
 
-def _as_known(want: AcquireRequest, error: StoreError) -> StoreError:
+def _as_known(request: AcquireRequest, error: StoreError) -> StoreError:
     """Return the error that says what is known of the whole acquisition, not of its last request alone."""
-    if not want.unsettled or isinstance(error, OutcomeUnknown):
+    if not request.unsettled or isinstance(error, OutcomeUnknown):
         return error
-    return OutcomeUnknown(f"{want.name.key!r} was asked for and no answer came in time; it may yet be granted: {error}")
+    return OutcomeUnknown(
+        f"{request.name.key!r} was asked for and no answer came in time; it may yet be granted: {error}"
+    )
 
 
 def attempt(
-    want: AcquireRequest, context: ProtocolContext, *, look_first: bool, gives_up_at: float | None = None
+    request: AcquireRequest, context: ProtocolContext, *, look_first: bool, gives_up_at: float | None = None
 ) -> Script[Grant | Contended]:
     """Try once, without waiting for anybody but, to reclaim, for members. look_first: read before writing."""
-    write_first, doubts, paced_for = not look_first, want.doubts, want.doubts
+    write_first, doubts, paced_for = not look_first, request.doubts, request.doubts
     for _turn in range(TURNS_MAX):
         if write_first:
-            granted = yield from _create(want, context)
+            granted = yield from _create(request, context)
             if granted is not None:
                 return granted
             write_first = False
-        reply: Reply[Snapshot | Absent] = yield Read(want.name)
+        reply: Reply[Snapshot | Absent] = yield Read(request.name)
         seen = reply.answer
         if isinstance(seen, Absent):
-            context.observations.discard(want.name)
-            write_first = want.doubts == paced_for
+            context.observations.discard(request.name)
+            write_first = request.doubts == paced_for
             if not write_first:
-                paced_for = yield from _keep_pace(want, doubts, context)
+                paced_for = yield from _keep_pace(request, doubts, context)
             continue
-        record = context.decode(want.name, seen)
-        if record.holder == want.holder and not record.ended:
-            granted = yield from _fenced(want, (yield from _adopt(want, seen, record, context)), context)
+        record = context.decode(request.name, seen)
+        if record.holder == request.holder and not record.ended:
+            granted = yield from _fenced(request, (yield from _adopt(request, seen, record, context)), context)
         else:
-            is_dead = yield from is_over(want.name, record, reply, seen, want.holder, context)
-            if not is_dead and not _may_reclaim(want, record):
-                return Contended(record, seen, over_in=over_in(want.name, record, reply, seen, context))
-            if want.doubts > paced_for:
-                paced_for = yield from _keep_pace(want, doubts, context)
+            is_dead = yield from is_over(request.name, record, reply, seen, request.holder, context)
+            if not is_dead and not _may_reclaim(request, record):
+                return Contended(record, seen, over_in=over_in(request.name, record, reply, seen, context))
+            if request.doubts > paced_for:
+                paced_for = yield from _keep_pace(request, doubts, context)
                 continue
             if is_dead:
-                granted = yield from _take_over(want, seen, record, context)
+                granted = yield from _take_over(request, seen, record, context)
             else:
-                granted = yield from _reclaim(want, reply, record, context, gives_up_at)
+                granted = yield from _reclaim(request, reply, record, context, gives_up_at)
         if granted is not None:
             return granted
     return Contended(None)
 
 
-def _keep_pace(want: AcquireRequest, doubts: int, context: ProtocolContext) -> Script[int]:
+def _keep_pace(request: AcquireRequest, doubts: int, context: ProtocolContext) -> Script[int]:
     """Pause before a write is asked again whose like had an unknown outcome; give how many such writes that was for.
 
     doubts: how many there were when the attempt began. After a few more it ends with the last one's: nobody was seen
     to hold the key.
     """
-    since = want.doubts - doubts
-    if since >= DOUBTS_MAX and want.doubt is not None:
-        raise want.doubt
-    yield from ask(context.retry_pause(want.name, since - 1))
-    return want.doubts
+    since = request.doubts - doubts
+    if since >= DOUBTS_MAX and request.doubt is not None:
+        raise request.doubt
+    yield from ask(context.retry_pause(request.name, since - 1))
+    return request.doubts
 
 
-def _create(want: AcquireRequest, context: ProtocolContext) -> Script[Grant | Contended | None]:
-    was_unsettled = want.unsettled
-    want.unsettled = True
+def _create(request: AcquireRequest, context: ProtocolContext) -> Script[Grant | Contended | None]:
+    was_unsettled = request.unsettled
+    request.unsettled = True
     ttl, every = context.settings.ttl, context.settings.renew_every
     try:
         min_retention = context.min_retention(ttl, context.settings.lock_delay)
-        reply = yield from ask(Create(want.name, want.fields, ttl, want.holder, min_retention, every, FORGOTTEN))
+        reply = yield from ask(
+            Create(request.name, request.fields, ttl, request.holder, min_retention, every, FORGOTTEN)
+        )
     except StoreUnavailable:
-        want.unsettled = was_unsettled
+        request.unsettled = was_unsettled
         raise
     except OutcomeUnknown as doubt:
-        want.doubts, want.doubt = want.doubts + 1, doubt
+        request.doubts, request.doubt = request.doubts + 1, doubt
         return None
-    want.unsettled = was_unsettled
+    request.unsettled = was_unsettled
     if isinstance(reply.answer, Conflict):
         return Contended(None, is_queued=True) if reply.answer.is_queued else None
-    grant = _granted(want, reply, reply.answer, previous_of_created(reply.answer.fields, context), context)
-    return grant if _is_ample(grant, reply, context) else (yield from _renewed(want, grant, context))
+    grant = _granted(request, reply, reply.answer, previous_of_created(reply.answer.fields, context), context)
+    return grant if _is_ample(grant, reply, context) else (yield from _renewed(request, grant, context))
 
 
-def _adopt(want: AcquireRequest, seen: Snapshot, record: Record, context: ProtocolContext) -> Script[Grant | None]:
+def _adopt(request: AcquireRequest, seen: Snapshot, record: Record, context: ProtocolContext) -> Script[Grant | None]:
     """Take up what an earlier attempt of ours left: its age is unknown, so only an Extend of it counts."""
     if record.is_ending:
-        yield unused(want.name, seen.incarnation, previous_of(record, context), context)
+        yield unused(request.name, seen.incarnation, previous_of(record, context), context)
         return None
-    reply = yield from ask(Extend(want.name, {}, seen.incarnation, lifetime=context.settings.ttl))
+    reply = yield from ask(Extend(request.name, {}, seen.incarnation, lifetime=context.settings.ttl))
     if not isinstance(reply.answer, Snapshot):
         return None
-    answer = context.decode(want.name, reply.answer)
-    if answer.holder != want.holder or answer.is_ending:
+    answer = context.decode(request.name, reply.answer)
+    if answer.holder != request.holder or answer.is_ending:
         return None
-    return _granted(want, reply, reply.answer, previous_of(answer, context), context)
+    return _granted(request, reply, reply.answer, previous_of(answer, context), context)
 
 
 def _take_over(
-    want: AcquireRequest, seen: Snapshot, record: Record, context: ProtocolContext, *, queues: bool = True
+    request: AcquireRequest, seen: Snapshot, record: Record, context: ProtocolContext, *, queues: bool = True
 ) -> Script[Grant | Contended | None]:
-    was_unsettled = want.unsettled
-    want.unsettled = True
+    was_unsettled = request.unsettled
+    request.unsettled = True
     ttl, every = context.settings.ttl, context.settings.renew_every
     min_retention = context.min_retention(ttl, context.settings.lock_delay)
-    waiter_id, before = want.holder if queues else "", previous_for_next(record, want.holder, context)
-    fields = written(want.fields, before)
-    command = Replace(want.name, fields, seen.incarnation, seen.revision, ttl, waiter_id, min_retention, every)
+    waiter_id, before = request.holder if queues else "", previous_for_next(record, request.holder, context)
+    fields = written(request.fields, before)
+    command = Replace(request.name, fields, seen.incarnation, seen.revision, ttl, waiter_id, min_retention, every)
     try:
         reply = yield from ask(command)
     except StoreUnavailable:
-        want.unsettled = was_unsettled
+        request.unsettled = was_unsettled
         raise
     except OutcomeUnknown as doubt:
-        want.doubts, want.doubt = want.doubts + 1, doubt
+        request.doubts, request.doubt = request.doubts + 1, doubt
         return None
-    want.unsettled = was_unsettled
+    request.unsettled = was_unsettled
     if isinstance(reply.answer, Conflict) and reply.answer.is_queued:
         return Contended(record, seen, is_queued=True)
     if not isinstance(reply.answer, Snapshot):
         return None
-    grant = _granted(want, reply, reply.answer, before, context)
-    return grant if _is_ample(grant, reply, context) else (yield from _renewed(want, grant, context))
+    grant = _granted(request, reply, reply.answer, before, context)
+    return grant if _is_ample(grant, reply, context) else (yield from _renewed(request, grant, context))
 
 
 def _is_ample(grant: Grant, reply: Reply[Any], context: ProtocolContext) -> bool:
@@ -275,66 +279,66 @@ def _is_ample(grant: Grant, reply: Reply[Any], context: ProtocolContext) -> bool
     return grant.deadline - reply.received_at > context.settings.abort_margin + context.settings.renew_every
 
 
-def _renewed(want: AcquireRequest, grant: Grant, context: ProtocolContext) -> Script[Grant | None]:
+def _renewed(request: AcquireRequest, grant: Grant, context: ProtocolContext) -> Script[Grant | None]:
     """Renew at once what hangs on a lease of the server that was renewed too long ago to begin work under."""
     # from here on our record stands: if it cannot be renewed, it must be swept
-    was_unsettled, want.unsettled = want.unsettled, True
-    renewed = yield from ask(Extend(want.name, {}, grant.lease.incarnation, lifetime=context.settings.ttl))
+    was_unsettled, request.unsettled = request.unsettled, True
+    renewed = yield from ask(Extend(request.name, {}, grant.lease.incarnation, lifetime=context.settings.ttl))
     if not isinstance(renewed.answer, Snapshot):
         return None
-    answer = context.decode(want.name, renewed.answer)
-    if answer.holder != want.holder or answer.is_ending:
+    answer = context.decode(request.name, renewed.answer)
+    if answer.holder != request.holder or answer.is_ending:
         return None
-    want.unsettled = was_unsettled
-    again = _granted(want, renewed, renewed.answer, grant.previous_lease, context)
+    request.unsettled = was_unsettled
+    again = _granted(request, renewed, renewed.answer, grant.previous_lease, context)
     return again if grant.token is None else _with_token(again, grant.token)
 
 
-def _may_reclaim(want: AcquireRequest, record: Record) -> bool:
+def _may_reclaim(request: AcquireRequest, record: Record) -> bool:
     # a tombstone bears its victim's name, and stands for what that one may still have under way
-    if not want.reclaim or record.is_foreign or record.tombstone:
+    if not request.reclaim or record.is_foreign or record.tombstone:
         return False
-    return record.owner == want.owner and not want.keeps(record.holder)
+    return record.owner == request.owner and not request.keeps(record.holder)
 
 
 def _reclaim(
-    want: AcquireRequest, reply: Reply[Any], record: Record, context: ProtocolContext, gives_up_at: float | None
+    request: AcquireRequest, reply: Reply[Any], record: Record, context: ProtocolContext, gives_up_at: float | None
 ) -> Script[Grant | Contended | None]:
     """Take the lock from our own dead predecessor, after its members have left; Contended if they do not in time.
 
     None: the record changed under our eyes, or the outcome is unknown; the next turn looks again.
     """
     seen: Snapshot = reply.answer
-    lease = LeaseId(want.name, record.holder, seen.incarnation, record.ttl or context.settings.ttl)
+    lease = LeaseId(request.name, record.holder, seen.incarnation, record.ttl or context.settings.ttl)
     closed = reply
     if not record.closing:  # once is enough: where a record takes one change a second, this one turns the next away
-        closed = yield from ask(Extend(want.name, {"closing": "1"}, seen.incarnation))
+        closed = yield from ask(Extend(request.name, {"closing": "1"}, seen.incarnation))
     if not isinstance(closed.answer, Snapshot):
         return None
     bound_at = closed.received_at + context.drain_bound()
     if gives_up_at is not None:
         bound_at = min(bound_at, gives_up_at)
-    if not (yield from drain(lease, context, bound_at=bound_at, salt=want.holder)):
+    if not (yield from drain(lease, context, bound_at=bound_at, salt=request.holder)):
         return Contended(record, seen)
-    latest = yield from ask(Read(want.name))
+    latest = yield from ask(Read(request.name))
     if isinstance(latest.answer, Absent) or latest.answer.incarnation != seen.incarnation:
         return None
     # it goes on with what was its own, so nobody who waits is overtaken
-    record = context.decode(want.name, latest.answer)
-    taken = yield from _take_over(want, latest.answer, record, context, queues=False)
-    return taken if isinstance(taken, Contended) else (yield from _fenced(want, taken, context))
+    record = context.decode(request.name, latest.answer)
+    taken = yield from _take_over(request, latest.answer, record, context, queues=False)
+    return taken if isinstance(taken, Contended) else (yield from _fenced(request, taken, context))
 
 
-def _fenced(want: AcquireRequest, grant: Grant | None, context: ProtocolContext) -> Script[Grant | None]:
+def _fenced(request: AcquireRequest, grant: Grant | None, context: ProtocolContext) -> Script[Grant | None]:
     """Draw the token at once for who reclaims: the earlier process may live after all, and must be fenced first."""
-    if grant is None or not want.reclaim or context.traits.tokens is not TokenSource.DRAWN:
+    if grant is None or not request.reclaim or context.traits.tokens is not TokenSource.DRAWN:
         return grant
     # from here on our record stands: if no token comes, it must be swept
-    was_unsettled, want.unsettled = want.unsettled, True
-    token = yield from draw_token(grant.lease, context, salt=want.holder)
+    was_unsettled, request.unsettled = request.unsettled, True
+    token = yield from draw_token(grant.lease, context, salt=request.holder)
     if token is None:
         return None
-    want.unsettled = was_unsettled
+    request.unsettled = was_unsettled
     return _with_token(grant, token)
 
 
@@ -343,13 +347,13 @@ def _with_token(grant: Grant, token: int) -> Grant:
 
 
 def _granted(
-    want: AcquireRequest, reply: Reply[Any], seen: Snapshot, previous_lease: PreviousLease, context: ProtocolContext
+    request: AcquireRequest, reply: Reply[Any], seen: Snapshot, previous_lease: PreviousLease, context: ProtocolContext
 ) -> Grant:
-    context.note_write(want.name, reply, seen)
-    context.observations.discard(want.name)
+    context.note_write(request.name, reply, seen)
+    context.observations.discard(request.name)
     ttl = context.settings.ttl
     return Grant(
-        lease=LeaseId(want.name, want.holder, seen.incarnation, ttl),
+        lease=LeaseId(request.name, request.holder, seen.incarnation, ttl),
         sent_at=context.renewed_at(reply),
         deadline=context.deadline_by(reply, ttl, context.settings.lock_delay),
         revision=seen.revision,

@@ -71,7 +71,7 @@ async def wait_in_line(engine: Engine, key: str, waker: AsyncWaker, gives_up_at:
         left = LOOK_AGAIN if gives_up_at is None else gives_up_at - engine.clock.now()
         if left <= 0:
             return False
-        if engine.lines.is_first(key, waker):
+        if engine.local_queue.is_first(key, waker):
             return True
         await rest(waker, min(left, LOOK_AGAIN))
         waker.take()

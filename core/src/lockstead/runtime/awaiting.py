@@ -169,6 +169,6 @@ async def settle(engine: Engine, kept: KeptLease) -> None:
 def given_back(lease: HeldLease) -> None:
     """End a lease that was given back; what awaited that may have been collected, where a lock may be held."""
     if is_inside(1):
-        lease._engine.keeper.hand_over(lease._gave_back, lease._kept)
+        lease._engine.keeper.hand_over(lease._end_release, lease._kept)
     else:
-        lease._gave_back()
+        lease._end_release()

@@ -89,4 +89,4 @@ def settle(engine: Engine, kept: KeptLease) -> None:
 
 def given_back(lease: HeldLease) -> None:
     """End a lease that was given back."""
-    lease._gave_back()
+    lease._end_release()

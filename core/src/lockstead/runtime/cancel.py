@@ -12,7 +12,7 @@ from typing import Final
 
 from lockstead.runtime.nest import Block, Nest
 
-PATIENCE: Final = 0.01
+LEAVE_WITHIN: Final = 0.01
 """Seconds that a task which found the loss by itself has to leave its block, before it is cancelled."""
 
 
@@ -60,7 +60,7 @@ class TaskInterrupter(Block):
         self.is_lost = True
         try:
             if found_in == self._thread:
-                self._loop.call_soon_threadsafe(self._loop.call_later, PATIENCE, self._around.cancel)
+                self._loop.call_soon_threadsafe(self._loop.call_later, LEAVE_WITHIN, self._around.cancel)
             else:
                 self._loop.call_soon_threadsafe(self._around.cancel)
         except RuntimeError:

@@ -49,7 +49,7 @@ LEAVE_AGAIN_MAX: Final = 30.0
 WATCHES_MAX: Final = 64
 """Keys that awaiting callers watch in threads at once, where the store can watch; those beyond poll."""
 
-TAKERS_MIN: Final = 64
+OWNER_NOTES_MIN: Final = 64
 """Keys with a lease of this process from which on leases that were dropped are looked for."""
 
 LESS: Final = "less than a second"
@@ -83,9 +83,9 @@ class OwnerNote:
         return self.by() is caller and self.lease_state.believes(now) and self.kept() is not None
 
 
-def _living(takers: dict[str, list[OwnerNote]]) -> dict[str, list[OwnerNote]]:
+def _living(notes: dict[str, list[OwnerNote]]) -> dict[str, list[OwnerNote]]:
     # no loop of its own stands in a `with` statement: there a Ctrl-C at a jump back would skip the exit
-    living = {key: [one for one in ours if one.kept() is not None] for key, ours in takers.items()}
+    living = {key: [one for one in ours if one.kept() is not None] for key, ours in notes.items()}
     return {key: left for key, left in living.items() if left}
 
 
@@ -105,14 +105,14 @@ class Engine:
 
     def _renew_state(self) -> None:
         self.keeper = Keeper(self.store, self.clock, self._listener)
-        self.lines = LocalQueue()
+        self.local_queue = LocalQueue()
         # holders that were asked for and are not in the keeper's care yet; a wish that was interrupted goes by itself
         self.pending_holders: weakref.WeakValueDictionary[str, AcquireRequest] = weakref.WeakValueDictionary()
         self.calls = Workers("lockstead-call", CALLS_MAX)
         self.watches = Workers("lockstead-watch", WATCHES_MAX)
         self._lock = threading.Lock()
-        self._takers: dict[str, list[OwnerNote]] = {}
-        self._takers_max = TAKERS_MIN
+        self._owner_notes: dict[str, list[OwnerNote]] = {}
+        self._owner_notes_max = OWNER_NOTES_MIN
         # whose settings were written last, and what they say in every record: a lock is asked for again and again
         self._owner = default_owner()
         self._drafted: tuple[Settings, str, dict[str, str]] | None = None
@@ -126,7 +126,7 @@ class Engine:
         """Return what a conversation about a lock with these settings is held under."""
         return ProtocolContext(self.traits, settings, self.observations)
 
-    def want(self, name: Name, settings: Settings, *, reclaim: bool) -> AcquireRequest:
+    def new_request(self, name: Name, settings: Settings, *, reclaim: bool) -> AcquireRequest:
         """Make one wish for one lock, with a holder of its own."""
         if reclaim and settings.owner is None:
             raise ValueError("reclaim needs an explicit owner: the name of the earlier process whose lock is taken")
@@ -190,7 +190,7 @@ class Engine:
 
     # --- what follows an acquisition -----------------------------------------------------------------------------
 
-    def granted(self, grant: Grant, want: AcquireRequest, context: ProtocolContext, waited: float) -> KeptLease:
+    def granted(self, grant: Grant, request: AcquireRequest, context: ProtocolContext, waited: float) -> KeptLease:
         """Take a grant into the keeper's care."""
         settings = context.settings
         lease_state = LeaseState(
@@ -199,7 +199,7 @@ class Engine:
             deadline=grant.deadline,
             renewed_at=grant.sent_at,
             jitter=random.random(),
-            unsettled=want.unsettled,
+            unsettled=request.unsettled,
             token=grant.token,
             previous_lease=grant.previous_lease,
         )
@@ -207,12 +207,12 @@ class Engine:
         try:
             self.keeper.keep(kept)
         except StoreUnavailable:
-            want.unsettled = True  # its record stands, and nobody renews it: it is given back
+            request.unsettled = True  # its record stands, and nobody renews it: it is given back
             raise
-        if want.has_waited and (want.doubts or want.reclaim):
+        if request.has_waited and (request.doubts or request.reclaim):
             # a request of ours landed late and was found, or asked from outside the queue, as who reclaims does: the
             # place that was taken meanwhile would stop all others
-            self.leave_queue(want.name, want.holder, settings.request_timeout)
+            self.leave_queue(request.name, request.holder, settings.request_timeout)
         self.emit(Acquired(grant.lease.name.key, grant.lease.holder, grant.token, waited))
         return kept
 
@@ -238,17 +238,19 @@ class Engine:
         """Return whether this very process keeps a lease of this holder, or is about to."""
         return holder in self.pending_holders or self.keeper.keeps(holder)
 
-    def clean_up_abandoned(self, want: AcquireRequest, settings: Settings, error: BaseException | None = None) -> None:
+    def clean_up_abandoned(
+        self, request: AcquireRequest, settings: Settings, error: BaseException | None = None
+    ) -> None:
         """Take back what an acquisition that ended without a lease may have written: now, and once more later.
 
         error is what ended it. Any that is not the protocol's own may fall after the grant, when nobody has the lease
         yet who could release it; a reclaim asks for a token after it was granted.
         """
-        if want.has_waited:
-            self.leave_queue(want.name, want.holder, settings.request_timeout)
+        if request.has_waited:
+            self.leave_queue(request.name, request.holder, settings.request_timeout)
         is_foreign = error is not None and not isinstance(error, LocksteadError)
-        if want.unsettled or want.reclaim or is_foreign:
-            self.sweep(want.name, want.holder, settings)
+        if request.unsettled or request.reclaim or is_foreign:
+            self.sweep(request.name, request.holder, settings)
 
     def leave_queue(self, name: Name, holder: str, limit: float, delay: float = 0.0) -> None:
         """Give up a place in the store's queue, if it keeps one: asked until it is gone, as nobody gets past it."""
@@ -263,7 +265,7 @@ class Engine:
                 if not self.is_closed:
                     self.leave_queue(name, holder, limit, min(LEAVE_AGAIN_MAX, max(1.0, delay * 2)))
 
-        self.keeper.chore(delay, leave)
+        self.keeper.schedule(delay, leave)
 
     def sweep(self, name: Name, holder: str, settings: Settings, had: Had | None = None) -> None:
         """Look for a record of this holder, whose acquisition is over, and free its key; and again later.
@@ -280,11 +282,11 @@ class Engine:
                 self._look(name, holder, settings, had, left)
             self.sweep_once(name, holder, settings, had)
 
-        self.keeper.chore(left.popleft(), look)
+        self.keeper.schedule(left.popleft(), look)
 
-    def look_after(self, name: Name, holder: str, settings: Settings) -> None:
+    def sweep_soon(self, name: Name, holder: str, settings: Settings) -> None:
         """Look once, now, for what a request wrote that was answered after its acquisition was over."""
-        self.keeper.chore(0.0, partial(self.sweep_once, name, holder, settings))
+        self.keeper.schedule(0.0, partial(self.sweep_once, name, holder, settings))
 
     def sweep_once(self, name: Name, holder: str, settings: Settings, had: Had | None = None) -> None:
         """Look once, in this thread, for a record of this holder, whose acquisition is over, and free its key."""
@@ -296,7 +298,7 @@ class Engine:
     def not_acquired(self, name: Name, contended: Contended, waited: float, *, has_waited: bool) -> NotAcquired:
         """Put a contention into the words of the error that ends a wait. has_waited: it was more than one try."""
         record, key = contended.record, name.key
-        after = f"; waited {in_seconds(waited)}" if has_waited else ""
+        after = f"; waited {seconds_text(waited)}" if has_waited else ""
         if record is None and contended.is_queued:
             return NotAcquired(
                 f"{key!r} is queued: earlier waiters go first{after}",
@@ -306,7 +308,7 @@ class Engine:
         if record is None:
             return NotAcquired(f"{key!r} kept changing hands{after}", key=key, waited=waited)
         held_for = self._held_for(record)
-        since = "" if held_for is None else f" for {in_words(held_for)}"
+        since = "" if held_for is None else f" for {duration_text(held_for)}"
         purpose = f" (purpose: {record.purpose})" if record.purpose else ""
         owner = record.owner or record.holder or "somebody unknown"
         return NotAcquired(
@@ -318,7 +320,7 @@ class Engine:
             waited=waited,
         )
 
-    def waiting(self, key: str, holder: str, contended: Contended) -> None:
+    def emit_waiting(self, key: str, holder: str, contended: Contended) -> None:
         """Tell that an acquisition waits."""
         record = contended.record
         if record is not None:
@@ -328,37 +330,37 @@ class Engine:
     def _held_for(self, record: Record) -> float | None:
         return None if record.acquired_at is None else max(0.0, self.clock.wall() - record.acquired_at)
 
-    def took(self, kept: KeptLease) -> OwnerNote:
-        """Note that this thread or task holds the key; give what `gave_back` wants."""
+    def note_acquired(self, kept: KeptLease) -> OwnerNote:
+        """Note that this thread or task holds the key; give what `note_released` wants."""
         key = kept.lease_state.lease.name.key
-        taker = OwnerNote(key, weakref.ref(_caller()), weakref.ref(kept), kept.lease_state)
+        note = OwnerNote(key, weakref.ref(_caller()), weakref.ref(kept), kept.lease_state)
         with self._lock:
             # a lease that was dropped is never given back, so it goes here, or with all of its kind
-            others = self._takers.get(key, ())
-            self._takers[key] = [taker, *(one for one in others if one.lease_state.state is State.HELD)]
-            if len(self._takers) > self._takers_max:
-                self._takers = _living(self._takers)
-                self._takers_max = max(TAKERS_MIN, 2 * len(self._takers))
-        return taker
+            others = self._owner_notes.get(key, ())
+            self._owner_notes[key] = [note, *(one for one in others if one.lease_state.state is State.HELD)]
+            if len(self._owner_notes) > self._owner_notes_max:
+                self._owner_notes = _living(self._owner_notes)
+                self._owner_notes_max = max(OWNER_NOTES_MIN, 2 * len(self._owner_notes))
+        return note
 
-    def gave_back(self, taker: OwnerNote) -> None:
-        """Forget what `took` noted, and wake who waits for the key in this process."""
-        key = taker.key
+    def note_released(self, note: OwnerNote) -> None:
+        """Forget what `note_acquired` noted, and wake who waits for the key in this process."""
+        key = note.key
         with self._lock:
-            left = [*filter(partial(is_not, taker), self._takers.get(key, ()))]
+            left = [*filter(partial(is_not, note), self._owner_notes.get(key, ()))]
             if left:
-                self._takers[key] = left
+                self._owner_notes[key] = left
             else:
-                self._takers.pop(key, None)
-        self.lines.ring(key)
+                self._owner_notes.pop(key, None)
+        self.local_queue.wake_first(key)
 
     def refuse_self_wait(self, name: Name) -> None:
         """NotAcquired at once if this very thread or task holds the key: it would wait for itself."""
-        takers = self._takers.get(name.key)
-        if not takers:
+        notes = self._owner_notes.get(name.key)
+        if not notes:
             return
         caller, now = _caller(), self.clock.now()
-        if any(taker.holds(caller, now) for taker in takers):
+        if any(note.holds(caller, now) for note in notes):
             raise NotAcquired(
                 f"{name.key!r} is already held by this thread or task (locks are not reentrant); use the lease that it "
                 "has, or another key",
@@ -378,7 +380,7 @@ class Engine:
             _in_a_thread(self.close)
             return
         self._finalizer()
-        self.lines.wake_all()
+        self.local_queue.wake_all()
 
     @property
     def is_closed(self) -> bool:
@@ -423,12 +425,12 @@ def _caller() -> Any:
     return threading.current_thread() if task is None else task
 
 
-def in_seconds(duration: float) -> str:
+def seconds_text(duration: float) -> str:
     """Say a duration in whole seconds: "300 s"."""
     return LESS if duration < 0.95 else f"{duration:.0f} s"
 
 
-def in_words(duration: float) -> str:
+def duration_text(duration: float) -> str:
     """Say a duration as a person would: "12 minutes"."""
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
         if duration >= size:

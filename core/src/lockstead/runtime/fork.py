@@ -18,7 +18,7 @@ LOADING_MAX: Final = 10.0
 """Seconds that a fork waits for a thread that is importing: a store that does not open must not hold it up forever."""
 
 
-class Forks(Protocol):
+class ForkAware(Protocol):
     """What must be put right in a child."""
 
     def after_fork(self) -> None:
@@ -26,12 +26,12 @@ class Forks(Protocol):
         ...
 
 
-_INHERITED: weakref.WeakSet[Forks] = weakref.WeakSet()
+_INHERITED: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 _LOADING: Final[set[int]] = set()
 _LOADED: Final = threading.Condition()
 
 
-def watch(one: Forks) -> None:
+def watch(one: ForkAware) -> None:
     """Call `after_fork` in every child that is forked while this object lives."""
     _INHERITED.add(one)
 

@@ -23,12 +23,12 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-PASSES_EXITS: Final = sys.version_info >= (3, 13)
+SKIPS_EXITS: Final = sys.version_info >= (3, 13)
 """Whether signals are handled before a jump back, and not after it."""
 
 
 def throws(
-    ident: int, thrown: type[BaseException], never_in: Iterable[CodeType], *only_if: Iterator[bool]
+    ident: int, thrown: type[BaseException], uninterrupted: Iterable[CodeType], *only_if: Iterator[bool]
 ) -> Iterator[int]:
     """Return an endless iterator: each step throws a class into a thread and gives 1, or gives 0.
 
@@ -44,7 +44,7 @@ def throws(
     frames: Iterator[Any] = map(takewhile, repeat(partial(is_not, None)), stacks)
     # by identity: the hash of a code object takes long
     codes: Iterator[Any] = map(map, repeat(id), map(map, repeat(attrgetter("f_code")), frames))
-    may = map(frozenset(map(id, never_in)).isdisjoint, codes)
+    may = map(frozenset(map(id, uninterrupted)).isdisjoint, codes)
     does: Callable[[bool], Callable[[], int]] = (int, throw).__getitem__
     return uncollected(map(methodcaller("__call__"), map(does, map(all, zip(may, *only_if, strict=True)))))
 
@@ -62,13 +62,13 @@ def uncollected(steps: Iterator[T]) -> Iterator[T]:
     return map(itemgetter(2), stopped)
 
 
-def would_pass_its_exit(frame: FrameType) -> bool:
+def would_skip_exit(frame: FrameType) -> bool:
     """Return whether an exception that is raised at this instant would leave a `with` statement without its `__exit__`.
 
     The compiler leaves the jump back of a `while` out of the table of exception handlers. Up to Python 3.12 signals are
     handled after that jump, from 3.13 on before it: a Ctrl-C there skips the `finally` or `with` around the loop.
     """
-    if not PASSES_EXITS:
+    if not SKIPS_EXITS:
         return False
     import dis
 

@@ -16,7 +16,7 @@ from lockstead.protocol.renew import Over
 from lockstead.runtime.engine import Engine, OwnerNote
 from lockstead.runtime.give_back import give_back
 from lockstead.runtime.inside import is_inside
-from lockstead.runtime.interrupt import never_in
+from lockstead.runtime.interrupt import uninterrupted
 from lockstead.runtime.keeper import KeptLease
 from lockstead.values import LeaseOutcome, LeaseTicket, PreviousLease
 
@@ -120,7 +120,7 @@ class HeldLease:
             raise RuntimeError(f"the lease of {self.holder!r} on {self.key!r} is held")
         return self._found_lost()
 
-    @never_in
+    @uninterrupted
     def _found_lost(self) -> LeaseLost:
         """Note that the lease was found lost, for good, even if a renewal should come back good at this instant."""
         lease_state = self._lease_state
@@ -152,7 +152,7 @@ class HeldLease:
     def _ended(self) -> None:
         self._is_ended = True
         if self._who is not None:
-            self._engine.gave_back(self._who)
+            self._engine.note_released(self._who)
             self._who = None
 
     def _leave_to_others(self) -> None:
@@ -163,7 +163,7 @@ class HeldLease:
 
     # --- on the way out ------------------------------------------------------------------------------------------
 
-    @never_in
+    @uninterrupted
     def _hand_over(self, giving_back: Script[bool], *, unused: bool) -> bool:
         """Have the lease given back by the keeper: this thread may hold any lock, and must not wait."""
         self._engine.keeper.hand_over(partial(self._give_back_aside, giving_back, unused=unused), self._kept)
@@ -175,7 +175,7 @@ class HeldLease:
         except StoreError as failed:
             self._engine.emit(ReleaseFailed(self.key, self.holder, failed))
 
-    @never_in
+    @uninterrupted
     def _may_leave(self, now: float, *, unused: bool) -> bool:
         """End the belief; True if there is anything to give back, once. unused: nobody worked under the lease."""
         self._lease_state.unused = self._lease_state.unused or unused
@@ -190,18 +190,18 @@ class HeldLease:
                 return True
             # nobody waits for a store that did not answer for so long: the block's LeaseLost comes first
             self._release_failed()
-            self._gave_back()
+            self._end_release()
         self._ended()
         return False
 
-    @never_in
+    @uninterrupted
     def _release_failed(self) -> None:
         """The store stayed silent: an owner looks once more later."""
         lease_state = self._lease_state
         lease_state.unsettled = lease_state.unsettled or lease_state.is_owner
 
-    @never_in
-    def _gave_back(self) -> None:
+    @uninterrupted
+    def _end_release(self) -> None:
         lease_state, lease = self._lease_state, self._lease_state.lease
         self._engine.keeper.left(self._kept)
         self._ended()

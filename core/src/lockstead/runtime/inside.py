@@ -22,7 +22,7 @@ _OURS: Final = ("lockstead.runtime.", "lockstead.stores.")
 THREADS: Final = {
     f"lockstead-{name}"
     for name in (
-        *("keeper", "renewal", "teller", "leaving", "call", "watch", "aside", "close", "interrupt"),
+        *("keeper", "renewal", "callback", "give-back", "call", "watch", "aside", "close", "interrupt"),
         *("dial", "listen", "redis-ear", "zookeeper", "zookeeper-close", "cassandra-connect", "cassandra-end"),
     )
 }

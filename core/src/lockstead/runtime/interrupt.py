@@ -30,29 +30,29 @@ from types import CodeType, FrameType
 from typing import Any, Final, TypeVar, cast
 
 from lockstead.runtime import fork
-from lockstead.runtime.frames import throws, would_pass_its_exit
+from lockstead.runtime.frames import throws, would_skip_exit
 from lockstead.runtime.nest import Block, Nest
 
 SIGNAL: Final = signal.SIGURG
 
-AGAIN: Final = 0.01
+RETRY_EVERY: Final = 0.01
 """Seconds until a block is interrupted again that was not: a signal that comes just before a system call that waits
 does not end that call. Also what a block that found its loss by itself is given to leave by itself."""
 
-PUT_OFF_MAX: Final = 100
+DEFERRALS_MAX: Final = 100
 """Times that an interrupt is put off because a `with` statement would not see it. A loop without any call has no other
 moment: then the block is left by `LeaseLostInterrupt`, and its lease is dropped."""
 
-PATIENCE: Final = 100
+SIGNALS_MAX: Final = 100
 """Signals that are sent while a mutex is held until it is let go unheard: somebody blocked the signal."""
 
 F = TypeVar("F", bound=Callable[..., Any])
-_QUIET: Final[set[CodeType]] = set()
+_UNINTERRUPTED: Final[set[CodeType]] = set()
 
 
-def never_in(function: F) -> F:
+def uninterrupted(function: F) -> F:
     """Mark a function that no interrupt of ours is raised in, nor in what it calls: it is raised later."""
-    _QUIET.add(function.__code__)
+    _UNINTERRUPTED.add(function.__code__)
     return function
 
 
@@ -65,7 +65,7 @@ class LeaseLostInterrupt(BaseException):
     """What is thrown into an interrupted block; it leaves the block as `LeaseLost`. No `except Exception` stops it."""
 
     @staticmethod
-    def reached_nobody() -> None:
+    def was_swallowed() -> None:
         """Note that it was raised where nobody hears of it."""
 
     def __reduce__(self) -> tuple[type[LeaseLostInterrupt], tuple[()]]:
@@ -95,7 +95,7 @@ class Interrupter(Block):
         self._thrown: type[LeaseLostInterrupt] | None = None
         self._throws: Iterator[int] = repeat(0)
         self._was_thrown = False
-        self._put_off = 0
+        self._deferrals = 0
 
     def arm(self) -> None:
         """Let the block begin."""
@@ -110,18 +110,18 @@ class Interrupter(Block):
         if self.is_lost:
             return
         around, number = self._around, self.number
-        patience = AGAIN if found_in == around.ident else 0.0
+        patience = RETRY_EVERY if found_in == around.ident else 0.0
         namespace = {
             "__module__": __name__,
             # no Python code, in which another interrupt could fall
             "__init__": staticmethod(partial(around.raised.append, number)),
-            "reached_nobody": staticmethod(partial(around.reached_nobody, number)),
+            "was_swallowed": staticmethod(partial(around.was_swallowed, number)),
         }
         # a class of its own: CPython throws classes only, and the exit must know its own
         self._thrown = type("LeaseLostInterrupt", (LeaseLostInterrupt,), namespace)
-        self._throws = throws(around.ident, self._thrown, _QUIET | _STARTING, *self._only_in_its_task())
+        self._throws = throws(around.ident, self._thrown, _UNINTERRUPTED | _STARTING, *self._only_in_its_task())
         self.is_lost = True
-        insists = partial(_insist, weakref.ref(self), self._mutex, patience)
+        insists = partial(_interrupt_until_left, weakref.ref(self), self._mutex, patience)
         try:
             threading.Thread(target=insists, name="lockstead-interrupt", daemon=True).start()
         except RuntimeError:
@@ -136,17 +136,17 @@ class Interrupter(Block):
         with around.lock:
             if not self.is_due:
                 return
-            if around.hears_signals():
-                around.has_heard = False
+            if around.receives_signals():
+                around.has_received = False
                 signal.pthread_kill(around.ident, SIGNAL)
             else:
                 self._was_thrown = bool(next(self._throws)) or self._was_thrown
 
-    def was_heard(self) -> bool:
+    def was_received(self) -> bool:
         """Return whether the main thread has heard the signal, whether it was the moment or not."""
-        return self.is_over or self._around.has_heard
+        return self.is_over or self._around.has_received
 
-    @never_in
+    @uninterrupted
     def disarm(self) -> bool:
         """Let the block end: nothing is raised for it from here on. True if it was fired."""
         while True:
@@ -155,12 +155,12 @@ class Interrupter(Block):
                 if self._was_thrown:
                     self._catch()
             except LeaseLostInterrupt as late:
-                if not self.threw(late):
+                if not self.has_thrown(late):
                     raise  # of a guard around this one
             else:
                 return self.is_lost
 
-    @never_in
+    @uninterrupted
     def drop(self) -> bool:
         """Let the block end without a lock, where `disarm` must not wait. True if it was fired.
 
@@ -169,7 +169,7 @@ class Interrupter(Block):
         self.is_over = True
         return self.is_lost
 
-    def raise_what_waited(self) -> None:
+    def raise_pending(self) -> None:
         """Raise the interrupt that is due to a block around this one, once this block's exit is done.
 
         No interrupt is thrown into a thread while it runs `Guard.__enter__` or `__exit__`. A thread that does little
@@ -184,19 +184,19 @@ class Interrupter(Block):
                 block._catch()
             raise block.thrown()
 
-    def threw(self, error: BaseException | None) -> bool:
-        """Return whether this is what it threw into the block."""
+    def has_thrown(self, error: BaseException | None) -> bool:
+        """Return whether this is what it has_thrown into the block."""
         return self._thrown is not None and isinstance(error, self._thrown)
 
     def may_be_raised_in(self, frame: FrameType | None) -> bool:
         """Return whether this is the moment, in the main thread."""
         if self._task is not None and _current_task() is not self._task:
             return False
-        if frame is not None and self._put_off < PUT_OFF_MAX and would_pass_its_exit(frame):
-            self._put_off += 1
+        if frame is not None and self._deferrals < DEFERRALS_MAX and would_skip_exit(frame):
+            self._deferrals += 1
             return False
         while frame is not None:
-            if frame.f_code in _QUIET:
+            if frame.f_code in _UNINTERRUPTED:
                 return False
             frame = frame.f_back
         return True
@@ -249,7 +249,7 @@ class _ThreadNest(Nest):
         self._is_main = threading.current_thread() is threading.main_thread()
         self._is_installed = False
         self._previous: Any = None
-        self.has_heard = True
+        self.has_received = True
         fork.watch(self)
 
     def after_fork(self) -> None:
@@ -281,14 +281,14 @@ class _ThreadNest(Nest):
         signal.signal(SIGNAL, signal.SIG_DFL if self._previous is None else self._previous)
         self._is_installed = False
 
-    def hears_signals(self) -> bool:
+    def receives_signals(self) -> bool:
         """Return whether our handler is in place."""
         return self._is_installed and getattr(signal.getsignal(SIGNAL), "__self__", None) is self
 
-    @never_in
+    @uninterrupted
     def on_signal(self, signum: int, frame: FrameType | None) -> None:
         """Raise what is due, or hand on what is not ours. A signal that comes while this runs interrupts nothing."""
-        self.has_heard = True
+        self.has_received = True
         block = self.due()
         if isinstance(block, Interrupter):
             if block.may_be_raised_in(frame):
@@ -307,7 +307,9 @@ def _thread_nest() -> _ThreadNest:
     return nest
 
 
-def _insist(whom: weakref.ref[Interrupter], mutex: AbstractContextManager[object] | None, patience: float) -> None:
+def _interrupt_until_left(
+    whom: weakref.ref[Interrupter], mutex: AbstractContextManager[object] | None, patience: float
+) -> None:
     """Interrupt a block until it is left, or nobody refers to it any more."""
     time.sleep(patience)
     while True:
@@ -318,14 +320,14 @@ def _insist(whom: weakref.ref[Interrupter], mutex: AbstractContextManager[object
             with nullcontext() if mutex is None else mutex:
                 block.send()
                 # what was sent must not be heard after the mutex is let go
-                for _turn in range(0 if mutex is None else PATIENCE):
-                    time.sleep(AGAIN)
-                    if block.was_heard():
+                for _turn in range(0 if mutex is None else SIGNALS_MAX):
+                    time.sleep(RETRY_EVERY)
+                    if block.was_received():
                         break
                     block.send()
         del block
         # without the mutex: who waits for it may be in an exit of ours, where nothing is raised
-        time.sleep(AGAIN)
+        time.sleep(RETRY_EVERY)
 
 
 class _Unraisable:
@@ -341,12 +343,12 @@ class _Unraisable:
             self._next = sys.unraisablehook
             sys.unraisablehook = self
 
-    @never_in
+    @uninterrupted
     def __call__(self, unraisable: Any) -> None:
         error = unraisable.exc_value
         while error is not None:
             if isinstance(error, LeaseLostInterrupt):
-                error.reached_nobody()
+                error.was_swallowed()
                 return
             error = error.__context__
         if self._is_handing_on:

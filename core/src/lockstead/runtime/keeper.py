@@ -47,14 +47,14 @@ from lockstead.runtime.workers import Workers
 from lockstead.stores.port import Store, SupportsBatching
 
 WORKERS_MAX: Final = 32
-TELLERS_MAX: Final = 128
+CALLBACKS_MAX: Final = 128
 """Callbacks that may hang before another one has to wait for them."""
 
 LONGEST_SLEEP: Final = 1.0
 """Seconds. A timer stands still in suspend, so the timing thread never trusts it for long."""
 
-CHORE_AGAIN: Final = 1.0
-"""Seconds until a chore is tried again for which there was no thread."""
+TASK_RETRY: Final = 1.0
+"""Seconds until a task is tried again for which there was no thread."""
 
 NO_THREAD: Final = StoreUnavailable("there is no thread to ask the store in: the system has none")
 
@@ -75,13 +75,13 @@ class Fires(Protocol):
 class KeptLease:
     """A lease as the keeper sees it: its state, what to store with the next renewal, and whom to tell."""
 
-    __slots__ = ("__weakref__", "context", "found_in", "guards", "lease_state", "progress", "tell")
+    __slots__ = ("__weakref__", "callbacks", "context", "found_in", "guards", "lease_state", "progress")
 
     def __init__(self, lease_state: LeaseState, context: ProtocolContext) -> None:
         self.lease_state = lease_state
         self.context = context
         self.progress: str | None = None
-        self.tell: list[OnLost] = []
+        self.callbacks: list[OnLost] = []
         """User's callbacks: told once, on the telling thread."""
         self.guards: list[weakref.ref[Fires]] = []
         self.found_in: int | None = None
@@ -110,14 +110,14 @@ class Keeper:
         self._clock = clock
         self._emit_to = emit
         self._keeping = Keeping[_Lease](BATCH_MAX if isinstance(store, SupportsBatching) else 1)
-        self._chores: list[tuple[float, int, Callable[[], None]]] = []
-        self._chores_under_way = 0
+        self._tasks: list[tuple[float, int, Callable[[], None]]] = []
+        self._tasks_under_way = 0
         self._count = itertools.count()
         self._make_lock()
         self._thread: threading.Thread | None = None
         self._workers = Workers("lockstead-renewal", WORKERS_MAX)
-        self._tellers = Workers("lockstead-teller", TELLERS_MAX)
-        self._leavers = Workers("lockstead-leaving", WORKERS_MAX)
+        self._callback_threads = Workers("lockstead-callback", CALLBACKS_MAX)
+        self._give_back_threads = Workers("lockstead-give-back", WORKERS_MAX)
         """Who gives back what was handed over. Not the crew: a giving back may wait long for the lease's members."""
         self._handed_over: deque[tuple[Callable[[], None], KeptLease | None]] = deque()
         self._leaving: dict[int, KeptLease] = {}
@@ -134,7 +134,7 @@ class Keeper:
         self._changed = ThreadWaker()
         """Only the timing thread waits for it: something is due before it would wake up."""
         self._waiting: list[ThreadWaker] = []
-        """Callers who wait for a renewal or a chore to come back."""
+        """Callers who wait for a renewal or a task to come back."""
 
     def __len__(self) -> int:
         return len(self._keeping)
@@ -210,9 +210,9 @@ class Keeper:
         """Tell this callback of the loss, exactly once; at once if it is already lost."""
         with self._lock:
             if not kept.lease_state.is_notified:
-                kept.tell.append(callback)
+                kept.callbacks.append(callback)
                 return
-        self._aside(partial(self._call, kept, callback))
+        self._run_callback(partial(self._call, kept, callback))
 
     def guard(self, kept: KeptLease, interrupter: Fires) -> None:
         """Fire this once the lease is lost; at once if that was told already."""
@@ -227,7 +227,7 @@ class Keeper:
         with self._lock:
             kept.guards = [*filter(partial(ne, weakref.ref(interrupter)), kept.guards)]
 
-    def chore(self, delay: float, work: Callable[[], None]) -> None:
+    def schedule(self, delay: float, work: Callable[[], None]) -> None:
         """Do some bounded piece of work after a while, once, in the crew."""
         with self._lock:
             if self._closed:
@@ -235,7 +235,7 @@ class Keeper:
             with suppress(RuntimeError):
                 self._start()
             if self._thread is not None:
-                heapq.heappush(self._chores, (self._clock.now() + delay, next(self._count), work))
+                heapq.heappush(self._tasks, (self._clock.now() + delay, next(self._count), work))
                 self._changed.ring()
                 return
         # no thread can be started: it is done here and now, or not at all
@@ -252,7 +252,7 @@ class Keeper:
         self._handed_over.append((work, kept))
         self._changed.ring()
 
-    def attend(self) -> None:
+    def ensure_started(self) -> None:
         """See to it that what is handed over from now on is done soon, though no lease is kept yet."""
         with self._lock, suppress(RuntimeError):  # the system has no thread just now
             self._start()
@@ -266,11 +266,11 @@ class Keeper:
                 if self._keeping.of(kept.lease_state) is not None:
                     self._register(kept)  # the collector has cleared what referred to it, and then came to the exit
                 self._leaving[number] = kept
-            if not self._leavers.submit(partial(self._leave, number, work)):
+            if not self._give_back_threads.submit(partial(self._leave, number, work)):
                 self._leaving.pop(number, None)
                 self._handed_over.appendleft((work, kept))  # the system has no thread just now: the next round tries
                 return
-            self._chores_under_way += 1
+            self._tasks_under_way += 1
 
     def _leave(self, number: int, work: Callable[[], None]) -> None:
         try:
@@ -287,24 +287,24 @@ class Keeper:
             pass
 
     def close(self, patience: float = 1.0) -> None:
-        """Stop: leases still held are left to expire; chores are done now, waited for at most `patience` seconds."""
+        """Stop: leases still held are left to expire; tasks are done now, waited for at most `patience` seconds."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             self._leave_handed_over()
             left = self._leave_all()
-            chores = [work for _at, _number, work in self._chores]
-            self._chores.clear()
-            self._chores_under_way += len(chores)
+            tasks = [work for _at, _number, work in self._tasks]
+            self._tasks.clear()
+            self._tasks_under_way += len(tasks)
             self._changed.ring()
-        for work in chores:
+        for work in tasks:
             if not self._workers.submit(partial(self._do, work)):
-                self._chores_under_way -= 1
-        self._wait_until(lambda: self._chores_under_way == 0, patience)
+                self._tasks_under_way -= 1
+        self._wait_until(lambda: self._tasks_under_way == 0, patience)
         self._workers.close()
-        self._leavers.close()
-        self._tellers.close()
+        self._give_back_threads.close()
+        self._callback_threads.close()
         for one in left:
             self.emit(_abandoned(one.lease_state))
 
@@ -333,7 +333,7 @@ class Keeper:
             if not waker.wait(ends_at - time.monotonic()):
                 return
 
-    def _came_back(self) -> None:
+    def _wake_waiting(self) -> None:
         """Wake all who wait for something to come back. Called with the lock held."""
         waiting, self._waiting = self._waiting, []
         for waker in waiting:
@@ -345,7 +345,7 @@ class Keeper:
         if self._thread is None and not self._closed:
             # the thread must not keep a client alive that nobody uses any more
             thread = threading.Thread(
-                target=_keep_time,
+                target=_run_rounds,
                 args=(weakref.ref(self), self._changed),
                 name="lockstead-keeper",
                 daemon=True,
@@ -384,13 +384,13 @@ class Keeper:
             if isinstance(dropped, _Held):
                 self._keeping.orphaned(dropped, now)
         self._keeping.round(now, actions)
-        while self._chores and self._chores[0][0] <= now:
-            _at, _number, work = heapq.heappop(self._chores)
+        while self._tasks and self._tasks[0][0] <= now:
+            _at, _number, work = heapq.heappop(self._tasks)
             if self._workers.submit(partial(self._do, work)):
-                self._chores_under_way += 1
+                self._tasks_under_way += 1
             else:  # the system has no thread just now
-                heapq.heappush(self._chores, (now + CHORE_AGAIN, next(self._count), work))
-        wake_at = min(self._keeping.wake_at(), self._chores[0][0] if self._chores else float("inf"))
+                heapq.heappush(self._tasks, (now + TASK_RETRY, next(self._count), work))
+        wake_at = min(self._keeping.wake_at(), self._tasks[0][0] if self._tasks else float("inf"))
         self._sleeps_until = min(wake_at, now + LONGEST_SLEEP)
         return max(0.0, self._sleeps_until - now)
 
@@ -406,9 +406,9 @@ class Keeper:
             case NotifyLoss(kept=one):
                 kept = _referred(one)
                 if kept is not None:
-                    self._tell(kept, aside=True)
+                    self._notify_loss(kept, in_callback_thread=True)
             case ReportAbandoned(kept=one):
-                self._aside(partial(self.emit, _abandoned(one.lease_state)))
+                self._run_callback(partial(self.emit, _abandoned(one.lease_state)))
             case ReportFailed(kept=one, error=error, left=left):
                 self.emit(RenewalFailed(one.lease_state.lease.name.key, one.lease_state.lease.holder, error, left))
             case ReportRenewed(kept=one, deadline=deadline):
@@ -429,7 +429,7 @@ class Keeper:
         with self._lock:
             self._sleeps_until = float("inf")
             self._keeping.recover()
-        self._aside(
+        self._run_callback(
             partial(self.emit, EngineWarning("", f"a round of the keeper failed: {type(error).__name__}: {error}"))
         )
 
@@ -474,7 +474,7 @@ class Keeper:
             raise
         except BaseException:
             with self._lock:
-                _not_told(kept, progress)
+                _restore_progress(kept, progress)
             raise
 
     def renewed(self, kept: KeptLease, outcome: Renewed | MemberRenewed | Over) -> None:
@@ -485,12 +485,12 @@ class Keeper:
         with self._lock:
             # what the store refuses once it would refuse again, and a lease is worth more than a word about it
             if isinstance(outcome, StoreError) and not isinstance(outcome, StoreRefused):
-                _not_told(kept, progress)
+                _restore_progress(kept, progress)
             action = self._keeping.answered(kept, outcome, self._clock.now(), is_ours=is_ours)
             self._wake(self._keeping.wake_at())
-            self._came_back()
+            self._wake_waiting()
         if isinstance(action, NotifyLoss):
-            self._tell(kept)
+            self._notify_loss(kept)
         elif action is not None:
             self._carry_out(action)
 
@@ -518,42 +518,42 @@ class Keeper:
     def _do(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception:  # noqa: BLE001, S110 - a chore tries once; what it leaves, the ttl frees
+        except Exception:  # noqa: BLE001, S110 - a task tries once; what it leaves, the ttl frees
             pass
         finally:
             with self._lock:
-                self._chores_under_way -= 1
-                self._came_back()
+                self._tasks_under_way -= 1
+                self._wake_waiting()
 
     # --- telling -------------------------------------------------------------------------------------------------
 
-    def _tell(self, kept: KeptLease, *, aside: bool = False) -> None:
-        """Tell a loss, once. aside: even the listener is told in another thread, since this one must not block."""
+    def _notify_loss(self, kept: KeptLease, *, in_callback_thread: bool = False) -> None:
+        """Notify a loss, once. in_callback_thread: call the listener there too, since this thread must not block."""
         with self._lock:
             if not self._keeping.may_notify(kept.lease_state):
                 return
-            guards, callbacks = kept.guards, kept.tell
-            kept.guards, kept.tell = [], []
+            guards, callbacks = kept.guards, kept.callbacks
+            kept.guards, kept.callbacks = [], []
         for guard in guards:
             interrupter = guard()
             if interrupter is not None:
                 interrupter.fire(kept.found_in)
         del guards
         for callback in callbacks:
-            self._aside(partial(self._call, kept, callback))
+            self._run_callback(partial(self._call, kept, callback))
         lease_state = kept.lease_state
         reason = lease_state.reason or LossReason.EXPIRED
         event = Lost(
             lease_state.lease.name.key, lease_state.lease.holder, reason, lease_state.token, lease_state.detail
         )
-        if aside:
-            self._aside(partial(self.emit, event))
+        if in_callback_thread:
+            self._run_callback(partial(self.emit, event))
         else:
             self.emit(event)
 
-    def _aside(self, telling: Callable[[], None]) -> None:
+    def _run_callback(self, telling: Callable[[], None]) -> None:
         # where no thread can be had any more, being late is better than being silent
-        if not self._tellers.submit(telling):
+        if not self._callback_threads.submit(telling):
             telling()
 
     @holds_no_lock
@@ -571,7 +571,7 @@ def _renewal(kept: KeptLease, fields: dict[str, str]) -> Script[Renewed | Member
     return renew_member(lease_state.lease, lease_state.registration, fields, kept.context)
 
 
-def _not_told(kept: KeptLease, progress: str | None) -> None:
+def _restore_progress(kept: KeptLease, progress: str | None) -> None:
     """Keep the progress that a failed renewal did not bring, unless there is a newer one. Called with the lock held."""
     if kept.progress is None:
         kept.progress = progress
@@ -592,7 +592,7 @@ def _abandoned(lease_state: LeaseState) -> LeaseDropped:
     return LeaseDropped(lease_state.lease.name.key, lease_state.lease.holder)
 
 
-def _keep_time(keeper_ref: weakref.ref[Keeper], changed: ThreadWaker) -> None:
+def _run_rounds(keeper_ref: weakref.ref[Keeper], changed: ThreadWaker) -> None:
     while True:
         keeper = keeper_ref()
         if keeper is None:

@@ -96,7 +96,7 @@ class LocalQueue:
         """Return what was noted last; None if nothing is known."""
         return self._turns.noted(key)
 
-    def ring(self, key: str) -> None:
+    def wake_first(self, key: str) -> None:
         """Wake the first in line: the key may just have become free."""
         with self._lock:
             first = self._turns.freed(key)

@@ -78,7 +78,7 @@ class Nest:
                 return one
         return None
 
-    def reached_nobody(self, number: int) -> None:
+    def was_swallowed(self, number: int) -> None:
         """Note that an interrupt was raised and swallowed by who calls finalizers, so it has to be raised again."""
         self.raised[:] = [None if one == number else one for one in self.raised]
 

@@ -167,7 +167,7 @@ class Line:
             if self.session is session:
                 self.session = None
 
-    def look_after(self, place: Place | None) -> Steps[None]:
+    def sweep_soon(self, place: Place | None) -> Steps[None]:
         """After a lease was found gone: if it was the session's, nothing can arrive late on it any more."""
         session = None if place is None else place.doubt
         if place is None or session is None:
@@ -271,7 +271,7 @@ class Line:
                     wire.txn("Leave", [], [wire.delete_key(self.root.place(key, waiter_id)), *closing], [])
                 )
             except LeaseGone:
-                yield from self.look_after(place)
+                yield from self.sweep_soon(place)
                 continue
             self.granted(place, body["header"]["revision"])
             return

@@ -186,7 +186,7 @@ class _Taking:
                 body = yield from ask(self._transaction(lease))
             except LeaseGone:
                 talker.leases.retire(lease)
-                yield from talker.line.look_after(self._place)
+                yield from talker.line.sweep_soon(self._place)
                 continue
             except (StoreUnavailable, StoreRefused):
                 raise
