@@ -11,12 +11,7 @@ import pytest
 from lockstead.stores import url
 from lockstead.stores.port import Store
 from lockstead.stores.zookeeper.store import ZookeeperStore
-from lockstead.testing.conformance import (
-    BatchConformance,
-    BlockingConformance,
-    BlockingQueueConformance,
-    StoreConformance,
-)
+from lockstead.testing.conformance import BatchConformance, QueueConformance, StoreConformance, WaitingConformance
 from lockstead.testing.conformance.base import Suite
 from tests.servers.places import Place, place
 
@@ -50,11 +45,11 @@ class TestZookeeper(OnZookeeper, StoreConformance):
     pass
 
 
-class TestZookeeperWaiting(OnZookeeper, BlockingConformance):
+class TestZookeeperWaiting(OnZookeeper, WaitingConformance):
     pass
 
 
-class TestZookeeperQueue(OnZookeeper, BlockingQueueConformance):
+class TestZookeeperQueue(OnZookeeper, QueueConformance):
     pass
 
 

@@ -16,6 +16,7 @@ import pytest
 from lockstead.protocol.commands import Conflict, Create, Read, Remove, Snapshot
 from lockstead.stores.zookeeper.names import in_order
 from lockstead.stores.zookeeper.store import ZookeeperStore
+from lockstead.values import Name
 from tests.servers.zookeeper import ZookeeperServer, asked, four_letters, operations, standing
 from tests.stores.zookeeper.server import APT, LIMIT, opened, server, space, store, taken, until
 from tests.stores.zookeeper.test_store import expire
@@ -25,28 +26,19 @@ __all__ = ["server", "space", "store"]
 CREATE = 1
 
 
-class Standing:
-    """Somebody who stands in line in a thread, again and again, until it is worth asking or told to stop."""
+class Waiter:
+    """A subscription to a turn. has_turn is set when the lock is free and it is this waiter's turn."""
 
-    def __init__(self, store: ZookeeperStore, waiter_id: str) -> None:
-        self.store, self.waiter_id = store, waiter_id
+    def __init__(self, store: ZookeeperStore, waiter_id: str, name: Name = APT) -> None:
         self.has_turn = threading.Event()
-        self.stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._subscription = store.enqueue(name, waiter_id, self._on_turn)
 
-    def _run(self) -> None:
-        while not self.stop.is_set():
-            try:
-                if self.store.queue(APT, self.waiter_id, 1.0, lambda seconds: self.stop.wait(min(seconds, 0.05))):
-                    self.has_turn.set()
-                    return
-            except Exception:
-                self.stop.wait(0.05)  # as the engine does: it is polled
+    def _on_turn(self, is_free: bool) -> None:
+        if is_free:
+            self.has_turn.set()
 
     def end(self) -> None:
-        self.stop.set()
-        self._thread.join(LIMIT)
+        self._subscription.close()
 
 
 def places(server: ZookeeperServer, url: str) -> list[str]:
@@ -57,16 +49,16 @@ def places(server: ZookeeperServer, url: str) -> list[str]:
 
 
 @contextmanager
-def in_line(server: ZookeeperServer, *askers: tuple[ZookeeperStore, str]) -> Iterator[list[Standing]]:
+def in_line(server: ZookeeperServer, *askers: tuple[ZookeeperStore, str]) -> Iterator[list[Waiter]]:
     """Have some stand in line in this order."""
-    standing: list[Standing] = []
+    waiters: list[Waiter] = []
     try:
         for store, waiter_id in askers:
-            standing.append(Standing(store, waiter_id))
-            until(lambda: len(places(server, store.url)) == len(standing))  # noqa: B023
-        yield standing
+            waiters.append(Waiter(store, waiter_id))
+            until(lambda: len(places(server, store.url)) == len(waiters))  # noqa: B023
+        yield waiters
     finally:
-        for one in standing:
+        for one in waiters:
             one.end()
 
 
@@ -186,11 +178,12 @@ def test_a_grant_with_a_place_that_is_gone_does_not_overtake(server: ZookeeperSe
 
 
 WAITER = """
-import sys
+import sys, time
 from lockstead.stores import url
 from lockstead.values import Name
 store = url.open_store(sys.argv[1])
-store.queue(Name("apt"), "stopped", 600.0, lambda seconds: False)
+subscription = store.enqueue(Name("apt"), "stopped", lambda is_free: None)
+time.sleep(600)
 """
 
 
@@ -213,8 +206,8 @@ def test_h06_a_process_that_stands_still_or_is_killed_loses_its_place_with_its_s
 
 
 @contextmanager
-def in_line_behind(server: ZookeeperServer, store: ZookeeperStore, url: str) -> Iterator[Standing]:
-    second = Standing(store, "second")
+def in_line_behind(server: ZookeeperServer, store: ZookeeperStore, url: str) -> Iterator[Waiter]:
+    second = Waiter(store, "second")
     try:
         until(lambda: len(places(server, url)) == 2)
         yield second
@@ -222,13 +215,15 @@ def in_line_behind(server: ZookeeperServer, store: ZookeeperStore, url: str) -> 
         second.end()
 
 
-def test_h18_who_has_left_takes_no_place_even_if_its_wait_begins_only_then(
+def test_h18_a_waiter_that_left_before_it_enqueues_takes_no_place(
     store: ZookeeperStore, server: ZookeeperServer, space: str
 ) -> None:
     taken(store)
     store.leave(APT, "never-came", LIMIT)
-    assert store.queue(APT, "never-came", 0.2, lambda _seconds: False) is False
-    assert places(server, space) == []
+    late = Waiter(store, "never-came")
+    with in_line(server, (store, "next")):
+        assert [one.who for one in store.standing(APT, LIMIT)] == ["next"]
+    late.end()
 
 
 class Relay:
@@ -330,11 +325,11 @@ def test_h28_a_place_whose_making_was_never_answered_is_found_again_and_is_the_o
         cut.perform(Read(APT), LIMIT)
         with in_line(server, (store, "first-of-all")):
             relayed.cut_after(CREATE)
-            waiter = Standing(cut, "waiter")
+            waiter = Waiter(cut, "waiter")
             assert relayed.has_cut.wait(LIMIT)
             until(lambda: len(places(server, space)) == 2)
             # it goes on: a second place would come with the next look
-            until(lambda: relayed.seen.count(CREATE) == 1 and cut._line.stand(APT, "waiter") is not None)
+            until(lambda: relayed.seen.count(CREATE) == 1 and cut._queue.turn((APT, "waiter")).node)
             assert len(places(server, space)) == 2
             assert relayed.seen.count(CREATE) == 1
         store.leave(APT, "first-of-all", LIMIT)
@@ -355,11 +350,12 @@ def test_h28_who_leaves_while_the_making_of_its_place_was_never_answered_leaves_
         try:
             cut.perform(Read(APT), LIMIT)
             relayed.cut_after(CREATE)
-            with pytest.raises(Exception, match="lost"):
-                cut.queue(APT, "waiter", 30.0, lambda _seconds: False)
+            waiter = Waiter(cut, "waiter")
+            assert relayed.has_cut.wait(LIMIT)
             leave_until_it_works(lambda: cut.leave(APT, "waiter", LIMIT))
             assert len(places(server, space)) == 1
             assert relayed.seen.count(CREATE) == 1
+            waiter.end()
         finally:
             cut.close()
 

@@ -15,7 +15,7 @@ from lockstead.testing.conformance.base import is_a
 from lockstead.values import Space
 from tests.servers.zookeeper import ZookeeperServer, asked
 from tests.stores.zookeeper.server import APT, LIMIT, server, space, store, taken
-from tests.stores.zookeeper.test_queue import Standing, asks, places, until
+from tests.stores.zookeeper.test_queue import Waiter, asks, places, until
 
 __all__ = ["server", "space", "store"]
 
@@ -35,7 +35,7 @@ def test_a_stray_node_in_a_queue_blocks_nobody(server: ZookeeperServer, store: Z
     put(server, store, NODES[nodes])
     first = is_a(Snapshot, asks(store, "anna/1"))
     put(server, store, NODES[nodes])
-    waiter = Standing(store, "ben/1")
+    waiter = Waiter(store, "ben/1")
     try:
         until(lambda: any(one not in NODES[nodes] for one in places(server, store.url)))
         is_a(Removed, store.perform(Remove(APT, first.incarnation), LIMIT))
@@ -48,7 +48,7 @@ def test_a_stray_node_in_a_queue_blocks_nobody(server: ZookeeperServer, store: Z
 def test_who_waits_and_what_is_stray_is_shown(server: ZookeeperServer, store: ZookeeperStore) -> None:
     put(server, store, [ZERO, "evil"])
     is_a(Snapshot, store.perform(Create(APT, {"v": "1", "identity": "anna/1"}, 60.0), LIMIT))
-    waiter = Standing(store, "ben/1")
+    waiter = Waiter(store, "ben/1")
     try:
         until(lambda: "ben/1" in [one.who for one in store.standing(APT, LIMIT)])
         shown = {one.who: one for one in store.standing(APT, LIMIT)}

@@ -23,7 +23,8 @@ THREADS: Final = {
     f"lockstead-{name}"
     for name in (
         *("keeper", "renewal", "callback", "give-back", "call", "watch", "aside", "close", "interrupt"),
-        *("dial", "listen", "redis-ear", "zookeeper", "zookeeper-close", "cassandra-connect", "cassandra-end"),
+        *("dial", "listen", "redis-ear", "cassandra-connect", "cassandra-end"),
+        *("zookeeper", "zookeeper-watch", "zookeeper-close"),
     )
 }
 """The names of our threads. What a client library runs in one of them waits for nobody either."""

@@ -79,7 +79,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         return [one for one in reads if one.fileno() in ready], [one for one in writes if one.fileno() in ready], []
 
     def dispatch_callback(self, callback: Any) -> None:
-        """Call at once what watches: it only rings bells, and another thread's turn would come before it."""
+        """Call at once what watches: it only puts the event into a queue, for another thread."""
         callback.func(*callback.args)
 
 

@@ -38,19 +38,19 @@ from lockstead.stores.zookeeper.steps import Ask, Flow, Operation, everything_be
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
-    from lockstead.stores.zookeeper.line import Line
+    from lockstead.stores.zookeeper.queue import WaitQueue
 
 LISTED_AT_ONCE: Final = 500
 """Records of a listing that are asked for together."""
 
 
 class Commands:
-    """Every command as a flow of requests. line is where this process stands in queues."""
+    """Every command as a flow of requests. queue has the places of this process."""
 
-    def __init__(self, tree: Tree, line: Line) -> None:
+    def __init__(self, tree: Tree, queue: WaitQueue) -> None:
         self._tree = tree
-        self._line = line
-        self._grants = Grants(tree, line)
+        self._queue = queue
+        self._grants = Grants(tree, queue)
 
     def flow(self, command: Command[Any]) -> Flow[Any]:
         """Return the flow of a command."""
@@ -151,7 +151,7 @@ class Commands:
         revision = -1 if command.revision is None else version_of(command.revision)
         if revision is not None and is_mark(command.incarnation):
             mark = f"{path}/{command.incarnation}"
-            removing = transaction([("delete", mark), ("delete", path, revision)], self._line.clears(command.name))
+            removing = transaction([("delete", mark), ("delete", path, revision)], self._queue.clears(command.name))
             refused = refused_at((yield removing)[0])
             if refused is None:
                 return Removed()

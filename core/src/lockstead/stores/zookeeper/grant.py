@@ -24,7 +24,7 @@ from lockstead.stores.zookeeper.steps import Ask, Flow, Operation, cleared, make
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
-    from lockstead.stores.zookeeper.line import Line
+    from lockstead.stores.zookeeper.queue import WaitQueue
 
 _QUEUED: Final = Conflict(is_queued=True)
 
@@ -42,17 +42,18 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """The operations at the end of a grant that prove whose turn it is."""
+    """The operations at the end of a grant that prove whose turn it is. node: the place that they take out, or ""."""
 
     operations: tuple[Operation, ...] = ()
+    node: str = ""
 
 
 class Grants:
-    """How Create and Replace write a record of a new incarnation. line is where this process stands in queues."""
+    """How Create and Replace write a record of a new incarnation. queue has the places of this process."""
 
-    def __init__(self, tree: Tree, line: Line) -> None:
+    def __init__(self, tree: Tree, queue: WaitQueue) -> None:
         self._tree = tree
-        self._line = line
+        self._queue = queue
 
     def grant(
         self, name: Name, fields: Mapping[str, str], waiter_id: str, expected: Expected | None
@@ -61,15 +62,25 @@ class Grants:
 
         What is sent again was refused before, as a whole: only one of these transactions can ever be carried out.
         """
+        if not waiter_id:
+            return (yield from self._grant(name, fields, "", expected))
+        with self._queue.asking((name, waiter_id)):
+            return (yield from self._grant(name, fields, waiter_id, expected))
+
+    def _grant(
+        self, name: Name, fields: Mapping[str, str], waiter_id: str, expected: Expected | None
+    ) -> Flow[Snapshot | Conflict | Absent]:
         path, kept, mark = self._tree.record(name), dict(fields), os.urandom(16).hex()
         data = written(mark, kept)
-        before = 0 if expected is None else 2
+        before = 0 if expected is None else 3
         makes = "enter" if name.space is Space.AUDIT else "create"
         turn = yield from self._turn(name, waiter_id)
         while isinstance(turn, _Turn):
             operations: list[Operation] = []
             if expected is not None:
-                operations += [("delete", f"{path}/{expected.mark}"), ("delete", path, expected.version)]
+                # written before it is deleted: those who watch it are told of a change, not that the lock is free
+                replaced: Operation = ("set", path, b"", expected.version)
+                operations += [("delete", f"{path}/{expected.mark}"), replaced, ("delete", path)]
             # of these operations the answer to the last alone says which transaction this was
             operations += [(makes, path, b""), (makes, f"{path}/{mark}", b""), ("set", path, data, 0)]
             results = (yield transaction([*operations, *turn.operations]))[0]
@@ -78,7 +89,8 @@ class Grants:
                 continue
             refused = refused_at(results)
             if refused is None:
-                self._line.granted(name, waiter_id)
+                if waiter_id:
+                    self._queue.granted((name, waiter_id), turn.node)
                 stat = results[before + 2]
                 return Snapshot(kept, mark, str(stat.version), token=stat.mzxid)
             index, error = refused
@@ -98,17 +110,16 @@ class Grants:
     def _turn(self, name: Name, waiter_id: str) -> Flow[_Turn | Conflict]:
         if not waiter_id:
             return _Turn()
-        stand = self._line.stand(name, waiter_id)
-        if stand is None:
+        node, is_first = self._queue.turn((name, waiter_id))
+        if not node:
             return self._newcomer(name)
-        node = stand.node
-        if not stand.is_first:
+        if not is_first:
             order = yield from self._order(name)
             if node not in order:  # it went with its session
                 return self._newcomer(name)
             if order[0] != node:
                 return _QUEUED
-        return _Turn((("delete", f"{self._tree.queue(name)}/{node}"),))
+        return _Turn((("delete", f"{self._tree.queue(name)}/{node}"),), node)
 
     def _newcomer(self, name: Name) -> _Turn:
         queue = self._tree.queue(name)

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
-from lockstead.stores.port import Standing
+from lockstead.stores.port import Standing, Subscription
 from lockstead.stores.zookeeper.commands import Commands
-from lockstead.stores.zookeeper.line import Line
 from lockstead.stores.zookeeper.names import Tree
+from lockstead.stores.zookeeper.queue import WaitQueue
+from lockstead.stores.zookeeper.watches import Records, Watches
 from lockstead.stores.zookeeper.wire import Wire
 from lockstead.values import Name
 
@@ -45,8 +46,10 @@ class ZookeeperStore:
 
     def _connect(self, wire: Wire) -> None:
         self._wire = wire
-        self._line = Line(self._tree, wire)
-        self._commands = Commands(self._tree, self._line)
+        self._watches = Watches(wire)
+        self._records = Records(self._tree, self._watches)
+        self._queue = WaitQueue(self._tree, wire, self._watches)
+        self._commands = Commands(self._tree, self._queue)
 
     def __repr__(self) -> str:
         return f"ZookeeperStore({self.url!r})"
@@ -73,21 +76,21 @@ class ZookeeperStore:
         """Carry out commands side by side on the one connection: a batch takes as long as its longest command."""
         return self._wire.run_many([self._commands.flow(command) for command in commands], limit)
 
-    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        """Block until the record changed (True), `seconds` passed, or the caller wants to stop (False)."""
-        return self._line.wait(name, seconds, is_over)
+    def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
+        """Call on_change(False) at every change of the record, and once if it is absent. See the port."""
+        return self._records.subscribe(name, on_change)
 
-    def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        """Block, in line, until it is worth asking for the lock (True), or as `wait`."""
-        return self._line.queue(name, waiter_id, seconds, is_over)
+    def enqueue(self, name: Name, waiter_id: str, on_turn: Callable[[bool], None]) -> Subscription:
+        """Take a place in the queue, and call on_turn(is_free) when it is the waiter's turn. See the port."""
+        return self._queue.enqueue(name, waiter_id, on_turn)
 
     def leave(self, name: Name, waiter_id: str, limit: float) -> None:
         """Remove a waiter from the queue, if it is in it."""
-        self._line.leave(name, waiter_id, limit)
+        self._queue.leave(name, waiter_id, limit)
 
     def standing(self, name: Name, limit: float) -> list[Standing]:
         """Return the first of a key's queue."""
-        shown: list[Standing] = self._wire.run(self._line.shown(name), limit)
+        shown: list[Standing] = self._wire.run(self._queue.shown(name), limit)
         return shown
 
     @property
@@ -113,4 +116,5 @@ class ZookeeperStore:
 
     def close(self) -> None:
         """End the session, and with it the places in queues. Records stay."""
+        self._watches.close()
         self._wire.close()

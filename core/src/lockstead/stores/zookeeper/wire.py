@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import KeeperState
+from kazoo.protocol.states import KazooState, KeeperState
 
 from lockstead.errors import StoreError, StoreUnavailable
 from lockstead.stores.zookeeper.answers import outcomes
@@ -51,12 +51,14 @@ class Wire:
         self._inherited: list[Any] = []
         # when the first of the requests was sent of which none was answered yet
         self._asked_at: float | None = None
+        # called in a thread of kazoo's: it must neither block nor raise
+        self.on_connected: Callable[[], None] = _nothing
 
     # --- the session ---------------------------------------------------------------------------------------------
 
     def ready(self, limit: float) -> Any:
         """Return a client that is connected, within `limit` seconds; otherwise StoreUnavailable or StoreRefused."""
-        client, live = self._started()
+        client, live = self.started()
         if live.is_set():
             return client
         ends_at = time.monotonic() + limit
@@ -65,14 +67,20 @@ class Wire:
             return client
         raise self._silence(client, ends_at)
 
-    def _started(self) -> tuple[Any, Any]:
+    def started(self) -> tuple[Any, Any]:
+        """Return a client, and the event that is set while it is connected. Makes no request, but may call `make`."""
         with self._lock:
             if self._is_closed:
                 raise StoreUnavailable(f"the store {self._where.url} is closed")
             if self._client is None:
                 self._client = made(self._where) if self._make is None else self._make()
+                self._client.add_listener(self._state_changed)
                 self._live = self._client.start_async()
             return self._client, self._live
+
+    def _state_changed(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self.on_connected()
 
     def _silence(self, client: Any, ends_at: float) -> StoreError:
         """Say why there is no connection."""
@@ -99,7 +107,7 @@ class Wire:
         try:
             ask = next(flow)
             while True:
-                ask = flow.send(self._outcomes(client, self.send(client, ask, ends_at), ends_at, ask))
+                ask = flow.send(self.outcomes(client, self.send(client, ask, ends_at), ends_at, ask))
         except StopIteration as stop:
             value: T = stop.value
             return value
@@ -132,7 +140,7 @@ class Wire:
                 try:
                     if isinstance(results, StoreError):
                         raise results
-                    asking[number] = flows[number].send(self._outcomes(client, results, ends_at, ask))
+                    asking[number] = flows[number].send(self.outcomes(client, results, ends_at, ask))
                 except StopIteration as stop:
                     done[number] = stop.value
                 except StoreError as error:
@@ -159,7 +167,8 @@ class Wire:
             return ask.send(client)
         return [*(synced or (client.sync_async(ask.syncs),)), *ask.send(client)]
 
-    def _outcomes(self, client: Any, results: Sequence[Any], ends_at: float, ask: Ask) -> list[Any]:
+    def outcomes(self, client: Any, results: Sequence[Any], ends_at: float, ask: Ask) -> list[Any]:
+        """Wait for what comes of what was sent; raises StoreError."""
         if self._asked_at is None:
             self._asked_at = time.monotonic()
         try:
@@ -204,6 +213,10 @@ class Wire:
             ending = threading.Thread(target=_ended, args=(client,), name="lockstead-zookeeper-close", daemon=True)
             ending.start()
             ending.join(CLOSES_WITHIN)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _ended(client: Any) -> None:

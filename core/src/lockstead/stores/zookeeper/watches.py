@@ -1,0 +1,319 @@
+"""Watches of one store: who looks at nodes, and looks again when one of them has changed.
+
+One thread sends what is asked for and takes the answers, for all who look; no request is made in a subscriber's thread.
+kazoo's threads only put events and answers into its inbox. A watch of ZooKeeper tells of one change and does not
+outlive the connection, so whoever was told looks again. Must not know what a node means.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import queue
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any, Final
+
+from kazoo.protocol.states import EventType
+
+from lockstead.errors import StoreError
+from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
+from lockstead.stores.zookeeper.client import log
+from lockstead.stores.zookeeper.names import Tree
+from lockstead.stores.zookeeper.steps import Ask, Flow
+from lockstead.stores.zookeeper.wire import Wire
+from lockstead.values import Name
+
+IN_FLIGHT_MAX: Final = 64
+"""Observers that look at the same time: renewals on the same session must not wait behind thousands of looks."""
+
+PAUSE_MIN: Final = 0.1
+PAUSE_MAX: Final = 15.0
+"""Seconds until an observer whose look failed looks again, unless the connection comes back earlier."""
+
+STARTS_AGAIN: Final = 1.0
+"""Seconds until a client is asked for again where none could be made."""
+
+CLOSES_WITHIN: Final = 2.0
+"""Seconds that closing waits for the thread, which may be in a function of the user's that makes a client."""
+
+NEW: Final = -1
+"""The state of a record that was not looked at yet."""
+
+
+class Observer(ABC):
+    """One who looks at nodes, and watches one of them. What is here belongs to the thread of the watches."""
+
+    def __init__(self) -> None:
+        self.path = ""
+        self.pause = 0.0
+        self.looks_at = math.inf
+        self.looks_again = False
+
+    @abstractmethod
+    def look(self) -> Flow[float | None]:
+        """Look, and return the seconds until it looks again; None: when what it watches has changed."""
+
+    @abstractmethod
+    def changed(self, is_gone: bool) -> float | None:
+        """Note that the node that is watched has changed, or may have; is_gone: it was deleted. Returns as `look`."""
+
+
+class Watches:
+    """The thread of one store and what is watched. Started when first needed; replaced in a forked child."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        wire.on_connected = partial(self._put, self._reconnected)
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_open = True
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        # of the thread alone
+        self._client: Any = None
+        self._at: dict[str, set[Observer]] = {}
+        self._ready: dict[Observer, None] = {}
+        self._flows: dict[Observer, Flow[float | None]] = {}
+        self._later: list[tuple[float, int, Observer]] = []
+        self._numbers = count()
+
+    def look(self, observer: Observer) -> None:
+        """Have an observer look as soon as possible. Does not block; may be called from any thread."""
+        self._put(partial(self._begin, observer))
+        with self._lock:
+            # one that was never started is that of a caller who was interrupted
+            if self._is_open and (self._thread is None or self._thread.ident is None):
+                self._thread = threading.Thread(target=self._run, name="lockstead-zookeeper-watch", daemon=True)
+                with suppress(RuntimeError):  # there is no thread: subscribers poll
+                    self._thread.start()
+
+    def watched(self, verb: str, path: str, observer: Observer) -> Ask:
+        """Return the request that looks at a node by "get" or "exists", and has the observer told of a change."""
+
+        def send(client: Any) -> tuple[Any]:
+            self._unwatch(observer)
+            observer.path = path
+            self._at.setdefault(path, set()).add(observer)
+            return (getattr(client, f"{verb}_async")(path, watch=_Watch(self, path)),)
+
+        return Ask(send)
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._lock:
+            self._is_open = False
+            thread = self._thread
+        self._put(lambda: None)
+        if thread is not None and thread.ident is not None and thread is not threading.current_thread():
+            thread.join(CLOSES_WITHIN)
+
+    def _put(self, job: Callable[[], None]) -> None:
+        self._inbox.put(job)
+
+    # --- the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        if self._thread is not threading.current_thread():
+            return
+        while self._is_open:
+            try:
+                self._work()
+                job = self._inbox.get(timeout=self._seconds())
+            except queue.Empty:
+                continue
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 - all other subscribers still have to be called
+                log.warning("a change could not be notified: %s", type(error).__name__)
+
+    def _seconds(self) -> float | None:
+        """Return how long there is nothing to do, unless something comes into the inbox."""
+        seconds = self._later[0][0] - time.monotonic() if self._later else math.inf
+        if self._ready:
+            seconds = min(seconds, STARTS_AGAIN)
+        return None if seconds == math.inf else max(0.0, seconds)
+
+    def _work(self) -> None:
+        """Let those look who want to, if there is a connection."""
+        while self._later and self._later[0][0] <= time.monotonic():
+            looks_at, _, observer = heapq.heappop(self._later)
+            if looks_at == observer.looks_at:
+                self._begin(observer)
+        if self._ready and self._is_connected():
+            while self._ready and len(self._flows) < IN_FLIGHT_MAX:
+                observer = next(iter(self._ready))
+                del self._ready[observer]
+                flow = self._flows[observer] = observer.look()
+                self._step(observer, flow, partial(next, flow))
+
+    def _is_connected(self) -> bool:
+        try:
+            client, live = self._wire.started()
+        except Exception:  # noqa: BLE001 - the store was closed, or no client can be made: subscribers poll
+            return False
+        if client is not self._client:
+            # the answers and events of the one before may never come
+            self._client = client
+            for flow in self._flows.values():
+                flow.close()
+            for observers in [*self._at.values(), [*self._flows]]:
+                self._ready.update(dict.fromkeys(observers))
+            self._flows.clear()
+        return bool(live.is_set())
+
+    def _reconnected(self) -> None:
+        """The connection is back: nobody who failed waits any longer."""
+        self._is_connected()
+        later, self._later = self._later, []
+        for looks_at, _, observer in later:
+            if looks_at == observer.looks_at:
+                self._begin(observer)
+
+    # --- observers -----------------------------------------------------------------------------------------------
+
+    def _begin(self, observer: Observer) -> None:
+        observer.looks_at = math.inf
+        if observer in self._flows:
+            observer.looks_again = True
+        else:
+            self._ready[observer] = None
+
+    def _step(self, observer: Observer, flow: Flow[float | None], move: Callable[[], Ask]) -> None:
+        """Send what an observer asks for next."""
+        try:
+            results: Sequence[Any] = ()
+            while not results:
+                ask = move()
+                try:
+                    results = self._wire.send(self._client, ask, math.inf)
+                except StoreError as error:
+                    move = partial(flow.throw, error)
+                else:
+                    move = partial(flow.send, [])
+        except StopIteration as stop:
+            observer.pause = 0.0
+            self._ended(observer, 0.0 if observer.looks_again else stop.value)
+        except Exception as error:  # noqa: BLE001 - whatever it is: subscribers poll, and it is tried again
+            log.debug("an observer could not look: %s", type(error).__name__)
+            observer.pause = min(PAUSE_MAX, max(PAUSE_MIN, observer.pause * 2))
+            self._ended(observer, observer.pause * random.uniform(0.5, 1.0))
+        else:
+            # a session is answered in order
+            answered = partial(self._answered, observer, flow, ask, results)
+            results[-1].rawlink(lambda _result: self._put(answered))
+
+    def _answered(self, observer: Observer, flow: Flow[float | None], ask: Ask, results: Sequence[Any]) -> None:
+        if self._flows.get(observer) is not flow:
+            return
+        move: Callable[[], Ask]
+        try:
+            move = partial(flow.send, self._wire.outcomes(self._client, results, time.monotonic(), ask))
+        except StoreError as error:
+            move = partial(flow.throw, error)
+        self._step(observer, flow, move)
+
+    def _ended(self, observer: Observer, seconds: float | None) -> None:
+        del self._flows[observer]
+        observer.looks_again = False
+        self._look_in(observer, seconds)
+
+    def _look_in(self, observer: Observer, seconds: float | None) -> None:
+        if seconds is None:
+            return
+        if not seconds:
+            self._begin(observer)
+            return
+        observer.looks_at = time.monotonic() + seconds
+        heapq.heappush(self._later, (observer.looks_at, next(self._numbers), observer))
+
+    def _unwatch(self, observer: Observer) -> None:
+        observers = self._at.get(observer.path)
+        if observers is not None:
+            observers.discard(observer)
+            if not observers:
+                del self._at[observer.path]
+
+    def _changed(self, path: str, is_gone: bool) -> None:
+        for observer in self._at.pop(path, ()):
+            observer.path = ""
+            self._look_in(observer, observer.changed(is_gone))
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """What kazoo calls when a node changes, or the connection is lost. Equal ones are one, however often set."""
+
+    watches: Watches
+    path: str
+
+    def __call__(self, event: Any) -> None:
+        self.watches._put(partial(self.watches._changed, self.path, event.type == EventType.DELETED))
+
+
+class Records:
+    """The subscriptions to records."""
+
+    def __init__(self, tree: Tree, watches: Watches) -> None:
+        self.subscriptions: Subscriptions[Name] = Subscriptions()
+        self.tree = tree
+        self.watches = watches
+        self._lock = threading.Lock()
+        self._records: dict[Name, _Record] = {}
+
+    def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
+        """Return a subscription to a record, as `stores.port.SupportsWatch` wants it."""
+        subscription, is_first = self.subscriptions.add(name, on_change)
+        with self._lock:
+            record = self._records.get(name)
+            if record is None:
+                record = self._records[name] = _Record(self, name)
+                is_first = True
+            if is_first:
+                record.state = NEW
+        if is_first:
+            self.watches.look(record)
+        elif record.state is None:
+            on_change(False)  # its absence was found before, and is not notified again
+        return subscription
+
+    def is_wanted(self, name: Name) -> bool:
+        """Return whether anybody subscribes to a record; if not, it is forgotten."""
+        with self._lock:
+            if name in self.subscriptions:
+                return True
+            self._records.pop(name, None)
+            return False
+
+
+class _Record(Observer):
+    """A record that is subscribed to. state: the transaction that wrote it last; None: it is absent."""
+
+    def __init__(self, records: Records, name: Name) -> None:
+        super().__init__()
+        self._records = records
+        self._name = name
+        self.state: int | None = NEW
+
+    def look(self) -> Flow[float | None]:
+        records = self._records
+        if not records.is_wanted(self._name):
+            return None
+        stat = (yield records.watches.watched("exists", records.tree.record(self._name), self))[0]
+        before, self.state = self.state, None if stat is None else stat.mzxid
+        # the state first: a subscriber that comes meanwhile is called by one of both
+        if before != self.state and (before != NEW or stat is None):
+            records.subscriptions.changed(self._name)
+        return None
+
+    def changed(self, is_gone: bool) -> float | None:
+        if is_gone:
+            self.state = None
+            self._records.subscriptions.changed(self._name)
+        return 0.0 if self._records.is_wanted(self._name) else None
