@@ -15,7 +15,12 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 
-FOLDERS: Final = ("core/src/lockstead", "core/src/lockstead/runtime", "core/src/lockstead/stores")
+FOLDERS: Final = (
+    "core/src/lockstead",
+    "core/src/lockstead/runtime",
+    "core/src/lockstead/stores",
+    "core/src/lockstead/stores/postgres",
+)
 
 BY_HAND: Final = {"aio_guard.py", "aio_loading.py", "aio_rounds.py"}
 """Awaiting modules whose blocking twin is written by hand, as they differ in all they do."""

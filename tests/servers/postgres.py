@@ -19,7 +19,7 @@ import psycopg
 
 from lockstead.stores import url as store_urls
 from lockstead.stores.port import Store
-from lockstead.stores.postgres.connection import name_of
+from lockstead.stores.postgres.libpq import name_of
 from lockstead.stores.postgres.statements import statements
 from tests.servers.base import Server, answers, dies_with_us, needed
 

@@ -5,10 +5,17 @@ Both have the same names, for the modules that are generated for one side from t
 
 from __future__ import annotations
 
+import select
 import time
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import Final, TypeVar
 
-__all__ = ["Room"]
+T = TypeVar("T")
+
+READ: Final = select.POLLIN | select.POLLPRI
+
+__all__ = ["Readiness", "Room", "aside"]
 
 
 class Room:
@@ -31,3 +38,41 @@ class Room:
     def leave(self) -> None:
         """Make room for somebody else. Neither blocks nor takes a lock."""
         self._free.put(None)
+
+
+class Readiness:
+    """Whether a socket can be read from or written to. For one thread at a time."""
+
+    __slots__ = ("_descriptor", "_poll")
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, READ)
+
+    def is_readable(self) -> bool:
+        """Return whether something has come, or the end; does not wait."""
+        return bool(self._poll.poll(0))
+
+    def readable(self, ends_at: float) -> None:
+        """Wait until something has come, or the end; TimeoutError if nothing has by `ends_at` (monotonic clock)."""
+        if not self._poll.poll(max(0, int((ends_at - time.monotonic()) * 1000) + 1)):
+            raise TimeoutError
+
+    def ready(self, ends_at: float, *, reads: bool = True) -> bool:
+        """Wait until it can be written to, or with `reads` read from; return whether the latter. TimeoutError."""
+        self._poll.modify(self._descriptor, (READ if reads else 0) | select.POLLOUT)
+        try:
+            left = ends_at - time.monotonic()
+            found = self._poll.poll(int(left * 1000) + 1) if left > 0 else []
+        finally:
+            self._poll.modify(self._descriptor, READ)
+        if not found:
+            raise TimeoutError
+        # an error is read as one
+        return reads and found[0][1] != select.POLLOUT
+
+
+def aside(call: Callable[[], T], ends_at: float) -> T:  # noqa: ARG001 - as its twin
+    """Return what a call returns that may block for longer than can be helped."""
+    return call()

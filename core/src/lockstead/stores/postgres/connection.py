@@ -1,3 +1,4 @@
+# Generated from aio_connection.py by `make blocking`: edit that file instead.
 """How one statement goes to a PostgreSQL server and back within a limit, and what is then known of it.
 
 By psycopg's libpq connection itself: its cursors have no time limit, and do not tell an error that came before a result
@@ -9,29 +10,24 @@ hand each to another connection of its own. Must not know what is asked.
 from __future__ import annotations
 
 import math
-import os
-import select
-import socket
-import struct
 import time
-import zlib
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_attempts, conninfo_to_dict, make_conninfo
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.stores.blocking import Readiness, aside
 from lockstead.stores.bounds import ANSWER_MAX, LISTING_MAX, AnswerTooLong, Bounds
-from lockstead.stores.postgres.errors import Missing, not_connected, refusal
-from lockstead.stores.transport import is_local
+from lockstead.stores.postgres.errors import Missing, not_connected
+from lockstead.stores.postgres.libpq import WELL, Row, failure, guard, line, name_of, received, rows
 
 if TYPE_CHECKING:
     from psycopg.pq import abc
     from psycopg.pq.abc import PGresult
-
-Row: TypeAlias = "list[str | None]"
 
 PREPARE_AFTER: Final = 2
 """Uses of a statement on one connection after which it is prepared there: planning takes most of its time."""
@@ -40,33 +36,19 @@ CANCEL_SHARE: Final = 0.2
 CANCEL_MAX: Final = 0.5
 """The part of a limit, and seconds at most, that are left for calling a statement back which does not end."""
 
-TCP_INFO: Final = getattr(socket, "TCP_INFO", 11)
-_COUNT: Final = struct.Struct("128xQ")
-"""Linux: `tcpi_bytes_received` in `struct tcp_info`."""
-
-_WELL: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
-
-_POLL_READ: Final = select.POLLIN | select.POLLPRI
-_POLL_BOTH: Final = _POLL_READ | select.POLLOUT
-
-
-class _Late(Exception):  # noqa: N818 - not an error: time is up
-    """The time for waiting is over."""
-
 
 class Connection:
-    """One connection, used by one thread at a time. After an error that leaves it in doubt `is_good` is False."""
+    """One connection, for one thread or task at a time. After an error that leaves it in doubt `is_good` is False."""
 
     def __init__(self, pgconn: abc.PGconn, place: str) -> None:
         self._pgconn = pgconn
         self._place = place
-        self._poll = select.poll()
-        self._poll.register(pgconn.socket, _POLL_READ)
+        self._readiness = Readiness(pgconn.socket)
         self._warned = False
         self._uses: dict[bytes, int] = {}
         self._prepared: dict[bytes, bytes] = {}
         self._bounds = Bounds(0.0)
-        self._counted = _received(pgconn.socket)
+        self._counted = received(pgconn.socket)
         self.is_direct = False
         self.opened_at = time.monotonic()
         self.is_good = True
@@ -109,7 +91,7 @@ class Connection:
 
     def is_usable(self) -> bool:
         """Return whether the idle connection stands and nothing has come: a goodbye would be waiting to be read."""
-        return not self._poll.poll(0)
+        return not self._readiness.is_readable()
 
     def ask(self, statement: bytes, parameters: Sequence[str | None], limit: float) -> list[Row]:
         """Send one statement and give its rows, within `limit` seconds.
@@ -133,25 +115,25 @@ class Connection:
                 self._pgconn.send_query_prepared(name, values)
             try:
                 self._collect(results, called_back_at)
-            except _Late:
+            except TimeoutError:
                 self._call_back(ends_at)
                 self._collect(results, ends_at)
-                raise_for(results, self._place, called_back=limit)
-                raise _Late from None  # it ended all the same, too late: what it did is done
-        except _Late:
+                self._raise_for(results, called_back=limit)
+                raise TimeoutError from None  # it ended all the same, too late: what it did is done
+        except TimeoutError:
             raise OutcomeUnknown(f"{self._place} did not answer within {limit:.3g} s") from None
         except AnswerTooLong as error:
             raise OutcomeUnknown(f"no clear answer of {self._place}: {error}") from error
         except psycopg.Error as error:
-            raise_for(results, self._place)
-            raise OutcomeUnknown(f"the connection to {self._place} was lost: {_line(error)}") from error
-        if len(results) != 1 or results[0].status not in _WELL:
-            raise_for(results, self._place, leave=self)
+            self._raise_for(results)
+            raise OutcomeUnknown(f"the connection to {self._place} was lost: {line(error)}") from error
+        if len(results) != 1 or results[0].status not in WELL:
+            self._raise_for(results, goes_on=True)
         if self._warned:
             # a commit that was not waited for where it has to be: a standby may not have it
             raise OutcomeUnknown(f"{self._place} warned of the change: {self._warning}")
         self.is_good = True
-        return _rows(results[0])
+        return rows(results[0])
 
     def _name_of(self, statement: bytes, ends_at: float) -> bytes | None:
         """Prepare a statement and give its name, None while it is used too seldom for that."""
@@ -163,9 +145,9 @@ class Connection:
         self._pgconn.send_prepare(name, statement)
         try:
             self._collect(results, ends_at)
-        except _Late:
+        except TimeoutError:
             raise StoreUnavailable(f"{self._place} did not answer in time; nothing was changed") from None
-        raise_for(results, self._place)
+        self._raise_for(results)
         self._prepared[statement] = name
         return name
 
@@ -180,7 +162,7 @@ class Connection:
                 self._bounds = Bounds(math.inf, LISTING_MAX)  # for the next one
         except (psycopg.Error, AnswerTooLong) as error:
             self.is_good = False
-            raise StoreUnavailable(f"the connection to {self._place} was lost: {_line(error)}") from error
+            raise StoreUnavailable(f"the connection to {self._place} was lost: {line(error)}") from error
         return said
 
     def close(self) -> None:
@@ -188,29 +170,37 @@ class Connection:
         self.is_good = False
         self._pgconn.finish()
 
+    def _raise_for(
+        self, results: Sequence[PGresult], *, called_back: float | None = None, goes_on: bool = False
+    ) -> None:
+        """Raise what results mean, unless all went well. goes_on: the server has ended the statement and waits."""
+        error = failure(results, self._place, called_back)
+        if error is None:
+            return
+        if goes_on and not isinstance(error, OutcomeUnknown | Missing):
+            self.is_good = True
+        raise error
+
     def _noticed(self, notice: PGresult) -> None:
         if notice.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"WARNING":
             self._warned = True
-            self._warning = _line(notice.get_error_message("utf-8"))
+            self._warning = line(notice.get_error_message("utf-8"))
 
     _warning = ""
 
     def _collect(self, results: list[PGresult], ends_at: float) -> None:
-        pgconn = self._pgconn
-        poll = self._poll
+        pgconn, readiness = self._pgconn, self._readiness
         if pgconn.flush():
             self._flush(ends_at)
         while True:
             # a server that goes on sending is never late by what it has not sent
             if time.monotonic() > ends_at:
-                raise _Late
+                raise TimeoutError
             while pgconn.is_busy():
-                # as `_ready` does, without its frame: every statement comes through here
-                if not poll.poll(max(0, int((ends_at - time.monotonic()) * 1000) + 1)):
-                    raise _Late
+                readiness.readable(ends_at)
                 self._take_in()
                 if time.monotonic() > ends_at and pgconn.is_busy():
-                    raise _Late
+                    raise TimeoutError
             result = pgconn.get_result()
             if result is None:
                 return
@@ -219,20 +209,17 @@ class Connection:
     def _take_in(self) -> None:
         """Have libpq read what has come, and count that: it keeps as much as a server announces."""
         self._pgconn.consume_input()
-        received = _received(self.descriptor)
-        self._bounds.took(received - self._counted)
-        self._counted = received
+        counted = received(self.descriptor)
+        self._bounds.took(counted - self._counted)
+        self._counted = counted
 
     def _flush(self, ends_at: float) -> None:
         """Send what the socket did not take at once."""
-        poll, pgconn = self._poll, self._pgconn
-        poll.modify(self.descriptor, _POLL_BOTH)
-        try:
-            while pgconn.flush():
-                if _ready(poll, ends_at) & _POLL_READ:
-                    self._take_in()
-        finally:
-            poll.modify(self.descriptor, _POLL_READ)
+        while self._pgconn.flush():
+            if time.monotonic() > ends_at:
+                raise TimeoutError
+            if self._readiness.ready(ends_at):
+                self._take_in()
 
     def _call_back(self, ends_at: float) -> None:
         """Ask the server to stop what it does for us: a statement that waits would change something much later."""
@@ -242,38 +229,23 @@ class Connection:
         try:
             cancel = self._pgconn.cancel_conn()
             cancel.start()
-            poll = select.poll()
-            while (state := cancel.poll()) in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
-                poll.register(cancel.socket, _POLL_READ if state == pq.PollingStatus.READING else select.POLLOUT)
-                _ready(poll, half_way)
-        except (_Late, psycopg.Error):
+            while (state := cancel.poll()) in _UNDER_WAY:
+                _looked(cancel.socket, state, half_way)
+        except (TimeoutError, psycopg.Error):
             return
 
 
-def raise_for(
-    results: Sequence[PGresult], place: str, *, leave: Connection | None = None, called_back: float | None = None
-) -> None:
-    """Raise what the results of one statement mean, unless all of it went well.
+_UNDER_WAY: Final = (pq.PollingStatus.READING, pq.PollingStatus.WRITING)
 
-    leave: the connection, which stays good where the server refused the statement and goes on. called_back: the
-    limit (seconds) after which the statement was called back.
-    """
-    if not results:
-        return
-    first, last = results[0], results[-1]
-    if first.status == pq.ExecStatus.FATAL_ERROR:
-        code = first.error_field(pq.DiagnosticField.SQLSTATE)
-        severity = first.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) or first.error_field(
-            pq.DiagnosticField.SEVERITY
-        )
-        message = first.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or first.error_message
-        text = _line(message.decode("utf-8", "replace"))
-        error = refusal((code or b"").decode(), (severity or b"").decode("utf-8", "replace"), text, place, called_back)
-        if leave is not None and not isinstance(error, OutcomeUnknown | Missing):
-            leave.is_good = True
-        raise error
-    if last.status == pq.ExecStatus.FATAL_ERROR:
-        raise OutcomeUnknown(f"{place} failed while it committed: {_line(last.get_error_message('utf-8'))}")
+
+def _looked(descriptor: int, state: int, ends_at: float) -> None:
+    """Wait for what libpq waits for. A new socket may come under an old number: this one is looked at once."""
+    if time.monotonic() > ends_at:
+        raise TimeoutError
+    if state == pq.PollingStatus.READING:
+        Readiness(descriptor).readable(ends_at)
+    else:
+        Readiness(descriptor).ready(ends_at, reads=False)
 
 
 def connect(conninfo: str, place: str, limit: float, *, may_be_clear: bool = False) -> Connection:
@@ -289,7 +261,7 @@ def connect(conninfo: str, place: str, limit: float, *, may_be_clear: bool = Fal
         allowed = float(parameters.pop("connect_timeout", 0) or 0)
         attempts = conninfo_attempts(parameters)
     except psycopg.OperationalError as error:
-        raise StoreUnavailable(f"cannot connect to {place}: {_line(error)}") from None
+        raise StoreUnavailable(f"cannot connect to {place}: {line(error)}") from None
     except (psycopg.Error, ValueError):
         # libpq's own words may repeat a part of the URL, which may be a password
         raise StoreRefused(f"cannot connect to {place}: libpq cannot read the URL or the PG* environment") from None
@@ -298,39 +270,24 @@ def connect(conninfo: str, place: str, limit: float, *, may_be_clear: bool = Fal
         share = max(0.0, ends_at - time.monotonic()) / (len(attempts) - number)
         until = time.monotonic() + (min(share, allowed) if allowed > 0 else share)
         try:
-            guarded = {**attempt, **_guard(attempt, may_be_clear=may_be_clear)}
+            guarded = {**attempt, **guard(attempt, may_be_clear=may_be_clear)}
             return Connection(_connected(make_conninfo("", **guarded), until), place)
-        except _Late:
+        except TimeoutError:
             said.append(StoreUnavailable(f"cannot connect to {place}: no answer within {limit:.3g} s"))
         except AnswerTooLong as error:
             said.append(StoreUnavailable(f"cannot connect to {place}: {error}"))
         except StoreRefused as error:
             said.append(error)
         except psycopg.Error as error:
-            said.append(not_connected(_line(error), place))
+            said.append(not_connected(line(error), place))
     # what can be waited for weighs more than what cannot: one host of several that is misconfigured is not a verdict
     raise next((error for error in said if isinstance(error, StoreUnavailable)), said[0])
 
 
-def _guard(attempt: Mapping[str, Any], *, may_be_clear: bool) -> dict[str, str]:
-    """Return what keeps libpq from answering a server that asks for the password itself, where TLS may be missing."""
-    host = str(attempt.get("hostaddr") or attempt.get("host") or os.environ.get("PGHOST") or "/")
-    mode = attempt.get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
-    has_own = attempt.get("require_auth") or os.environ.get("PGREQUIREAUTH")
-    if may_be_clear or has_own or is_local(host) or mode not in ("disable", "allow", "prefer"):
-        return {}
-    if pq.version() < 160000:
-        raise StoreRefused(
-            f"this libpq ({pq.version() // 10000}) cannot keep a password from being sent to {host} in clear; write "
-            "sslmode=verify-full, or cleartext=true where everybody on the way is trusted"
-        )
-    return {"require_auth": "!password"}
-
-
 def _connected(conninfo: str, ends_at: float) -> abc.PGconn:
-    pgconn = pq.PGconn.connect_start(conninfo.encode())
+    # libpq asks name servers there, and looks for files
+    pgconn = aside(partial(pq.PGconn.connect_start, conninfo.encode()), ends_at)
     try:
-        poll = select.poll()
         while True:
             if pgconn.status == pq.ConnStatus.BAD:
                 raise psycopg.OperationalError(pgconn.get_error_message("utf-8"))
@@ -340,50 +297,9 @@ def _connected(conninfo: str, ends_at: float) -> abc.PGconn:
                 return pgconn
             if state == pq.PollingStatus.FAILED:
                 raise psycopg.OperationalError(pgconn.get_error_message("utf-8"))
-            # a new socket may come under an old number: nothing is registered for longer than one look
-            descriptor = pgconn.socket
-            poll.register(descriptor, _POLL_READ if state == pq.PollingStatus.READING else select.POLLOUT)
-            _ready(poll, ends_at)
-            poll.unregister(descriptor)
-            if _received(descriptor) > ANSWER_MAX:
+            _looked(pgconn.socket, state, ends_at)
+            if received(pgconn.socket) > ANSWER_MAX:
                 raise AnswerTooLong(f"more than {ANSWER_MAX >> 20} MiB came before the connection stood")
     except BaseException:
         pgconn.finish()
         raise
-
-
-def _received(descriptor: int) -> int:
-    """Return the bytes that have come over a connection so far; 0 where the system does not count them."""
-    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
-    try:
-        return int(_COUNT.unpack(borrowed.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _COUNT.size))[0])
-    except (OSError, struct.error):
-        return 0
-    finally:
-        borrowed.detach()
-
-
-def _ready(poll: select.poll, ends_at: float) -> int:
-    left = ends_at - time.monotonic()
-    found = poll.poll(int(left * 1000) + 1) if left > 0 else []
-    if not found:
-        raise _Late
-    event = found[0][1]
-    return event if event & (_POLL_READ | select.POLLOUT) else event | _POLL_READ  # an error is read as one
-
-
-def name_of(statement: bytes) -> bytes:
-    """Return the name under which a statement is prepared: the same text, on whatever connection it is found."""
-    return b"lockstead_%08x" % zlib.crc32(statement)
-
-
-def _rows(result: PGresult) -> list[Row]:
-    columns, get = range(result.nfields), result.get_value
-    return [
-        [None if (value := get(row, column)) is None else value.decode() for column in columns]
-        for row in range(result.ntuples)
-    ]
-
-
-def _line(error: object) -> str:
-    return " ".join(str(error).split())

@@ -13,7 +13,7 @@ from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Absent, Conflict, Listing, Snapshot
 from lockstead.reading import COUNTER_MAX, clean, whole
 from lockstead.stores.kept import is_damaged, map_of_text, unreadable
-from lockstead.stores.postgres.connection import Row
+from lockstead.stores.postgres.libpq import Row
 from lockstead.values import Name, Space
 
 At: TypeAlias = "tuple[str, str, str]"

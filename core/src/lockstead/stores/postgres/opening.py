@@ -1,3 +1,4 @@
+# Generated from aio_opening.py by `make blocking`: edit that file instead.
 """How a connection is opened that leads to tables that this version can use.
 
 Must not know commands or records.
@@ -10,8 +11,9 @@ from contextlib import suppress
 from typing import Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
-from lockstead.stores.postgres.connection import Connection, Row, connect
+from lockstead.stores.postgres.connection import Connection, connect
 from lockstead.stores.postgres.errors import STANDBY, Forbidden, Missing
+from lockstead.stores.postgres.libpq import Row
 from lockstead.stores.postgres.statements import SCHEMA_VERSION, SWEEP_EVERY, Statements, tables
 from lockstead.stores.postgres.url import Target
 

@@ -30,9 +30,10 @@ from lockstead.protocol.commands import (
 )
 from lockstead.stores.kept import senseless
 from lockstead.stores.pool import Pool
-from lockstead.stores.postgres.connection import Connection, Row
+from lockstead.stores.postgres.connection import Connection
 from lockstead.stores.postgres.doctor import BEHIND, examination
 from lockstead.stores.postgres.encoding import At, at, changed, encoded, listing, named, seconds, shown, written
+from lockstead.stores.postgres.libpq import Row
 from lockstead.stores.postgres.opening import CONNECTIONS_MAX, SERVES, opened
 from lockstead.stores.postgres.statements import bucket, statements
 from lockstead.stores.postgres.url import Target

@@ -17,8 +17,9 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 from lockstead.errors import StoreError
-from lockstead.stores.postgres.connection import Connection, Row, connect
+from lockstead.stores.postgres.connection import Connection, connect
 from lockstead.stores.postgres.encoding import encoded, named
+from lockstead.stores.postgres.libpq import Row
 from lockstead.stores.postgres.statements import EVERYBODY, Statements, bucket, lock_class
 from lockstead.stores.postgres.url import Target
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions

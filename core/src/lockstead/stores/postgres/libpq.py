@@ -1,0 +1,96 @@
+"""What libpq's results and counts say, and what it is told: the same for blocking and for awaiting connections.
+
+Must not know what is asked, nor wait.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from psycopg import pq
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused
+from lockstead.stores.postgres.errors import refusal
+from lockstead.stores.transport import is_local
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
+
+Row: TypeAlias = "list[str | None]"
+
+TCP_INFO: Final = getattr(socket, "TCP_INFO", 11)
+_COUNT: Final = struct.Struct("128xQ")
+"""Linux: `tcpi_bytes_received` in `struct tcp_info`."""
+
+WELL: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+
+
+def failure(results: Sequence[PGresult], place: str, called_back: float | None = None) -> StoreError | None:
+    """Return what the results of one statement mean; None if all of it went well, or there are none.
+
+    called_back: the limit (seconds) after which the statement was called back.
+    """
+    if not results:
+        return None
+    first, last = results[0], results[-1]
+    if first.status == pq.ExecStatus.FATAL_ERROR:
+        code = first.error_field(pq.DiagnosticField.SQLSTATE)
+        severity = first.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) or first.error_field(
+            pq.DiagnosticField.SEVERITY
+        )
+        message = first.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or first.error_message
+        text = line(message.decode("utf-8", "replace"))
+        return refusal((code or b"").decode(), (severity or b"").decode("utf-8", "replace"), text, place, called_back)
+    if last.status == pq.ExecStatus.FATAL_ERROR:
+        return OutcomeUnknown(f"{place} failed while it committed: {line(last.get_error_message('utf-8'))}")
+    return None
+
+
+def guard(attempt: Mapping[str, Any], *, may_be_clear: bool) -> dict[str, str]:
+    """Return what keeps libpq from answering a server that asks for the password itself, where TLS may be missing."""
+    host = str(attempt.get("hostaddr") or attempt.get("host") or os.environ.get("PGHOST") or "/")
+    mode = attempt.get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
+    has_own = attempt.get("require_auth") or os.environ.get("PGREQUIREAUTH")
+    if may_be_clear or has_own or is_local(host) or mode not in ("disable", "allow", "prefer"):
+        return {}
+    if pq.version() < 160000:
+        raise StoreRefused(
+            f"this libpq ({pq.version() // 10000}) cannot keep a password from being sent to {host} in clear; write "
+            "sslmode=verify-full, or cleartext=true where everybody on the way is trusted"
+        )
+    return {"require_auth": "!password"}
+
+
+def received(descriptor: int) -> int:
+    """Return the bytes that have come over a connection so far; 0 where the system does not count them."""
+    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+    try:
+        return int(_COUNT.unpack(borrowed.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _COUNT.size))[0])
+    except (OSError, struct.error):
+        return 0
+    finally:
+        borrowed.detach()
+
+
+def name_of(statement: bytes) -> bytes:
+    """Return the name under which a statement is prepared: the same text, on whatever connection it is found."""
+    return b"lockstead_%08x" % zlib.crc32(statement)
+
+
+def rows(result: PGresult) -> list[Row]:
+    """Return the rows of a result."""
+    columns, get = range(result.nfields), result.get_value
+    return [
+        [None if (value := get(row, column)) is None else value.decode() for column in columns]
+        for row in range(result.ntuples)
+    ]
+
+
+def line(error: object) -> str:
+    """Return a message on one line."""
+    return " ".join(str(error).split())
