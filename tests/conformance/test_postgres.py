@@ -13,7 +13,13 @@ import pytest
 from lockstead.stores import url
 from lockstead.stores.port import Store
 from lockstead.stores.postgres.store import PostgresStore
-from lockstead.testing.conformance import BatchConformance, HostileConformance, StoreConformance, WaitingConformance
+from lockstead.testing.conformance import (
+    AwaitingConformance,
+    BatchConformance,
+    HostileConformance,
+    StoreConformance,
+    WaitingConformance,
+)
 from lockstead.testing.conformance.base import Suite
 from lockstead.testing.conformance.hostile import Spoil
 from lockstead.values import Name
@@ -96,6 +102,10 @@ class TestPostgresHostile(OnPostgres, HostileConformance):
     pass
 
 
+class TestPostgresAwaiting(OnPostgres, AwaitingConformance):
+    pass
+
+
 class TestPostgresWaiting(OnPostgres, WaitingConformance):
     pass
 
@@ -105,6 +115,10 @@ class TestPostgresBatches(OnPostgres, BatchConformance):
 
 
 class TestPgBouncer(ThroughPgBouncer, StoreConformance):
+    pass
+
+
+class TestPgBouncerAwaiting(ThroughPgBouncer, AwaitingConformance):
     pass
 
 
@@ -118,9 +132,11 @@ class TestPgBouncerBatches(ThroughPgBouncer, BatchConformance):
 
 CONFORMING = {
     TestPostgres: PostgresStore,
+    TestPostgresAwaiting: PostgresStore,
     TestPostgresWaiting: PostgresStore,
     TestPostgresBatches: PostgresStore,
     TestPgBouncer: PostgresStore,
+    TestPgBouncerAwaiting: PostgresStore,
     TestPgBouncerWaiting: PostgresStore,
     TestPgBouncerBatches: PostgresStore,
 }

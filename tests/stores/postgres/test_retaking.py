@@ -11,7 +11,7 @@ import pytest
 from lockstead.protocol.commands import Conflict, Create, Read, Remove, Removed, Snapshot
 from lockstead.stores import url
 from lockstead.stores.port import Store
-from lockstead.stores.postgres import store as postgres
+from lockstead.stores.postgres import operations
 from lockstead.stores.postgres.statements import bucket, lock_class, statements
 from lockstead.stores.postgres.store import PostgresStore
 from lockstead.values import Name
@@ -114,8 +114,8 @@ def test_what_others_wait_for_is_not_taken_for_free(
 
 
 def test_what_was_left_free_is_not_remembered_without_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres, "LEFT_MAX", 3)
+    monkeypatch.setattr(operations, "LEFT_MAX", 3)
     assert isinstance(store, PostgresStore)
     for number in range(10):
         left(store, Name(f"key-{number}"))
-        assert 0 < len(store._left) <= 3
+        assert 0 < len(store._operations._left) <= 3

@@ -11,30 +11,30 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.aio_script import drive as adrive
+from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import (
-    Absent,
     Command,
     Conflict,
-    Create,
     Extend,
-    List,
     Read,
-    Remove,
-    Removed,
-    Replace,
-    Snapshot,
     StoreClock,
     TokenSource,
     Traits,
 )
+from lockstead.script import drive
+from lockstead.stores.aio_pool import AsyncPool
 from lockstead.stores.kept import senseless
+from lockstead.stores.loops import PerLoop
 from lockstead.stores.pool import Pool
+from lockstead.stores.postgres.aio_connection import AsyncConnection
+from lockstead.stores.postgres.aio_opening import opened as opened_awaiting
 from lockstead.stores.postgres.connection import Connection
 from lockstead.stores.postgres.doctor import BEHIND, examination
-from lockstead.stores.postgres.encoding import At, at, changed, encoded, listing, named, seconds, shown, written
+from lockstead.stores.postgres.encoding import changed, encoded, named, shown
 from lockstead.stores.postgres.libpq import Row
 from lockstead.stores.postgres.opening import CONNECTIONS_MAX, SERVES, opened
+from lockstead.stores.postgres.operations import Operations
 from lockstead.stores.postgres.statements import bucket, statements
 from lockstead.stores.postgres.url import Target
 from lockstead.stores.postgres.watches import Listener
@@ -63,8 +63,10 @@ class PostgresStore:
         self._statements = statements(target.schema)
         self._pool = Pool(target.url, self._open, CONNECTIONS_MAX, age_max=SERVES)
         self._listener = Listener(target, self._statements, self._ask_within)
-        self._left: set[At] = set()
-        """What we gave back while nobody waited: most likely it is free still, and taken by a plain UPDATE."""
+        self._operations = Operations(target.url, self._statements, self._asks)
+        self._pools = self._looped()
+        self._inherited: list[object] = []
+        self._is_open = True
 
     def __repr__(self) -> str:
         return f"PostgresStore({self._target.url!r})"
@@ -84,37 +86,12 @@ class PostgresStore:
 
         Raises StoreUnavailable (nothing was changed), OutcomeUnknown or StoreRefused.
         """
+        ends_at = time.monotonic() + limit
+        script = self._operations.carry_out(command, ends_at)
         try:
-            return self._carry_out(command, time.monotonic() + limit)
+            return cast(A, drive(script, lambda request: self._ask(*request, ends_at)))
         except UNLIKE_ROWS as error:
             raise senseless(self.url, error) from error
-
-    def _carry_out(self, command: Command[A], ends_at: float) -> A:
-        answer: object
-        match command:
-            case Create():
-                answer = self._create(command, ends_at)
-            case Remove():
-                answer = self._remove(command, ends_at)
-            case Extend():
-                rung = _rung(command.name) if command.fields else None
-                asked = (*_expected(command), encoded(dict(command.fields)), rung)
-                row = self._change(self._statements.extend, command, asked, ends_at)
-                answer = written(row) if isinstance(row, list) else row
-            case Replace():
-                self._listener.asks(command.name.key)
-                fields = dict(command.fields)
-                asked = (*_expected(command), encoded(fields), _rung(command.name))
-                row = self._change(self._statements.replace, command, asked, ends_at)
-                answer = written(row, fields) if isinstance(row, list) else row
-            case Read():
-                answer = shown(self._ask(self._statements.read, at(command.name), ends_at))
-            case List():
-                under = (command.space.value, command.key, command.part_prefix)
-                answer = listing(command.space, self._ask(self._statements.list, under, ends_at))
-            case _:
-                raise TypeError(f"not a command for a store: {type(command).__name__}")
-        return cast(A, answer)
 
     def _ask(self, statement: bytes, parameters: Sequence[str | None], ends_at: float) -> list[Row]:
         connection = self._pool.take(self.url, ends_at)
@@ -123,57 +100,50 @@ class PostgresStore:
         finally:
             self._pool.give_back(self.url, connection)
 
-    def _open(self, _url: str, ends_at: float) -> Connection:
-        return opened(self._target, self._statements, ends_at)
-
     def _ask_within(self, statement: bytes, parameters: tuple[str, ...], limit: float) -> list[Row]:
         return self._ask(statement, parameters, time.monotonic() + limit)
 
-    def _create(self, command: Create, ends_at: float) -> Snapshot | Conflict:
-        self._listener.asks(command.name.key)
-        place, fields = at(command.name), dict(command.fields)
-        asked = (*place, encoded(fields))
-        rows: list[Row] = []
-        if place in self._left:
-            self._left.discard(place)
-            rows = self._ask(self._statements.retake, asked, ends_at)
-        if not rows:
-            rows = self._ask(self._statements.create, asked, ends_at)
-        return written(rows[0], fields) if rows else Conflict()
+    def _open(self, _url: str, ends_at: float) -> Connection:
+        return opened(self._target, self._statements, ends_at)
 
-    def _remove(self, command: Remove, ends_at: float) -> Removed | Conflict | Absent:
-        row = self._change(self._statements.remove, command, (*_expected(command), _rung(command.name)), ends_at)
-        if not isinstance(row, list):
-            return row
-        stamped, told = row
-        if told is None:
-            if len(self._left) >= LEFT_MAX:
-                self._left.clear()
-            self._left.add(at(command.name))
-        return Removed(seconds(stamped))
+    # --- awaiting ------------------------------------------------------------------------------------------------
 
-    def _change(
-        self, statement: bytes, command: Extend | Replace | Remove, asked: Sequence[str | None], ends_at: float
-    ) -> Row | Conflict | Absent:
-        """Carry out a change; where it found nothing to change, look whether another record stands there, or none."""
-        # a change that begins when hardly any time is left ends with an unknown outcome
-        last_begins_at = (time.monotonic() + ends_at) / 2
-        while True:
-            rows = self._ask(statement, asked, ends_at)
-            if rows:
-                return rows[0]
-            try:
-                found = self._ask(self._statements.state, at(command.name), ends_at)
-            except OutcomeUnknown as error:
-                raise StoreUnavailable(str(error)) from error  # of the look: it is certain that nothing was changed
-            if not found:
-                return Absent()
-            if command.incarnation not in (None, found[0][0]) or command.revision not in (None, found[0][1]):
-                return Conflict()
-            if time.monotonic() >= last_begins_at:
-                # a trigger may keep every change of a row from being made
-                raise StoreUnavailable(f"{self.url} changes nothing of {command.name.key!r}, though it is as expected")
-            # what was expected came to stand there between the two
+    async def aperform(self, command: Command[Any], limit: float) -> Any:
+        """Carry out one command like `perform`, awaiting, from any event loop of asyncio.
+
+        Cancelled while a statement is under way, it closes the connection, and the outcome is unknown.
+        """
+        if not self._is_open:
+            raise StoreUnavailable(f"the store {self.url} is closed")
+        ends_at = time.monotonic() + limit
+        script = self._operations.carry_out(command, ends_at)
+        pool = await self._pools.get()
+        try:
+            return await adrive(script, lambda request: self._ask_awaiting(pool, *request, ends_at))
+        except UNLIKE_ROWS as error:
+            raise senseless(self.url, error) from error
+
+    async def _ask_awaiting(
+        self,
+        pool: AsyncPool[str, AsyncConnection],
+        statement: bytes,
+        parameters: Sequence[str | None],
+        ends_at: float,
+    ) -> list[Row]:
+        connection = await pool.take(self.url, ends_at)
+        try:
+            return await connection.ask(statement, parameters, max(0.001, ends_at - time.monotonic()))
+        finally:
+            await pool.give_back(self.url, connection)
+
+    async def _open_awaiting(self, _url: str, ends_at: float) -> AsyncConnection:
+        return await opened_awaiting(self._target, self._statements, ends_at)
+
+    def _looped(self) -> PerLoop[AsyncPool[str, AsyncConnection]]:
+        def pool() -> AsyncPool[str, AsyncConnection]:
+            return AsyncPool(self.url, self._open_awaiting, CONNECTIONS_MAX, age_max=SERVES)
+
+        return PerLoop(pool, AsyncPool.aclose)
 
     # --- many at once --------------------------------------------------------------------------------------------
 
@@ -245,6 +215,9 @@ class PostgresStore:
 
     # --- waiting -------------------------------------------------------------------------------------------------
 
+    def _asks(self, key: str) -> None:
+        self._listener.asks(key)
+
     def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
         """Subscribe to changes of a record: by notifications, or by looks of one thread where there can be none."""
         return self._listener.subscribe(name, on_change)
@@ -277,24 +250,17 @@ class PostgresStore:
     def after_fork(self) -> None:
         """Forget every inherited connection; psycopg closes none that another process opened."""
         self._pool = self._pool.forget()
+        self._inherited.append(self._pools)  # collected, it would wake the parent's event loop
+        self._pools = self._looped()
         self._listener = self._listener.forget()
 
     def close(self) -> None:
         """Close every connection; those in use as soon as they are given back."""
+        self._is_open = False
         self._listener.close()
         self._pool.close()
+        self._pools.close()
 
 
 UNLIKE_ROWS: Final = (ValueError, IndexError, KeyError)
 """What comes of reading rows that have other columns than those that were asked for."""
-
-LEFT_MAX: Final = 10_000
-"""Records of which it is kept in mind that they were left free; far more than a process gives back and takes again."""
-
-
-def _expected(command: Extend | Replace | Remove) -> tuple[str | None, ...]:
-    return (*at(command.name), command.incarnation, command.revision)
-
-
-def _rung(name: Name) -> str:
-    return str(bucket(name.key))

@@ -1,0 +1,109 @@
+"""What stores wait for in an event loop, and in a thread: a socket, and a call that may block."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lockstead.stores import awaiting, blocking
+
+LIMIT = 30.0
+
+
+def soon(seconds: float = LIMIT) -> float:
+    return time.monotonic() + seconds
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    with here, there:
+        yield here, there
+
+
+def fill(end: socket.socket) -> None:
+    try:
+        while True:
+            end.send(b"x" * 65536)
+    except BlockingIOError:
+        return
+
+
+def test_a_thread_waits_for_a_socket_within_its_time(ends: tuple[socket.socket, socket.socket]) -> None:
+    here, there = ends
+    readiness = blocking.Readiness(here.fileno())
+    assert not readiness.is_readable()
+    with pytest.raises(TimeoutError):
+        readiness.readable(soon(0.01))
+    assert not readiness.ready(soon()), "it can be written to"
+    there.send(b"x")
+    readiness.readable(soon())
+    readiness.readable(soon(-1.0))
+    assert readiness.is_readable()
+    assert readiness.ready(soon())
+    assert not readiness.ready(soon(), reads=False)
+    fill(here)
+    with pytest.raises(TimeoutError):
+        readiness.ready(soon(0.01), reads=False)
+    assert readiness.ready(soon())
+
+
+def test_a_task_waits_for_a_socket_within_its_time(ends: tuple[socket.socket, socket.socket]) -> None:
+    async def main() -> None:
+        here, there = ends
+        readiness = awaiting.Readiness(here.fileno())
+        assert not readiness.is_readable()
+        with pytest.raises(TimeoutError):
+            await readiness.readable(soon(0.01))
+        assert not await readiness.ready(soon()), "it can be written to"
+        there.send(b"x")
+        await readiness.readable(soon())
+        await readiness.readable(soon(-1.0))
+        assert readiness.is_readable()
+        assert await readiness.ready(soon())
+        assert not await readiness.ready(soon(), reads=False)
+        fill(here)
+        with pytest.raises(TimeoutError):
+            await readiness.ready(soon(0.01), reads=False)
+        assert await readiness.ready(soon())
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_leaves_no_socket_watched(ends: tuple[socket.socket, socket.socket]) -> None:
+    async def main() -> None:
+        here, _ = ends
+        fill(here)
+        waiting = asyncio.ensure_future(awaiting.Readiness(here.fileno()).ready(soon()))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        loop = asyncio.get_running_loop()
+        assert not loop.remove_reader(here.fileno())
+        assert not loop.remove_writer(here.fileno())
+
+    asyncio.run(main())
+
+
+def test_a_call_that_blocks_is_awaited_within_its_time_and_stops_nothing() -> None:
+    hangs = threading.Event()
+
+    async def main() -> None:
+        assert await awaiting.aside(threading.get_ident, soon()) != threading.get_ident()
+        with pytest.raises(ZeroDivisionError):
+            await awaiting.aside(lambda: 1 // 0, soon())
+        with pytest.raises(TimeoutError):
+            await awaiting.aside(hangs.wait, soon(0.01))
+
+    began_at = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - began_at < LIMIT, "the end of the loop waits for no thread"
+    hangs.set()
+    assert blocking.aside(threading.get_ident, soon()) == threading.get_ident()
