@@ -93,5 +93,5 @@ def test_every_line_in_the_docs_is_one_that_is_said() -> None:
     text = (Path(__file__).parents[2] / "docs" / "errors.md").read_text()
     documented = ROW.findall(ELSEWHERE.sub("", text))
     assert len(documented) == len(set(documented))
-    assert len(documented) > 25
+    assert len(documented) > 15
     assert set(documented) <= {case.says for case in CASES} | SAID | AIRFLOW
