@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lockstead.runtime.keeper import KeptLease
 
 LATE: Final = 0.05
-"""Seconds that a thread may take longer than its request's limit."""
+"""Seconds that a store may take longer than its request's limit."""
 
 FIRST_LATE: Final = 0.0
 """The instant until which a first request is never late: when the loop was stopped until then, it is still sent."""
@@ -116,10 +116,10 @@ async def rest(waker: AsyncWaker, seconds: float) -> bool:
 async def perform(command: Command[Any], store: Store, limit: float, waker: AsyncWaker) -> Any:
     """Send one command, in a thread if the store has no awaiting side."""
     try:
-        if isinstance(store, AsyncStore):
-            async with asyncio.timeout(limit):
-                return await store.aperform(command, limit)
+        # a store keeps to the limit itself, and knows whether it has sent anything: it has the first word
         async with asyncio.timeout(limit + LATE):
+            if isinstance(store, AsyncStore):
+                return await store.aperform(command, limit)
             call = partial(store.perform, command, limit)
             return await in_thread(waker.engine.calls, call, came_late=waker.came_late)
     except TimeoutError as error:
