@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from lockstead.protocol.acquire import AcquireRequest
 from lockstead.protocol.turns import Turns
 from tests.protocol import test_turns
+from tests.runtime import test_queueing
 from tests.simulation.mutants.patching import Patch, mutant
 
 
@@ -65,3 +67,24 @@ def freed_keys_wake_nobody() -> list[Patch]:
         self._noted.pop(key, None)
 
     return [(Turns, "freed", freed)]
+
+
+@mutant(
+    "a waiter that gives up keeps its place in the store's queue",
+    "a waiter times out, and nobody gets the lock until its process ends",
+    test_queueing.test_a_waiter_that_gives_up_leaves_the_queue_and_its_subscription,
+)
+def places_are_kept() -> list[Patch]:
+    def forget(_self: Any, _value: bool) -> None:
+        pass
+
+    return [(AcquireRequest, "has_waited", property(lambda _self: False, forget))]
+
+
+@mutant(
+    "a grant always takes the waiter out of the store's queue",
+    "a late request is granted and found, and after its release nobody gets the lock until the process ends",
+    test_queueing.test_h28_a_waiter_whose_own_late_request_is_granted_leaves_the_queue,
+)
+def places_end_with_the_grant() -> list[Patch]:
+    return [(AcquireRequest, "may_keep_place", property(lambda _self: False))]

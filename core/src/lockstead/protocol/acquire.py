@@ -71,6 +71,14 @@ class AcquireRequest:
     has_waited: bool = False
     on_wait: Callable[[Contended | StoreError], None] | None = None
 
+    @property
+    def may_keep_place(self) -> bool:
+        """Return whether a place in the store's queue may be left after the grant, which would hold up all others.
+
+        A request of ours landed late and was found, or the lock was asked for from outside the queue, as for a reclaim.
+        """
+        return self.has_waited and (self.doubts > 0 or self.reclaim)
+
 
 @frozen
 class Grant:

@@ -209,9 +209,7 @@ class Engine:
         except StoreUnavailable:
             request.unsettled = True  # its record stands, and nobody renews it: it is given back
             raise
-        if request.has_waited and (request.doubts or request.reclaim):
-            # a request of ours landed late and was found, or asked from outside the queue, as who reclaims does: the
-            # place that was taken meanwhile would stop all others
+        if request.may_keep_place:
             self.leave_queue(request.name, request.holder, settings.request_timeout)
         self.emit(Acquired(grant.lease.name.key, grant.lease.holder, grant.token, waited))
         return kept

@@ -23,7 +23,8 @@ from lockstead.values import Name
 class Machine(Actor):
     """A machine with one process on it, which holds conversations with the store.
 
-    cut_until: a true instant until which nothing it sends arrives. is_watching: its store notifies of changes.
+    cut_until: a true instant until which nothing it sends arrives. is_watching: its store notifies of changes;
+    is_queueing: and keeps a queue.
     """
 
     __slots__ = (
@@ -31,6 +32,7 @@ class Machine(Actor):
         "_wall_ahead",
         "context",
         "cut_until",
+        "is_queueing",
         "is_watching",
         "network",
         "settings",
@@ -48,7 +50,7 @@ class Machine(Actor):
         self.settings: Settings = context.settings
         self.context = context
         self.cut_until = 0.0
-        self.is_watching = False
+        self.is_queueing = self.is_watching = False
         self._wall_ahead = 0.0
         self._nonces = 0
 
@@ -81,13 +83,20 @@ class Machine(Actor):
 
     def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
         """Subscribe to a record, as `stores.port.SupportsWatch` has it, for this life; notifications may get lost."""
+        return self.network.subscribe(name, self._notifying(on_change))
+
+    def enqueue(self, name: Name, waiter_id: str, on_turn: Callable[[bool], None]) -> Subscription:
+        """Take a place in the store's queue, as `stores.port.SupportsFifoQueue` has it, for this life."""
+        return self.network.enqueue(self, name, waiter_id, self._notifying(on_turn))
+
+    def _notifying(self, on_change: Callable[[bool], None]) -> Callable[[bool], None]:
         epoch = self.epoch
 
         def notify(is_free: bool) -> None:
             if self.epoch == epoch and self.world.now >= self.cut_until:
                 self.network.notify(self, on_change, is_free)
 
-        return self.network.subscribe(name, notify)
+        return notify
 
     def nonce(self) -> str:
         """Return a name that nobody else has."""

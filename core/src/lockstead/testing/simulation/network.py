@@ -14,12 +14,14 @@ from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
 from lockstead.stores.subscriptions import Subscription, Subscriptions
 from lockstead.testing.simulation.enforcing import EnforcedStore
+from lockstead.testing.simulation.places import RENEW_EVERY, Session
 from lockstead.testing.simulation.store import SimulatedStore
 from lockstead.testing.simulation.words import brief
 from lockstead.testing.simulation.world import Actor, Halt, World
 from lockstead.values import Name
 
 if TYPE_CHECKING:
+    from lockstead.testing.simulation.machine import Machine
     from lockstead.testing.simulation.talk import Talk
 
 _LOST, _LATE, _MUTE, _DOUBLED, _REFUSED, _FAILED_BEFORE, _FAILED_AFTER, _STOPPED, _DEAD = range(9)
@@ -110,6 +112,7 @@ class Network:
         "_store",
         "_subscriptions",
         "_top",
+        "_turns",
         "_twice",
         "_world",
         "answered",
@@ -131,6 +134,7 @@ class Network:
         self._random = world.dice.random
         self._arrival = self._arrive
         self._subscriptions = Subscriptions[Name]()
+        self._turns = Subscriptions[tuple[Name, str]]()
         self.delivered = 0
         self.answered = 0
         self.halts_at = 0
@@ -158,6 +162,81 @@ class Network:
         name, notify = message
         if name not in self._store.entries:
             notify(False)
+
+    def enqueue(self, machine: Machine, name: Name, waiter_id: str, on_turn: Callable[[bool], None]) -> Subscription:
+        """Take a place for a waiter, and call on_turn when it is its turn.
+
+        The messages get lost like any other, so the place is asked for again and again until the subscription ends.
+        """
+        subscription, _ = self._turns.add((name, waiter_id), on_turn)
+        self._take_place((machine, name, waiter_id))
+        return subscription
+
+    def _arrives(self, machine: Machine) -> bool:
+        """Return whether a message about a queue reaches the store."""
+        is_cut = self._world.now < max(machine.cut_until, self.down_until)
+        return not is_cut and (not self._ladder or self._random() >= UNNOTIFIED)
+
+    def _take_place(self, message: tuple[Machine, Name, str]) -> None:
+        machine, name, waiter_id = message
+        if (name, waiter_id) not in self._turns:
+            return
+        random, now = self._random, self._world.now
+        if self._arrives(machine):
+            # squared, so that both a little late and very late happen
+            late = self._latest * random() ** 2 if self._ladder and random() < UNNOTIFIED else 0.0
+            request = (machine, name, waiter_id, machine.epoch)
+            self._world.at(now + late + self._twice * random(), None, self._place_taken, request)
+        self._world.at(now + RENEW_EVERY, machine, self._take_place, message)
+
+    def _place_taken(self, message: tuple[Machine, Name, str, int]) -> None:
+        machine, name, waiter_id, epoch = message
+        places, session = self._store.places, (machine.name, epoch)
+        if places is None:
+            return
+        is_new = not places.has(session)
+        places.take(name, waiter_id, session)
+        if is_new and epoch == machine.epoch:
+            self._world.at(self._world.now + RENEW_EVERY, machine, self._renew, (machine, session))
+        if places.first(name) == waiter_id:
+            self._is_turn(name)
+
+    def _renew(self, message: tuple[Machine, Session]) -> None:
+        """Renew a process's session for as long as it has a place."""
+        machine, session = message
+        places = self._store.places
+        if places is not None and places.has(session):
+            if self._arrives(machine):
+                places.renew(session)
+            self._world.at(self._world.now + RENEW_EVERY, machine, self._renew, message)
+
+    def leave_queue(self, machine: Machine, name: Name, waiter_id: str) -> None:
+        """Give up a place: asked until the store has heard it, for as long as the process lives."""
+        if self._store.places is None:
+            return
+        now = self._world.now
+        if self._arrives(machine):
+            self._world.at(now + self._twice * self._random(), None, self._place_left, (name, waiter_id))
+            return
+        self._world.at(now + RENEW_EVERY, machine, lambda _: self.leave_queue(machine, name, waiter_id))
+
+    def _place_left(self, message: tuple[Name, str]) -> None:
+        name, waiter_id = message
+        if self._store.places is not None:
+            self._store.places.leave(name, waiter_id)
+            self._is_turn(name)
+
+    def _changed(self, name: Name, is_free: bool) -> None:
+        if self._subscriptions:
+            self._subscriptions.changed(name, is_free)
+        if self._turns:
+            self._is_turn(name)
+
+    def _is_turn(self, name: Name) -> None:
+        """Notify the first waiter of a record, whether that is gone or has changed."""
+        first = None if self._store.places is None else self._store.places.first(name)
+        if first is not None:
+            self._turns.changed((name, first), name not in self._store.entries)
 
     def notify(self, process: Actor, on_change: Callable[[bool], None], is_free: bool) -> None:
         """Carry one notification; one in ten is lost, for as long as there are faults."""
@@ -244,8 +323,8 @@ class Network:
             answer = self._store.perform(command)
         else:
             answer = self._asked(command, (process.name, talk.epoch), talk.sent_at if number == talk.number else None)
-        if self._subscriptions and type(command) in CHANGES and type(answer) in (Snapshot, Removed):
-            self._subscriptions.changed(command.name, type(answer) is Removed)  # type: ignore[attr-defined]  # it has one
+        if type(answer) in (Snapshot, Removed) and type(command) in CHANGES:
+            self._changed(command.name, type(answer) is Removed)  # type: ignore[attr-defined]  # it has one
         if world.is_told:
             world.tell("store", f"{process.name}: {brief(command)} -> {brief(answer)}")
         if back is None:

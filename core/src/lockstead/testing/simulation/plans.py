@@ -53,7 +53,7 @@ class Plan:
 
     rates: of the processes' clocks and, last, of the store's. skew: of the store's `Date`. lasts: the rough part, which
     ends earlier once `delivers` requests are delivered (0: only by time). within: seconds in which all accidents begin.
-    accidents: how many of each of `network.ACCIDENTS`. watches: the store can wake who waits.
+    accidents: how many of each of `network.ACCIDENTS`. watches: the store notifies waiters. queues: it keeps a queue.
     grants_at_most: the longest life that a server grants which drops records by itself (0: any).
     batch_max: renewals that the store takes in one request. workers: threads of each process that send them.
     sets_clock: by how many seconds the store's clock is set during the rough part, one for each time. extra: what else.
@@ -71,6 +71,7 @@ class Plan:
     within: float
     accidents: tuple[int, ...]
     watches: bool
+    queues: bool = False
     grants_at_most: float = 0.0
     sets_clock: tuple[float, ...] = ()
     extra: Extra | None = None
@@ -94,7 +95,8 @@ def plan_of(
     plan = _plan_of(seed, scenario, traits, is_simulated=is_simulated)
     habits = replace(plan.habits, forgets=dice.choice((0.0, 0.0, 0.0, 0.3)))
     plan = replace(plan, habits=habits, batch_max=dice.choice((1, 1, 1000)), workers=dice.choice((1, 1, 32)))
-    return replace(plan, habits=replace(plan.habits, queues=dice.choice((0.0, 0.0, 0.0, 0.8))))
+    queues = is_simulated and plan.watches and dice.random() < 0.4
+    return replace(plan, queues=queues, habits=replace(plan.habits, queues=dice.choice((0.0, 0.0, 0.0, 0.8))))
 
 
 def _plan_of(seed: int, scenario: Scenario | None, traits: Traits | None, *, is_simulated: bool) -> Plan:

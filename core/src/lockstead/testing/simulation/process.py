@@ -126,6 +126,8 @@ class Process(Machine):
     def granted(self, grant: Grant, want: AcquireRequest, *, unused: bool = False) -> KeptLease:
         """Take a grant into care. unused: nobody will work under it."""
         self._wishes.discard(want.holder)
+        if want.may_keep_place:
+            self.network.leave_queue(self, want.name, want.holder)
         return self.keep(
             LeaseState(
                 lease=grant.lease,
@@ -353,6 +355,8 @@ class Process(Machine):
     def clean_up_abandoned(self, want: AcquireRequest) -> None:
         """Take back what an acquisition that ended without a grant may have written."""
         self._wishes.discard(want.holder)
+        if want.has_waited:
+            self.network.leave_queue(self, want.name, want.holder)
         if want.unsettled or want.reclaim:
             self.sweep(want.name, want.holder)
 

@@ -19,6 +19,7 @@ from lockstead.testing.simulation.hosted import Hosted, Opened
 from lockstead.testing.simulation.machine import Machine
 from lockstead.testing.simulation.network import ACCIDENTS, Network
 from lockstead.testing.simulation.outsiders import Operator, Stranger
+from lockstead.testing.simulation.places import SESSION_TTL, Places
 from lockstead.testing.simulation.plans import Plan, Scenario, plan_of
 from lockstead.testing.simulation.process import Process
 from lockstead.testing.simulation.properties import Watch
@@ -110,6 +111,8 @@ class Stage:
         else:
             self.store = Hosted(world, store_clock, opened)
             plan = replace(plan, traits=self.store.traits)
+        if plan.queues:
+            self.store.places = Places(world)
         self.plan = plan
         self.watch = Watch(world, self.store)
         self.store.on_grant = self._granted
@@ -136,7 +139,7 @@ class Stage:
             self.watch,
             ProtocolContext(self.plan.traits, settings, ObservationCache()),
         )
-        made.is_watching = self.plan.watches
+        made.is_watching, made.is_queueing = self.plan.watches, self.plan.queues
         return made
 
     def play(self) -> None:
@@ -217,7 +220,9 @@ class Stage:
         self.network.calm()
         self.operator.clears()
         for worker in self.workers:
-            worker.stopped_until = worker.cut_until = 0.0
+            worker.cut_until = 0.0
+            worker.is_finishing = True  # also if it dies now and comes back
+            world.resume(worker)
             world.at(world.now, worker, worker.finish)
 
     def _probe(self) -> None:
@@ -256,6 +261,9 @@ class Stage:
         patience += settings.backoff_max + 2 * settings.request_timeout
         if traits.clock is StoreClock.TWO_CLOCKS:
             patience += 2.0
+        if self.plan.queues:
+            # places of processes that died or were cut off
+            patience += SESSION_TTL
         if traits.clock not in (StoreClock.ONE_CLOCK, StoreClock.SERVER_EXPIRES) or self.plan.sets_clock:
             # by observation it counts from the first sight of the last state, and that may come a pause later
             patience += settings.backoff_max + 2 * settings.request_timeout

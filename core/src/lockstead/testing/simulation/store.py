@@ -27,6 +27,7 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
+from lockstead.testing.simulation.places import Places
 from lockstead.testing.simulation.world import BootClock, World
 from lockstead.values import Name, Space
 
@@ -65,6 +66,7 @@ class SimulatedStore:
 
     skew: seconds that `Date` is ahead of `updated`. order: the number of each grant. touched_at: true instants of the
     last writes. on_grant is told of every new incarnation: its name, its entry, and the one that it replaced.
+    places: its queues, if it keeps any.
     """
 
     __slots__ = (
@@ -79,6 +81,7 @@ class SimulatedStore:
         "entries",
         "on_grant",
         "order",
+        "places",
         "touched_at",
         "traits",
     )
@@ -97,6 +100,7 @@ class SimulatedStore:
         self.order: dict[str, int] = {}
         self.touched_at: dict[Name, float] = {}
         self.on_grant: Callable[[Name, Entry, Entry | None], None] | None = None
+        self.places: Places | None = None
         self._performs: dict[type, Callable[[Any, float], Any]] = {
             Read: self._read,
             Extend: self._extend,
@@ -173,6 +177,8 @@ class SimulatedStore:
     def _create(self, command: Create, now: float) -> Snapshot | Conflict:
         if command.name in self.entries:
             return Conflict()
+        if self._is_overtaking(command):
+            return Conflict(is_queued=True)
         return self._grant(command.name, command.fields, now, None)
 
     def _replace(self, command: Replace, now: float) -> Snapshot | Conflict | Absent:
@@ -181,7 +187,18 @@ class SimulatedStore:
             return Absent(self.date(now))
         if entry.incarnation != command.incarnation or str(entry.revision) != command.revision:
             return Conflict()
+        if self._is_overtaking(command):
+            return Conflict(is_queued=True)
         return self._grant(command.name, command.fields, now, entry)
+
+    def _is_overtaking(self, command: Create | Replace) -> bool:
+        """Return whether others wait before the waiter of this command; otherwise take it out of the queue."""
+        if self.places is None or not command.waiter_id:
+            return False
+        if not self.places.is_turn(command.name, command.waiter_id):
+            return True
+        self.places.leave(command.name, command.waiter_id)
+        return False
 
     def _extend(self, command: Extend, now: float) -> Snapshot | Conflict | Absent:
         entry = self.entries.get(command.name)

@@ -31,6 +31,30 @@ EVER: Final = float("inf")
 Then = Callable[[Any, StoreError | None], None]
 
 
+class _Notifying:
+    """The store as one conversation subscribes to it."""
+
+    __slots__ = ("_talk",)
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+
+    def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
+        return self._talk.process.subscribe(name, self._talk.noting(on_change))
+
+
+class _Queueing(_Notifying):
+    """The same of a store that keeps a queue."""
+
+    __slots__ = ()
+
+    def enqueue(self, name: Name, waiter_id: str, on_turn: Callable[[bool], None]) -> Subscription:
+        return self._talk.process.enqueue(name, waiter_id, self._talk.noting(on_turn))
+
+    def leave(self, name: Name, waiter_id: str, limit: float) -> None:
+        raise NotImplementedError("the simulated process leaves by a message")
+
+
 class Talk:
     """One script under way in one process. Tells `then` its result, or the error that ended it.
 
@@ -103,8 +127,8 @@ class Talk:
         was, self.is_rung = self.is_rung, False
         return was
 
-    def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
-        """Subscribe as this process, and see that nothing is slept through."""
+    def noting(self, on_change: Callable[[bool], None]) -> Callable[[bool], None]:
+        """Return what a subscription calls: it sees that nothing is slept through."""
 
         noted = self.notified = []
 
@@ -116,7 +140,7 @@ class Talk:
             if self.sleeps is not None and self.sleeps[1].wake_on_change and not self.is_rung:
                 self.process.watch.violated("a waiter is notified of a change and sleeps on")
 
-        return self.process.subscribe(name, notified)
+        return notified
 
     def answered(self, message: tuple[int, Any]) -> None:
         """An answer came in; one that nobody waits for any more is dropped."""
@@ -199,7 +223,7 @@ class Talk:
         slept = seconds
         if process.is_watching:
             if self._watching is None:
-                self._watching = Watching(self, self)
+                self._watching = Watching((_Queueing if process.is_queueing else _Notifying)(self), self)
             if self._watching.begin(command):
                 slept = 0.0
             if self.notified and slept and command.wake_on_change:

@@ -67,10 +67,10 @@ class Worker(Process):
         "_besides",
         "_has_died",
         "_held",
-        "_is_finishing",
         "_queued",
         "_want",
         "habits",
+        "is_finishing",
         "key",
         "mailbox",
     )
@@ -90,7 +90,7 @@ class Worker(Process):
         self._held: KeptLease | None = None
         self._besides: list[KeptLease] = []
         self._has_died = False
-        self._is_finishing = False
+        self.is_finishing = False
 
     def _throws(self, odds: float) -> bool:
         return self.world.dice.random() < odds
@@ -103,7 +103,7 @@ class Worker(Process):
 
     def begin(self, _: Any = None) -> None:
         """Look for work: under somebody's ticket, or under a lease of our own."""
-        if self._is_finishing or self._held is not None or self._asking is not None:
+        if self.is_finishing or self._held is not None or self._asking is not None:
             return
         mailbox, habits = self.mailbox, self.habits
         if mailbox.shared and self._throws(habits.attaches):
@@ -140,7 +140,7 @@ class Worker(Process):
 
     def _queue_up(self, _: Any) -> None:
         """Wait for the lock in another thread of this process, behind those that wait already."""
-        if self._is_finishing or len(self._queued) >= QUEUED_MAX:
+        if self.is_finishing or len(self._queued) >= QUEUED_MAX:
             return
         want = self.wish(self.key)
         gives_up_at = self.now() + self._span(2 * self.settings.ttl) if self._throws(0.5) else None
@@ -150,7 +150,7 @@ class Worker(Process):
             if isinstance(outcome, Grant):
                 other = self.granted(outcome, want)
                 self._besides.append(other)
-                held_for = 0.0 if self._is_finishing else min(self.settings.ttl / 2, self._span(self.habits.work))
+                held_for = 0.0 if self.is_finishing else min(self.settings.ttl / 2, self._span(self.habits.work))
                 self.after(held_for, lambda _: self.release(other, _nothing))
             else:
                 self.clean_up_abandoned(want)
@@ -165,7 +165,7 @@ class Worker(Process):
         if queued in self._queued:
             self._queued.remove(queued)
             waiter, want = queued
-            waiter.cancel(torn=not self._is_finishing and self._throws(0.3))
+            waiter.cancel(torn=not self.is_finishing and self._throws(0.3))
             self.clean_up_abandoned(want)
 
     def _asked(self, outcome: Any, _: StoreError | None) -> None:
@@ -198,7 +198,7 @@ class Worker(Process):
 
     def _work(self, kept: KeptLease) -> None:
         habits = self.habits
-        length = self._span(habits.work)
+        length = 0.0 if self.is_finishing else self._span(habits.work)
         if self._throws(habits.draws):
             self.after(self._span(length), self._draw, kept)
         if kept.lease_state.is_owner and self._throws(habits.shares):
@@ -242,13 +242,14 @@ class Worker(Process):
         def joined(outcome: Any, _: StoreError | None) -> None:
             if isinstance(outcome, Attached):
                 other = self.attached(outcome, settings)
-                self.after(self._span(self.habits.work), lambda _: self.release(other, _nothing))
+                held_for = 0.0 if self.is_finishing else self._span(self.habits.work)
+                self.after(held_for, lambda _: self.release(other, _nothing))
 
         self.converse(attach(lease, nonce, self._registration(nonce, lease.ttl), self.context), joined)
 
     def _take_besides(self, _: Any) -> None:
         """Hold a lock of another key for a while, as another thread of the process may."""
-        if self._is_finishing:
+        if self.is_finishing:
             return
         want = self.wish(Name(f"{self.key.key}-besides"))
         gives_up_at, longest = self.now() + self.settings.ttl / 2, self.settings.ttl / 2
@@ -257,7 +258,7 @@ class Worker(Process):
             if isinstance(outcome, Grant):
                 other = self.granted(outcome, want)
                 self._besides.append(other)
-                held_for = 0.0 if self._is_finishing else min(longest, self._span(self.habits.work))
+                held_for = 0.0 if self.is_finishing else min(longest, self._span(self.habits.work))
                 self.after(held_for, lambda _: self.release(other, _nothing))
             else:
                 self.clean_up_abandoned(want)
@@ -395,7 +396,7 @@ class Worker(Process):
 
     def finish(self, _: Any = None) -> None:
         """Release what is held, stop asking, begin nothing new."""
-        self._is_finishing = True
+        self.is_finishing = True
         for queued in list(self._queued):
             self._give_up(queued)
         if self._want is not None:

@@ -6,7 +6,7 @@ Nothing here sleeps or reads a clock. Two events of one instant happen in the or
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any, Final, TypeAlias
 
@@ -78,6 +78,15 @@ class World:
         """Plan a call at a true instant; for an actor, if it has not died until then."""
         self.number = number = self.number + 1
         heappush(self.events, (when, number, actor, 0 if actor is None else actor.epoch, call, argument))
+
+    def resume(self, actor: Actor) -> None:
+        """End the stop of an actor: what waited for its end happens now."""
+        ends_at, actor.stopped_until = actor.stopped_until, min(actor.stopped_until, self.now)
+        if ends_at > self.now:
+            waiting = [event for event in self.events if event[2] is actor and event[0] == ends_at]
+            self.events = [event for event in self.events if event not in waiting]
+            self.events += [(self.now, *event[1:]) for event in waiting]
+            heapify(self.events)
 
     def tell(self, who: str, what: str) -> None:
         """Write a line of the log; ask `is_told` first where the line costs something."""
