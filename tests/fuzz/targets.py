@@ -36,7 +36,7 @@ from lockstead.stores.postgres import encoding as postgres
 from lockstead.stores.redis import wire as redis
 from lockstead.stores.redlock import scripts as redlock
 from lockstead.stores.sqlite.store import TRAITS
-from lockstead.stores.zookeeper import names as zookeeper
+from lockstead.stores.zookeeper import encoding as zookeeper
 from lockstead.unclean import Unclean, origin
 from lockstead.values import LeaseOutcome, LeaseTicket, Name, PreviousLease, Sequencer, Space
 from lockstead.views import audited, listing
@@ -292,9 +292,9 @@ def on_zookeeper(text: str, fields: Fields) -> None:
         json.dumps({"incarnation": "0" * 32, "fields": dict(fields)}),
         json.dumps({"incarnation": text}),
     ):
-        zookeeper.stored(_bytes(data))
+        zookeeper.decode_record(_bytes(data))
     for space in Space:
-        zookeeper.named(space, text)
+        zookeeper.decode_name(space, text)
     assert set(zookeeper.in_order([text, *fields])) <= {text, *fields}
 
 

@@ -11,7 +11,7 @@ from kazoo.security import make_digest_acl
 from lockstead.stores.examination import Finding, Severity
 from lockstead.stores.port import SupportsDiagnostics
 from lockstead.stores.zookeeper.doctor import examination
-from lockstead.stores.zookeeper.url import where_of
+from lockstead.stores.zookeeper.url import target_of
 from lockstead.values import Name
 from tests.servers.base import free_port
 from tests.servers.zookeeper import Ensemble, ZookeeperServer, asked, standing
@@ -98,7 +98,7 @@ def test_words_that_a_server_does_not_answer_are_a_note_or_nothing(tmp_path: Pat
     with ZookeeperServer(tmp_path / "quiet") as quiet:
         assert "session" not in found(f"zk://{quiet.address}/locks"), "conf is not among the words by default"
     url = f"zk://127.0.0.1:{free_port()}/locks"
-    checks = [finding.check for finding in examination(where_of(url), LIMIT)]
+    checks = [finding.check for finding in examination(target_of(url), LIMIT)]
     assert checks == ["servers", "ensemble", "access"]
 
 
@@ -120,7 +120,7 @@ def test_an_ensemble_is_well_and_one_of_its_servers_alone_or_down_is_told(ensemb
     down.kill()
 
     def told() -> bool:
-        findings = {finding.check: finding for finding in examination(where_of(url), LIMIT)}
+        findings = {finding.check: finding for finding in examination(target_of(url), LIMIT)}
         return "servers" in findings and down.address in findings["servers"].text
 
     until(told)

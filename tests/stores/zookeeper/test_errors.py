@@ -23,7 +23,7 @@ from lockstead.protocol.commands import Create, Read, Snapshot
 from lockstead.stores import url as store_urls
 from lockstead.stores.zookeeper.answers import failure
 from lockstead.stores.zookeeper.store import ZookeeperStore
-from lockstead.stores.zookeeper.url import where_of
+from lockstead.stores.zookeeper.url import target_of
 from tests.servers.base import free_port
 from tests.servers.redis import certificate
 from tests.servers.zookeeper import Ensemble, ZookeeperServer, asked
@@ -260,10 +260,10 @@ def test_h22_what_may_be_printed_has_no_credentials_and_opens_the_same_store() -
     ):
         assert store_urls.printable(text) == shown
         assert store_urls.printable(shown) == shown
-        with_environment = where_of(shown, {"ZOOKEEPER_USER": "me", "ZOOKEEPER_PASSWORD": "secret"})
+        with_environment = target_of(shown, {"ZOOKEEPER_USER": "me", "ZOOKEEPER_PASSWORD": "secret"})
         assert (with_environment.user, with_environment.password) == ("me", "secret")
         assert "secret" not in repr(with_environment)
-    with_user = where_of("zk://anna@h1", {"ZOOKEEPER_USER": "me", "ZOOKEEPER_PASSWORD": "secret"})
+    with_user = target_of("zk://anna@h1", {"ZOOKEEPER_USER": "me", "ZOOKEEPER_PASSWORD": "secret"})
     assert (with_user.user, with_user.password) == ("anna", "secret")
 
 

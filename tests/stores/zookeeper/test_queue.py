@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from lockstead.protocol.commands import Conflict, Create, Read, Remove, Snapshot
-from lockstead.stores.zookeeper.names import in_order
+from lockstead.stores.zookeeper.encoding import in_order
 from lockstead.stores.zookeeper.store import ZookeeperStore
 from lockstead.values import Name
 from tests.servers.zookeeper import ZookeeperServer, asked, four_letters, operations, standing

@@ -25,7 +25,7 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.stores.zookeeper.answers import outcomes
-from lockstead.stores.zookeeper.names import in_order, named, node_name, stored, written
+from lockstead.stores.zookeeper.encoding import decode_name, decode_record, encode_name, encode_record, in_order
 from lockstead.stores.zookeeper.store import ZookeeperStore
 from lockstead.testing.conformance.names import ODD_KEYS
 from lockstead.values import Name, Space
@@ -61,8 +61,8 @@ def test_rule_16_a_late_write_of_an_old_holder_never_hits_the_next_one_although_
 def test_rule_16_a_renewal_that_was_overtaken_between_its_read_and_its_write_is_refused(store: ZookeeperStore) -> None:
     old = taken(store, "old")
     ends_at = time.monotonic() + LIMIT
-    client = store._wire.ready(LIMIT)
-    renewal = store._commands.flow(Extend(APT, {"n": "1"}, old.incarnation))
+    client = store._connection.ready(LIMIT)
+    renewal = store._operations.script(Extend(APT, {"n": "1"}, old.incarnation))
     read = next(renewal)
     seen = outcomes(read.send(client), ends_at, writes=False)
     store.perform(Remove(APT, old.incarnation), LIMIT)
@@ -108,17 +108,17 @@ def test_h23_names_are_written_one_to_one_and_none_is_illegal_in_a_path() -> Non
     for one in Space:
         parts = [""] if one is Space.LOCK else ["", "1/a", "..", ",", "%2C"]
         names = [Name(key, one, part) for key in keys for part in parts]
-        nodes = [node_name(name) for name in names]
+        nodes = [encode_name(name) for name in names]
         assert len(set(nodes)) == len(names)
-        assert [named(one, node) for node in nodes] == names
+        assert [decode_name(one, node) for node in nodes] == names
         assert all(node.isascii() and node.isprintable() and "/" not in node for node in nodes)
         assert not {".", ".."} & set(nodes)
 
 
 def test_a_node_of_another_program_is_nobodys_name() -> None:
     for node in ("a,b,c", "a b", "%zz", "é", "."):
-        assert named(Space.LOCK, node) is None, node
-    assert named(Space.MEMBER, "apt") is None
+        assert decode_name(Space.LOCK, node) is None, node
+    assert decode_name(Space.MEMBER, "apt") is None
 
 
 def test_places_are_in_order_of_their_numbers_and_nothing_else_is_a_place() -> None:
@@ -136,8 +136,8 @@ NO_RECORDS = (
 
 @pytest.mark.parametrize("data", NO_RECORDS)
 def test_h24_what_is_no_record_is_read_as_none(data: bytes | None) -> None:
-    assert stored(data) is None
-    assert stored(written("a" * 32, {"n": "\ud800é"})) == ("a" * 32, {"n": "\ud800é"})
+    assert decode_record(data) is None
+    assert decode_record(encode_record("a" * 32, {"n": "\ud800é"})) == ("a" * 32, {"n": "\ud800é"})
 
 
 def test_h24_a_damaged_record_is_neither_free_nor_anybodys_and_an_operator_can_remove_it(
@@ -289,7 +289,7 @@ def expire(store: ZookeeperStore, server: ZookeeperServer) -> None:
     """End the session of a store as its expiry does: another client with the same number and password closes it."""
     from kazoo.client import KazooClient
 
-    inner = store._wire.ready(LIMIT)
+    inner = store._connection.ready(LIMIT)
     session = inner.client_id
     thief = KazooClient(hosts=server.address, client_id=session)
     thief.start(timeout=LIMIT)

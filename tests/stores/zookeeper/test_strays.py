@@ -9,7 +9,7 @@ import pytest
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
 from lockstead.stores.kept import is_damaged
-from lockstead.stores.zookeeper.steps import BELOW_MAX
+from lockstead.stores.zookeeper.requests import BELOW_MAX
 from lockstead.stores.zookeeper.store import ZookeeperStore
 from lockstead.testing.conformance.base import is_a
 from lockstead.values import Space

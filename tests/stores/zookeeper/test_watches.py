@@ -146,7 +146,7 @@ def test_changes_while_the_connection_was_lost_are_found_when_it_is_back(server:
         with Changed(waiting, name) as changes, in_line(server, (waiting, "waiter")) as (waiter,):
             changes.settle()
             server.kill()
-            until(lambda: not waiting._wire.started()[1].is_set())
+            until(lambda: not waiting._connection.started()[1].is_set())
             server.start()
             # the watches may be set again by then, or not
             until(lambda: isinstance(answered(other, Read(APT)), Snapshot))
@@ -183,7 +183,7 @@ def test_a_record_that_changed_between_two_sessions_is_notified(server: Zookeepe
 
 def test_a_place_is_not_made_while_a_grant_is_under_way(store: ZookeeperStore, server: ZookeeperServer) -> None:
     taken(store)
-    with store._queue.asking((APT, "waiter")):
+    with store._queue.granting((APT, "waiter")):
         waiter = Waiter(store, "waiter")
         with in_line(server, (store, "next")):
             assert [one.who for one in store.standing(APT, LIMIT)] == ["next"]

@@ -54,5 +54,5 @@ def is_open(acl: list[Any]) -> bool:
 def acl_of_entry(default: list[Any] | None) -> list[Any]:
     """Return the ACL of an entry in the history: where an ACL names users, only its writer may change it."""
     acl: list[Any] = default or OPEN_ACL_UNSAFE
-    named = [one.id for one in acl if one.perms & Permissions.READ and one.id.scheme not in {"world", "auth"}]
-    return [*CREATOR_ALL_ACL, *(ACL(Permissions.READ, one) for one in named)] if named else acl
+    decode_name = [one.id for one in acl if one.perms & Permissions.READ and one.id.scheme not in {"world", "auth"}]
+    return [*CREATOR_ALL_ACL, *(ACL(Permissions.READ, one) for one in decode_name)] if decode_name else acl

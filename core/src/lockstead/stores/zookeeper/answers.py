@@ -14,7 +14,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 
-TOLD: Final = (kz.NoNodeError, kz.NodeExistsError, kz.BadVersionError, kz.NotEmptyError)
+REFUSALS: Final = (kz.NoNodeError, kz.NodeExistsError, kz.BadVersionError, kz.NotEmptyError)
 """Errors that are answers: what was asked for was judged, and nothing was changed."""
 
 
@@ -27,7 +27,7 @@ def outcome(result: Any, ends_at: float, *, writes: bool) -> Any:
     """Wait for what comes of one request: its value, or an error that is an answer."""
     try:
         return result.get(timeout=max(0.0, ends_at - time.monotonic()))
-    except TOLD as error:
+    except REFUSALS as error:
         return error
     except KazooTimeoutError as error:
         raise doubt("no answer came within the limit", writes=writes) from error
@@ -40,7 +40,7 @@ def refused_at(results: Sequence[Any]) -> tuple[int, Exception] | None:
     for index, result in enumerate(results):
         if isinstance(result, kz.RolledBackError):
             continue
-        if isinstance(result, TOLD):
+        if isinstance(result, REFUSALS):
             return index, result
         if isinstance(result, Exception):
             raise failure(result, writes=True) from result

@@ -21,22 +21,22 @@ from lockstead.stores.zookeeper.acls import acl_of
 from lockstead.stores.zookeeper.probe import secured
 
 if TYPE_CHECKING:
-    from lockstead.stores.zookeeper.url import Where
+    from lockstead.stores.zookeeper.url import Target
 
 log = logging.getLogger("lockstead.zookeeper")
 
 
-class _Discreet(logging.Filter):
+class _InfoAndAbove(logging.Filter):
     """Keeps out what kazoo logs of single requests: credentials stand in them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.levelno >= logging.INFO
 
 
-log.addFilter(_Discreet())
+log.addFilter(_InfoAndAbove())
 
 
-class _Packets(BoundedSocket):
+class _PacketSocket(BoundedSocket):
     """A connection that kazoo reads packet by packet: it asks for all that a server has announced."""
 
     def recv(self, size: int, flags: int = 0) -> bytes:
@@ -48,9 +48,9 @@ class _Packets(BoundedSocket):
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
     """kazoo's threads, kept in sight: a connection whose thread has ended will never come back."""
 
-    def __init__(self, where: Where) -> None:
+    def __init__(self, target: Target) -> None:
         super().__init__()
-        self._where = where
+        self._target = target
         self.threads: list[threading.Thread] = []
 
     def spawn(self, func: Callable[..., object], *args: object, **kwargs: object) -> threading.Thread:
@@ -63,7 +63,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         """Connect. kazoo itself leaves the socket of a handshake that failed open, until it is collected."""
         bounds = Bounds(timeout)
         plain = super().create_connection(address, timeout=timeout)
-        return _Packets(secured(self._where, plain, hostname, bounds) if self._where.tls else plain)
+        return _PacketSocket(secured(self._target, plain, hostname, bounds) if self._target.tls else plain)
 
     def select(
         self, reads: Sequence[Any], writes: Sequence[Any], _errors: Sequence[Any], timeout: float | None = None
@@ -83,16 +83,16 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         callback.func(*callback.args)
 
 
-def made(where: Where) -> Any:
+def made(target: Target) -> Any:
     """Return a client that is not started. Of the connection alone it says that it is to be tried again."""
-    has_user = bool(where.user or where.password)
+    has_user = bool(target.user or target.password)
     own = CREATOR_ALL_ACL if has_user else OPEN_ACL_UNSAFE
     return KazooClient(
-        hosts=",".join(where.hosts),
-        timeout=where.session,
-        handler=Handler(where),
-        auth_data=[("digest", f"{where.user}:{where.password}")] if has_user else None,
-        default_acl=acl_of(where.acl) if where.acl else own,
+        hosts=",".join(target.hosts),
+        timeout=target.session,
+        handler=Handler(target),
+        auth_data=[("digest", f"{target.user}:{target.password}")] if has_user else None,
+        default_acl=acl_of(target.acl) if target.acl else own,
         # of the connection alone; a request is never asked again
         connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
         command_retry={"max_tries": 1},

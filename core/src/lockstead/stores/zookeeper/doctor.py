@@ -13,7 +13,7 @@ from typing import Final
 from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.zookeeper.acls import acl_of, is_open
 from lockstead.stores.zookeeper.probe import Seen, look
-from lockstead.stores.zookeeper.url import Where
+from lockstead.stores.zookeeper.url import Target
 
 BEHIND: Final[Mapping[Guarantee, str]] = {
     Guarantee.CREATE_PRESENT: "the refusal to create a node that is there",
@@ -21,7 +21,7 @@ BEHIND: Final[Mapping[Guarantee, str]] = {
     Guarantee.EXTEND_REVISION: "the version expected by setData",
     Guarantee.EXTEND_RACE: "the version expected by setData",
     Guarantee.EXTEND_INCARNATION: "the check of a mark in a multi",
-    Guarantee.REPLACE_REVISION: "the version expected by delete in a multi",
+    Guarantee.REPLACE_REVISION: "the version expected by setData in a multi",
     Guarantee.REMOVE_REVISION: "the version expected by delete in a multi",
     Guarantee.STALE_EXTEND: "the check of a mark in a multi",
     Guarantee.STALE_REPLACE: "the deletion of a mark in a multi",
@@ -33,32 +33,32 @@ OLD: Final = (3, 5)
 """Versions before it are no longer cared for by anybody, and answer to every administrator's word."""
 
 SESSION_SHORT: Final = 4.0
-"""Seconds; a process that stands still for longer, in a collector or on a busy machine, loses its place in line."""
+"""Seconds; a process that is stopped for longer, by a collector or on a busy machine, loses its place in the queue."""
 
 _VERSION: Final = re.compile(r"Zookeeper version: (\d+)\.(\d+)\.(\d+)")
 _BOUND: Final = re.compile(r"(min|max)SessionTimeout=(\d+)")
 _MODE: Final = re.compile(r"Mode: ([\w-]+)")
 
 
-def examination(where: Where, limit: float) -> Iterator[Finding]:
+def examination(target: Target, limit: float) -> Iterator[Finding]:
     """Yield what is found of the servers that a store names, with `limit` seconds for each question."""
-    seen = [look(where, host, limit) for host in where.hosts]
-    yield from _servers(where, seen)
+    seen = [look(target, host, limit) for host in target.hosts]
+    yield from _servers(target, seen)
     yield from _versions(seen)
-    yield from _session(where, _granted(where, seen, limit))
-    yield _access(where)
+    yield from _session(target, _granted(target, seen, limit))
+    yield _access(target)
 
 
-def _granted(where: Where, seen: list[Seen], limit: float) -> float | None:
+def _granted(target: Target, seen: list[Seen], limit: float) -> float | None:
     """Return how long a session lasts that asks for what this store asks for; None where no server says."""
     for host in (one.host for one in seen if one.kind == "serves"):
-        bounds = dict(_BOUND.findall(look(where, host, limit, b"conf").said))
+        bounds = dict(_BOUND.findall(look(target, host, limit, b"conf").said))
         if len(bounds) == 2:
-            return max(int(bounds["min"]) / 1000, min(int(bounds["max"]) / 1000, where.session))
+            return max(int(bounds["min"]) / 1000, min(int(bounds["max"]) / 1000, target.session))
     return None
 
 
-def _servers(where: Where, seen: list[Seen]) -> Iterator[Finding]:
+def _servers(target: Target, seen: list[Seen]) -> Iterator[Finding]:
     down = [one for one in seen if one.kind not in {"serves", "mute"}]
     for one in down:
         yield Finding(
@@ -79,12 +79,12 @@ def _servers(where: Where, seen: list[Seen]) -> Iterator[Finding]:
     elif "read-only" in modes.values():
         text = f"a server is read-only, for it sees no majority: {', '.join(sorted(modes))}"
         yield Finding(Severity.WARNING, "ensemble", text, "bring the other servers back")
-    elif len(where.hosts) == 1:
-        text = f"the URL names one server of an ensemble ({modes[where.hosts[0]]}): if it is down there is no way in"
+    elif len(target.hosts) == 1:
+        text = f"the URL names one server of an ensemble ({modes[target.hosts[0]]}): if it is down there is no way in"
         yield Finding(Severity.WARNING, "ensemble", text, "name all servers in the URL")
     else:
         said = ", ".join(f"{host} {mode}" for host, mode in sorted(modes.items()))
-        yield Finding(Severity.OK, "ensemble", f"an ensemble: {said}", figures={"servers": float(len(where.hosts))})
+        yield Finding(Severity.OK, "ensemble", f"an ensemble: {said}", figures={"servers": float(len(target.hosts))})
 
 
 def _versions(seen: list[Seen]) -> Iterator[Finding]:
@@ -98,27 +98,27 @@ def _versions(seen: list[Seen]) -> Iterator[Finding]:
         yield Finding(Severity.OK, "version", text)
 
 
-def _session(where: Where, granted: float | None) -> Iterator[Finding]:
+def _session(target: Target, granted: float | None) -> Iterator[Finding]:
     if granted is None:
         return
-    figures = {"session_s": granted, "asked_s": where.session}
+    figures = {"session_s": granted, "asked_s": target.session}
     if granted < SESSION_SHORT:
         text = f"sessions end after {granted:g} s of silence: a waiter that stands still so long loses its place"
         yield Finding(
             Severity.WARNING, "session", text, "a longer `session`, or maxSessionTimeout of the server", figures
         )
-    elif granted != where.session:
-        text = f"the server grants sessions of {granted:g} s, not {where.session:g} s: so long a place in line lasts"
+    elif granted != target.session:
+        text = f"the server grants sessions of {granted:g} s, not {target.session:g} s: so long a queue place lasts"
         yield Finding(Severity.NOTE, "session", text, figures=figures)
     else:
-        yield Finding(Severity.OK, "session", f"sessions of {granted:g} s, for places in line alone", figures=figures)
+        yield Finding(Severity.OK, "session", f"sessions of {granted:g} s, for places in queues alone", figures=figures)
 
 
-def _access(where: Where) -> Finding:
-    if where.acl and not is_open(acl_of(where.acl)):
-        return Finding(Severity.OK, "access", f"new nodes are for those whom {where.acl} names")
-    if not where.acl and (where.user or where.password):
+def _access(target: Target) -> Finding:
+    if target.acl and not is_open(acl_of(target.acl)):
+        return Finding(Severity.OK, "access", f"new nodes are for those whom {target.acl} names")
+    if not target.acl and (target.user or target.password):
         return Finding(Severity.OK, "access", "new nodes are for the user of this store alone")
     text = "new nodes are for everybody who reaches the servers: who likes may break any lock"
     remedy = "give user:password@ in the URL, or ZOOKEEPER_USER and ZOOKEEPER_PASSWORD"
-    return Finding(Severity.NOTE, "access", text, f"take world:anyone out of {where.acl}" if where.acl else remedy)
+    return Finding(Severity.NOTE, "access", text, f"take world:anyone out of {target.acl}" if target.acl else remedy)

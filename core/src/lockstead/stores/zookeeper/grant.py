@@ -1,8 +1,8 @@
-"""How a lock is granted: one transaction that makes the record, and proves that nobody in line is overtaken.
+"""How a lock is granted: one transaction that makes the record, and proves that no waiter is overtaken.
 
-Whose turn it is, is judged by the server in that transaction. Somebody stands in line only below the node of the queue,
-so: who has no place makes the queue's node and deletes it again, which nobody can while it is there; who has the first
-place deletes that. Who is first stays first as long as the place is there, for numbers only grow while anybody stands.
+The server judges in that transaction whose turn it is. Places are only below the node of the queue, so a waiter without
+one makes the queue's node and deletes it again, which nobody can while it is there; the first one deletes its place.
+It stays first as long as the place is there: numbers only grow while there is any.
 
 Must not know sessions, limits or what the fields of a record mean.
 """
@@ -19,8 +19,8 @@ from kazoo import exceptions as kz
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Absent, Conflict, Snapshot
 from lockstead.stores.zookeeper.answers import refused_at
-from lockstead.stores.zookeeper.names import Tree, in_order, written
-from lockstead.stores.zookeeper.steps import Ask, Flow, Operation, cleared, make, transaction
+from lockstead.stores.zookeeper.encoding import Tree, encode_record, in_order
+from lockstead.stores.zookeeper.requests import Flow, Operation, Request, make, remove_strays, transaction
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
@@ -64,14 +64,14 @@ class Grants:
         """
         if not waiter_id:
             return (yield from self._grant(name, fields, "", expected))
-        with self._queue.asking((name, waiter_id)):
+        with self._queue.granting((name, waiter_id)):
             return (yield from self._grant(name, fields, waiter_id, expected))
 
     def _grant(
         self, name: Name, fields: Mapping[str, str], waiter_id: str, expected: Expected | None
     ) -> Flow[Snapshot | Conflict | Absent]:
         path, kept, mark = self._tree.record(name), dict(fields), os.urandom(16).hex()
-        data = written(mark, kept)
+        data = encode_record(mark, kept)
         before = 0 if expected is None else 3
         makes = "enter" if name.space is Space.AUDIT else "create"
         turn = yield from self._turn(name, waiter_id)
@@ -96,7 +96,7 @@ class Grants:
             index, error = refused
             if index < before:
                 check_below(name, path, error)
-                return (yield from what_stands(path))
+                return (yield from conflict_or_absent(path))
             if index >= before + 3:
                 turn = yield from self._next_turn(name, turn, error)
             elif isinstance(error, kz.NodeExistsError):
@@ -131,7 +131,7 @@ class Grants:
             # a place that went with its session, or a node of a queue into which somebody came, or that has gone
             return _QUEUED if isinstance(error, kz.NotEmptyError) else self._newcomer(name)
         if isinstance(error, kz.NodeExistsError):
-            # somebody stands in line, or the last one left without clearing up
+            # there is a place, or the last waiter left without clearing up
             order = yield from self._order(name)
             return _QUEUED if order else _Turn((("delete", self._tree.queue(name)),))
         yield from make(self._tree.queues)
@@ -140,13 +140,13 @@ class Grants:
     def _order(self, name: Name) -> Flow[list[str]]:
         queue = self._tree.queue(name)
         for _ in range(LOOKS_MAX):
-            found = (yield Ask(lambda client: (client.get_children_async(queue),)))[0]
+            found = (yield Request(lambda client: (client.get_children_async(queue),)))[0]
             if isinstance(found, kz.NoNodeError):
                 return []
             order = in_order(found)
             # what is not a place of ours is in the way of a newcomer, and who is first in the way of everybody
             strays = [*(set(found) - set(order)), *order[:1]]
-            if not found or not (yield from cleared(queue, strays)):
+            if not found or not (yield from remove_strays(queue, strays)):
                 break
         return order
 
@@ -160,9 +160,9 @@ def check_below(name: Name, path: str, error: Exception) -> None:
         )
 
 
-def what_stands(path: str) -> Flow[Conflict | Absent]:
+def conflict_or_absent(path: str) -> Flow[Conflict | Absent]:
     """Tell, where the record expected is not, whether there is another."""
-    found = (yield Ask(lambda client: (client.exists_async(path),), syncs=path))[0]
+    found = (yield Request(lambda client: (client.exists_async(path),), syncs=path))[0]
     return Absent() if found is None else Conflict()
 
 

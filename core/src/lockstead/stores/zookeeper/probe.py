@@ -14,7 +14,7 @@ from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.bounds import Bounds, dialled, in_tls
 
 if TYPE_CHECKING:
-    from lockstead.stores.zookeeper.url import Where
+    from lockstead.stores.zookeeper.url import Target
 
 _SRVR: Final = b"Zookeeper version:"
 _NOT_SERVING: Final = b"not currently serving"
@@ -31,10 +31,10 @@ class Seen:
     said: str = ""
 
 
-def why_silent(where: Where, limit: float) -> StoreError:
+def diagnose(target: Target, limit: float) -> StoreError:
     """Ask each server of a store what it is, within `limit` seconds, and put it into one line."""
-    seen = [look(where, host, limit / len(where.hosts)) for host in where.hosts]
-    hosts = ",".join(where.hosts)
+    seen = [look(target, host, limit / len(target.hosts)) for host in target.hosts]
+    hosts = ",".join(target.hosts)
     kinds = {one.kind for one in seen}
     if "serves" in kinds:
         return StoreUnavailable(f"no session with the ZooKeeper at {hosts} within the limit, although it serves")
@@ -58,15 +58,15 @@ def why_silent(where: Where, limit: float) -> StoreError:
     return StoreUnavailable(f"no response from {hosts}: {seen[0].said}")
 
 
-def look(where: Where, host: str, limit: float, word: bytes = b"srvr") -> Seen:
+def look(target: Target, host: str, limit: float, word: bytes = b"srvr") -> Seen:
     """Ask one server what it is, within `limit` seconds; or another word, whose answer is in `said`."""
     bounds = Bounds(limit)
     name, _, port = host.rpartition(":")
     try:
         with dialled(name.strip("[]"), int(port), bounds) as plain:
-            if not where.tls:
+            if not target.tls:
                 return _told(host, plain, bounds, word)
-            with secured(where, plain, name.strip("[]"), bounds) as encrypted:
+            with secured(target, plain, name.strip("[]"), bounds) as encrypted:
                 return _told(host, encrypted, bounds, word)
     except ssl.SSLError as error:
         return Seen(host, "tls", str(error.reason or error))
@@ -96,12 +96,12 @@ def _told(host: str, connection: socket.socket, bounds: Bounds, word: bytes) -> 
     return Seen(host, "foreign", text)
 
 
-def secured(where: Where, plain: socket.socket, hostname: str, bounds: Bounds) -> ssl.SSLSocket:
+def secured(target: Target, plain: socket.socket, hostname: str, bounds: Bounds) -> ssl.SSLSocket:
     """Secure a connection within bounds; one that cannot be is closed. Raises OSError."""
     try:
-        context = ssl.create_default_context(cafile=where.ca or None)
-        if where.cert:
-            context.load_cert_chain(where.cert, where.key or None)
+        context = ssl.create_default_context(cafile=target.ca or None)
+        if target.cert:
+            context.load_cert_chain(target.cert, target.key or None)
     except BaseException:
         plain.close()
         raise

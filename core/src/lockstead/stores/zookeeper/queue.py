@@ -20,10 +20,10 @@ from kazoo import exceptions as kz
 from lockstead.errors import StoreUnavailable
 from lockstead.stores.port import STANDINGS_MAX, Standing
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
-from lockstead.stores.zookeeper.names import NOTED_MAX, Tree, in_order, standing
-from lockstead.stores.zookeeper.steps import Ask, Flow, cleared, make
+from lockstead.stores.zookeeper.connection import Connection
+from lockstead.stores.zookeeper.encoding import NOTED_MAX, Tree, in_order, standing
+from lockstead.stores.zookeeper.requests import Flow, Request, make, remove_strays
 from lockstead.stores.zookeeper.watches import NEW, Observer, Watches
-from lockstead.stores.zookeeper.wire import Wire
 from lockstead.values import Name
 
 LEFT_MAX: Final = 4096
@@ -80,32 +80,32 @@ class Turn(NamedTuple):
 class WaitQueue:
     """The places of one store in the queues of all keys."""
 
-    def __init__(self, tree: Tree, wire: Wire, watches: Watches) -> None:
+    def __init__(self, tree: Tree, connection: Connection, watches: Watches) -> None:
         self.tree = tree
-        self._wire = wire
+        self._connection = connection
         self._watches = watches
         self._turns: Subscriptions[Waiter] = Subscriptions()
         self._lock = threading.Lock()
         self._places: dict[Waiter, Place] = {}
         self._left: dict[Waiter, None] = {}
-        self._asking: Counter[Waiter] = Counter()
+        self._granting: Counter[Waiter] = Counter()
         # names of queues whose last place was taken out by a grant: their node stands until the release
         self._uncleared: set[Name] = set()
 
     # --- for grants ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def asking(self, waiter: Waiter) -> Iterator[None]:
+    def granting(self, waiter: Waiter) -> Iterator[None]:
         """Note that a grant is under way: no place is made meanwhile, since it would stay behind."""
         with self._lock:
-            self._asking[waiter] += 1
+            self._granting[waiter] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._asking[waiter] -= 1
-                if not self._asking[waiter]:
-                    del self._asking[waiter]
+                self._granting[waiter] -= 1
+                if not self._granting[waiter]:
+                    del self._granting[waiter]
 
     def turn(self, waiter: Waiter) -> Turn:
         """Return what is known of a waiter's place."""
@@ -162,7 +162,7 @@ class WaitQueue:
                 if not (yield from self._take(place)):
                     return GRANTS_WITHIN
                 continue
-            found = (yield Ask(lambda client: (client.get_children_async(queue),)))[0]
+            found = (yield Request(lambda client: (client.get_children_async(queue),)))[0]
             order = [] if isinstance(found, kz.NoNodeError) else in_order(found)
             if place.node in order:
                 index = order.index(place.node)
@@ -174,7 +174,7 @@ class WaitQueue:
                     if before[1].ephemeralOwner:
                         return None
                     # nobody's place, and it would stand forever: without it there is another to watch
-                    yield from cleared(queue, [order[index - 1]])
+                    yield from remove_strays(queue, [order[index - 1]])
             elif not self._lost(place):
                 return GRANTS_WITHIN
         raise StoreUnavailable(f"ZooKeeper: the queue at {queue} changes with every look")
@@ -206,7 +206,7 @@ class WaitQueue:
             with self._lock:
                 place.take(node)
             return True
-        made = yield Ask(partial(self._make, place), writes=True)
+        made = yield Request(partial(self._make, place), writes=True)
         if not made:
             return False
         with self._lock:
@@ -218,7 +218,7 @@ class WaitQueue:
     def _make(self, place: Place, client: Any) -> tuple[Any, ...]:
         with self._lock:
             # under the lock: `leave` asks for what is there after this was sent, or this is not sent any more
-            if place.has_left or place.waiter in self._asking:
+            if place.has_left or place.waiter in self._granting:
                 return ()
             path, noted = f"{place.path_of_queue}/{place.guid}-", place.waiter[1].encode()
             place.is_in_doubt = True
@@ -227,7 +227,7 @@ class WaitQueue:
     def _lost(self, place: Place) -> bool:
         """Note that a place went with its session; False if a grant may have taken it out."""
         with self._lock:
-            if place.waiter in self._asking:
+            if place.waiter in self._granting:
                 return False
             if not place.has_left:
                 place.take("")
@@ -245,7 +245,7 @@ class WaitQueue:
             if not place.node and not place.is_in_doubt:
                 del self._places[waiter]
                 return
-        self._wire.run(self._remove(place), limit)
+        self._connection.run(self._remove(place), limit)
 
     def _remove(self, place: Place) -> Flow[None]:
         with self._lock:
@@ -255,8 +255,8 @@ class WaitQueue:
             # what was sent before on this session is carried out before this is answered, or never
             node = _of(place, (yield _whole(queue))[0])
         if node:
-            yield Ask(lambda client: (client.delete_async(f"{queue}/{node}"),), writes=True)
-            yield Ask(lambda client: (client.delete_async(queue),), writes=True)
+            yield Request(lambda client: (client.delete_async(f"{queue}/{node}"),), writes=True)
+            yield Request(lambda client: (client.delete_async(queue),), writes=True)
         with self._lock:
             self._places.pop(place.waiter, None)
 
@@ -278,20 +278,20 @@ class WaitQueue:
         some = [*order, *strays][:STANDINGS_MAX]
         if not some:
             return []
-        stats = yield Ask(lambda client: [client.exists_async(f"{queue}/{node}") for node in some])
+        stats = yield Request(lambda client: [client.exists_async(f"{queue}/{node}") for node in some])
         standings = {node: standing(node, stat) for node, stat in zip(some, stats, strict=True) if stat is not None}
         sized = zip(some, stats, strict=True)
         small = [node for node, stat in sized if stat is not None and 0 < stat.dataLength <= NOTED_MAX]
         if small:
-            found = yield Ask(lambda client: [client.get_async(f"{queue}/{node}") for node in small])
+            found = yield Request(lambda client: [client.get_async(f"{queue}/{node}") for node in small])
             for node, said in zip(small, found, strict=True):
                 if not standings[node].is_stray and not isinstance(said, Exception):
                     standings[node] = standings[node]._replace(who=said[0].decode("utf-8", "replace"))
         return list(standings.values())
 
 
-def _whole(queue: str) -> Ask:
-    return Ask(lambda client: (client.get_children_async(queue),), syncs=queue)
+def _whole(queue: str) -> Request:
+    return Request(lambda client: (client.get_children_async(queue),), syncs=queue)
 
 
 def _of(place: Place, found: Any) -> str:

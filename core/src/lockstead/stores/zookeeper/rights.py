@@ -12,15 +12,15 @@ from kazoo import exceptions as kz
 
 from lockstead.stores.examination import Finding, Severity
 from lockstead.stores.zookeeper.answers import refused_at
-from lockstead.stores.zookeeper.names import Tree
-from lockstead.stores.zookeeper.steps import Flow, transaction
+from lockstead.stores.zookeeper.encoding import Tree
+from lockstead.stores.zookeeper.requests import Flow, transaction
 from lockstead.values import Space
 
 REMEDY = "have an administrator allow creating, reading, writing and deleting below it, or name another user"
 
 
 def rights(tree: Tree) -> Flow[Finding]:
-    """Find out whether locks and places in line can be made and deleted here. Nothing is left of it."""
+    """Find out whether locks and places in queues can be made and deleted here. Nothing is left of it."""
     check, is_there = "rights", True
     for place in (tree.space(Space.LOCK), tree.queues):
         where, verb = yield from _tried(place)

@@ -1,4 +1,4 @@
-"""What a store on ZooKeeper is: one session, the commands as flows of requests on it, and a queue.
+"""A store on ZooKeeper: one session, the commands as scripts of requests on it, and a queue.
 
 A session is only for the queue and for being told of changes. Locks outlive it: they are nodes that stay until somebody
 deletes them, renewed by writes. Must not know what the fields of a record mean.
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
 from lockstead.stores.port import Standing, Subscription
-from lockstead.stores.zookeeper.commands import Commands
-from lockstead.stores.zookeeper.names import Tree
+from lockstead.stores.zookeeper.connection import Connection
+from lockstead.stores.zookeeper.encoding import Tree
+from lockstead.stores.zookeeper.operations import Operations
 from lockstead.stores.zookeeper.queue import WaitQueue
 from lockstead.stores.zookeeper.watches import Records, Watches
-from lockstead.stores.zookeeper.wire import Wire
 from lockstead.values import Name
 
 if TYPE_CHECKING:
     from lockstead.stores.examination import Finding, Guarantee
-    from lockstead.stores.zookeeper.url import Where
+    from lockstead.stores.zookeeper.url import Target
 
 A = TypeVar("A")
 
@@ -39,17 +39,17 @@ class ZookeeperStore:
     make gives a KazooClient that is not started, each time it is called (also in a forked child).
     """
 
-    def __init__(self, where: Where, make: Callable[[], Any] | None = None) -> None:
-        self._where = where
-        self._tree = Tree(where.path)
-        self._connect(Wire(where, make))
+    def __init__(self, target: Target, make: Callable[[], Any] | None = None) -> None:
+        self._target = target
+        self._tree = Tree(target.path)
+        self._connect(Connection(target, make))
 
-    def _connect(self, wire: Wire) -> None:
-        self._wire = wire
-        self._watches = Watches(wire)
+    def _connect(self, connection: Connection) -> None:
+        self._connection = connection
+        self._watches = Watches(connection)
         self._records = Records(self._tree, self._watches)
-        self._queue = WaitQueue(self._tree, wire, self._watches)
-        self._commands = Commands(self._tree, self._queue)
+        self._queue = WaitQueue(self._tree, connection, self._watches)
+        self._operations = Operations(self._tree, self._queue)
 
     def __repr__(self) -> str:
         return f"ZookeeperStore({self.url!r})"
@@ -62,19 +62,19 @@ class ZookeeperStore:
     @property
     def url(self) -> str:
         """The URL without user and password."""
-        return self._where.url
+        return self._target.url
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds.
 
         Raises StoreUnavailable (nothing was changed), OutcomeUnknown or StoreRefused.
         """
-        answer: A = self._wire.run(self._commands.flow(command), limit)
+        answer: A = self._connection.run(self._operations.script(command), limit)
         return answer
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
         """Carry out commands side by side on the one connection: a batch takes as long as its longest command."""
-        return self._wire.run_many([self._commands.flow(command) for command in commands], limit)
+        return self._connection.run_many([self._operations.script(command) for command in commands], limit)
 
     def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
         """Call on_change(False) at every change of the record, and once if it is absent. See the port."""
@@ -90,7 +90,7 @@ class ZookeeperStore:
 
     def standing(self, name: Name, limit: float) -> list[Standing]:
         """Return the first of a key's queue."""
-        shown: list[Standing] = self._wire.run(self._queue.shown(name), limit)
+        shown: list[Standing] = self._connection.run(self._queue.shown(name), limit)
         return shown
 
     @property
@@ -105,16 +105,16 @@ class ZookeeperStore:
         from lockstead.stores.zookeeper.doctor import examination
         from lockstead.stores.zookeeper.rights import rights
 
-        self._wire.ready(limit)
-        yield self._where.transport()
-        yield from examination(self._where, limit)
-        yield self._wire.run(rights(self._tree), limit)
+        self._connection.ready(limit)
+        yield self._target.transport()
+        yield from examination(self._target, limit)
+        yield self._connection.run(rights(self._tree), limit)
 
     def after_fork(self) -> None:
         """Forget the inherited session without ending it: it is the parent's, and so are its threads and places."""
-        self._connect(self._wire.forget())
+        self._connect(self._connection.forget())
 
     def close(self) -> None:
         """End the session, and with it the places in queues. Records stay."""
         self._watches.close()
-        self._wire.close()
+        self._connection.close()

@@ -29,7 +29,7 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?"
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class Target:
     """Which ZooKeeper, and the path below which everything stands. hosts are `host:port`, as written and in order.
 
     session is seconds. With certificates the connection is TLS: ca, cert and key are files; verify says whether the
@@ -110,7 +110,7 @@ class _Opener:
 
     def printable(self, store_url: str) -> str:
         """Return the URL without user and password."""
-        return where_of(store_url).url
+        return target_of(store_url).url
 
     def open(self, store_url: str, client: object | None) -> ZookeeperStore:
         """Open the store; it connects when it is first used. ValueError for a URL that is none.
@@ -122,9 +122,9 @@ class _Opener:
 
         from lockstead.errors import StoreRefused
 
-        where = where_of(store_url, os.environ)
-        where.check()
-        if where.acl and client is not None:
+        target = target_of(store_url, os.environ)
+        target.check()
+        if target.acl and client is not None:
             raise ValueError("acl= says what the clients do that lockstead makes; give yours its default_acl")
         if client is not None and (not callable(client) or hasattr(client, "start_async")):
             raise TypeError("the client of a ZooKeeper store is a function that makes a KazooClient, not started")
@@ -132,14 +132,14 @@ class _Opener:
             from lockstead.stores.zookeeper.store import ZookeeperStore
         except ImportError as error:
             raise StoreRefused("ZooKeeper stores need kazoo: pip install kazoo") from error
-        if where.acl:
+        if target.acl:
             from lockstead.stores.zookeeper.acls import acl_of
 
-            acl_of(where.acl)  # what is wrong with it is said at once
-        return ZookeeperStore(where, client)
+            acl_of(target.acl)  # what is wrong with it is said at once
+        return ZookeeperStore(target, client)
 
 
-def where_of(store_url: str, environ: Mapping[str, str] | None = None) -> Where:
+def target_of(store_url: str, environ: Mapping[str, str] | None = None) -> Target:
     """Read a store's URL; credentials that it does not name are taken from ZOOKEEPER_USER and ZOOKEEPER_PASSWORD."""
     from urllib.parse import unquote
 
@@ -155,7 +155,7 @@ def where_of(store_url: str, environ: Mapping[str, str] | None = None) -> Where:
     if environ is not None and ":" not in credentials:
         user, password = user or environ.get("ZOOKEEPER_USER", ""), environ.get("ZOOKEEPER_PASSWORD", "")
     files = {name: options.get(name, "") for name in ("ca", "cert", "key")}
-    return Where(
+    return Target(
         hosts=tuple(_host(host) for host in hosts.split(",")),
         path=_path(unquote(slash + path, errors="strict")),
         user=user,

@@ -26,9 +26,9 @@ from kazoo.protocol.states import EventType
 from lockstead.errors import StoreError
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.stores.zookeeper.client import log
-from lockstead.stores.zookeeper.names import Tree
-from lockstead.stores.zookeeper.steps import Ask, Flow
-from lockstead.stores.zookeeper.wire import Wire
+from lockstead.stores.zookeeper.connection import Connection
+from lockstead.stores.zookeeper.encoding import Tree
+from lockstead.stores.zookeeper.requests import Flow, Request
 from lockstead.values import Name
 
 IN_FLIGHT_MAX: Final = 64
@@ -69,9 +69,9 @@ class Observer(ABC):
 class Watches:
     """The thread of one store and what is watched. Started when first needed; replaced in a forked child."""
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire = wire
-        wire.on_connected = partial(self._put, self._reconnected)
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        connection.on_connected = partial(self._put, self._reconnected)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._is_open = True
@@ -80,7 +80,7 @@ class Watches:
         self._client: Any = None
         self._at: dict[str, set[Observer]] = {}
         self._ready: dict[Observer, None] = {}
-        self._flows: dict[Observer, Flow[float | None]] = {}
+        self._scripts: dict[Observer, Flow[float | None]] = {}
         self._later: list[tuple[float, int, Observer]] = []
         self._numbers = count()
 
@@ -94,7 +94,7 @@ class Watches:
                 with suppress(RuntimeError):  # there is no thread: subscribers poll
                     self._thread.start()
 
-    def watched(self, verb: str, path: str, observer: Observer) -> Ask:
+    def watched(self, verb: str, path: str, observer: Observer) -> Request:
         """Return the request that looks at a node by "get" or "exists", and has the observer told of a change."""
 
         def send(client: Any) -> tuple[Any]:
@@ -103,7 +103,7 @@ class Watches:
             self._at.setdefault(path, set()).add(observer)
             return (getattr(client, f"{verb}_async")(path, watch=_Watch(self, path)),)
 
-        return Ask(send)
+        return Request(send)
 
     def close(self) -> None:
         """End the thread."""
@@ -147,25 +147,25 @@ class Watches:
             if looks_at == observer.looks_at:
                 self._begin(observer)
         if self._ready and self._is_connected():
-            while self._ready and len(self._flows) < IN_FLIGHT_MAX:
+            while self._ready and len(self._scripts) < IN_FLIGHT_MAX:
                 observer = next(iter(self._ready))
                 del self._ready[observer]
-                flow = self._flows[observer] = observer.look()
-                self._step(observer, flow, partial(next, flow))
+                script = self._scripts[observer] = observer.look()
+                self._step(observer, script, partial(next, script))
 
     def _is_connected(self) -> bool:
         try:
-            client, live = self._wire.started()
+            client, live = self._connection.started()
         except Exception:  # noqa: BLE001 - the store was closed, or no client can be made: subscribers poll
             return False
         if client is not self._client:
             # the answers and events of the one before may never come
             self._client = client
-            for flow in self._flows.values():
-                flow.close()
-            for observers in [*self._at.values(), [*self._flows]]:
+            for script in self._scripts.values():
+                script.close()
+            for observers in [*self._at.values(), [*self._scripts]]:
                 self._ready.update(dict.fromkeys(observers))
-            self._flows.clear()
+            self._scripts.clear()
         return bool(live.is_set())
 
     def _reconnected(self) -> None:
@@ -180,23 +180,23 @@ class Watches:
 
     def _begin(self, observer: Observer) -> None:
         observer.looks_at = math.inf
-        if observer in self._flows:
+        if observer in self._scripts:
             observer.looks_again = True
         else:
             self._ready[observer] = None
 
-    def _step(self, observer: Observer, flow: Flow[float | None], move: Callable[[], Ask]) -> None:
+    def _step(self, observer: Observer, script: Flow[float | None], move: Callable[[], Request]) -> None:
         """Send what an observer asks for next."""
         try:
             results: Sequence[Any] = ()
             while not results:
-                ask = move()
+                request = move()
                 try:
-                    results = self._wire.send(self._client, ask, math.inf)
+                    results = self._connection.send(self._client, request, math.inf)
                 except StoreError as error:
-                    move = partial(flow.throw, error)
+                    move = partial(script.throw, error)
                 else:
-                    move = partial(flow.send, [])
+                    move = partial(script.send, [])
         except StopIteration as stop:
             observer.pause = 0.0
             self._ended(observer, 0.0 if observer.looks_again else stop.value)
@@ -206,21 +206,23 @@ class Watches:
             self._ended(observer, observer.pause * random.uniform(0.5, 1.0))
         else:
             # a session is answered in order
-            answered = partial(self._answered, observer, flow, ask, results)
+            answered = partial(self._answered, observer, script, request, results)
             results[-1].rawlink(lambda _result: self._put(answered))
 
-    def _answered(self, observer: Observer, flow: Flow[float | None], ask: Ask, results: Sequence[Any]) -> None:
-        if self._flows.get(observer) is not flow:
+    def _answered(
+        self, observer: Observer, script: Flow[float | None], request: Request, results: Sequence[Any]
+    ) -> None:
+        if self._scripts.get(observer) is not script:
             return
-        move: Callable[[], Ask]
+        move: Callable[[], Request]
         try:
-            move = partial(flow.send, self._wire.outcomes(self._client, results, time.monotonic(), ask))
+            move = partial(script.send, self._connection.outcomes(self._client, results, time.monotonic(), request))
         except StoreError as error:
-            move = partial(flow.throw, error)
-        self._step(observer, flow, move)
+            move = partial(script.throw, error)
+        self._step(observer, script, move)
 
     def _ended(self, observer: Observer, seconds: float | None) -> None:
-        del self._flows[observer]
+        del self._scripts[observer]
         observer.looks_again = False
         self._look_in(observer, seconds)
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Request:
     """Requests that go out together, once the driver has seen that they go out at once, and whether any writes.
 
     syncs: a path, for what is read to be as new as anything that was written before; "" for none.
@@ -31,7 +31,7 @@ class Ask:
     syncs: str = ""
 
 
-Flow: TypeAlias = Generator[Ask, list[Any], T]
+Flow: TypeAlias = Generator[Request, list[Any], T]
 """One command: yields what to send and is sent what came of each request: a value, or one of the errors TOLD."""
 
 
@@ -58,7 +58,7 @@ _ANY: Final = (-1,)
 """As a version."""
 
 
-def transaction(operations: Sequence[Operation], clears: str = "") -> Ask:
+def transaction(operations: Sequence[Operation], clears: str = "") -> Request:
     """Carry out all operations or none. clears: a node to delete behind them if nothing stands below it by then.
 
     Nobody waits for that, nor asks what came of it.
@@ -76,12 +76,12 @@ def transaction(operations: Sequence[Operation], clears: str = "") -> Ask:
             client.delete_async(clears)
         return (result,)
 
-    return Ask(sending, writes=True)
+    return Request(sending, writes=True)
 
 
-def read(path: str) -> Ask:
+def read(path: str) -> Request:
     """Read a node, as new as it is."""
-    return Ask(lambda client: (client.get_async(path),), syncs=path)
+    return Request(lambda client: (client.get_async(path),), syncs=path)
 
 
 def make(path: str) -> Flow[None]:
@@ -89,24 +89,24 @@ def make(path: str) -> Flow[None]:
 
     From below: who may write below a path may well have no right to write above it.
     """
-    made = (yield Ask(lambda client: (client.create_async(path, b""),), writes=True))[0]
+    made = (yield Request(lambda client: (client.create_async(path, b""),), writes=True))[0]
     parent = path.rpartition("/")[0]
     if isinstance(made, kz.NoNodeError) and parent:
         yield from make(parent)
         yield from make(path)
 
 
-def cleared(queue: str, nodes: Sequence[str]) -> Flow[bool]:
+def remove_strays(queue: str, nodes: Sequence[str]) -> Flow[bool]:
     """Delete those of these nodes of a queue that are not ephemeral: nobody's places, and they would stand forever.
 
     True if one was deleted or has gone, so that the queue is worth another look.
     """
     some = list(nodes[:STRAYS_MAX])
-    found = yield Ask(lambda client: [client.exists_async(f"{queue}/{node}") for node in some])
+    found = yield Request(lambda client: [client.exists_async(f"{queue}/{node}") for node in some])
     strays = [node for node, stat in zip(some, found, strict=True) if stat is not None and not stat.ephemeralOwner]
     if not strays:
         return any(stat is None for stat in found)
-    gone = yield Ask(lambda client: [client.delete_async(f"{queue}/{node}") for node in strays], writes=True)
+    gone = yield Request(lambda client: [client.delete_async(f"{queue}/{node}") for node in strays], writes=True)
     if all(isinstance(one, kz.NotEmptyError) for one in gone):
         raise StoreRefused(
             f"what stands at {queue}/{strays[0]} in ZooKeeper is not a place in a queue, and keeps everybody waiting; "
@@ -115,7 +115,7 @@ def cleared(queue: str, nodes: Sequence[str]) -> Flow[bool]:
     return True
 
 
-def everything_below(path: str, children: int) -> Flow[list[str]]:
+def descendants(path: str, children: int) -> Flow[list[str]]:
     """Return all nodes below a node, each behind the one above it. StoreRefused if there are more than BELOW_MAX."""
     found: list[str] = []
     level, count = [path], children
@@ -137,9 +137,9 @@ def everything_below(path: str, children: int) -> Flow[list[str]]:
     return found
 
 
-def _children(paths: list[str]) -> Ask:
-    return Ask(lambda client: [client.get_children_async(path) for path in paths])
+def _children(paths: list[str]) -> Request:
+    return Request(lambda client: [client.get_children_async(path) for path in paths])
 
 
-def _stats(paths: list[str]) -> Ask:
-    return Ask(lambda client: [client.exists_async(path) for path in paths])
+def _stats(paths: list[str]) -> Request:
+    return Request(lambda client: [client.exists_async(path) for path in paths])

@@ -32,9 +32,9 @@ from lockstead.protocol.commands import (
 )
 from lockstead.stores.kept import DAMAGED, NO_MAP, unreadable
 from lockstead.stores.zookeeper.answers import refused_at
-from lockstead.stores.zookeeper.grant import Expected, Grants, check_below, version_of, what_stands
-from lockstead.stores.zookeeper.names import Tree, is_mark, named, stored, written
-from lockstead.stores.zookeeper.steps import Ask, Flow, Operation, everything_below, read, transaction
+from lockstead.stores.zookeeper.encoding import Tree, decode_name, decode_record, encode_record, is_mark
+from lockstead.stores.zookeeper.grant import Expected, Grants, check_below, conflict_or_absent, version_of
+from lockstead.stores.zookeeper.requests import Flow, Operation, Request, descendants, read, transaction
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
@@ -44,16 +44,16 @@ LISTED_AT_ONCE: Final = 500
 """Records of a listing that are asked for together."""
 
 
-class Commands:
-    """Every command as a flow of requests. queue has the places of this process."""
+class Operations:
+    """Every command as a script of requests. queue has the places of this process."""
 
     def __init__(self, tree: Tree, queue: WaitQueue) -> None:
         self._tree = tree
         self._queue = queue
         self._grants = Grants(tree, queue)
 
-    def flow(self, command: Command[Any]) -> Flow[Any]:
-        """Return the flow of a command."""
+    def script(self, command: Command[Any]) -> Flow[Any]:
+        """Return the script of a command."""
         match command:
             case Read():
                 return self._read(command.name)
@@ -86,12 +86,12 @@ class Commands:
             only = Name(command.key)
             one = yield from self._read(only)
             return Listing(((only, one),) if isinstance(one, Snapshot) and not command.part_prefix else ())
-        nodes = (yield Ask(lambda client: (client.get_children_async(root),), syncs=root))[0]
+        nodes = (yield Request(lambda client: (client.get_children_async(root),), syncs=root))[0]
         if isinstance(nodes, kz.NoNodeError):
             return Listing(())
         names = [
             name
-            for name in (named(space, node) for node in nodes)
+            for name in (decode_name(space, node) for node in nodes)
             if name is not None
             and (command.key is None or name.key == command.key)
             and name.part.startswith(command.part_prefix)
@@ -99,7 +99,7 @@ class Commands:
         entries: list[tuple[Name, Snapshot]] = []
         for first in range(0, len(names), LISTED_AT_ONCE):
             some = names[first : first + LISTED_AT_ONCE]
-            answers = yield Ask(_getting([self._tree.record(name) for name in some]))
+            answers = yield Request(_getting([self._tree.record(name) for name in some]))
             entries += [
                 (name, _shown(*got))
                 for name, got in zip(some, answers, strict=True)
@@ -116,7 +116,7 @@ class Commands:
     def _replace(self, command: Replace) -> Flow[Snapshot | Conflict | Absent]:
         version = version_of(command.revision)
         if version is None or not is_mark(command.incarnation):
-            return (yield from what_stands(self._tree.record(command.name)))
+            return (yield from conflict_or_absent(self._tree.record(command.name)))
         expected = Expected(command.incarnation, version)
         return (yield from self._grants.grant(command.name, command.fields, command.waiter_id, expected))
 
@@ -129,7 +129,7 @@ class Commands:
             if isinstance(got, kz.NoNodeError):
                 return Absent()
             data, stat = got
-            said = stored(data)
+            said = decode_record(data)
             if said is None or not stat.numChildren:
                 raise StoreRefused(
                     f"the record of {command.name.key!r} at {path} in ZooKeeper is damaged, or another program's; "
@@ -138,7 +138,7 @@ class Commands:
             if command.incarnation not in {None, said.mark} or command.revision not in {None, str(stat.version)}:
                 return Conflict()
             fields = {**said.fields, **command.fields}
-            data = written(said.mark, fields)
+            data = encode_record(said.mark, fields)
             results = (yield transaction([("check", f"{path}/{said.mark}"), ("set", path, data, stat.version)]))[0]
             if refused_at(results) is None:
                 return Snapshot(fields, said.mark, str(results[1].version), token=stat.czxid)
@@ -156,7 +156,7 @@ class Commands:
             if refused is None:
                 return Removed()
             check_below(command.name, path, refused[1])
-        return (yield from what_stands(path))
+        return (yield from conflict_or_absent(path))
 
     def _remove_damaged(self, path: str, command: Remove) -> Flow[Removed | Conflict | Absent]:
         """Delete a node that is not a record, with whatever stands below it, if it is the very one that was shown."""
@@ -166,7 +166,7 @@ class Commands:
         shown = _shown(*got)
         if shown.incarnation != command.incarnation or command.revision not in {None, shown.revision}:
             return Conflict()
-        below = yield from everything_below(path, got[1].numChildren)
+        below = yield from descendants(path, got[1].numChildren)
         # a record that was made here meanwhile has a mark that is not among these, and cannot be deleted
         deletes: list[Operation] = [("delete", node) for node in reversed(below)]
         removing = transaction([*deletes, ("delete", path, got[1].version)])
@@ -178,7 +178,7 @@ def _getting(paths: list[str]) -> Callable[[Any], list[Any]]:
 
 
 def _shown(data: bytes | None, stat: Any) -> Snapshot:
-    said = stored(data)
+    said = decode_record(data)
     why = NO_MAP if said is None else _why_not_one(stat.numChildren)
     if said is None or why:
         return Snapshot(unreadable(why), f"{DAMAGED}{stat.czxid}", str(stat.version), token=stat.czxid)

@@ -33,7 +33,7 @@ ESCAPED_MAX: Final = 4096
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-class Stored(NamedTuple):
+class StoredRecord(NamedTuple):
     """What a record's node says: the incarnation, which is also the name of its mark, and the fields."""
 
     mark: str
@@ -52,7 +52,7 @@ class Tree:
 
     def record(self, name: Name) -> str:
         """Return the node of a record."""
-        return f"{self.base}/{name.space.value}/{node_name(name)}"
+        return f"{self.base}/{name.space.value}/{encode_name(name)}"
 
     @property
     def queues(self) -> str:
@@ -61,24 +61,24 @@ class Tree:
 
     def queue(self, name: Name) -> str:
         """Return the node under which those stand who wait for a key."""
-        return f"{self.base}/queue/{node_name(name)}"
+        return f"{self.base}/queue/{encode_name(name)}"
 
 
-def node_name(name: Name) -> str:
+def encode_name(name: Name) -> str:
     """Return the node name of a record below its space."""
     if name.space is Space.LOCK:
         return _escaped(name.key)
     return f"{_escaped(name.key)}{_SEPARATOR}{_escaped(name.part)}"
 
 
-def named(space: Space, node: str) -> Name | None:
+def decode_name(space: Space, node: str) -> Name | None:
     """Return the name whose node this is; None if it is nobody's."""
     key, separator, part = node.partition(_SEPARATOR)
     try:
         name = Name(_plain(key), space, _plain(part))
     except UnicodeDecodeError:
         return None
-    return name if bool(separator) is (space is not Space.LOCK) and node_name(name) == node else None
+    return name if bool(separator) is (space is not Space.LOCK) and encode_name(name) == node else None
 
 
 def is_mark(incarnation: str) -> bool:
@@ -98,12 +98,12 @@ def standing(node: str, stat: Any) -> Standing:
     return Standing(node if is_stray else "", on_calendar(stat.ctime / 1000), is_stray)
 
 
-def written(mark: str, fields: dict[str, str]) -> bytes:
+def encode_record(mark: str, fields: dict[str, str]) -> bytes:
     """Return a record as the data of its node."""
     return _encode({"incarnation": mark, "fields": fields}).encode("utf-8", "surrogatepass")
 
 
-def stored(data: bytes | None) -> Stored | None:
+def decode_record(data: bytes | None) -> StoredRecord | None:
     """Read the data of a record's node; None if it is damaged, too large, or another program's."""
     if data is not None and len(data) > RECORD_BYTES_MAX:
         return None
@@ -114,7 +114,7 @@ def stored(data: bytes | None) -> Stored | None:
         return None
     if not isinstance(mark, str) or not is_mark(mark) or not isinstance(fields, dict):
         return None
-    return Stored(mark, fields) if all(isinstance(value, str) for value in fields.values()) else None
+    return StoredRecord(mark, fields) if all(isinstance(value, str) for value in fields.values()) else None
 
 
 @lru_cache(ESCAPED_MAX)
