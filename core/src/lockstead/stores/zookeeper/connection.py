@@ -18,9 +18,10 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState
 
 from lockstead.errors import StoreError, StoreUnavailable
+from lockstead.script import Script, drive
 from lockstead.stores.zookeeper.answers import outcomes
 from lockstead.stores.zookeeper.client import log, made
-from lockstead.stores.zookeeper.requests import Flow, Request
+from lockstead.stores.zookeeper.requests import Answers, Request
 
 if TYPE_CHECKING:
     from lockstead.stores.zookeeper.url import Target
@@ -100,21 +101,13 @@ class Connection:
 
     # --- requests ------------------------------------------------------------------------------------------------
 
-    def run(self, script: Flow[T], limit: float) -> T:
+    def run(self, script: Script[Request, Answers, T], limit: float) -> T:
         """Carry out one script within `limit` seconds."""
         ends_at = time.monotonic() + limit
         client = self.ready(limit)
-        try:
-            request = next(script)
-            while True:
-                request = script.send(self.outcomes(client, self.send(client, request, ends_at), ends_at, request))
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
-        finally:
-            script.close()
+        return drive(script, lambda one: self.outcomes(client, self.send(client, one, ends_at), ends_at, one))
 
-    def run_many(self, scripts: Sequence[Flow[Any]], limit: float) -> list[Any]:
+    def run_many(self, scripts: Sequence[Script[Request, Answers, Any]], limit: float) -> list[Any]:
         """Carry out scripts side by side: what they send next goes out together. Return values and StoreErrors."""
         ends_at = time.monotonic() + limit
         try:
@@ -136,11 +129,12 @@ class Connection:
                     synced = results[:1]
             pending, waiting = {}, pending
             for number, request in waiting.items():
-                results = sent[number]
+                script, received = scripts[number], self._received(client, sent[number], ends_at, request)
                 try:
-                    if isinstance(results, StoreError):
-                        raise results
-                    pending[number] = scripts[number].send(self.outcomes(client, results, ends_at, request))
+                    if isinstance(received, StoreError):
+                        pending[number] = script.throw(received)
+                    else:
+                        pending[number] = script.send(received)
                 except StopIteration as stop:
                     done[number] = stop.value
                 except StoreError as error:
@@ -150,6 +144,14 @@ class Connection:
     def _sent(self, client: Any, request: Request, ends_at: float, synced: Sequence[Any]) -> Sequence[Any] | StoreError:
         try:
             return self.send(client, request, ends_at, synced)
+        except StoreError as error:
+            return error
+
+    def _received(
+        self, client: Any, sent: Sequence[Any] | StoreError, ends_at: float, request: Request
+    ) -> Answers | StoreError:
+        try:
+            return sent if isinstance(sent, StoreError) else self.outcomes(client, sent, ends_at, request)
         except StoreError as error:
             return error
 

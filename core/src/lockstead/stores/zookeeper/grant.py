@@ -18,9 +18,10 @@ from kazoo import exceptions as kz
 
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Absent, Conflict, Snapshot
+from lockstead.script import Script
 from lockstead.stores.zookeeper.answers import refused_at
 from lockstead.stores.zookeeper.encoding import Tree, encode_record, in_order
-from lockstead.stores.zookeeper.requests import Flow, Operation, Request, make, remove_strays, transaction
+from lockstead.stores.zookeeper.requests import Answers, Operation, Request, make, remove_strays, transaction
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Grants:
 
     def grant(
         self, name: Name, fields: Mapping[str, str], waiter_id: str, expected: Expected | None
-    ) -> Flow[Snapshot | Conflict | Absent]:
+    ) -> Script[Request, Answers, Snapshot | Conflict | Absent]:
         """Write a record in the place of the one expected, or of none. Conflict(is_queued) if it is not the turn.
 
         What is sent again was refused before, as a whole: only one of these transactions can ever be carried out.
@@ -69,7 +70,7 @@ class Grants:
 
     def _grant(
         self, name: Name, fields: Mapping[str, str], waiter_id: str, expected: Expected | None
-    ) -> Flow[Snapshot | Conflict | Absent]:
+    ) -> Script[Request, Answers, Snapshot | Conflict | Absent]:
         path, kept, mark = self._tree.record(name), dict(fields), os.urandom(16).hex()
         data = encode_record(mark, kept)
         before = 0 if expected is None else 3
@@ -107,7 +108,7 @@ class Grants:
 
     # --- whose turn ----------------------------------------------------------------------------------------------
 
-    def _turn(self, name: Name, waiter_id: str) -> Flow[_Turn | Conflict]:
+    def _turn(self, name: Name, waiter_id: str) -> Script[Request, Answers, _Turn | Conflict]:
         if not waiter_id:
             return _Turn()
         node, is_first = self._queue.turn((name, waiter_id))
@@ -125,7 +126,7 @@ class Grants:
         queue = self._tree.queue(name)
         return _Turn((("create", queue, b""), ("delete", queue)))
 
-    def _next_turn(self, name: Name, turn: _Turn, error: Exception) -> Flow[_Turn | Conflict]:
+    def _next_turn(self, name: Name, turn: _Turn, error: Exception) -> Script[Request, Answers, _Turn | Conflict]:
         """Return what to try after a turn that the server did not grant."""
         if turn != self._newcomer(name):
             # a place that went with its session, or a node of a queue into which somebody came, or that has gone
@@ -137,7 +138,7 @@ class Grants:
         yield from make(self._tree.queues)
         return turn
 
-    def _order(self, name: Name) -> Flow[list[str]]:
+    def _order(self, name: Name) -> Script[Request, Answers, list[str]]:
         queue = self._tree.queue(name)
         for _ in range(LOOKS_MAX):
             found = (yield Request(lambda client: (client.get_children_async(queue),)))[0]
@@ -160,7 +161,7 @@ def check_below(name: Name, path: str, error: Exception) -> None:
         )
 
 
-def conflict_or_absent(path: str) -> Flow[Conflict | Absent]:
+def conflict_or_absent(path: str) -> Script[Request, Answers, Conflict | Absent]:
     """Tell, where the record expected is not, whether there is another."""
     found = (yield Request(lambda client: (client.exists_async(path),), syncs=path))[0]
     return Absent() if found is None else Conflict()

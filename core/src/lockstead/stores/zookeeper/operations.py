@@ -30,11 +30,12 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
+from lockstead.script import Script
 from lockstead.stores.kept import DAMAGED, NO_MAP, unreadable
 from lockstead.stores.zookeeper.answers import refused_at
 from lockstead.stores.zookeeper.encoding import Tree, decode_name, decode_record, encode_record, is_mark
 from lockstead.stores.zookeeper.grant import Expected, Grants, check_below, conflict_or_absent, version_of
-from lockstead.stores.zookeeper.requests import Flow, Operation, Request, descendants, read, transaction
+from lockstead.stores.zookeeper.requests import Answers, Operation, Request, descendants, read, transaction
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Operations:
         self._queue = queue
         self._grants = Grants(tree, queue)
 
-    def script(self, command: Command[Any]) -> Flow[Any]:
+    def script(self, command: Command[Any]) -> Script[Request, Answers, Any]:
         """Return the script of a command."""
         match command:
             case Read():
@@ -71,7 +72,7 @@ class Operations:
 
     # --- reading -------------------------------------------------------------------------------------------------
 
-    def _read(self, name: Name) -> Flow[Snapshot | Absent]:
+    def _read(self, name: Name) -> Script[Request, Answers, Snapshot | Absent]:
         path = self._tree.record(name)
         # another server of the ensemble may be behind: without the sync a member could miss a holder's own words
         got = (yield read(path))[0]
@@ -79,7 +80,7 @@ class Operations:
             return Absent()
         return _shown(*got)
 
-    def _list(self, command: List) -> Flow[Listing]:
+    def _list(self, command: List) -> Script[Request, Answers, Listing]:
         space = command.space
         root = self._tree.space(space)
         if space is Space.LOCK and command.key is not None:
@@ -109,11 +110,11 @@ class Operations:
 
     # --- granting ------------------------------------------------------------------------------------------------
 
-    def _create(self, command: Create) -> Flow[Snapshot | Conflict]:
+    def _create(self, command: Create) -> Script[Request, Answers, Snapshot | Conflict]:
         answer = yield from self._grants.grant(command.name, command.fields, command.waiter_id, None)
         return Conflict() if isinstance(answer, Absent) else answer
 
-    def _replace(self, command: Replace) -> Flow[Snapshot | Conflict | Absent]:
+    def _replace(self, command: Replace) -> Script[Request, Answers, Snapshot | Conflict | Absent]:
         version = version_of(command.revision)
         if version is None or not is_mark(command.incarnation):
             return (yield from conflict_or_absent(self._tree.record(command.name)))
@@ -122,7 +123,7 @@ class Operations:
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def _extend(self, command: Extend) -> Flow[Snapshot | Conflict | Absent]:
+    def _extend(self, command: Extend) -> Script[Request, Answers, Snapshot | Conflict | Absent]:
         path = self._tree.record(command.name)
         while True:
             got = (yield read(path))[0]
@@ -144,7 +145,7 @@ class Operations:
                 return Snapshot(fields, said.mark, str(results[1].version), token=stat.czxid)
             # it changed in between; nothing was written, so it may be looked at again
 
-    def _remove(self, command: Remove) -> Flow[Removed | Conflict | Absent]:
+    def _remove(self, command: Remove) -> Script[Request, Answers, Removed | Conflict | Absent]:
         path = self._tree.record(command.name)
         if command.incarnation.startswith(DAMAGED):
             return (yield from self._remove_damaged(path, command))
@@ -158,7 +159,7 @@ class Operations:
             check_below(command.name, path, refused[1])
         return (yield from conflict_or_absent(path))
 
-    def _remove_damaged(self, path: str, command: Remove) -> Flow[Removed | Conflict | Absent]:
+    def _remove_damaged(self, path: str, command: Remove) -> Script[Request, Answers, Removed | Conflict | Absent]:
         """Delete a node that is not a record, with whatever stands below it, if it is the very one that was shown."""
         got = (yield read(path))[0]
         if isinstance(got, kz.NoNodeError):

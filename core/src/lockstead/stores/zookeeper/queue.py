@@ -18,12 +18,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from kazoo import exceptions as kz
 
 from lockstead.errors import StoreUnavailable
+from lockstead.script import Script
 from lockstead.stores.port import STANDINGS_MAX, Standing
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.stores.zookeeper.connection import Connection
 from lockstead.stores.zookeeper.encoding import NOTED_MAX, Tree, in_order, standing
-from lockstead.stores.zookeeper.requests import Flow, Request, make, remove_strays
-from lockstead.stores.zookeeper.watches import NEW, Observer, Watches
+from lockstead.stores.zookeeper.requests import Answers, Request, make, remove_strays
+from lockstead.stores.zookeeper.watches import NEW, Look, Observer, Watches
 from lockstead.values import Name
 
 LEFT_MAX: Final = 4096
@@ -59,7 +60,7 @@ class Place(Observer):
         self.is_first = self.is_alone = self.is_in_doubt = self.has_left = False
         self.state: int | None = NEW
 
-    def look(self) -> Flow[float | None]:
+    def look(self) -> Look:
         return self._queue.look(self)
 
     def changed(self, is_gone: bool) -> float | None:
@@ -149,7 +150,7 @@ class WaitQueue:
             self._watches.look(place)
         return subscription
 
-    def look(self, place: Place) -> Flow[float | None]:
+    def look(self, place: Place) -> Look:
         """Take a place if there is none, watch what stands before it, and call its waiter if it is its turn."""
         queue = place.path_of_queue
         for _ in range(LOOKS_MAX):
@@ -179,7 +180,7 @@ class WaitQueue:
                 return GRANTS_WITHIN
         raise StoreUnavailable(f"ZooKeeper: the queue at {queue} changes with every look")
 
-    def _look_at_record(self, place: Place) -> Flow[float | None]:
+    def _look_at_record(self, place: Place) -> Look:
         found = (yield self._watches.watched("get", self.tree.record(place.waiter[0]), place))[0]
         is_gone = isinstance(found, kz.NoNodeError)
         before, place.state = place.state, None if is_gone else found[1].mzxid
@@ -199,7 +200,7 @@ class WaitQueue:
 
     # --- places --------------------------------------------------------------------------------------------------
 
-    def _take(self, place: Place) -> Flow[bool]:
+    def _take(self, place: Place) -> Script[Request, Answers, bool]:
         """Make a place, or find the one that was made; its node may still be unknown. False: a grant is under way."""
         if place.is_in_doubt:
             node = _of(place, (yield _whole(place.path_of_queue))[0])
@@ -247,7 +248,7 @@ class WaitQueue:
                 return
         self._connection.run(self._remove(place), limit)
 
-    def _remove(self, place: Place) -> Flow[None]:
+    def _remove(self, place: Place) -> Script[Request, Answers, None]:
         with self._lock:
             node, is_in_doubt = place.node, place.is_in_doubt
         queue = place.path_of_queue
@@ -267,7 +268,7 @@ class WaitQueue:
 
     # --- showing -------------------------------------------------------------------------------------------------
 
-    def shown(self, name: Name) -> Flow[list[Standing]]:
+    def shown(self, name: Name) -> Script[Request, Answers, list[Standing]]:
         """Return the first entries of a queue, in its order; behind them what is not a place of ours."""
         queue = self.tree.queue(name)
         found = (yield _whole(queue))[0]

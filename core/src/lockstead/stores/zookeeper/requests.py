@@ -5,18 +5,17 @@ Must not know sessions, limits or records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from kazoo import exceptions as kz
 from kazoo.protocol import serialization
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from lockstead.errors import StoreRefused
+from lockstead.script import Script
 from lockstead.stores.zookeeper.acls import acl_of_entry
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,8 @@ class Request:
     syncs: str = ""
 
 
-Flow: TypeAlias = Generator[Request, list[Any], T]
-"""One command: yields what to send and is sent what came of each request: a value, or one of the errors TOLD."""
+Answers: TypeAlias = list[Any]
+"""What came of each request: a value, or one of the errors REFUSALS. What a script is sent for a `Request`."""
 
 
 Operation: TypeAlias = tuple[str, str] | tuple[str, str, int] | tuple[str, str, bytes] | tuple[str, str, bytes, int]
@@ -84,7 +83,7 @@ def read(path: str) -> Request:
     return Request(lambda client: (client.get_async(path),), syncs=path)
 
 
-def make(path: str) -> Flow[None]:
+def make(path: str) -> Script[Request, Answers, None]:
     """Make a node that records or queues stand under, and those above it that are missing.
 
     From below: who may write below a path may well have no right to write above it.
@@ -96,7 +95,7 @@ def make(path: str) -> Flow[None]:
         yield from make(path)
 
 
-def remove_strays(queue: str, nodes: Sequence[str]) -> Flow[bool]:
+def remove_strays(queue: str, nodes: Sequence[str]) -> Script[Request, Answers, bool]:
     """Delete those of these nodes of a queue that are not ephemeral: nobody's places, and they would stand forever.
 
     True if one was deleted or has gone, so that the queue is worth another look.
@@ -115,7 +114,7 @@ def remove_strays(queue: str, nodes: Sequence[str]) -> Flow[bool]:
     return True
 
 
-def descendants(path: str, children: int) -> Flow[list[str]]:
+def descendants(path: str, children: int) -> Script[Request, Answers, list[str]]:
     """Return all nodes below a node, each behind the one above it. StoreRefused if there are more than BELOW_MAX."""
     found: list[str] = []
     level, count = [path], children

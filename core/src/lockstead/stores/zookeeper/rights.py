@@ -10,16 +10,17 @@ import os
 
 from kazoo import exceptions as kz
 
+from lockstead.script import Script
 from lockstead.stores.examination import Finding, Severity
 from lockstead.stores.zookeeper.answers import refused_at
 from lockstead.stores.zookeeper.encoding import Tree
-from lockstead.stores.zookeeper.requests import Flow, transaction
+from lockstead.stores.zookeeper.requests import Answers, Request, transaction
 from lockstead.values import Space
 
 REMEDY = "have an administrator allow creating, reading, writing and deleting below it, or name another user"
 
 
-def rights(tree: Tree) -> Flow[Finding]:
+def rights(tree: Tree) -> Script[Request, Answers, Finding]:
     """Find out whether locks and places in queues can be made and deleted here. Nothing is left of it."""
     check, is_there = "rights", True
     for place in (tree.space(Space.LOCK), tree.queues):
@@ -33,7 +34,7 @@ def rights(tree: Tree) -> Flow[Finding]:
     return Finding(Severity.OK, check, f"this user may create and delete nodes below {tree.base}")
 
 
-def _tried(place: str) -> Flow[tuple[str, str]]:
+def _tried(place: str) -> Script[Request, Answers, tuple[str, str]]:
     """Make and delete a node at a place, or above it where that is missing: where, and what is not allowed there."""
     name = f"doctor-{os.urandom(8).hex()}"
     while True:

@@ -19,16 +19,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from kazoo.protocol.states import EventType
 
 from lockstead.errors import StoreError
+from lockstead.script import Script
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.stores.zookeeper.client import log
 from lockstead.stores.zookeeper.connection import Connection
 from lockstead.stores.zookeeper.encoding import Tree
-from lockstead.stores.zookeeper.requests import Flow, Request
+from lockstead.stores.zookeeper.requests import Answers, Request
 from lockstead.values import Name
 
 IN_FLIGHT_MAX: Final = 64
@@ -48,6 +49,10 @@ NEW: Final = -1
 """The state of a record that was not looked at yet."""
 
 
+Look: TypeAlias = Script[Request, Answers, float | None]
+"""What one looks at. Returns the seconds until it looks again; None: when what it watches has changed."""
+
+
 class Observer(ABC):
     """One who looks at nodes, and watches one of them. What is here belongs to the thread of the watches."""
 
@@ -58,8 +63,8 @@ class Observer(ABC):
         self.looks_again = False
 
     @abstractmethod
-    def look(self) -> Flow[float | None]:
-        """Look, and return the seconds until it looks again; None: when what it watches has changed."""
+    def look(self) -> Look:
+        """Return a new look."""
 
     @abstractmethod
     def changed(self, is_gone: bool) -> float | None:
@@ -80,7 +85,7 @@ class Watches:
         self._client: Any = None
         self._at: dict[str, set[Observer]] = {}
         self._ready: dict[Observer, None] = {}
-        self._scripts: dict[Observer, Flow[float | None]] = {}
+        self._scripts: dict[Observer, Look] = {}
         self._later: list[tuple[float, int, Observer]] = []
         self._numbers = count()
 
@@ -185,7 +190,7 @@ class Watches:
         else:
             self._ready[observer] = None
 
-    def _step(self, observer: Observer, script: Flow[float | None], move: Callable[[], Request]) -> None:
+    def _step(self, observer: Observer, script: Look, move: Callable[[], Request]) -> None:
         """Send what an observer asks for next."""
         try:
             results: Sequence[Any] = ()
@@ -209,9 +214,7 @@ class Watches:
             answered = partial(self._answered, observer, script, request, results)
             results[-1].rawlink(lambda _result: self._put(answered))
 
-    def _answered(
-        self, observer: Observer, script: Flow[float | None], request: Request, results: Sequence[Any]
-    ) -> None:
+    def _answered(self, observer: Observer, script: Look, request: Request, results: Sequence[Any]) -> None:
         if self._scripts.get(observer) is not script:
             return
         move: Callable[[], Request]
@@ -303,7 +306,7 @@ class _Record(Observer):
         self._name = name
         self.state: int | None = NEW
 
-    def look(self) -> Flow[float | None]:
+    def look(self) -> Look:
         records = self._records
         if not records.is_wanted(self._name):
             return None
