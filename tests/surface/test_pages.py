@@ -27,7 +27,7 @@ ELSEWHERE = [
 REFERENCE = [
     # parts of programs, whose beginning is the reader's own
     *(f"docs/{name}.md" for name in ("api", "prefect-events", "simulation", "writing-a-store")),
-    *("docs/stores/postgresql.md", "examples/publishing/README.md"),
+    "examples/publishing/README.md",
 ]
 """All that shows commands or Python and is not run: a page that is new is run."""
 
