@@ -15,9 +15,9 @@ from lockstead.stores.redis.store import RedisStore
 from lockstead.testing.conformance import (
     AwaitingConformance,
     BatchConformance,
-    BlockingConformance,
     HostileConformance,
     StoreConformance,
+    WaitingConformance,
 )
 from lockstead.testing.conformance.base import Suite
 from lockstead.testing.conformance.hostile import Spoil
@@ -136,7 +136,7 @@ class TestRedisAwaiting(OnRedis, AwaitingConformance):
     pass
 
 
-class TestRedisWaiting(OnRedis, BlockingConformance):
+class TestRedisWaiting(OnRedis, WaitingConformance):
     pass
 
 
@@ -152,7 +152,7 @@ class TestSecureRedisAwaiting(OnSecureRedis, AwaitingConformance):
     pass
 
 
-class TestSecureRedisWaiting(OnSecureRedis, BlockingConformance):
+class TestSecureRedisWaiting(OnSecureRedis, WaitingConformance):
     pass
 
 
@@ -164,7 +164,7 @@ class TestSentinelAwaiting(OnSentinel, AwaitingConformance):
     pass
 
 
-class TestSentinelWaiting(OnSentinel, BlockingConformance):
+class TestSentinelWaiting(OnSentinel, WaitingConformance):
     pass
 
 
@@ -176,7 +176,7 @@ class TestClusterAwaiting(OnCluster, AwaitingConformance):
     pass
 
 
-class TestClusterWaiting(OnCluster, BlockingConformance):
+class TestClusterWaiting(OnCluster, WaitingConformance):
     pass
 
 

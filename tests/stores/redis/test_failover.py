@@ -15,6 +15,7 @@ from lockstead.stores.redis.route import slot_of
 from lockstead.stores.redis.store import RedisStore
 from lockstead.stores.redis.wire import Keys
 from lockstead.testing.conformance.base import is_a
+from lockstead.testing.conformance.waiting import Changed
 from lockstead.values import Name, Space
 from tests.servers.redis import ClusterPlace, SentinelPlace
 
@@ -65,8 +66,11 @@ def test_h21_a_fail_over_that_forgets_the_lock_is_told_and_tokens_still_grow(sen
 @pytest.mark.slow
 def test_a_master_that_was_demoted_is_asked_no_more(sentinels: SentinelPlace) -> None:
     store = sentinels.open("space")
+    assert isinstance(store, RedisStore)
     made = store.perform(Create(APT, {"v": "1"}), LIMIT)
     assert isinstance(made, Snapshot)
+    changes = Changed(store)
+    until(lambda: sentinels.master.says("ZCARD", "space:{apt}:waiters") == b":1\r\n")
     assert sentinels.sentinels[0].says("SENTINEL", "FAILOVER", "locks").startswith(b"+OK")
     until(lambda: b"role:slave" in sentinels.master.says("INFO", "replication"))
 
@@ -77,6 +81,13 @@ def test_a_master_that_was_demoted_is_asked_no_more(sentinels: SentinelPlace) ->
             return False
 
     until(renewed)
+    # who subscribes is notified by the new master
+    channel = store._watches.channel.decode()
+    until(lambda: any(b":1\r\n" in one.says("PUBSUB", "NUMSUB", channel) for one in sentinels.replicas))
+    until(lambda: any(one.says("ZCARD", "space:{apt}:waiters") == b":1\r\n" for one in sentinels.replicas))
+    changes.settle()
+    assert isinstance(store.perform(Remove(APT, made.incarnation), LIMIT), Removed)
+    assert changes.called(LIMIT)
     store.close()
 
 
@@ -94,6 +105,10 @@ def test_a_slot_that_moves_is_followed(cluster: ClusterPlace) -> None:
     slot = str(slot_of(keys.record(APT)))
     made = store.perform(Create(APT, {"v": "1"}, 30.0, "", 31.0), LIMIT)
     assert isinstance(made, Snapshot)
+    twin, waiters = cluster.open("moving"), "moving:{apt}:waiters"
+    assert isinstance(twin, RedisStore)
+    changes = Changed(twin)
+    until(lambda: any(node.says("ZCARD", waiters) == b":1\r\n" for node in cluster.nodes))
     ids = [node.says("CLUSTER", "MYID").split(b"\r\n")[1].decode() for node in cluster.nodes]
     source = next(
         n for n, node in enumerate(cluster.nodes) if b"MOVED" not in node.says("EXISTS", keys.record(APT).decode())
@@ -104,7 +119,7 @@ def test_a_slot_that_moves_is_followed(cluster: ClusterPlace) -> None:
     assert old.says("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target]) == b"+OK\r\n"
     # in the middle: what is there is served, and what is not is sent on
     assert isinstance(store.perform(Read(APT), LIMIT), Snapshot)
-    moved = [keys.record(APT).decode(), keys.token(APT).decode()]
+    moved = [keys.record(APT).decode(), keys.token(APT).decode(), waiters]
     said = old.says("MIGRATE", "127.0.0.1", str(new.port), "", "0", "5000", "KEYS", *moved)
     assert said == b"+OK\r\n"
     renewed = store.perform(Read(APT), LIMIT)
@@ -114,9 +129,15 @@ def test_a_slot_that_moves_is_followed(cluster: ClusterPlace) -> None:
     assert isinstance(store.perform(Extend(APT, {"n": "1"}, made.incarnation), LIMIT), Snapshot)
     assert store._route.known(keys.record(APT)) == ("127.0.0.1", new.port), "it is sent on with every request"
     assert [name for name, _ in store.perform(List(Space.LOCK), LIMIT).entries] == [APT]
+    # its list has moved as well; who subscribed listens there as soon as it was sent on
+    assert isinstance(twin.perform(Read(APT), LIMIT), Snapshot)
+    until(lambda: twin._watches.homes[APT].address == ("127.0.0.1", new.port))
+    changes.settle()
     answers = store.perform_many([Read(APT), Remove(APT, made.incarnation), Create(Name("b"), {})], LIMIT)
+    assert changes.called(LIMIT)
     assert [type(answer) for answer in answers] == [Snapshot, Removed, Snapshot]
     store.close()
+    twin.close()
 
 
 def test_a_listing_is_of_all_masters(cluster: ClusterPlace) -> None:

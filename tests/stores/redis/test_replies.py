@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,12 +11,12 @@ from typing import Final
 
 import pytest
 
-from lockstead.errors import OutcomeUnknown
+from lockstead.errors import OutcomeUnknown, StoreRefused
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.redis.access import Access, Kind
 from lockstead.stores.redis.errors import code_of
 from lockstead.stores.redis.link import Link
-from lockstead.stores.redis.plain import READ_AT_ONCE, Messages, PlainSocket
+from lockstead.stores.redis.plain import READ_AT_ONCE, PlainSocket
 
 PATIENCE: Final = 30.0
 
@@ -159,36 +160,59 @@ def test_a_connection_that_ended_while_it_idled_is_not_used_again(monkeypatch: p
             pytest.fail("it was taken for usable after its end")
 
 
+SUBSCRIBED: Final = b"*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n"
 PUBLISHED: Final = b"*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$%d\r\n%b\r\n"
+
+
+def heard(link: Link, count: int) -> list[bytes]:
+    came: list[bytes] = []
+    while len(came) < count:
+        assert select.select([link.descriptor], [], [], PATIENCE)[0], came
+        came += link.messages()
+    return came
 
 
 def test_messages_are_heard_one_by_one_however_they_come() -> None:
     first, second, third = (PUBLISHED % (len(said), said) for said in (b"a", b"two\r\nlines", b""))
-    pieces = [first + second[:20], second[20:-1], second[-1:] + third[:9], third[9:]]
-    server, client = socket.socketpair()
-    with server, client:
-        talking = threading.Thread(target=lambda: [(server.sendall(piece), gap.wait(0.02)) for piece in pieces])
-        gap = threading.Event()
-        talking.start()
-        messages = Messages(client, b"news")
-        assert [messages.next() for _ in range(3)] == [b"a", b"two\r\nlines", b""]
-        talking.join(PATIENCE)
-        server.shutdown(socket.SHUT_WR)
-        with pytest.raises(OSError, match="closed the connection"):
-            messages.next()
+    # the first comes with the answer to the subscription
+    pieces = [SUBSCRIBED + first + second[:20], second[20:-1], second[-1:] + third[:9], third[9:]]
+    with answering(pieces) as link:
+        came = link.listen(b"news", PATIENCE)
+        assert came + heard(link, 3 - len(came)) == [b"a", b"two\r\nlines", b""]
+        with pytest.raises(OutcomeUnknown, match="closed the connection"):
+            heard(link, 1)
+
+
+def test_many_messages_at_once_are_all_heard() -> None:
+    texts = [b"%d" % number + b"x" * 1000 for number in range(100)]
+    said = b"".join(PUBLISHED % (len(each), each) for each in texts)
+    with answering([SUBSCRIBED, said]) as link:
+        came = link.listen(b"news", PATIENCE)
+        assert came + heard(link, len(texts) - len(came)) == texts
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("said", "why"),
     [
-        pytest.param(PUBLISHED.replace(b"news", b"nows") % (1, b"a"), id="of another channel"),
-        pytest.param(b"-ERR go away\r\n", id="an error"),
-        pytest.param(b"*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n", id="no message"),
+        pytest.param(b"-ERR go away\r\n", "not a message", id="an error"),
+        pytest.param(b":7\r\n", "not a message", id="a number"),
+        pytest.param(PUBLISHED.replace(b"news", b"nows") % (1, b"a"), "not a message", id="of another channel"),
+        pytest.param(PUBLISHED % (1, b"a") + b"xyz", "not a message", id="something behind it"),
+        pytest.param(b"*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$x\r\n", "invalid literal", id="of no size"),
+        pytest.param(b"*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$65537\r\nx", "names no record", id="too long"),
+        pytest.param(b"*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$" + b"1" * 9, "names no record", id="size without end"),
     ],
 )
-def test_what_is_no_message_to_the_channel_ends_the_listening(said: bytes) -> None:
-    server, client = socket.socketpair()
-    with server, client:
-        server.sendall(said)
-        with pytest.raises(OSError, match="not a message to this channel"):
-            Messages(client, b"news").next()
+def test_what_is_no_message_to_the_channel_ends_the_listening(said: bytes, why: str) -> None:
+    with answering([SUBSCRIBED], [said]) as link:
+        assert link.listen(b"news", PATIENCE) == []
+        assert link._connection._sock is not None
+        link._connection._sock.raw.sendall(b"go on")
+        with pytest.raises(OutcomeUnknown, match=why):
+            heard(link, 1)
+        assert link.descriptor == -1
+
+
+def test_who_may_not_subscribe_is_told_so() -> None:
+    with answering([b"-NOPERM this user has no permissions\r\n"]) as link, pytest.raises(StoreRefused, match="may not"):
+        link.listen(b"news", PATIENCE)

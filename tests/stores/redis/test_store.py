@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,6 +29,7 @@ from lockstead.stores.redis.route import slot_of
 from lockstead.stores.redis.store import RedisStore
 from lockstead.stores.redis.wire import Keys
 from lockstead.testing.conformance.names import ODD_KEYS
+from lockstead.testing.conformance.waiting import Changed
 from lockstead.values import KEY_BYTES_MAX, Name, Space
 from tests.servers.redis import RedisPlace
 
@@ -85,42 +85,10 @@ def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.01)
 
 
-class Waiter:
-    """A wait in a thread of its own."""
-
-    def __init__(self, store: RedisStore, seconds: float = LIMIT) -> None:
-        self.stopped = threading.Event()
-        self.result: bool | None = None
-        self.thread = threading.Thread(target=self._run, args=(store, seconds), daemon=True)
-        self.thread.start()
-
-    def _run(self, store: RedisStore, seconds: float) -> None:
-        self.result = store.wait(APT, seconds, self.stopped.wait)
-
-    def ended(self) -> bool | None:
-        self.thread.join(LIMIT)
-        assert not self.thread.is_alive()
-        return self.result
-
-
-def enrol_once(store: RedisStore, admin: Any, space: str) -> None:
-    """Wait for the key only until this waiter has its place among those who are to be woken."""
-    channel = store._ears.channel
-
-    def has_place(pause: float) -> bool:
-        return bool(time.sleep(pause)) or admin.zscore(f"{space}:{{apt}}:waiters", channel) is not None
-
-    assert store.wait(APT, LIMIT, has_place) is False
-
-
-def enrolled(admin: Any, space: str, number: int) -> None:
-    until(lambda: admin.zcard(f"{space}:{{apt}}:waiters") == number)
-
-
 # --- keys --------------------------------------------------------------------------------------------------------
 
 
-def test_no_key_is_ever_without_a_time_to_live(store: RedisStore, admin: Any) -> None:
+def test_no_key_is_ever_without_a_time_to_live(store: RedisStore, admin: Any, space: str) -> None:
     def all_go() -> None:
         keys = list(admin.scan_iter())
         assert {key: admin.pttl(key) for key in keys if admin.pttl(key) <= 0} == {}
@@ -140,7 +108,8 @@ def test_no_key_is_ever_without_a_time_to_live(store: RedisStore, admin: Any) ->
             assert isinstance(third, Snapshot)
             all_go()
             if name is APT:
-                enrol_once(store, admin, store.url.rpartition("=")[2])
+                with Changed(store):
+                    until(lambda: bool(admin.exists(f"{space}:{{apt}}:waiters")))
             all_go()
             assert isinstance(store.perform(Remove(name, third.incarnation), LIMIT), Removed)
             all_go()
@@ -462,108 +431,3 @@ def test_a_connection_that_the_server_closed_is_not_used_again(store: RedisStore
             admin.client_kill_filter(_id=connection["id"])
     time.sleep(0.05)
     assert isinstance(store.perform(Extend(APT, {}, first.incarnation), LIMIT), Snapshot)
-
-
-# --- waiting -----------------------------------------------------------------------------------------------------
-
-
-def test_a_release_wakes_one_and_it_is_who_came_first(
-    store: RedisStore, twin: RedisStore, place: RedisPlace, admin: Any, space: str
-) -> None:
-    third = place.open(space)
-    assert isinstance(third, RedisStore)
-    first = made(store)
-    waiters = []
-    for number, one in enumerate((twin, third)):
-        waiters.append(Waiter(one))
-        enrolled(admin, space, number + 1)
-    store.perform(Remove(APT, first.incarnation), LIMIT)
-    assert waiters[0].ended() is True
-    assert waiters[1].thread.is_alive()
-    second = made(store)
-    store.perform(Remove(APT, second.incarnation), LIMIT)
-    assert waiters[1].ended() is True
-    third.close()
-
-
-def test_a_dead_waiter_is_passed_over(store: RedisStore, twin: RedisStore, admin: Any, space: str) -> None:
-    first = made(store)
-    admin.zadd(f"{space}:{{apt}}:waiters", {f"{space}:wake:dead-{number}": number for number in range(3)})
-    waiter = Waiter(twin)
-    enrolled(admin, space, 4)
-    store.perform(Remove(APT, first.incarnation), LIMIT)
-    assert waiter.ended() is True
-
-
-def test_who_was_woken_and_waits_no_more_passes_it_on(
-    store: RedisStore, twin: RedisStore, place: RedisPlace, admin: Any, space: str
-) -> None:
-    first = made(store)
-    enrol_once(twin, admin, space)
-    enrolled(admin, space, 1)
-    third = place.open(space)
-    assert isinstance(third, RedisStore)
-    waiter = Waiter(third)
-    enrolled(admin, space, 2)
-    store.perform(Remove(APT, first.incarnation), LIMIT)
-    assert waiter.ended() is True
-    third.close()
-
-
-def test_who_was_woken_in_vain_keeps_the_place(store: RedisStore, twin: RedisStore, admin: Any, space: str) -> None:
-    made(store)
-    enrol_once(twin, admin, space)
-    (channel, since), *_ = admin.zrange(f"{space}:{{apt}}:waiters", 0, -1, withscores=True)
-    admin.zadd(f"{space}:{{apt}}:waiters", {"later": since + 1})
-    admin.zrem(f"{space}:{{apt}}:waiters", channel)
-    enrol_once(twin, admin, space)
-    assert admin.zrange(f"{space}:{{apt}}:waiters", 0, -1) == [channel, b"later"]
-
-
-def test_a_change_between_the_look_and_the_wait_is_noticed(store: RedisStore, twin: RedisStore) -> None:
-    first = made(store)
-    assert isinstance(twin.perform(Read(APT), LIMIT), Snapshot)
-    store.perform(Extend(APT, {"ended": "1"}, first.incarnation), LIMIT)
-    assert twin.wait(APT, LIMIT, lambda pause: bool(time.sleep(pause))) is True
-
-
-def test_a_subscription_that_is_cut_is_made_anew(store: RedisStore, twin: RedisStore, admin: Any, space: str) -> None:
-    first = made(store)
-    waiter = Waiter(twin)
-    enrolled(admin, space, 1)
-    admin.client_kill_filter(_type="pubsub")
-    waiter.ended()  # it may have missed something, so it comes back
-    again = Waiter(twin)
-    until(lambda: bool(admin.pubsub_channels(f"{space}:*")))
-    until(lambda: admin.zcard(f"{space}:{{apt}}:waiters") == 1)
-    time.sleep(0.05)
-    store.perform(Remove(APT, first.incarnation), LIMIT)
-    assert again.ended() is True
-
-
-def test_a_waiter_without_news_asks_the_server_nothing(
-    store: RedisStore, twin: RedisStore, admin: Any, space: str
-) -> None:
-    made(store)
-    waiter = Waiter(twin)
-    enrolled(admin, space, 1)
-    before = admin.info("stats")["total_commands_processed"]
-    time.sleep(0.5)
-    # this client's own two looks are counted
-    assert admin.info("stats")["total_commands_processed"] - before <= 2
-    waiter.stopped.set()
-    assert waiter.ended() is False
-
-
-def test_nothing_is_left_of_a_closed_store(place: RedisPlace, admin: Any, space: str) -> None:
-    store = place.open(space)
-    assert isinstance(store, RedisStore)
-    made(store)
-    waiter = Waiter(store)
-    enrolled(admin, space, 1)
-    names = {thread.name for thread in threading.enumerate()}
-    assert "lockstead-redis-ear" in names
-    store.close()
-    waiter.ended()
-    until(lambda: not [client for client in admin.client_list() if client["id"] != str(admin.client_id())])
-    until(lambda: "lockstead-redis-ear" not in {thread.name for thread in threading.enumerate()})

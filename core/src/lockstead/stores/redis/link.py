@@ -6,31 +6,22 @@ asked.
 
 from __future__ import annotations
 
-import math
-import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Any, Final
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.redis.access import Access, Address, Connection
-from lockstead.stores.redis.errors import unanswered, unconnected
-from lockstead.stores.redis.plain import Messages, PlainSocket
+from lockstead.stores.redis.errors import refusal, unanswered, unconnected
+from lockstead.stores.redis.messages import Messages
+from lockstead.stores.redis.plain import PlainSocket
 from lockstead.stores.redis.route import Ask, shown
 from lockstead.stores.redis.wire import Words, wire
 
 IDLE_CHECKED: Final = 0.02
 """Seconds of idling after which a connection is looked at before it is used: the server may have closed it."""
-
-LOOK_EVERY: Final = 0.05
-"""Seconds after which who waits patiently for an answer looks whether the caller wants to stop."""
-
-
-class Stopped(Exception):  # noqa: N818 - no error: the caller wanted to
-    """The caller wanted to stop while an answer was under way."""
 
 
 class Link:
@@ -55,7 +46,7 @@ class Link:
         self.address = address
         self.where = shown(address)
         self._plain: PlainSocket | None = None
-        self._messages: Messages | None = None
+        self._messages: Messages
         self._used_at = 0.0
 
     def connect(self, *, is_secure: bool, role: str) -> None:
@@ -104,33 +95,21 @@ class Link:
             return self._plain.has_more()
         return self._connection.can_read(0)
 
-    def exchange(
-        self, commands: Sequence[Words], bounds: Bounds, is_over: Callable[[float], bool] | None = None
-    ) -> list[Any]:
-        """Send commands together and give a reply for each, errors of the server among them, within bounds.
+    def exchange(self, commands: Sequence[Words], bounds: Bounds) -> list[Any]:
+        """Send commands together and give a reply for each, errors of the server among them, within bounds."""
+        return self._exchange_packed([wire(commands)], len(commands), bounds)
 
-        is_over: looked at every 50 ms while nothing is answered; Stopped where it says True.
-        """
-        return self._exchange_packed([wire(commands)], len(commands), bounds, is_over)
-
-    def _exchange_packed(
-        self, packed: list[bytes], count: int, bounds: Bounds, is_over: Callable[[float], bool] | None = None
-    ) -> list[Any]:
+    def _exchange_packed(self, packed: list[bytes], count: int, bounds: Bounds) -> list[Any]:
         connection, refusal = self._connection, self._refusal
         try:
             self._keep_to(bounds)
             connection.send_packed_command(packed, check_health=False)
-            if is_over is not None:
-                self._await_answer(bounds, is_over)
             replies: list[Any] = []
             for _ in range(count):
                 try:
                     replies.append(connection.read_response())
                 except refusal as error:
                     replies.append(error)
-        except Stopped:
-            self.close()
-            raise
         except Exception as error:  # the library stumbles over what no Redis says in ways of its own
             self.close()
             raise unanswered(error, self.where, bounds.limit) from error
@@ -158,12 +137,6 @@ class Link:
         self._used_at = time.monotonic()
         return reply if isinstance(reply, bytes) else self._refusal(reply)
 
-    def _await_answer(self, bounds: Bounds, is_over: Callable[[float], bool]) -> None:
-        while not self._connection.can_read(LOOK_EVERY):
-            if is_over(0.0):
-                raise Stopped
-            bounds.left()
-
     def _keep_to(self, bounds: Bounds) -> None:
         """Have every step of the library count."""
         connected = self._connection._sock
@@ -171,29 +144,40 @@ class Link:
             connected.bounds = bounds
             connected.settimeout(None)
 
-    def listen(self, channel: bytes) -> None:
-        """Subscribe; from then on only `heard` may be called. Raises what the server answers instead."""
-        self._connection.send_command("SUBSCRIBE", channel)
-        self._connection.read_response()
-        plain = None if self._connection._sock is None else self._connection._sock.plain
-        if plain is not None:
-            plain.settimeout(None)
-            self._messages = Messages(plain, channel)
-
-    def heard(self) -> bytes | None:
-        """Block until a message comes; None for what is none. Raises when the connection ends."""
-        if self._messages is not None:
-            return self._messages.next()
-        self._keep_to(Bounds(math.inf))  # for each message anew: there is no end to them
-        said = self._connection.read_response()
-        return bytes(said[2]) if said[0] == b"message" else None
-
-    def hang_up(self) -> None:
-        """End it from another thread: whoever reads from it comes back, and closes it."""
+    @property
+    def descriptor(self) -> int:
+        """What to poll for something to read; -1 if it is closed."""
         connected = self._connection._sock
-        if connected is not None:
-            with suppress(OSError):
-                connected.shutdown(socket.SHUT_RDWR)
+        return -1 if connected is None else connected.fileno()
+
+    def listen(self, channel: bytes, limit: float) -> list[bytes]:
+        """Subscribe to a channel, within `limit` seconds; from then on only `messages` may be called.
+
+        Returns the messages that came with the answer.
+        """
+        (reply,) = self.exchange([(b"SUBSCRIBE", channel)], Bounds(limit))
+        if isinstance(reply, Exception):
+            raise refusal(reply, self.where)
+        came: list[bytes] = []
+        try:
+            while self._connection.can_read(0):
+                came.append(bytes(self._connection.read_response()[2]))
+            connected = self._connection._sock
+            if connected is None:
+                raise ConnectionResetError("the connection was closed")
+            self._messages = Messages(connected.raw, channel)
+        except Exception as error:
+            self.close()
+            raise unanswered(error, self.where, limit) from error
+        return came
+
+    def messages(self) -> list[bytes]:
+        """Return what was published and has come, without waiting for more. Raises when the connection ends."""
+        try:
+            return self._messages.read()
+        except (OSError, ValueError) as error:
+            self.close()
+            raise unanswered(error, self.where, 0.0) from error
 
     def close(self) -> None:
         """Close it. Idempotent."""
@@ -210,12 +194,12 @@ class Links:
         self._idle: dict[tuple[Address, bool], list[Link]] = {}
         self._is_open = True
 
-    def exchange(self, ask: Ask, bounds: Bounds, is_over: Callable[[float], bool] | None = None) -> list[Any]:
+    def exchange(self, ask: Ask, bounds: Bounds) -> list[Any]:
         """Send what is asked to its server, within bounds. Raises StoreError."""
         link = self._idling(ask.address, ask.to_sentinel)
         if link is None:
             link = self._new(ask.address, bounds, to_sentinel=ask.to_sentinel, is_routed=ask.is_routed)
-        replies = link.exchange(ask.commands, bounds, is_over)
+        replies = link.exchange(ask.commands, bounds)
         self._give_back(link, ask.to_sentinel)
         return replies
 

@@ -1,6 +1,6 @@
-"""How a script call, and the news of a subscription, go over a socket that nobody encrypts: in few steps.
+"""How a script call goes over a socket that nobody encrypts: in few steps.
 
-The way of nearly every request, and of every wake-up. A socket with a time-out is asked by Python whether it is ready
+The way of nearly every request. A socket with a time-out is asked by Python whether it is ready
 before every step, and the library reads in pieces: together that costs more than the server takes. Must not know what
 is asked.
 """
@@ -11,13 +11,10 @@ import select
 import socket
 from typing import Final
 
-from lockstead.stores.bounds import AnswerTooLong, Bounds
+from lockstead.stores.bounds import Bounds
 
 READ_AT_ONCE: Final = 16_384
 """Bytes that are read in one step: more than any record takes."""
-
-MESSAGE_MAX: Final = 65_536
-"""Bytes of a message: it names a record."""
 
 
 class PlainSocket:
@@ -94,31 +91,6 @@ class PlainSocket:
                 continue  # the system was mistaken: nothing is there
             bounds.took(len(came))
             return came
-
-
-class Messages:
-    """What is published to one channel, on a connected socket that waits by itself (`settimeout(None)`)."""
-
-    __slots__ = ("_came", "_opening", "_socket")
-
-    def __init__(self, connected: socket.socket, channel: bytes) -> None:
-        self._socket = connected
-        self._opening = b"*3\r\n$7\r\nmessage\r\n$%d\r\n%b\r\n$" % (len(channel), channel)
-        self._came = b""
-
-    def next(self) -> bytes:
-        """Block until a message comes, and give it. OSError when the connection ends, or speaks of anything else."""
-        while True:
-            opening, came = self._opening, self._came
-            if not came.startswith(opening[: len(came)]):
-                raise ConnectionError("what came is not a message to this channel")
-            if len(came) > len(opening) + MESSAGE_MAX:
-                raise AnswerTooLong("a message that names no record")
-            size, _, text = came[len(opening) :].partition(b"\r\n")
-            if text and len(text) >= int(size) + 2:
-                self._came = text[int(size) + 2 :]
-                return text[: int(size)]
-            self._came = came + _next_of(self._socket)
 
 
 def _next_of(connected: socket.socket) -> bytes:

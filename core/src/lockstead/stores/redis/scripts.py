@@ -92,7 +92,7 @@ end
 )
 
 _WAKE: Final = """
-local function wake(waiters, record)
+local function wake(waiters, message)
   local ours = string.match(waiters, '^[^{]*') .. 'wake:'
   for _ = 1, 1000 do
     -- by pcall, since what was written before it is not taken back: no right to publish, or something else that stands
@@ -100,7 +100,7 @@ local function wake(waiters, record)
     local first = redis.pcall('ZPOPMIN', waiters)
     if type(first) ~= 'table' or not first[1] then return end
     if string.sub(first[1], 1, #ours) == ours then
-      local heard = redis.pcall('PUBLISH', first[1], record)
+      local heard = redis.pcall('PUBLISH', first[1], message)
       if type(heard) ~= 'number' or heard > 0 then return end
     end
   end
@@ -233,10 +233,12 @@ redis.call('SET', KEYS[1], record, 'PX', life)
 _SHOWN: Final = """
 return 'ok ' .. now .. ' ' .. record
 """
-_WOKEN: Final = """
-wake(KEYS[2], KEYS[1])
-"""
-EXTEND: Final = LuaScript.of("extend", _NOW, _WAKE, _STANDING, _EXTENDED, _WOKEN, _SHOWN)
+CHANGED: Final = " changed"
+"""How a message ends whose record is there. Before it stands the record's key; that alone, if the record is gone."""
+
+EXTEND: Final = LuaScript.of(
+    "extend", _NOW, _WAKE, _STANDING, _EXTENDED, f"wake(KEYS[2], KEYS[1] .. '{CHANGED}')\n", _SHOWN
+)
 EXTEND_LISTED: Final = LuaScript.of(
     "extend", _NOW, _ENLIST, _STANDING, _EXTENDED, "if KEYS[2] then enlist(KEYS[2], ARGV[4], life) end\n", _SHOWN
 )
@@ -256,13 +258,13 @@ if not inc and ARGV[1] == damaged() then inc, rev, updated = ARGV[1], '0', now e
 """
     + _EXPECTED
 )
-REMOVE: Final = LuaScript.of("remove", _NOW, _WAKE, _LEAVING, _REMOVED, _PUT_BACK, _WOKEN, _DONE)
+REMOVE: Final = LuaScript.of("remove", _NOW, _WAKE, _LEAVING, _REMOVED, _PUT_BACK, "wake(KEYS[2], KEYS[1])\n", _DONE)
 REMOVE_LISTED: Final = LuaScript.of(
     "remove", _NOW, _LEAVING, _REMOVED, "if KEYS[2] then redis.call('ZREM', KEYS[2], ARGV[3]) end\n", _DONE
 )
 
 # KEYS: record, waiters. ARGV: channel, since when it waits ('' for now), life of the list, how the record began when it
-# was last seen ('' for never)
+# was last seen ('' for never). A process is enrolled once, however often it asks
 ENROL: Final = LuaScript.of(
     "enrol",
     _NOW,
@@ -270,17 +272,24 @@ ENROL: Final = LuaScript.of(
     """
 local value = redis.pcall('GET', KEYS[1])
 if not value then return 'absent ' .. now end
-if type(value) ~= 'string' or string.sub(value, 1, #ARGV[4]) ~= ARGV[4] then return 'conflict ' .. now end
+local word = 'ok '
+if type(value) ~= 'string' or string.sub(value, 1, #ARGV[4]) ~= ARGV[4] then word = 'changed ' end
 local since = ARGV[2]
 if since == '' then since = now end
 redis.call('ZADD', KEYS[2], since, ARGV[1])
 keep(KEYS[2], ARGV[3])
-return 'ok ' .. since
+return word .. since
 """,
 )
 
 # KEYS: record, waiters. Whoever was woken waits no more: wake the next
-PASS_ON: Final = LuaScript.of("pass-on", _NOW, _WAKE, _WOKEN, _DONE)
+PASS_ON: Final = LuaScript.of(
+    "pass-on",
+    _NOW,
+    _WAKE,
+    f"wake(KEYS[2], redis.call('EXISTS', KEYS[1]) == 0 and KEYS[1] or KEYS[1] .. '{CHANGED}')\n",
+    _DONE,
+)
 
 WRITING: Final = (CREATE, CREATE_LISTED, REPLACE, REPLACE_LISTED, EXTEND, EXTEND_LISTED, REMOVE, REMOVE_LISTED)
 """Those that change a record."""

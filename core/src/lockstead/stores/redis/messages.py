@@ -1,0 +1,62 @@
+"""What is published to one channel, read from a connection that is used for nothing else.
+
+redis-py's own reader takes a sixth of a hand-over longer, and blocks in the middle of a message. Must not know what a
+message means.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Final
+
+from lockstead.stores.bounds import AnswerTooLong
+
+READ_AT_ONCE: Final = 16_384
+"""Bytes that are read in one step."""
+
+MESSAGE_MAX: Final = 65_536
+"""Bytes of a message: it names a record."""
+
+
+class Messages:
+    """Reads from a connected socket, plain or in TLS, which it keeps from blocking."""
+
+    __slots__ = ("_came", "_opening", "_socket")
+
+    def __init__(self, connected: socket.socket, channel: bytes) -> None:
+        connected.settimeout(0.0)
+        self._socket = connected
+        self._opening = b"*3\r\n$7\r\nmessage\r\n$%d\r\n%b\r\n$" % (len(channel), channel)
+        self._came = b""
+
+    def read(self) -> list[bytes]:
+        """Return what has come. OSError or ValueError when the connection ends, or says anything else."""
+        came, found, opening = self._came + self._received(), list[bytes](), self._opening
+        while came:
+            if not came.startswith(opening[: len(came)]):
+                raise ConnectionError("what came is not a message to this channel")
+            size, _, text = came[len(opening) :].partition(b"\r\n")
+            if len(size) > len(str(MESSAGE_MAX)) or int(size or b"0") > MESSAGE_MAX:
+                raise AnswerTooLong("a message that names no record")
+            whole = int(size or b"0") + 2
+            if len(text) < whole:
+                break
+            found.append(text[: whole - 2])
+            came = text[whole:]
+        self._came = came
+        return found
+
+    def _received(self) -> bytes:
+        came = b""
+        try:
+            while True:
+                piece = self._socket.recv(READ_AT_ONCE)
+                if not piece:
+                    raise ConnectionResetError("the server closed the connection")
+                came += piece
+                # what was decrypted already, nobody is woken for
+                if not (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
+                    return came
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return came
