@@ -13,8 +13,11 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from lockstead.errors import StoreUnavailable
 from lockstead.protocol.commands import Conflict, Create, Read, Remove, Snapshot
+from lockstead.script import drive
 from lockstead.stores.zookeeper.encoding import in_order
+from lockstead.stores.zookeeper.queue import LOOKS_MAX
 from lockstead.stores.zookeeper.store import ZookeeperStore
 from lockstead.values import Name
 from tests.servers.zookeeper import ZookeeperServer, asked, four_letters, operations, standing
@@ -369,3 +372,27 @@ def leave_until_it_works(leave: Callable[[], None]) -> None:
         return True
 
     until(works)
+
+
+class Forgetful:
+    """A server that makes places and never lists one."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def create_async(self, path: str, *_rest: object) -> str:
+        self.made += 1
+        return f"{path}{self.made:010}"
+
+    def get_children_async(self, _path: str) -> list[str]:
+        return []
+
+
+def test_a_server_that_never_lists_a_place_is_asked_only_so_often(store: ZookeeperStore) -> None:
+    store._watches.close()  # the test drives the look itself
+    waiter, forgetful = Waiter(store, "waiter"), Forgetful()
+    place = store._queue._places[APT, "waiter"]
+    with pytest.raises(StoreUnavailable, match="changes with every look"):
+        drive(store._queue.look(place), lambda request: [*request.send(forgetful)])
+    assert 1 < forgetful.made <= LOOKS_MAX
+    waiter.end()
