@@ -44,7 +44,7 @@ def section(title: str) -> str:
 
 
 def test_every_field_of_a_record_stands_in_the_table() -> None:
-    table = re.findall(r"^\| (`.*?) \|", section("What stands under a key"), re.MULTILINE)
+    table = re.findall(r"^\| (`.*?) \|", section("What is stored under a key"), re.MULTILINE)
     named = {field for row in table for field in re.findall(r"`([a-z_]+)`", row)}
     assert encode(FULL).keys() <= named
 

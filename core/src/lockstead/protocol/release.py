@@ -299,7 +299,7 @@ def sweep(name: Name, holder: str, context: ProtocolContext, had: Had | None = N
 
 @frozen
 class RecordStatus:
-    """What stands under a key. age is seconds since its last change by the store's clock, if that is known."""
+    """What is stored under a key. age is seconds since its last change by the store's clock, if that is known."""
 
     record: Record
     seen: Snapshot
