@@ -29,8 +29,21 @@ _under_way: dict[str, float] = {}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let `--airflow "2.10 3.3"` choose among the Airflows that are pinned."""
+    """Let `--airflow "2.10 3.3"` choose among the pinned Airflows, and `--first-case` one case of each test."""
     parser.addoption("--airflow", default="", help="run the tests on these of requirements/airflow-*.txt alone")
+    parser.addoption("--first-case", action="store_true", help="of a test with parameters, run the first case alone")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out all but the first case of each test, if that is asked for."""
+    if not config.getoption("--first-case"):
+        return
+    cases: dict[str, pytest.Item] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], item)
+    first = {id(item) for item in cases.values()}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in first])
+    items[:] = [item for item in items if id(item) in first]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

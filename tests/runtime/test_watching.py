@@ -43,7 +43,7 @@ def driven(store: Any, *commands: Any) -> list[Any]:
     return [getattr(one, "answer", one) for one in run(asked(*commands), store, SetClock(), Limits(5.0), ThreadWaker())]
 
 
-def pause(waiter_id: str = "a", seconds: float = 30.0, **settings: Any) -> Pause:
+def pause(waiter_id: str = "a", seconds: float = 10.0, **settings: Any) -> Pause:
     return Pause(APT, seconds, seconds, waiter_id, **settings)
 
 
@@ -51,7 +51,7 @@ def test_one_subscription_lives_over_the_pauses_and_misses_nothing_between_them(
     store = Notifies()
     store.before = lambda _read: store.notify()
     first, _read, second = driven(store, pause(seconds=0.01), Read(APT), pause())
-    assert (first, second) == (Paused(0.01), Paused(30.0, True))
+    assert (first, second) == (Paused(0.01), Paused(10.0, True))
     assert ([name for name, _ in store.subscribed], store.closed) == ([APT], 1)
 
 
@@ -61,13 +61,13 @@ def test_a_notified_pause_ends_and_acquiring_is_worth_a_write_where_the_record_i
 ) -> None:
     store = Notifies()
     threading.Thread(target=lambda: (until(lambda: store.subscribed), store.notify(is_free))).start()
-    assert driven(store, pause(waiter_id)) == [Paused(30.0, True, is_free and bool(waiter_id))]
+    assert driven(store, pause(waiter_id)) == [Paused(10.0, True, is_free and bool(waiter_id))]
 
 
 def test_a_change_that_is_no_release_is_not_worth_a_write() -> None:
     store = Notifies()
     store.before = lambda _read: store.notify()
-    assert driven(store, pause(seconds=0.01), Read(APT), pause())[2] == Paused(30.0, True, is_turn=False)
+    assert driven(store, pause(seconds=0.01), Read(APT), pause())[2] == Paused(10.0, True, is_turn=False)
 
 
 def test_a_release_before_the_subscription_is_noticed() -> None:

@@ -177,7 +177,7 @@ def test_scripts_are_executable_and_stop_at_the_first_failure(name: str) -> None
     assert "set -euo pipefail" in path.read_text()
 
 
-@pytest.mark.parametrize("failing", ["", "check", "prefect VERSION=3.1"])
+@pytest.mark.parametrize("failing", ["", "check", "prefect VERSION=3.8"])
 def test_what_a_change_has_to_pass_is_told_whole_and_one_failure_is_one_too_many(tmp_path: Path, failing: str) -> None:
     """Without the checks nothing else is worth its time; of the suites each is heard."""
     called = tmp_path / "called"
