@@ -1,4 +1,4 @@
-"""What came of a request to a ZooKeeper: a value, an error that is an answer, or what a caller is told instead.
+"""The outcome of a request to a ZooKeeper: a value, an error that is an answer, or a StoreError.
 
 What was given to kazoo is of unknown outcome until an answer says otherwise. Must not know records.
 """

@@ -83,8 +83,8 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no
         callback.func(*callback.args)
 
 
-def made(target: Target) -> Any:
-    """Return a client that is not started. Of the connection alone it says that it is to be tried again."""
+def new_client(target: Target) -> Any:
+    """Return a client that is not started. It retries connecting, and nothing else."""
     has_user = bool(target.user or target.password)
     own = CREATOR_ALL_ACL if has_user else OPEN_ACL_UNSAFE
     return KazooClient(
@@ -93,7 +93,7 @@ def made(target: Target) -> Any:
         handler=Handler(target),
         auth_data=[("digest", f"{target.user}:{target.password}")] if has_user else None,
         default_acl=acl_of(target.acl) if target.acl else own,
-        # of the connection alone; a request is never asked again
+        # of connecting alone: a request is never repeated
         connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0},
         command_retry={"max_tries": 1},
         logger=log,

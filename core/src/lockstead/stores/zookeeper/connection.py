@@ -20,7 +20,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from lockstead.errors import StoreError, StoreUnavailable
 from lockstead.script import Script, drive
 from lockstead.stores.zookeeper.answers import outcomes
-from lockstead.stores.zookeeper.client import log, made
+from lockstead.stores.zookeeper.client import log, new_client
 from lockstead.stores.zookeeper.requests import Answers, Request
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Connection:
             if self._is_closed:
                 raise StoreUnavailable(f"the store {self._target.url} is closed")
             if self._client is None:
-                self._client = made(self._target) if self._make is None else self._make()
+                self._client = new_client(self._target) if self._make is None else self._make()
                 self._client.add_listener(self._state_changed)
                 self._live = self._client.start_async()
             return self._client, self._live
@@ -84,7 +84,7 @@ class Connection:
             self.on_connected()
 
     def _diagnosis(self, client: Any, ends_at: float) -> StoreError:
-        """Say why there is no connection."""
+        """Return why there is no connection."""
         from lockstead.stores.zookeeper.probe import diagnose
 
         threads = getattr(client.handler, "threads", None)
@@ -159,7 +159,7 @@ class Connection:
         """Send what goes out at once; StoreUnavailable for what would not, or not in time.
 
         The requests of the same script before it changed nothing, or only the nodes above the records. synced: a sync
-        that went out just before. What came of the one that is needed stands before what came of the requests.
+        that went out just before. Its result comes before those of the requests.
         """
         if time.monotonic() > ends_at:
             raise StoreUnavailable("ZooKeeper: the time for the request was over before it was sent")
@@ -185,7 +185,7 @@ class Connection:
         return answers[1:] if request.syncs else answers
 
     def _end_silence(self, client: Any) -> None:
-        """End a connection that has long said nothing: kazoo then opens another one at once."""
+        """End a connection that has been silent for long: kazoo then opens another one at once."""
         waits_since = self._waits_since
         if waits_since is None or time.monotonic() - waits_since < SILENCE_MAX:
             return
@@ -225,5 +225,5 @@ def _ended(client: Any) -> None:
     try:
         client.stop()
         client.close()
-    except Exception as error:  # noqa: BLE001 - nobody is left who could do anything about it
+    except Exception as error:  # noqa: BLE001 - no caller is left that could handle it
         log.info("the session did not end in good order: %s", error)

@@ -1,4 +1,4 @@
-"""Where a record, its mark and its queue stand in the tree of a ZooKeeper, and what a node's data says.
+"""Encoding: the nodes of a record, its mark and its queue in the tree of a ZooKeeper, and the data of a node.
 
 Every name is one node name, escaped one-to-one, so that no key can reach another's nodes, "." or "..". Must not know a
 connection, nor what the fields of a record mean.
@@ -47,7 +47,7 @@ class Tree:
     base: str
 
     def space(self, space: Space) -> str:
-        """Return the node under which all records of a space stand."""
+        """Return the parent of all records of a space."""
         return f"{self.base}/{space.value}"
 
     def record(self, name: Name) -> str:
@@ -56,11 +56,11 @@ class Tree:
 
     @property
     def queues(self) -> str:
-        """The node under which all queues stand."""
+        """The parent of all queues."""
         return f"{self.base}/queue"
 
     def queue(self, name: Name) -> str:
-        """Return the node under which those stand who wait for a key."""
+        """Return the parent of the places of those that wait for a key."""
         return f"{self.base}/queue/{encode_name(name)}"
 
 
@@ -72,7 +72,7 @@ def encode_name(name: Name) -> str:
 
 
 def decode_name(space: Space, node: str) -> Name | None:
-    """Return the name whose node this is; None if it is nobody's."""
+    """Return the name whose node this is; None if it is not a node of ours."""
     key, separator, part = node.partition(_SEPARATOR)
     try:
         name = Name(_plain(key), space, _plain(part))

@@ -79,7 +79,7 @@ class Grants:
         while isinstance(turn, _Turn):
             operations: list[Operation] = []
             if expected is not None:
-                # written before it is deleted: those who watch it are told of a change, not that the lock is free
+                # written before it is deleted: watchers are notified of a change, not of a free lock
                 replaced: Operation = ("set", path, b"", expected.version)
                 operations += [("delete", f"{path}/{expected.mark}"), replaced, ("delete", path)]
             # of these operations the answer to the last alone says which transaction this was
@@ -129,7 +129,7 @@ class Grants:
     def _next_turn(self, name: Name, turn: _Turn, error: Exception) -> Script[Request, Answers, _Turn | Conflict]:
         """Return what to try after a turn that the server did not grant."""
         if turn != self._newcomer(name):
-            # a place that went with its session, or a node of a queue into which somebody came, or that has gone
+            # the place went with its session, or the queue has another waiter by now, or its node has gone
             return _QUEUED if isinstance(error, kz.NotEmptyError) else self._newcomer(name)
         if isinstance(error, kz.NodeExistsError):
             # there is a place, or the last waiter left without clearing up
@@ -145,7 +145,7 @@ class Grants:
             if isinstance(found, kz.NoNodeError):
                 return []
             order = in_order(found)
-            # what is not a place of ours is in the way of a newcomer, and who is first in the way of everybody
+            # what is not a place of ours blocks a newcomer, and the first of the queue blocks all others
             strays = [*(set(found) - set(order)), *order[:1]]
             if not found or not (yield from remove_strays(queue, strays)):
                 break
@@ -153,7 +153,7 @@ class Grants:
 
 
 def check_below(name: Name, path: str, error: Exception) -> None:
-    """Raise StoreRefused if a record could not be deleted because of nodes that somebody else put below it."""
+    """Raise StoreRefused if a record could not be deleted because of foreign nodes below it."""
     if isinstance(error, kz.NotEmptyError):
         raise StoreRefused(
             f"below the record of {name.key!r} at {path} in ZooKeeper stand other nodes than its mark, so that it can "

@@ -160,7 +160,7 @@ class Operations:
         return (yield from conflict_or_absent(path))
 
     def _remove_damaged(self, path: str, command: Remove) -> Script[Request, Answers, Removed | Conflict | Absent]:
-        """Delete a node that is not a record, with whatever stands below it, if it is the very one that was shown."""
+        """Delete a node that is not a record, with all nodes below it, if it is the one that was shown."""
         got = (yield read(path))[0]
         if isinstance(got, kz.NoNodeError):
             return Absent()
@@ -187,7 +187,7 @@ def _shown(data: bytes | None, stat: Any) -> Snapshot:
 
 
 def _why_not_one(below: int) -> str:
-    """Say what is wrong with a record of so many nodes below it; "" if it has its mark and nothing else."""
+    """Return what is wrong with a record that has so many nodes below it; "" if it has its mark and nothing else."""
     if below == 1:
         return ""
     return "other nodes stand below its node" if below else "its mark is not there"

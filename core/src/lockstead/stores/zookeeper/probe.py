@@ -23,7 +23,7 @@ _NOT_LISTED: Final = b"not in the whitelist"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one server said, or why it said nothing. kind is one of "serves", "no quorum", "mute", "foreign",
+    """What one server answered, or why it did not. kind is one of "serves", "no quorum", "mute", "foreign",
     "refused", "tls"."""
 
     host: str

@@ -1,8 +1,8 @@
 """The queue of waiters on a ZooKeeper: the places of this process in it, and whose turn it is.
 
 A place is an ephemeral node with a number from the server; its name begins with an identifier of its own, so that a
-place whose making was never answered is found again. Who is first watches the record, everybody else the place before
-its own: a release wakes one. Must not know what a record says.
+place whose creation was never answered is found again. The first waiter watches the record, each other one the place
+before its own: a release wakes one. Must not know what a record says.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lockstead.stores.zookeeper.watches import NEW, Look, Observer, Watches
 from lockstead.values import Name
 
 LEFT_MAX: Final = 4096
-"""How many of those who left are remembered, so that an `enqueue` of theirs that comes late takes no place."""
+"""Waiters that left and are remembered, so that a late `enqueue` of theirs takes no place."""
 
 LOOKS_MAX: Final = 16
 """Looks at one queue, each but the first after something has changed there."""
@@ -90,7 +90,7 @@ class WaitQueue:
         self._places: dict[Waiter, Place] = {}
         self._left: dict[Waiter, None] = {}
         self._granting: Counter[Waiter] = Counter()
-        # names of queues whose last place was taken out by a grant: their node stands until the release
+        # names of queues whose last place was taken out by a grant: their node stays until the release
         self._uncleared: set[Name] = set()
 
     # --- for grants ----------------------------------------------------------------------------------------------
@@ -127,10 +127,10 @@ class WaitQueue:
                 if place.is_alone:
                     self._uncleared.add(waiter[0])
                 return
-        self._watches.look(place)  # there may be a node that nobody would take out
+        self._watches.look(place)  # there may be a node that nothing else would remove
 
     def clears(self, name: Name) -> str:
-        """Return the node of a queue that who releases clears up: the one granted stood there alone; "" for none."""
+        """Return the node of a queue that a release deletes: the last waiter was granted the lock; "" for none."""
         if name not in self._uncleared:
             return ""
         self._uncleared.discard(name)
@@ -151,7 +151,7 @@ class WaitQueue:
         return subscription
 
     def look(self, place: Place) -> Look:
-        """Take a place if there is none, watch what stands before it, and call its waiter if it is its turn."""
+        """Take a place if there is none, watch what is before it, and call the waiter if it is its turn."""
         queue = place.path_of_queue
         for _ in range(LOOKS_MAX):
             if place.has_left:
@@ -174,7 +174,7 @@ class WaitQueue:
                 if not isinstance(before, kz.NoNodeError):
                     if before[1].ephemeralOwner:
                         return None
-                    # nobody's place, and it would stand forever: without it there is another to watch
+                    # not a waiter's place, and it would stay forever: once it is deleted there is another one to watch
                     yield from remove_strays(queue, [order[index - 1]])
             elif not self._lost(place):
                 return GRANTS_WITHIN

@@ -1,4 +1,4 @@
-"""How requests to a ZooKeeper are put: what goes out together, what is one transaction, what is read afresh.
+"""Requests to a ZooKeeper: what is sent together, what is one transaction, what is read after a sync.
 
 Must not know sessions, limits or records.
 """
@@ -58,9 +58,9 @@ _ANY: Final = (-1,)
 
 
 def transaction(operations: Sequence[Operation], clears: str = "") -> Request:
-    """Carry out all operations or none. clears: a node to delete behind them if nothing stands below it by then.
+    """Carry out all operations or none. clears: a node to delete after them if it has no children by then.
 
-    Nobody waits for that, nor asks what came of it.
+    The outcome of that is not awaited.
     """
 
     def sending(client: Any) -> tuple[Any]:
@@ -84,9 +84,9 @@ def read(path: str) -> Request:
 
 
 def make(path: str) -> Script[Request, Answers, None]:
-    """Make a node that records or queues stand under, and those above it that are missing.
+    """Make a parent of records or queues, and its own parents that are missing.
 
-    From below: who may write below a path may well have no right to write above it.
+    From below: a user that may write below a path need not have the right to write above it.
     """
     made = (yield Request(lambda client: (client.create_async(path, b""),), writes=True))[0]
     parent = path.rpartition("/")[0]
@@ -96,7 +96,7 @@ def make(path: str) -> Script[Request, Answers, None]:
 
 
 def remove_strays(queue: str, nodes: Sequence[str]) -> Script[Request, Answers, bool]:
-    """Delete those of these nodes of a queue that are not ephemeral: nobody's places, and they would stand forever.
+    """Delete those of these nodes of a queue that are not ephemeral: no waiter's places, and they would stay forever.
 
     True if one was deleted or has gone, so that the queue is worth another look.
     """

@@ -1,7 +1,7 @@
 """A store on ZooKeeper: one session, the commands as scripts of requests on it, and a queue.
 
-A session is only for the queue and for being told of changes. Locks outlive it: they are nodes that stay until somebody
-deletes them, renewed by writes. Must not know what the fields of a record mean.
+The session is for the queue and for watches. Locks outlive it: they are nodes that stay until they are deleted, renewed
+by writes. Must not know what the fields of a record mean.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ZookeeperStore:
         return BEHIND
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
-        """Look at the servers, their versions and majority, at sessions, and at who may write."""
+        """Look at the servers, their versions and majority, at sessions, and at rights to write."""
         from lockstead.stores.zookeeper.doctor import examination
         from lockstead.stores.zookeeper.rights import rights
 

@@ -30,7 +30,7 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which ZooKeeper, and the path below which everything stands. hosts are `host:port`, as written and in order.
+    """Which ZooKeeper, and the path of all its nodes. hosts are `host:port`, as written and in order.
 
     session is seconds. With certificates the connection is TLS: ca, cert and key are files; verify says whether the
     server's name is held against its certificate. acl is a file that says who may do what with new nodes.
@@ -56,7 +56,7 @@ class Target:
             refuse_clear(self.names, way=TLS_WAY)
 
     def transport(self) -> Finding:
-        """Say who can read what is sent."""
+        """Return who can read what is sent."""
         from lockstead.stores.transport import transport
 
         has_password = bool(self.user or self.password)

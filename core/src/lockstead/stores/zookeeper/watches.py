@@ -1,8 +1,8 @@
-"""Watches of one store: who looks at nodes, and looks again when one of them has changed.
+"""Watches of one store: observers look at nodes, and look again when one of them has changed.
 
-One thread sends what is asked for and takes the answers, for all who look; no request is made in a subscriber's thread.
-kazoo's threads only put events and answers into its inbox. A watch of ZooKeeper tells of one change and does not
-outlive the connection, so whoever was told looks again. Must not know what a node means.
+One thread sends the requests of all observers and takes the answers; no request is made in a subscriber's thread.
+kazoo's threads only put events and answers into its inbox. A watch of ZooKeeper notifies of one change and does not
+outlive the connection, so the observer looks again. Must not know what a node means.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ NEW: Final = -1
 
 
 Look: TypeAlias = Script[Request, Answers, float | None]
-"""What one looks at. Returns the seconds until it looks again; None: when what it watches has changed."""
+"""A look at nodes. Returns the seconds until it looks again; None: when what it watches has changed."""
 
 
 class Observer(ABC):
-    """One who looks at nodes, and watches one of them. What is here belongs to the thread of the watches."""
+    """Looks at nodes and watches one of them. Its attributes belong to the thread of the watches."""
 
     def __init__(self) -> None:
         self.path = ""
@@ -93,14 +93,14 @@ class Watches:
         """Have an observer look as soon as possible. Does not block; may be called from any thread."""
         self._put(partial(self._begin, observer))
         with self._lock:
-            # one that was never started is that of a caller who was interrupted
+            # one that was never started belongs to a caller that was interrupted
             if self._is_open and (self._thread is None or self._thread.ident is None):
                 self._thread = threading.Thread(target=self._run, name="lockstead-zookeeper-watch", daemon=True)
                 with suppress(RuntimeError):  # there is no thread: subscribers poll
                     self._thread.start()
 
     def watched(self, verb: str, path: str, observer: Observer) -> Request:
-        """Return the request that looks at a node by "get" or "exists", and has the observer told of a change."""
+        """Return the request that looks at a node by "get" or "exists", and notifies the observer of a change."""
 
         def send(client: Any) -> tuple[Any]:
             self._unwatch(observer)
@@ -146,7 +146,7 @@ class Watches:
         return None if seconds == math.inf else max(0.0, seconds)
 
     def _work(self) -> None:
-        """Let those look who want to, if there is a connection."""
+        """Start the looks that are due, if there is a connection."""
         while self._later and self._later[0][0] <= time.monotonic():
             looks_at, _, observer = heapq.heappop(self._later)
             if looks_at == observer.looks_at:
@@ -174,7 +174,7 @@ class Watches:
         return bool(live.is_set())
 
     def _reconnected(self) -> None:
-        """The connection is back: nobody who failed waits any longer."""
+        """The connection is back: let observers whose look failed look at once."""
         self._is_connected()
         later, self._later = self._later, []
         for looks_at, _, observer in later:
