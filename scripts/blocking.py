@@ -20,6 +20,8 @@ FOLDERS: Final = (
     "core/src/lockstead/runtime",
     "core/src/lockstead/stores",
     "core/src/lockstead/stores/postgres",
+    "core/src/lockstead/wrapping",
+    "packages/prefect_block/src/prefect_lockstead",
 )
 
 BY_HAND: Final = {"aio_guard.py", "aio_loading.py", "aio_rounds.py"}
@@ -47,7 +49,12 @@ REPLACEMENTS: Final = [
         (r"\bAwaitable\[([^\[\]]+)\]", r"\1"),
         (r"\bCoroutine\[Any, Any, ([^\[\]]+)\]", r"\1"),
         (r"\b(a|A)n (`?)async (?=with\b)", r"\1 \2"),
+        # generators: an awaiting one returns nothing
+        (r"\basynccontextmanager\b", "contextmanager"),
+        (r"\bexcept StopAsyncIteration:(\s+)return\b", r"except StopIteration as ended:\1return ended.value"),
+        (r"\ba(send|throw)\b", r"\1"),
         # keywords, and what the prose says of them
+        (r"\bawait asyncio\.to_thread\(([\w.]+)(?:, )?", r"\1("),
         (r"\basync (?=def\b|with\b|for\b)", ""),
         (r"\bawait (?=[\w(])", ""),
         (r"\ba coroutine function\b", "a function"),

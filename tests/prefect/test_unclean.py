@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import lockstead
 from lockstead.values import LeaseOutcome
-from prefect_lockstead import PreviousLeaseUnclean, calling_off, locked
+from prefect_lockstead import PreviousLeaseUnclean, locked
 from tests.prefect.test_decorator import held_elsewhere, lock
 
 
@@ -108,28 +107,3 @@ def test_a_failure_before_the_body_gives_the_lock_back_and_passes_the_unclean_en
     assert (after.previous_lease.ending, after.previous_lease.holder) == (LeaseOutcome.REVOKED, dead.holder)
     after.release()
     dead.release()
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_grant_that_came_as_the_run_was_ended_passes_the_unclean_end_on(url: str, is_async: bool):
-    dead = held_elsewhere(url)
-    assert lock(url).break_lease(reason="it hangs", now=True) is not None
-    wish = calling_off.marked(lock(url))
-    granted = wish.acquire(timeout=0)
-    if is_async:
-
-        async def withdrawn() -> None:
-            theirs = lockstead.AsyncLock(url.format(dist="apt"), labels=wish.settings.labels)
-            await calling_off.awithdraw(theirs)
-
-        asyncio.run(withdrawn())
-    else:
-        calling_off.remove_member(wish)
-    after = lock(url).acquire(timeout=0)
-    assert (after.previous_lease.ending, after.previous_lease.holder) == (LeaseOutcome.REVOKED, dead.holder)
-    # the wish of somebody else is left alone
-    calling_off.remove_member(wish)
-    assert lock(url).inspect() is not None
-    after.release()
-    for one in (granted, dead):
-        one.release()

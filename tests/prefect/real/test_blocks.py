@@ -21,12 +21,14 @@ from typing import Any
 import cloudpickle
 import httpx
 import pytest
+from prefect import flow
 from prefect.blocks.core import Block
 
 import lockstead
 from gcs_emulator import GcsServer
-from prefect_lockstead import attached, blocks
+from prefect_lockstead import attached, awaiting, blocking, locked
 from prefect_lockstead.blocks import LocksteadLock, LocksteadStore
+from tests.prefect.real.seen import held
 from tests.servers.prefect import ROOT, PrefectServer, started
 from tests.servers.redis import RedisServer
 
@@ -151,12 +153,27 @@ def test_what_was_saved_is_what_is_loaded_and_what_a_name_means(url: str) -> Non
     loaded = LocksteadLock.load("prod-apt")
     assert loaded.model_dump() == saved.model_dump()
     for name in ("prod-apt", "lockstead-lock/prod-apt"):
-        for place in (blocks.resolve(name), asyncio.run(blocks.aresolve(name))):
+        for place in (blocking.find_lock(name), asyncio.run(awaiting.find_lock(name))):
             assert (place.url, place.client, place.timeout) == (f"{url}#apt", None, 120)
             assert place.settings == {"ttl": "5", "purpose": "publish"}
     LocksteadStore(url=url, ttl="7s").save("prod", overwrite=True)
-    assert blocks.resolve("prod#a/b?c").url == f"{url}#a/b%3Fc"
-    assert blocks.resolve_store("prod").settings == {"ttl": "7s"}
+    assert blocking.find_lock("prod#a/b?c").url == f"{url}#a/b%3Fc"
+    assert blocking.find_store("prod").settings == {"ttl": "7s"}
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_block_says_how_long_a_locked_flow_waits(url: str, is_async: bool) -> None:
+    LocksteadLock(url=f"{url}#apt", timeout="0.2s").save("impatient", overwrite=True)
+
+    @locked(block="impatient")
+    def waits() -> None: ...
+
+    @locked(block="impatient")
+    async def awaits() -> None: ...
+
+    with held(f"{url}#apt"), pytest.raises(lockstead.NotAcquired, match="held by 'somebody'"):
+        asyncio.run(flow(awaits)()) if is_async else flow(waits)()
 
 
 @pytest.mark.usefixtures("server")
@@ -164,7 +181,7 @@ def test_a_name_is_resolved_inside_a_running_loop_too(url: str) -> None:
     LocksteadLock(url=f"{url}#apt").save("inside", overwrite=True)
 
     async def ask() -> str:
-        return blocks.resolve("inside").url
+        return blocking.find_lock("inside").url
 
     assert asyncio.run(ask()) == f"{url}#apt"
 
@@ -213,7 +230,7 @@ def test_a_document_that_was_made_by_the_api_with_a_password_in_its_url_is_refus
     found = httpx.get(address, trust_env=False).json()
     changed = {"data": {"url": said}, "merge_existing_data": False}
     httpx.patch(f"{server.url}/block_documents/{found['id']}", json=changed, trust_env=False).raise_for_status()
-    told = one_line(lambda: blocks.resolve("in-clear"))
+    told = one_line(lambda: blocking.find_lock("in-clear"))
     assert "url: there is a password in the URL, which everybody who sees the block can read" in told
     with pytest.raises(RuntimeError, match="Unable to load 'in-clear'") as refused:
         LocksteadLock.load("in-clear")
@@ -340,7 +357,7 @@ def test_it_takes_the_credentials_of_a_nested_block(account: dict[str, str]) -> 
     assert account["private_key"] not in repr(lock)
     use(lock, LocksteadStore(url="gs://bucket/nested", **said), "apt")
     # one client for all who wait with the same credentials
-    assert blocks.resolve("nested").client is lock.place.client is not None
+    assert blocking.find_lock("nested").client is lock.place.client is not None
     lock.place.client.close()
 
 
@@ -374,10 +391,10 @@ def test_what_cannot_be_is_refused_in_one_line(kind: type[Any], fields: dict[str
 def test_an_unknown_name_is_answered_with_those_there_are(url: str) -> None:
     LocksteadLock(url=f"{url}#apt").save("known", overwrite=True)
     LocksteadStore(url=url).save("known-store", overwrite=True)
-    said = one_line(lambda: blocks.resolve("prod-atp"))
+    said = one_line(lambda: blocking.find_lock("prod-atp"))
     assert "there is no block 'prod-atp' of the type lockstead-lock; there are " in said
     assert "'known'" in said
-    said = one_line(lambda: blocks.resolve("nowhere#apt"))
+    said = one_line(lambda: blocking.find_lock("nowhere#apt"))
     assert "there is no block 'nowhere' of the type lockstead-store; there are " in said
     assert "'known-store'" in said
 
@@ -405,10 +422,10 @@ def test_where_prefect_gcp_is_missing_a_block_that_needs_it_says_so(server: Pref
     httpx.patch(f"{server.url}/block_documents/{found['id']}", json={"data": data}, trust_env=False).raise_for_status()
     program = (
         "import sys; sys.modules['prefect_gcp'] = sys.modules['prefect_gcp.credentials'] = None\n"
-        "from prefect_lockstead import blocks\n"
+        "from prefect_lockstead import blocking, blocks\n"
         "assert 'gcp_credentials' not in blocks.LocksteadLock.model_fields\n"
         "blocks.LocksteadLock(url='gs://bucket/locks/apt')\n"
-        "blocks.resolve('needs-google')\n"
+        "blocking.find_lock('needs-google')\n"
     )
     with started(["-c", program], tmp_path / "home", server) as process:
         said, _ = process.communicate(timeout=300)

@@ -19,10 +19,11 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 import lockstead
 from lockstead import nesting
-from prefect_lockstead import locked
+from prefect_lockstead import aio_waiting, locked
 from prefect_lockstead import states as states_of
 from prefect_lockstead.spec import LockSpec
-from prefect_lockstead.waiting import aacquire, acquire, due
+from prefect_lockstead.wait_times import due
+from prefect_lockstead.waiting import acquire
 from tests.prefect.real.seen import events, held, put, run_of, runs, states, until
 from tests.servers.prefect import PrefectServer, started
 from tests.servers.redis import RedisServer
@@ -176,7 +177,7 @@ def test_nobody_comes_later_into_the_line_for_showing_that_he_waits(
 
     async def abody() -> str:
         with temporary_settings({PREFECT_API_URL: prefect.url}):
-            lease = await aacquire(lockstead.AsyncLock(url), LockSpec(lock=url))
+            lease = await aio_waiting.acquire(lockstead.AsyncLock(url), LockSpec(lock=url))
         return str(await lease.release())
 
     with RedisServer(tmp_path / "redis") as redis, redis.client() as looking:

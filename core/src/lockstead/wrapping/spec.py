@@ -37,6 +37,11 @@ class LockSpecBase:
             object.__setattr__(self, name, None if given is None else seconds(given, name))
 
     @property
+    def timeout_seconds(self) -> float | None:
+        """Return how long to wait for the lock, in seconds; None: indefinitely."""
+        return None if self.timeout is None else seconds(self.timeout, "timeout")
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Return the keyword arguments of `lockstead.Lock(url, **settings)`: those that were given."""
         given = {

@@ -17,6 +17,7 @@ from lockstead import urls
 from lockstead.aio_hold import AsyncHold
 from lockstead.aio_lease import AsyncLease
 from lockstead.hold import Hold
+from prefect_lockstead import awaiting, blocking
 from prefect_lockstead.places import Place
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -73,27 +74,16 @@ class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(t
 
     def _attach(self) -> lockstead.Lease:
         ticket = self._named()
-        place = self._known(ticket)
-        if place is None:
-            from prefect_lockstead import blocks
-
-            if self._block is not None:
-                place = blocks.resolve(self._block)
-            else:
-                place = blocks.resolve_store(self._store or "").of_key(ticket.key)
+        place = self._known(ticket) or blocking.find_lock(self._saved(ticket))
         return lockstead.Lock(place.url, client=place.client, **self._settings).attach(ticket)
 
     async def _attach_async(self) -> AsyncLease:
         ticket = self._named()
-        place = self._known(ticket)
-        if place is None:
-            from prefect_lockstead import blocks
-
-            if self._block is not None:
-                place = await blocks.aresolve(self._block)
-            else:
-                place = (await blocks.aresolve_store(self._store or "")).of_key(ticket.key)
+        place = self._known(ticket) or await awaiting.find_lock(self._saved(ticket))
         return await lockstead.AsyncLock(place.url, client=place.client, **self._settings).attach(ticket)
+
+    def _saved(self, ticket: lockstead.LeaseTicket) -> str:
+        return self._block or f"{self._store}#{ticket.key}"
 
     def _known(self, ticket: lockstead.LeaseTicket) -> Place | None:
         """Return where the lock is; None if a saved block has to be asked."""
@@ -137,11 +127,11 @@ class attached(Hold):  # noqa: N801 - it reads as what it says: `with attached(t
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def awaiting(*args: Any, **kwargs: Any) -> Any:
+            async def working_async(*args: Any, **kwargs: Any) -> Any:
                 async with of(args, kwargs):
                     return await function(*args, **kwargs)
 
-            return awaiting  # type: ignore[return-value]  # it has the signature of what it wraps
+            return working_async  # type: ignore[return-value]  # it has the signature of what it wraps
 
         @functools.wraps(function)
         def working(*args: Any, **kwargs: Any) -> Any:

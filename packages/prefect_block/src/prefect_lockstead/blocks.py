@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 from prefect.blocks.core import Block
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
-from prefect.utilities.asyncutils import run_coro_as_sync
 from pydantic import Field, HttpUrl, ValidationError, field_validator
 
-from lockstead import connect
+from lockstead import AsyncLock, Lock, connect, connect_async
 from prefect_lockstead import places
 from prefect_lockstead.fields import Access
 from prefect_lockstead.places import Place
 
 if TYPE_CHECKING:
-    from lockstead import AsyncLock, Lock
     from lockstead.aio_hold import AsyncHold
     from lockstead.hold import Hold
     from lockstead.values import Duration
@@ -31,6 +29,7 @@ DOCUMENTATION: Final = HttpUrl("https://github.com/OWNER/lockstead/blob/main/doc
 LOGO: Final = HttpUrl("https://raw.githubusercontent.com/OWNER/lockstead/main/docs/pictures/prefect-logo.svg")
 
 T = TypeVar("T", bound="LocksteadLock | LocksteadStore")
+L = TypeVar("L", Lock, AsyncLock)
 
 
 class LocksteadLock(Access, Block):
@@ -74,16 +73,16 @@ with LocksteadLock.load("prod-apt").hold() as lease:
 
     def lock(self, **settings: Any) -> Lock:
         """Name the lock, blocking; settings are those of `lockstead.Lock` and win over those of the block."""
-        return _lock(self.place, settings)
+        return _named(Lock, self.place, settings)
 
     def alock(self, **settings: Any) -> AsyncLock:
         """Name the lock, awaiting; as `lock`."""
-        return _alock(self.place, settings)
+        return _named(AsyncLock, self.place, settings)
 
     def hold(self, timeout: Duration | None = None, *, interrupt: bool = False, **settings: Any) -> Hold:
         """Hold the lock for a `with` block. timeout: instead of the block's. interrupt: end the body on a loss."""
         place = self.place
-        return _lock(place, settings).hold(place.timeout if timeout is None else timeout, interrupt=interrupt)
+        return _named(Lock, place, settings).hold(place.timeout if timeout is None else timeout, interrupt=interrupt)
 
     def ahold(
         self,
@@ -94,7 +93,9 @@ with LocksteadLock.load("prod-apt").hold() as lease:
     ) -> AsyncHold:
         """Hold the lock for an `async with` block; as `hold`."""
         place = self.place
-        return _alock(place, settings).hold(place.timeout if timeout is None else timeout, interrupt=interrupt)
+        return _named(AsyncLock, place, settings).hold(
+            place.timeout if timeout is None else timeout, interrupt=interrupt
+        )
 
     def inspect(self) -> LockInfo | None:
         """Return who holds the lock, since when, why and until when; None if nobody does."""
@@ -138,11 +139,11 @@ for holding in store.list():
 
     def lock(self, key: str, **settings: Any) -> Lock:
         """Name a lock of this store, blocking; settings are those of `lockstead.Lock` and win over the block's."""
-        return _lock(self.place.of_key(key), settings)
+        return _named(Lock, self.place.of_key(key), settings)
 
     def alock(self, key: str, **settings: Any) -> AsyncLock:
         """Name a lock of this store, awaiting; as `lock`."""
-        return _alock(self.place.of_key(key), settings)
+        return _named(AsyncLock, self.place.of_key(key), settings)
 
     def inspect(self, key: str) -> LockInfo | None:
         """Return who holds one of the locks; None if nobody does."""
@@ -160,53 +161,31 @@ for holding in store.list():
 
     async def alist(self) -> Sequence[LockInfo]:
         """Return every key that is held, by name; as `list`."""
-        from lockstead import connect_async
-
         place = self.place
         async with await connect_async(place.url, client=place.client) as client:
             return await client.list()
 
 
-def _lock(place: Place, settings: dict[str, Any]) -> Lock:
-    from lockstead import Lock
-
-    return Lock(place.url, client=place.client, **{**place.settings, **settings})
-
-
-def _alock(place: Place, settings: dict[str, Any]) -> AsyncLock:
-    from lockstead import AsyncLock
-
-    return AsyncLock(place.url, client=place.client, **{**place.settings, **settings})
+def _named(kind: type[L], place: Place, settings: dict[str, Any]) -> L:
+    return kind(place.url, client=place.client, **{**place.settings, **settings})
 
 
 # --- what a name means ------------------------------------------------------------------------------------------------
 
 
-def resolve(name: str) -> Place:
+async def find_lock(name: str) -> Place:
     """Return the lock that a saved block means: `prod-apt`, or `prod#apt` for a key of the store `prod`.
 
     ValueError, with one line, if there is no such block or it cannot be used here. Asks Prefect's API.
     """
-    found: Place = run_coro_as_sync(aresolve(name))
-    return found
-
-
-async def aresolve(name: str) -> Place:
-    """Return the lock that a saved block means, awaiting; as `resolve`."""
     saved, is_store, key = name.partition("#")
     if is_store:
         return (await _load(LocksteadStore, saved)).place.of_key(key)
     return (await _load(LocksteadLock, saved)).place
 
 
-def resolve_store(name: str) -> Place:
+async def find_store(name: str) -> Place:
     """Return the store that a saved block means, asking Prefect's API; ValueError, with one line, if there is none."""
-    found: Place = run_coro_as_sync(aresolve_store(name))
-    return found
-
-
-async def aresolve_store(name: str) -> Place:
-    """Return the store that a saved block means, awaiting; as `resolve_store`."""
     return (await _load(LocksteadStore, name)).place
 
 

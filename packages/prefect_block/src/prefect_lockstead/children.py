@@ -17,7 +17,8 @@ import functools
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
@@ -26,7 +27,7 @@ from typing import Any, Final, Self
 import lockstead
 from lockstead.aio_lease import AsyncLease
 from lockstead.lease import Lease
-from prefect_lockstead.members import Cancel, Place, awaiting, blocking
+from prefect_lockstead.members import AnyLease, Cancel, Place, awaiting, blocking
 
 TURN: Final = 0.05
 """Seconds between two looks at who is still at work, when a section ends."""
@@ -215,40 +216,30 @@ def covered(function: Callable[..., Any], parameters: Mapping[str, Any], *, is_a
 
         @functools.wraps(function)
         async def as_member(*args: Any, **kwargs: Any) -> Any:
-            return await _amember(sections, functools.partial(function, *args, **kwargs))
+            cancel = Cancel()
+            with _joined(sections, cancel) as leases:
+                return await awaiting(cancel, leases, functools.partial(function, *args, **kwargs))
 
         return as_member
 
     @functools.wraps(function)
     def in_thread(*args: Any, **kwargs: Any) -> Any:
-        return _member(sections, functools.partial(function, *args, **kwargs))
+        with _joined(sections) as leases:
+            return blocking(leases, functools.partial(function, *args, **kwargs))
 
     return in_thread
 
 
-def _member(sections: list[inherited], call: Callable[[], Any]) -> Any:
+@contextmanager
+def _joined(sections: list[inherited], cancel: Cancel | None = None) -> Iterator[list[AnyLease]]:
+    """Be a member of sections for a block, whose value is their leases; a task has a `cancel`."""
     before, joined = _COVERS.get(), 0
-    try:
-        for section in sections:
-            section.join()
-            joined += 1
-        _COVERS.set(_moved(before, sections, Place.here(is_task=False)))
-        return blocking([one.lease for one in sections], call)
-    finally:
-        _COVERS.set(before)
-        for section in sections[:joined]:
-            section.part()
-
-
-async def _amember(sections: list[inherited], call: Callable[[], Awaitable[Any]]) -> Any:
-    before, joined = _COVERS.get(), 0
-    cancel = Cancel()
     try:
         for section in sections:
             section.join(cancel)
             joined += 1
-        _COVERS.set(_moved(before, sections, Place.here(is_task=True)))
-        return await awaiting(cancel, [one.lease for one in sections], call)
+        _COVERS.set(_moved(before, sections, Place.here(is_task=cancel is not None)))
+        yield [one.lease for one in sections]
     finally:
         _COVERS.set(before)
         for section in sections[:joined]:

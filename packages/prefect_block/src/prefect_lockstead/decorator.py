@@ -14,12 +14,10 @@ from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any, Final, TypeVar
 
-from lockstead import templates
 from lockstead.values import Duration
 from lockstead.wrapping.spec import OnUnclean
-from prefect_lockstead import deploying, section
+from prefect_lockstead import aio_wrapper, deploying, wrapper
 from prefect_lockstead.spec import LockSpec, Waiting
-from prefect_lockstead.stepping import stepped
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -102,78 +100,16 @@ def _around(function: FunctionType, spec: LockSpec, target: Any) -> Callable[...
     takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
     spec.check_parameters(function.__qualname__, known, takes_any=takes_any)
     if inspect.isasyncgenfunction(function):
-        made = _async_generator(function, spec)
+        made = aio_wrapper.wrapped_generator(function, spec)
     elif inspect.isgeneratorfunction(function):
-        made = _generator(function, spec)
+        made = wrapper.wrapped_generator(function, spec)
     elif inspect.iscoroutinefunction(function):
-        made = _coroutine(function, spec)
+        made = aio_wrapper.wrapped(function, spec)
     else:
-        made = _plain(function, spec)
-    _place(made, function)
+        made = wrapper.wrapped(function, spec)
+    _place(_function(made), function)
     setattr(made, deploying.PLACED, deploying.placed(target, function, spec))
     return made
-
-
-def _plain(function: Callable[..., Any], spec: LockSpec) -> FunctionType:
-    @functools.wraps(function)
-    def holding(*args: Any, **kwargs: Any) -> Any:
-        # the guard stands in this very frame: an interrupt that comes at its end must find no other code
-        with section.held(spec, given(function, args, kwargs)) as lease, lease.guard():
-            return function(*args, **kwargs)
-
-    return _function(holding)
-
-
-def _coroutine(function: Callable[..., Any], spec: LockSpec) -> FunctionType:
-    @functools.wraps(function)
-    async def holding(*args: Any, **kwargs: Any) -> Any:
-        async with section.aheld(spec, given(function, args, kwargs)) as lease, lease.guard():
-            return await function(*args, **kwargs)
-
-    return _function(holding)
-
-
-def _generator(function: Callable[..., Any], spec: LockSpec) -> FunctionType:
-    @functools.wraps(function)
-    def holding(*args: Any, **kwargs: Any) -> Any:
-        with section.held(spec, given(function, args, kwargs)) as lease:
-            # not guarded here: between two items the code that runs is the consumer's
-            return (yield from stepped(function(*args, **kwargs), lease))
-
-    return _function(holding)
-
-
-def _async_generator(function: Callable[..., Any], spec: LockSpec) -> FunctionType:
-    @functools.wraps(function)
-    async def holding(*args: Any, **kwargs: Any) -> Any:
-        async with section.aheld(spec, given(function, args, kwargs)) as lease:
-            steps = function(*args, **kwargs)
-            step = steps.__anext__
-            try:
-                while True:
-                    async with lease.guard():
-                        item = await step()
-                    try:
-                        sent = yield item
-                    except GeneratorExit:
-                        raise
-                    except BaseException as error:  # noqa: BLE001 - it is the body's to catch
-                        step = functools.partial(steps.athrow, error)
-                    else:
-                        step = functools.partial(steps.asend, sent)
-                    if not lease.is_held:
-                        await steps.athrow(lease.lost_error())
-            except StopAsyncIteration:
-                return
-            finally:
-                await steps.aclose()
-
-    return _function(holding)
-
-
-def given(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by name, defaults included. TypeError as the call itself would raise."""
-    return templates.arguments_of(inspect.signature(function), args, kwargs)
 
 
 def _function(made: Any) -> FunctionType:

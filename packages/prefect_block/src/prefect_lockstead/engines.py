@@ -12,7 +12,8 @@ import copy
 import functools
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from prefect_lockstead import children
@@ -52,27 +53,25 @@ def _carrying(original: Callable[..., Any], what: str) -> Callable[..., Any]:
             carried = copy.copy(plain)
             carried.fn = function
 
-        def run() -> Any:
+        @contextmanager
+        def carrying() -> Iterator[None]:
             setattr(engine, what, carried)
             try:
-                return original(engine, *args)
+                yield
             except Exception as error:
                 _no_retry(engine, plain, error)
                 raise
             finally:
                 setattr(engine, what, plain)
 
-        async def arun() -> Any:
-            setattr(engine, what, carried)
-            try:
+        async def awaiting() -> Any:
+            with carrying():
                 return await original(engine, *args)
-            except Exception as error:
-                _no_retry(engine, plain, error)
-                raise
-            finally:
-                setattr(engine, what, plain)
 
-        return arun() if plain.isasync else run()
+        if plain.isasync:
+            return awaiting()
+        with carrying():
+            return original(engine, *args)
 
     return call
 

@@ -1,7 +1,7 @@
 """What a section has of Prefect, which this process may not have: a locked function also runs without it.
 
-Where Prefect was never imported there is no run: nobody is told but the log of lockstead itself, and waiting is the
-core's own. Must not import Prefect by itself.
+Where Prefect was never imported there is no run: nobody is told but the log of lockstead itself.
+Must not import Prefect by itself.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from lockstead import AsyncLease, AsyncLock, Lease, LeaseLost, Lock, nesting
-from lockstead.values import seconds
-from prefect_lockstead.spec import LockSpec
+if TYPE_CHECKING:
+    from lockstead import AsyncLease, Lease, LeaseLost
 
 
 def is_there() -> bool:
@@ -21,31 +20,11 @@ def is_there() -> bool:
     return "prefect" in sys.modules
 
 
-def acquire(lock: Lock, spec: LockSpec, beside: str | None) -> Lease:
-    """Wait for the lock; as `waiting.acquire` in a run."""
-    if not is_there():
-        _check_waiting(spec)
-        if beside is not None and spec.timeout != 0 and lock.inspect() is not None:
-            _warn_beside(lock, spec, beside)
-        return lock.acquire(spec.timeout)
-    from prefect_lockstead import waiting
-
-    return waiting.acquire(lock, spec, beside)
+class Block(AbstractContextManager[object], AbstractAsyncContextManager[object], Protocol):
+    """A block, `with` or `async with`."""
 
 
-async def aacquire(lock: AsyncLock, spec: LockSpec, beside: str | None) -> AsyncLease:
-    """Wait for the lock, awaiting; as `waiting.aacquire` in a run."""
-    if not is_there():
-        _check_waiting(spec)
-        if beside is not None and spec.timeout != 0 and await lock.inspect() is not None:
-            _warn_beside(lock, spec, beside)
-        return await lock.acquire(spec.timeout)
-    from prefect_lockstead import waiting
-
-    return await waiting.aacquire(lock, spec, beside)
-
-
-def inherited(lease: Lease) -> AbstractContextManager[object]:
+def inherited(lease: Lease | AsyncLease) -> Block:
     """Let the child tasks and flows of a block work under the lease."""
     if not is_there():
         return nullcontext()
@@ -54,26 +33,8 @@ def inherited(lease: Lease) -> AbstractContextManager[object]:
     return children.inherited(lease)
 
 
-def ainherited(lease: AsyncLease) -> AbstractAsyncContextManager[object]:
-    """Let the child tasks and flows of a block work under the lease, awaiting."""
-    if not is_there():
-        return nullcontext()
-    from prefect_lockstead import children
-
-    return children.inherited(lease)
-
-
-def settled() -> AbstractContextManager[object]:
+def settled() -> Block:
     """Return a block at whose end what its section shows of its waiting is shown."""
-    if not is_there():
-        return nullcontext()
-    from prefect_lockstead import showing
-
-    return showing.settled()
-
-
-def asettled() -> AbstractAsyncContextManager[object]:
-    """Return the same, awaiting."""
     if not is_there():
         return nullcontext()
     from prefect_lockstead import showing
@@ -101,20 +62,12 @@ def tell_ended(lease: Lease | AsyncLease, lost: LeaseLost | None) -> None:
         telling.lost(lease, lost)
 
 
-def name_lost(lost: LeaseLost) -> None:
+def name_lost() -> None:
     """Arrange that the run's final state is named LeaseLost."""
     if is_there():
         from prefect_lockstead import states
 
-        states.name_lost(lost)
-
-
-async def aname_lost(lost: LeaseLost) -> None:
-    """Arrange that the run's final state is named LeaseLost, awaiting."""
-    if is_there():
-        from prefect_lockstead import states
-
-        await states.aname_lost(lost)
+        states.name_lost()
 
 
 def logger() -> logging.Logger | logging.LoggerAdapter[Any]:
@@ -141,13 +94,3 @@ def owner() -> str | None:
     if not words:
         return None
     return "".join(one if one.isprintable() else "?" for one in "prefect:" + "/".join(words))
-
-
-def _warn_beside(lock: Lock | AsyncLock, spec: LockSpec, beside: str) -> None:
-    limit = None if spec.timeout is None else seconds(spec.timeout, "timeout")
-    logger().warning("%s", nesting.warning(lock.key, f"{beside!r} is held here", limit))
-
-
-def _check_waiting(spec: LockSpec) -> None:
-    if spec.waiting == "reschedule":
-        raise ValueError("waiting='reschedule' needs a run of a deployment, and here Prefect runs nothing")

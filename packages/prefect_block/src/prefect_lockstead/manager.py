@@ -8,57 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
-from collections.abc import Generator
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
-from lockstead import (
-    Lock,
-    LocksteadError,
-    NotAcquired,
-    OutcomeUnknown,
-    Settings,
-    StoreRefused,
-    StoreUnavailable,
-    urls,
-)
-from lockstead.values import Duration, checked_key, seconds
-from prefect_lockstead import hosting
-from prefect_lockstead.kept import SHARED, Record, Records, released, warn
+from lockstead import LocksteadError, NotAcquired, Settings, StoreRefused, urls
+from lockstead.values import Duration, seconds
+from prefect_lockstead import aio_record, hosting, record
+from prefect_lockstead.kept import SHARED, Records, released, warn
 from prefect_lockstead.places import Place
 
 if TYPE_CHECKING:
-    from lockstead import AsyncLock
     from lockstead.views import LockInfo
     from prefect_lockstead.blocks import LocksteadStore
 
 _LOGGER: Final = logging.getLogger("prefect_lockstead")
-
-RECLAIM_LIMIT: Final = 1.0
-"""Seconds for which what the same holder left behind is asked for, before looking again who keeps it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    """Take the lock within so many seconds. reclaim: from an earlier process of the same holder."""
-
-    limit: float | None
-    reclaim: bool = False
-    is_first: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    """Wait for so many seconds until nobody holds it."""
-
-    limit: float | None
-
-
-_Steps: TypeAlias = "Generator[_Ask | _Wait, NotAcquired | None, bool]"
-"""What to do to get a lock; sent why it was not had, None if nobody knows. Gives whether it is held already."""
 
 
 class LocksteadLockManager:
@@ -102,57 +66,21 @@ class LocksteadLockManager:
 
         True at once for who holds it already. RuntimeError instead of waiting for oneself forever.
         """
-        records, record = self._open(), (key, holder)
-        steps = _steps(records, record, acquire_timeout, hold_timeout)
-        try:
-            step = next(steps)
-            while True:
-                lock, refused = self._lock(key, holder), None
-                try:
-                    if isinstance(step, _Wait):
-                        lock.wait_until_free(step.limit)
-                    else:
-                        lease = lock.acquire(step.limit, reclaim=step.reclaim)
-                        records.stay_open(lock)
-                        records.keep(record, lease, hold_timeout)
-                        return True
-                except (NotAcquired, StoreUnavailable, OutcomeUnknown) as error:
-                    refused = _refusal(step, error, acquire_timeout)
-                step = steps.send(refused)
-        except StopIteration as ended:
-            return bool(ended.value)
+        return record.acquire(self, key, holder, acquire_timeout, hold_timeout)
 
     async def aacquire_lock(
         self, key: str, holder: str, acquire_timeout: float | None = None, hold_timeout: float | None = None
     ) -> bool:
         """Take the lock, awaiting; as `acquire_lock`."""
-        records, record = self._open(), (key, holder)
-        steps = _steps(records, record, acquire_timeout, hold_timeout)
-        try:
-            step = next(steps)
-            while True:
-                lock, refused = await self._alock(key, holder), None
-                try:
-                    if isinstance(step, _Wait):
-                        await lock.wait_until_free(step.limit)
-                    else:
-                        lease = await lock.acquire(step.limit, reclaim=step.reclaim)
-                        records.stay_open(lock)
-                        records.keep(record, lease, hold_timeout)
-                        return True
-                except (NotAcquired, StoreUnavailable, OutcomeUnknown) as error:
-                    refused = _refusal(step, error, acquire_timeout)
-                step = steps.send(refused)
-        except StopIteration as ended:
-            return bool(ended.value)
+        return await aio_record.acquire(self, key, holder, acquire_timeout, hold_timeout)
 
     def release_lock(self, key: str, holder: str) -> None:
         """Release the lock. Again, or once it was lost or has expired, is nothing; ValueError if it never was ours.
 
         A store that stays silent is a warning: the ttl frees the key.
         """
-        records, record = self._open(), (key, holder)
-        if records.give_back(record):
+        records, mine = self._open(), (key, holder)
+        if records.give_back(mine):
             return
         try:
             holding = self._seen(key)
@@ -162,9 +90,9 @@ class LocksteadLockManager:
                 self._release_of_another_process(key, holder)
                 return
         except LocksteadError as error:
-            warn(record, error)
+            warn(mine, error)
             return
-        if not records.was_given_back(record):
+        if not records.was_given_back(mine):
             raise ValueError(
                 f"No lock held by {holder} for transaction with key {key}: it is held by {holding.owner!r}"
             )
@@ -183,11 +111,11 @@ class LocksteadLockManager:
 
     def wait_for_lock(self, key: str, timeout: float | None = None) -> bool:
         """Wait until nobody holds it, and do not take it; False if somebody still does after timeout seconds."""
-        return self._lock(key).wait_until_free(timeout)
+        return record.lock_of(self, key).wait_until_free(timeout)
 
     async def await_for_lock(self, key: str, timeout: float | None = None) -> bool:  # noqa: ASYNC109
         """Wait until nobody holds it, awaiting; as `wait_for_lock`."""
-        return await (await self._alock(key)).wait_until_free(timeout)
+        return await (await aio_record.lock_of(self, key)).wait_until_free(timeout)
 
     # --- opening and closing -----------------------------------------------------------------------------------------
 
@@ -231,26 +159,6 @@ class LocksteadLockManager:
             raise StoreRefused("the lock manager was closed: make another one")
         return self._records
 
-    def _lock(self, key: str, holder: str | None = None) -> Lock:
-        self._open()
-        if self._place is None:
-            from prefect_lockstead import blocks
-
-            self._place = blocks.resolve_store(str(self._store))
-        place = self._place.of_key(_key(key))
-        return Lock(place.url, client=place.client, **self._settings(place, holder))
-
-    async def _alock(self, key: str, holder: str | None = None) -> AsyncLock:
-        from lockstead import AsyncLock
-
-        self._open()
-        if self._place is None:
-            from prefect_lockstead import blocks
-
-            self._place = await blocks.aresolve_store(str(self._store))
-        place = self._place.of_key(_key(key))
-        return AsyncLock(place.url, client=place.client, **self._settings(place, holder))
-
     def _settings(self, place: Place, holder: str | None) -> dict[str, Any]:
         run = hosting.owner() if holder is not None and place.settings.get("purpose") is None else None
         own = {
@@ -262,7 +170,7 @@ class LocksteadLockManager:
         return {**place.settings, **{name: value for name, value in own.items() if value is not None}}
 
     def _seen(self, key: str) -> LockInfo | None:
-        lock = self._lock(key)
+        lock = record.lock_of(self, key)
         holding = lock.inspect()
         self._open().stay_open(lock)
         return None if holding is None or holding.is_expired else holding
@@ -270,48 +178,7 @@ class LocksteadLockManager:
     def _release_of_another_process(self, key: str, holder: str) -> None:
         # who holds it says that it is over, so this takes nothing from anybody; the next finds a clean end
         with suppress(NotAcquired):
-            released(self._lock(key, holder).acquire(RECLAIM_LIMIT, reclaim=True))
-
-
-def _steps(records: Records, record: Record, acquire_timeout: float | None, hold_timeout: float | None) -> _Steps:
-    """Decide, step by step, how a lock is taken by this holder."""
-    if records.keeps_on(record, hold_timeout):
-        return True
-    ends_at = None if acquire_timeout is None else time.monotonic() + acquire_timeout
-    key, holder = record
-    # once without waiting: the one who holds it may be an earlier process of the same holder
-    refused = yield _Ask(0.0, is_first=True)
-    while (left := _left(ends_at)) is None or left > 0:
-        if records.keeps_on(record, hold_timeout):
-            return True
-        if refused is not None and refused.holder == _owner(holder):
-            limit = RECLAIM_LIMIT if left is None else min(RECLAIM_LIMIT, left)
-            refused = yield _Ask(limit, reclaim=True)
-            continue
-        refused = yield _Ask(left)
-        left = _left(ends_at)
-        if refused is None or (left is not None and left <= 0):
-            continue
-        # refused before its time: this very thread or task holds it by another name
-        if left is None and not records.ends_by_itself(key):
-            raise RuntimeError(f"{refused}: a transaction inside another one of the same key would wait forever")
-        yield _Wait(left)
-        refused = yield _Ask(0.0, is_first=True)
-    return False
-
-
-def _left(ends_at: float | None) -> float | None:
-    return None if ends_at is None else ends_at - time.monotonic()
-
-
-def _refusal(step: _Ask | _Wait, error: LocksteadError, acquire_timeout: float | None) -> NotAcquired | None:
-    """Return why a lock was not had, or raise what ends the asking."""
-    if isinstance(error, NotAcquired):
-        return error
-    # a silent store is waited out by whoever waits; a first try is not his whole wait
-    if isinstance(step, _Ask) and step.is_first and acquire_timeout != 0:
-        return None
-    raise error
+            released(record.lock_of(self, key, holder).acquire(record.RECLAIM_LIMIT, reclaim=True))
 
 
 def _owner(holder: str) -> str:
@@ -319,11 +186,3 @@ def _owner(holder: str) -> str:
     if not holder:
         raise ValueError("the holder is empty; name who asks for the lock")
     return holder if holder.isprintable() and holder.strip() else quote(holder)
-
-
-def _key(key: str) -> str:
-    """Return the key of a record: its name, or a digest of one that is too long or not printable."""
-    try:
-        return checked_key(key)
-    except ValueError:
-        return f"sha256:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lockstead import Lock, Settings, urls
+from lockstead.values import checked_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,14 @@ def check_store(url: str) -> None:
     if settings := sorted(names & set(Settings.__dataclass_fields__)):
         raise ValueError(f"the setting {settings[0]!r} belongs to a lock: leave it out of the store's URL")
     _refuse_password(url)
+
+
+def lock_key(key: str) -> str:
+    """Return the key of a record's lock: its name, or a digest of one that is too long or not printable."""
+    try:
+        return checked_key(key)
+    except ValueError:
+        return f"sha256:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def _refuse_password(url: str) -> None:

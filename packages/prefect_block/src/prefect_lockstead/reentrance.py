@@ -5,8 +5,6 @@ The core knows its own thread and task; child tasks are others, and would wait f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
@@ -50,14 +48,22 @@ def beside(place: tuple[str, str]) -> str | None:
     return None
 
 
-@contextmanager
-def noted(place: tuple[str, str], lease: Lease | AsyncLease) -> Iterator[None]:
-    """Note that what runs in the block runs under that lock."""
-    mine = _Held(place, lease, _HELD.get())
-    _HELD.set(mine)
-    try:
-        yield
-    finally:
+class noted:  # noqa: N801 - it reads as what it says: `with noted(place, lease):`
+    """A block, `with` or `async with`: what runs in it runs under that lock."""
+
+    def __init__(self, place: tuple[str, str], lease: Lease | AsyncLease) -> None:
+        self._mine = _Held(place, lease, _HELD.get())
+
+    def __enter__(self) -> None:
+        _HELD.set(self._mine)
+
+    def __exit__(self, *_error: object) -> None:
         # a generator may be left in another context than it was entered in: then nothing is to be undone
-        if _HELD.get() is mine:
-            _HELD.set(mine.outer)
+        if _HELD.get() is self._mine:
+            _HELD.set(self._mine.outer)
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(self, *_error: object) -> None:
+        self.__exit__()

@@ -108,19 +108,19 @@ class settled:  # noqa: N801 - it reads as what it says: `with settled():`
         """Nothing is waited for here."""
 
     def __exit__(self, *_error: object) -> None:
-        shown = _SHOWN.get()
-        if shown is not None:
-            _SHOWN.set(None)
-            shown.settle()
-        telling.settle()
+        for wait in _unsettled():
+            wait()
 
     async def __aenter__(self) -> None:
         """Nothing is waited for here."""
 
     async def __aexit__(self, *_error: object) -> None:
-        shown = _SHOWN.get()
-        if shown is not None:
-            _SHOWN.set(None)
-            await asyncio.to_thread(shown.settle)
-        if telling.is_writing():
-            await asyncio.to_thread(telling.settle)
+        for wait in _unsettled():
+            await asyncio.to_thread(wait)
+
+
+def _unsettled() -> list[Callable[[], object]]:
+    shown = _SHOWN.get()
+    _SHOWN.set(None)
+    waits: list[Callable[[], object]] = [] if shown is None else [shown.settle]
+    return [*waits, telling.settle] if telling.is_writing() else waits

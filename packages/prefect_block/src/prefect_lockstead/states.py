@@ -208,7 +208,7 @@ def coming_back(message: str, after: float) -> Pause:
 # --- the loss ---------------------------------------------------------------------------------------------------------
 
 
-def name_lost(error: lockstead.LeaseLost) -> None:  # noqa: ARG001 - the hook finds it in the state
+def name_lost() -> None:
     """Arrange that this run, if it ends Failed by a LeaseLost, ends with the name LeaseLost.
 
     A hook of the flow or task does it, before those of the user, who thus see the name; it acts when no retry is left.
@@ -221,11 +221,6 @@ def name_lost(error: lockstead.LeaseLost) -> None:  # noqa: ARG001 - the hook fi
         _hooked(of_task.task, lockstead_names_a_lost_task_run)
     elif of_flow is not None and of_flow.flow is not None:
         _hooked(of_flow.flow, lockstead_names_a_lost_flow_run)
-
-
-async def aname_lost(error: lockstead.LeaseLost) -> None:
-    """Do what `name_lost` does; nothing of it waits."""
-    name_lost(error)
 
 
 def lockstead_names_a_lost_flow_run(_flow: object, flow_run: FlowRun, state: State[Any]) -> None:

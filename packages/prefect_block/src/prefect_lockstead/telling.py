@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, ParamSpec
 
-from lockstead import LossReason
+from lockstead import LossReason, nesting
 from lockstead.wrapping.messages import waiting_for
 from prefect_lockstead import states
 from prefect_lockstead.words import logger
@@ -40,6 +40,17 @@ def _quietly(function: Callable[P, None]) -> Callable[P, None]:
             logger().warning("not told to Prefect: %s: %s", type(error).__name__, error)
 
     return quiet
+
+
+def begin_waiting(lock: Lock | AsyncLock, held: LockInfo | None, beside: str | None, limit: float | None) -> str:
+    """Tell that a run begins to wait, and return it in words, for the run's state.
+
+    held: who holds the lock, None if nobody knows. beside: the key of a lock that the run holds; limit: seconds.
+    """
+    waiting(lock, held)
+    if beside is not None:
+        logger().warning("%s", nesting.warning(lock.key, f"{beside!r} is held by this run", limit))
+    return waiting_for(lock.key, held)
 
 
 @_quietly

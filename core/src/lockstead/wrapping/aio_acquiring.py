@@ -1,0 +1,96 @@
+"""Acquiring a lock for a run of an orchestrator: try it, see its holder, judge the lease before, leave nothing behind.
+
+What may not end a run, a store that does not answer, is a line in the log that the caller passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
+from lockstead.unclean import Unclean, last, origin
+from lockstead.wrapping.locks import labelled, take_back
+
+if TYPE_CHECKING:
+    from lockstead.aio_lease import AsyncLease
+    from lockstead.aio_lock import AsyncLock
+    from lockstead.views import LockInfo
+
+    Log: TypeAlias = logging.Logger | logging.LoggerAdapter[Any]
+
+ACQUISITION: Final = "acquisition"
+"""The label that tells one acquisition from all others, also from those of the same owner."""
+
+
+def marked(lock: AsyncLock) -> AsyncLock:
+    """Return a copy of a lock whose grant `take_back_granted` recognizes."""
+    return labelled(lock, {ACQUISITION: secrets.token_hex(8)})
+
+
+async def try_at_once(lock: AsyncLock, log: Log) -> AsyncLease | None:
+    """Try once; None if the lock is held, or if the store does not answer: then the caller waits."""
+    try:
+        return await lock.try_acquire()
+    except (StoreUnavailable, OutcomeUnknown) as error:
+        log.warning("%r was not acquired at once: %s", lock.key, error)
+        return None
+
+
+async def look(lock: AsyncLock) -> LockInfo | None:
+    """Return who holds a lock; None if it is free or the store fails."""
+    try:
+        return await lock.inspect()
+    except StoreError:
+        return None
+
+
+async def draw_token(lease: AsyncLease, log: Log) -> None:
+    """Draw the fencing token, so that `lease.token` has it; some stores have none."""
+    try:
+        await lease.sequencer()
+    except StoreRefused:
+        pass
+    except StoreError as error:
+        log.warning("%r: no token could be drawn yet: %s", lease.key, error)
+
+
+async def unclean_before(lock: AsyncLock, lease: AsyncLease, *, own: str | None = None) -> Unclean | None:
+    """Return who left a lock unclean before this lease; None if nobody did, or it was `own`, an owner of ours.
+
+    Asks the store which leases were broken, if it has to; if it does not answer, it is the last holder.
+    """
+    found = last(lease.key, lease.previous_lease, own)
+    if found is not None:
+        with suppress(StoreError):
+            return origin(found, lease.previous_lease, await lock.history())
+    return found
+
+
+async def give_back(lease: AsyncLease, log: Log, *, unused: bool = True) -> None:
+    """Release a lease. unused: nobody worked under it, so the next holder is told of the same previous lease."""
+    try:
+        await lease.release(unused=unused)
+    except StoreError as error:
+        _log_left(lease.key, error, log)
+
+
+async def take_back_granted(lock: AsyncLock, log: Log) -> None:
+    """Release, as unused, what an interrupted acquisition of a `marked` lock was granted, if it was granted.
+
+    The core does that in the background, and a process that was told to end may be gone before; and an interrupt may
+    fall after the core returned the lease, and before its caller had it.
+    """
+    try:
+        held = await lock.inspect()
+        if held is not None and held.labels.get(ACQUISITION) == lock.settings.labels[ACQUISITION]:
+            await asyncio.to_thread(take_back, lock, held.holder)
+    except StoreError as error:
+        _log_left(lock.key, error, log)
+
+
+def _log_left(key: str, error: StoreError, log: Log) -> None:
+    log.warning("%r was not released, its ttl will free it: %s", key, error)

@@ -1,0 +1,65 @@
+"""What `@locked` puts in the place of a function: the same kind of function, which holds the lock while it runs.
+
+The guard stands in the very frame that calls the body: an interrupt that comes at its end must find no other code.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from lockstead import templates
+from prefect_lockstead.aio_section import held
+from prefect_lockstead.spec import LockSpec
+
+
+def wrapped(function: Callable[..., Any], spec: LockSpec) -> Callable[..., Any]:
+    """Return a function that calls a function under the lock."""
+
+    @functools.wraps(function)
+    async def holding(*args: Any, **kwargs: Any) -> Any:
+        async with held(spec, _given(function, args, kwargs)) as lease, lease.guard():
+            return await function(*args, **kwargs)
+
+    return holding
+
+
+def wrapped_generator(function: Callable[..., Any], spec: LockSpec) -> Callable[..., Any]:
+    """Return a generator function that runs a generator under the lock, each step guarded.
+
+    It is not guarded between two items: the code that runs then is the consumer's, who did not ask for a lock. A loss
+    that is found there is raised within the generator at its next step, so that it cleans up.
+    """
+
+    @functools.wraps(function)
+    async def holding(*args: Any, **kwargs: Any) -> Any:
+        async with held(spec, _given(function, args, kwargs)) as lease:
+            steps = function(*args, **kwargs)
+            step = steps.__anext__
+            try:
+                while True:
+                    async with lease.guard():
+                        item = await step()
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        raise
+                    except BaseException as error:  # noqa: BLE001 - it is the body's to catch
+                        step = functools.partial(steps.athrow, error)
+                    else:
+                        step = functools.partial(steps.asend, sent)
+                    if not lease.is_held:
+                        await steps.athrow(lease.lost_error())
+            except StopAsyncIteration:
+                return
+            finally:
+                await steps.aclose()
+
+    return holding
+
+
+def _given(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by name, defaults included. TypeError as the call itself would raise."""
+    return templates.arguments_of(inspect.signature(function), args, kwargs)

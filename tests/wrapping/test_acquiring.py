@@ -1,0 +1,69 @@
+"""What wrappers share of acquiring a lock: an interrupted acquisition leaves nothing, a silent store ends none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstead import AsyncLock, Lease, Lock
+from lockstead.values import LeaseOutcome
+from lockstead.wrapping import acquiring, aio_acquiring
+
+LOG = logging.getLogger("test-wrapping")
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/locks.db#apt?ttl=5s"
+
+
+def called(name: str, url: str, labels: Mapping[str, str], *args: Any, is_async: bool) -> Any:
+    """Call one of the functions with a lock of that side."""
+    if not is_async:
+        return getattr(acquiring, name)(Lock(url, labels=labels), *args)
+
+    async def awaited() -> Any:
+        return await getattr(aio_acquiring, name)(AsyncLock(url, labels=labels), *args)
+
+    return asyncio.run(awaited())
+
+
+def broken(lock: Lock) -> Lease:
+    """Return a lease that an operator has broken."""
+    lease = lock.acquire(timeout=0)
+    assert lock.break_lease(reason="it hangs", now=True) is not None
+    return lease
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_interrupted_acquisition_gives_back_its_own_grant_only(url: str, is_async: bool) -> None:
+    dead = broken(Lock(url, owner="dead"))
+    marked = acquiring.marked(Lock(url, owner="me", labels={"team": "deb"}))
+    granted = marked.acquire(timeout=0)
+    called("take_back_granted", url, marked.settings.labels, LOG, is_async=is_async)
+    # nobody worked under it: the next holder is told of the same previous lease
+    after = acquiring.marked(Lock(url, owner="me")).acquire(timeout=0)
+    assert (after.previous_lease.ending, after.previous_lease.holder) == (LeaseOutcome.REVOKED, dead.holder)
+    called("take_back_granted", url, marked.settings.labels, LOG, is_async=is_async)
+    assert after.is_held
+    assert Lock(url).inspect() is not None
+    for one in (after, granted, dead):
+        one.release()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_store_that_does_not_answer_ends_no_acquisition(caplog: pytest.LogCaptureFixture, is_async: bool) -> None:
+    url, labels = "redis://127.0.0.1:1/0#apt?request_timeout=0.3s", {acquiring.ACQUISITION: "this"}
+    assert called("try_at_once", url, labels, LOG, is_async=is_async) is None
+    assert called("look", url, labels, is_async=is_async) is None
+    called("take_back_granted", url, labels, LOG, is_async=is_async)
+    warnings = [one.getMessage() for one in caplog.records]
+    assert [text.partition(": ")[0] for text in warnings] == [
+        "'apt' was not acquired at once",
+        "'apt' was not released, its ttl will free it",
+    ]
