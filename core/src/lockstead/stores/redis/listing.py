@@ -14,7 +14,7 @@ from lockstead.protocol.commands import Absent, List, Listing, Read, Snapshot
 from lockstead.stores.bounds import LISTING_MAX
 from lockstead.stores.kept import unreadable
 from lockstead.stores.redis.errors import refusal
-from lockstead.stores.redis.route import Ask, Route, Talk, call_many, shown
+from lockstead.stores.redis.route import Ask, Asking, Route, call_many, shown
 from lockstead.stores.redis.scripts import SCAN
 from lockstead.stores.redis.wire import Keys, Words, answer, glance, measured
 from lockstead.values import Name, Space
@@ -33,7 +33,7 @@ ROOM: Final = LISTING_MAX // 2
 NOT_READ: Final = f"it is one of the largest records of a listing of more than {ROOM >> 20} MiB, and was not read"
 
 
-def listed(command: List, keys: Keys, route: Route, *, is_routed: bool) -> Talk[Listing]:
+def listed(command: List, keys: Keys, route: Route, *, is_routed: bool) -> Asking[Listing]:
     """Find the names, then read the records: the small ones first, so that large ones keep nobody's out."""
     if command.key is None:
         names = yield from _scanned(command.space, keys, route, is_routed=is_routed)
@@ -86,7 +86,7 @@ def _sort(page: list[Name], said: list[Any], found: dict[Name, Snapshot], large:
     return came
 
 
-def _indexed(space: Space, key: str, keys: Keys, route: Route, *, is_routed: bool) -> Talk[list[Name]]:
+def _indexed(space: Space, key: str, keys: Keys, route: Route, *, is_routed: bool) -> Asking[list[Name]]:
     index = keys.index(Name(key, space))
     if index is None:
         return [Name(key, space)]
@@ -103,7 +103,7 @@ def _is_text(part: bytes) -> bool:
     return True
 
 
-def _plain(key: bytes, words: Words, route: Route, *, is_routed: bool) -> Talk[Any]:
+def _plain(key: bytes, words: Words, route: Route, *, is_routed: bool) -> Asking[Any]:
     """Ask for something that changes nothing, following a slot that has moved."""
     for _ in range(3):
         address = yield from route.find(key)
@@ -114,7 +114,7 @@ def _plain(key: bytes, words: Words, route: Route, *, is_routed: bool) -> Talk[A
     raise refusal(reply, shown(address))
 
 
-def _scanned(space: Space, keys: Keys, route: Route, *, is_routed: bool) -> Talk[list[Name]]:
+def _scanned(space: Space, keys: Keys, route: Route, *, is_routed: bool) -> Asking[list[Name]]:
     """Look through all keys of all masters: what stands there throughout is found."""
     found: dict[Name, None] = {}
     pattern, longest = keys.pattern(space), b"%d" % keys.longest(space)

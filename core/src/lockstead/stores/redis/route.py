@@ -1,19 +1,19 @@
 """Which server a request goes to, and what follows where that one sends it elsewhere.
 
-Conversations only: they yield `Ask`s, are sent replies, and are driven by a store, blocking or awaiting. A request that
+Scripts only: they yield `Ask`s, are sent replies, and are driven by a store, blocking or awaiting. A request that
 is answered NOSCRIPT, MOVED or ASK was not applied, so asking again is not a repetition. Must not know what is asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.frozen import frozen
-from lockstead.stores.kept import MALFORMED, senseless
+from lockstead.script import Script
 from lockstead.stores.redis.access import Access, Address, Kind
 from lockstead.stores.redis.errors import code_of, refusal
 from lockstead.stores.redis.wire import Request, Words
@@ -41,7 +41,8 @@ class Ask:
     is_routed: bool = False
 
 
-Talk: TypeAlias = Generator[Ask, list[Any], T]
+Asking: TypeAlias = Script[Ask, list[Any], T]
+"""A script that is answered with the replies to its commands, in their order."""
 
 
 class Route(Protocol):
@@ -51,11 +52,11 @@ class Route(Protocol):
         """Return the server for a key, if that need not be asked first."""
         ...
 
-    def find(self, key: bytes) -> Talk[Address]:
+    def find(self, key: bytes) -> Asking[Address]:
         """Return the server for a key."""
         ...
 
-    def masters(self) -> Talk[tuple[Address, ...]]:
+    def masters(self) -> Asking[tuple[Address, ...]]:
         """Return every server on which there are records."""
         ...
 
@@ -93,12 +94,12 @@ class OneServer:
         """Return the server."""
         return self.address
 
-    def find(self, key: bytes) -> Talk[Address]:  # noqa: ARG002 - as every route
+    def find(self, key: bytes) -> Asking[Address]:  # noqa: ARG002 - as every route
         """Return the server."""
         yield from ()
         return self.address
 
-    def masters(self) -> Talk[tuple[Address, ...]]:
+    def masters(self) -> Asking[tuple[Address, ...]]:
         """Return the server."""
         yield from ()
         return (self.address,)
@@ -127,14 +128,14 @@ class BySentinel:
         """Return the master, if a Sentinel has named it."""
         return self._master
 
-    def find(self, key: bytes) -> Talk[Address]:  # noqa: ARG002 - as every route
+    def find(self, key: bytes) -> Asking[Address]:  # noqa: ARG002 - as every route
         """Return the master."""
         master = self._master
         if master is None:
             master = self._master = yield from self._asked()
         return master
 
-    def masters(self) -> Talk[tuple[Address, ...]]:
+    def masters(self) -> Asking[tuple[Address, ...]]:
         """Return the master."""
         return ((yield from self.find(b"")),)
 
@@ -151,7 +152,7 @@ class BySentinel:
         """Refuse: it is a node of a Cluster."""
         raise StoreRefused(f"the service {self._service!r} is a node of a Redis Cluster; write redis+cluster://")
 
-    def _asked(self) -> Talk[Address]:
+    def _asked(self) -> Asking[Address]:
         silent: StoreError | None = None
         knows_none = False
         for count, sentinel in enumerate(self._sentinels):
@@ -179,14 +180,6 @@ class BySentinel:
         raise StoreUnavailable(f"no Sentinel says where the master of {self._service!r} is ({silent})")
 
 
-def told(talk: Talk[T], replies: list[Any]) -> Ask:
-    """Go on with a conversation; OutcomeUnknown if what was answered has another shape than anything a Redis says."""
-    try:
-        return talk.send(replies)
-    except MALFORMED as error:
-        raise senseless("Redis", error) from error
-
-
 def _address(reply: Any, sentinel: Address) -> Address:
     try:
         return reply[0].decode(), int(reply[1])
@@ -212,7 +205,7 @@ class ByCluster:
         """Return the master of a key's slot, if the slots are known."""
         return None if self._is_stale else self._slots.get(slot_of(key))
 
-    def find(self, key: bytes) -> Talk[Address]:
+    def find(self, key: bytes) -> Asking[Address]:
         """Return the master of a key's slot."""
         slot = slot_of(key)
         if self._is_stale or slot not in self._slots:
@@ -222,7 +215,7 @@ class ByCluster:
             raise StoreUnavailable(f"no node of the Cluster has slot {slot}: the Cluster is not complete")
         return address
 
-    def masters(self) -> Talk[tuple[Address, ...]]:
+    def masters(self) -> Asking[tuple[Address, ...]]:
         """Return every master that has slots, as they are now."""
         yield from self._refreshed()
         return tuple(dict.fromkeys(self._slots.values()))
@@ -238,7 +231,7 @@ class ByCluster:
     def asks(self, address: Address) -> None:
         """Allow it: the slot is on its way there."""
 
-    def _refreshed(self) -> Talk[None]:
+    def _refreshed(self) -> Asking[None]:
         silent: StoreError | None = None
         nodes = tuple(dict.fromkeys((*self._slots.values(), *self._seeds)))
         for count, node in enumerate(nodes):
@@ -282,10 +275,10 @@ def slot_of(key: bytes) -> int:
     return slot
 
 
-# --- conversations -----------------------------------------------------------------------------------------------
+# --- scripts -----------------------------------------------------------------------------------------------------
 
 
-def call(request: Request, along: Route, *, is_routed: bool) -> Talk[Any]:
+def call(request: Request, along: Route, *, is_routed: bool) -> Asking[Any]:
     """Carry out one script call, and give what the script said."""
     address = along.known(request.keys[0])
     if address is None:
@@ -296,7 +289,7 @@ def call(request: Request, along: Route, *, is_routed: bool) -> Talk[Any]:
     return (yield from settled(reply, request, address, along, is_routed=is_routed))
 
 
-def call_many(requests: Sequence[Request], along: Route, *, is_routed: bool) -> Talk[list[Any]]:
+def call_many(requests: Sequence[Request], along: Route, *, is_routed: bool) -> Asking[list[Any]]:
     """Carry out many, all for one server with one sending. Gives for each what its script said, or its StoreError."""
     by_server: dict[Address, list[int]] = {}
     results: list[Any] = [None] * len(requests)
@@ -350,7 +343,7 @@ def _taught(requests: Sequence[Request]) -> tuple[Words, ...]:
     return tuple(commands)
 
 
-def settled(reply: Any, request: Request, address: Address, along: Route, *, is_routed: bool) -> Talk[Any]:
+def settled(reply: Any, request: Request, address: Address, along: Route, *, is_routed: bool) -> Asking[Any]:
     """Follow a reply until it is an answer."""
     key = request.keys[0]
     for _ in range(STEPS_MAX):

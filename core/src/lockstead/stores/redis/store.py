@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
+from lockstead.aio_script import drive as adrive
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import (
     Command,
@@ -19,13 +20,15 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
+from lockstead.script import drive
 from lockstead.stores.bounds import LISTING_MAX, Bounds, bounds_of
+from lockstead.stores.kept import MALFORMED, senseless
 from lockstead.stores.loops import PerLoop
 from lockstead.stores.redis.access import Access, Address, Kind
 from lockstead.stores.redis.link import Link, Links
 from lockstead.stores.redis.listing import listed
 from lockstead.stores.redis.loop import AwaitedLinks
-from lockstead.stores.redis.route import Ask, Route, Talk, call, call_many, route, settled, told
+from lockstead.stores.redis.route import Ask, Asking, Route, call, call_many, route, settled
 from lockstead.stores.redis.watches import Watches
 from lockstead.stores.redis.wire import Keys, Request, Words, answer, request
 from lockstead.stores.subscriptions import Subscription
@@ -96,7 +99,7 @@ class RedisStore:
         if address is None or limit <= 0:
             return cast(A, self._run(self._carried_out(command), bounds))
         self._watches.asks(command)
-        # the usual way: it is known whom to ask, and what is said is the answer. A conversation would say the same
+        # the usual way: it is known whom to ask, and what is said is the answer. A script would say the same
         self._check_open()
         try:
             said = self._links.exchange_one(address, asked.packed(), bounds, is_routed=self._is_routed)
@@ -115,22 +118,21 @@ class RedisStore:
         except StoreError as error:
             return [error] * len(commands)
 
-    def _run(self, talk: Talk[T], bounds: Bounds) -> T:
-        """Drive a conversation to its end."""
+    def _run(self, script: Asking[T], bounds: Bounds) -> T:
+        """Drive a script to its end. OutcomeUnknown for replies of another shape than any of Redis's own."""
         self._check_open()
+
+        def exchange(ask: Ask) -> list[Any]:
+            try:
+                return self._links.exchange(ask, _part(bounds, ask))
+            except StoreError as error:
+                self._failed(ask, error)
+                raise
+
         try:
-            ask = next(talk)
-            while True:
-                try:
-                    replies = self._links.exchange(ask, _part(bounds, ask))
-                except StoreError as error:
-                    self._failed(ask, error)
-                    ask = talk.throw(error)
-                else:
-                    ask = told(talk, replies)
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
+            return drive(script, exchange)
+        except MALFORMED as error:
+            raise senseless("Redis", error) from error
 
     def _failed(self, ask: Ask, error: StoreError) -> bool:
         """Note that a server may be gone, or not be the one to ask any more."""
@@ -146,25 +148,24 @@ class RedisStore:
         """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
         self._check_open()
         bounds = bounds_of(command, limit)
-        talk = self._carried_out(command)
         links = await self._looped.get()
+
+        async def exchange(ask: Ask) -> list[Any]:
+            try:
+                return await links.exchange(ask, _part(bounds, ask))
+            except StoreError as error:
+                if self._failed(ask, error):
+                    await links.drop(ask.address)
+                raise
+
         try:
-            ask = next(talk)
-            while True:
-                try:
-                    replies = await links.exchange(ask, _part(bounds, ask))
-                except StoreError as error:
-                    if self._failed(ask, error):
-                        await links.drop(ask.address)
-                    ask = talk.throw(error)
-                else:
-                    ask = told(talk, replies)
-        except StopIteration as stop:
-            return stop.value
+            return await adrive(self._carried_out(command), exchange)
+        except MALFORMED as error:
+            raise senseless("Redis", error) from error
 
-    # --- conversations -------------------------------------------------------------------------------------------
+    # --- scripts -------------------------------------------------------------------------------------------------
 
-    def _carried_out(self, command: Command[Any]) -> Talk[Any]:
+    def _carried_out(self, command: Command[Any]) -> Asking[Any]:
         if isinstance(command, List):
             return (yield from self._listed(command))
         self._watches.asks(command)
@@ -177,10 +178,10 @@ class RedisStore:
         self._watches.note(command, answered)
         return answered
 
-    def _listed(self, command: List) -> Talk[Listing]:
+    def _listed(self, command: List) -> Asking[Listing]:
         return listed(command, self._keys, self._route, is_routed=self._is_routed)
 
-    def _all_carried_out(self, commands: Sequence[Command[Any]]) -> Talk[list[Any]]:
+    def _all_carried_out(self, commands: Sequence[Command[Any]]) -> Asking[list[Any]]:
         results: list[Any] = [None] * len(commands)
         single = [number for number, command in enumerate(commands) if not isinstance(command, List)]
         requests = [request(commands[number], self._keys) for number in single]
