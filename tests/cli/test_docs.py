@@ -14,7 +14,7 @@ import yaml
 from gcs_emulator import GcsServer
 from lockstead.cli.main import COMMANDS
 from lockstead.cli.showing import FACTS
-from lockstead.stores.redis.wire import FOR_EVER as KEPT_BY_REDIS_MS
+from lockstead.stores.redis.encoding import FOR_EVER as KEPT_BY_REDIS_MS
 from lockstead.stores.redlock.scripts import FOREVER_MS as KEPT_BY_REDLOCK_MS
 from tests.cli.shell import PROGRAM
 

@@ -33,7 +33,7 @@ from lockstead.stores.etcd.talk import Talker
 from lockstead.stores.gcs import wire as gcs
 from lockstead.stores.kept import map_of_text
 from lockstead.stores.postgres import encoding as postgres
-from lockstead.stores.redis import wire as redis
+from lockstead.stores.redis import encoding as redis
 from lockstead.stores.redlock import scripts as redlock
 from lockstead.stores.sqlite.store import TRAITS
 from lockstead.stores.zookeeper import encoding as zookeeper

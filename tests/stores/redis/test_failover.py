@@ -11,9 +11,9 @@ import pytest
 import lockstead
 from lockstead.errors import LeaseLost, LossReason, StoreError
 from lockstead.protocol.commands import Create, Extend, List, Read, Remove, Removed, Snapshot
+from lockstead.stores.redis.encoding import Keys
 from lockstead.stores.redis.route import slot_of
 from lockstead.stores.redis.store import RedisStore
-from lockstead.stores.redis.wire import Keys
 from lockstead.testing.conformance.base import is_a
 from lockstead.testing.conformance.waiting import Changed
 from lockstead.values import Name, Space

@@ -14,8 +14,8 @@ import pytest
 from lockstead.errors import OutcomeUnknown, StoreRefused
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.redis.access import Access, Kind
+from lockstead.stores.redis.connection import Connection
 from lockstead.stores.redis.errors import code_of
-from lockstead.stores.redis.link import Link
 from lockstead.stores.redis.plain import READ_AT_ONCE, PlainSocket
 
 PATIENCE: Final = 30.0
@@ -28,8 +28,8 @@ def text(said: bytes) -> bytes:
 
 
 @contextmanager
-def answering(*answers: list[bytes]) -> Iterator[Link]:
-    """Return a link to a server that answers each request with the next of `answers`, piece by piece, and then ends."""
+def answering(*answers: list[bytes]) -> Iterator[Connection]:
+    """Connect to a server that answers each request with the next of `answers`, piece by piece, and then ends."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -48,12 +48,12 @@ def answering(*answers: list[bytes]) -> Iterator[Link]:
         server.start()
         address = listening.getsockname()
         access = Access(Kind.SERVER, (address,), ways={"driver_info": None})
-        link = Link(access.connection(address, Bounds(PATIENCE)), address)
+        connection = Connection(access.connection(address, Bounds(PATIENCE)), address)
         try:
-            link.connect(is_secure=False, role="")
-            yield link
+            connection.connect(is_secure=False, role="")
+            yield connection
         finally:
-            link.close()
+            connection.close()
             server.join(PATIENCE)
 
 
@@ -66,26 +66,29 @@ def answering(*answers: list[bytes]) -> Iterator[Link]:
     ],
 )
 def test_a_text_is_read_to_its_end_and_no_further(pieces: list[bytes]) -> None:
-    with answering(pieces, [text(b"next")], [text(b"\r\n")], [text(b"")]) as link:
-        assert link.exchange_one(b"one", Bounds(PATIENCE)) == b"ok 1"
-        assert link.exchange_one(b"two", Bounds(PATIENCE)) == b"next"
-        assert link.exchange_one(b"three", Bounds(PATIENCE)) == b"\r\n"
-        assert link.exchange_one(b"four", Bounds(PATIENCE)) == b""
+    with answering(pieces, [text(b"next")], [text(b"\r\n")], [text(b"")]) as connection:
+        assert connection.exchange_one(b"one", Bounds(PATIENCE)) == b"ok 1"
+        assert connection.exchange_one(b"two", Bounds(PATIENCE)) == b"next"
+        assert connection.exchange_one(b"three", Bounds(PATIENCE)) == b"\r\n"
+        assert connection.exchange_one(b"four", Bounds(PATIENCE)) == b""
 
 
 def test_a_text_longer_than_what_is_read_at_once_is_read_whole() -> None:
-    with answering([text(LONG)], [text(b"next")]) as link:
-        assert link.exchange_one(b"one", Bounds(PATIENCE)) == LONG
-        assert link.exchange_one(b"two", Bounds(PATIENCE)) == b"next"
+    with answering([text(LONG)], [text(b"next")]) as connection:
+        assert connection.exchange_one(b"one", Bounds(PATIENCE)) == LONG
+        assert connection.exchange_one(b"two", Bounds(PATIENCE)) == b"next"
 
 
 def test_an_error_of_the_server_is_an_answer_and_the_connection_goes_on() -> None:
     answers = [[b"-NOSCRIPT No matching script.\r\n"], [b"-MOVED 42 127.0", b".0.1:7001\r\n"], [text(b"ok")]]
-    with answering(*answers) as link:
-        unknown, moved = link.exchange_one(b"one", Bounds(PATIENCE)), link.exchange_one(b"two", Bounds(PATIENCE))
+    with answering(*answers) as connection:
+        unknown, moved = (
+            connection.exchange_one(b"one", Bounds(PATIENCE)),
+            connection.exchange_one(b"two", Bounds(PATIENCE)),
+        )
         assert (code_of(unknown), code_of(moved)) == ("NOSCRIPT", "MOVED")
         assert str(moved).split()[-1] == "127.0.0.1:7001"
-        assert link.exchange_one(b"three", Bounds(PATIENCE)) == b"ok"
+        assert connection.exchange_one(b"three", Bounds(PATIENCE)) == b"ok"
 
 
 def test_a_request_longer_than_the_system_takes_at_once_is_sent_whole() -> None:
@@ -123,24 +126,27 @@ TORN: Final = [
 
 @pytest.mark.parametrize("torn", TORN)
 def test_an_answer_that_is_torn_or_none_leaves_the_outcome_unknown(torn: list[bytes]) -> None:
-    with answering(torn) as link, pytest.raises(OutcomeUnknown):
-        link.exchange_one(b"one", Bounds(PATIENCE))
+    with answering(torn) as connection, pytest.raises(OutcomeUnknown):
+        connection.exchange_one(b"one", Bounds(PATIENCE))
 
 
 def test_a_server_that_is_silent_leaves_the_outcome_unknown() -> None:
-    with answering([], []) as link, pytest.raises(OutcomeUnknown, match=r"no answer from Redis at .* within 0.05 s"):
-        link.exchange_one(b"one", Bounds(0.05))
+    with (
+        answering([], []) as connection,
+        pytest.raises(OutcomeUnknown, match=r"no answer from Redis at .* within 0.05 s"),
+    ):
+        connection.exchange_one(b"one", Bounds(0.05))
 
 
 def test_a_connection_on_which_something_unasked_was_said_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstead.stores.redis.link.IDLE_CHECKED", 0.0)
-    with answering([text(b"ok")], [text(b"ok"), text(b"unasked")], []) as link:
-        assert link.exchange_one(b"one", Bounds(PATIENCE)) == b"ok"
-        assert link.is_usable()
-        assert link.exchange_one(b"two", Bounds(PATIENCE)) == b"ok"
+    monkeypatch.setattr("lockstead.stores.redis.connection.IDLE_CHECKED", 0.0)
+    with answering([text(b"ok")], [text(b"ok"), text(b"unasked")], []) as connection:
+        assert connection.exchange_one(b"one", Bounds(PATIENCE)) == b"ok"
+        assert connection.is_usable()
+        assert connection.exchange_one(b"two", Bounds(PATIENCE)) == b"ok"
         seen = threading.Event()
         for _ in range(1000):
-            if not link.is_usable():
+            if not connection.is_usable():
                 break
             seen.wait(0.01)
         else:
@@ -148,12 +154,12 @@ def test_a_connection_on_which_something_unasked_was_said_is_not_used_again(monk
 
 
 def test_a_connection_that_ended_while_it_idled_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstead.stores.redis.link.IDLE_CHECKED", 0.0)
-    with answering([text(b"ok")]) as link:
-        assert link.exchange_one(b"one", Bounds(PATIENCE)) == b"ok"
+    monkeypatch.setattr("lockstead.stores.redis.connection.IDLE_CHECKED", 0.0)
+    with answering([text(b"ok")]) as connection:
+        assert connection.exchange_one(b"one", Bounds(PATIENCE)) == b"ok"
         pause = threading.Event()
         for _ in range(1000):
-            if not link.is_usable():
+            if not connection.is_usable():
                 break
             pause.wait(0.01)
         else:
@@ -164,11 +170,11 @@ SUBSCRIBED: Final = b"*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n"
 PUBLISHED: Final = b"*3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$%d\r\n%b\r\n"
 
 
-def heard(link: Link, count: int) -> list[bytes]:
+def heard(connection: Connection, count: int) -> list[bytes]:
     came: list[bytes] = []
     while len(came) < count:
-        assert select.select([link.descriptor], [], [], PATIENCE)[0], came
-        came += link.messages()
+        assert select.select([connection.descriptor], [], [], PATIENCE)[0], came
+        came += connection.messages()
     return came
 
 
@@ -176,19 +182,19 @@ def test_messages_are_heard_one_by_one_however_they_come() -> None:
     first, second, third = (PUBLISHED % (len(said), said) for said in (b"a", b"two\r\nlines", b""))
     # the first comes with the answer to the subscription
     pieces = [SUBSCRIBED + first + second[:20], second[20:-1], second[-1:] + third[:9], third[9:]]
-    with answering(pieces) as link:
-        came = link.listen(b"news", PATIENCE)
-        assert came + heard(link, 3 - len(came)) == [b"a", b"two\r\nlines", b""]
+    with answering(pieces) as connection:
+        came = connection.listen(b"news", PATIENCE)
+        assert came + heard(connection, 3 - len(came)) == [b"a", b"two\r\nlines", b""]
         with pytest.raises(OutcomeUnknown, match="closed the connection"):
-            heard(link, 1)
+            heard(connection, 1)
 
 
 def test_many_messages_at_once_are_all_heard() -> None:
     texts = [b"%d" % number + b"x" * 1000 for number in range(100)]
     said = b"".join(PUBLISHED % (len(each), each) for each in texts)
-    with answering([SUBSCRIBED, said]) as link:
-        came = link.listen(b"news", PATIENCE)
-        assert came + heard(link, len(texts) - len(came)) == texts
+    with answering([SUBSCRIBED, said]) as connection:
+        came = connection.listen(b"news", PATIENCE)
+        assert came + heard(connection, len(texts) - len(came)) == texts
 
 
 @pytest.mark.parametrize(
@@ -204,15 +210,18 @@ def test_many_messages_at_once_are_all_heard() -> None:
     ],
 )
 def test_what_is_no_message_to_the_channel_ends_the_listening(said: bytes, why: str) -> None:
-    with answering([SUBSCRIBED], [said]) as link:
-        assert link.listen(b"news", PATIENCE) == []
-        assert link._connection._sock is not None
-        link._connection._sock.raw.sendall(b"go on")
+    with answering([SUBSCRIBED], [said]) as connection:
+        assert connection.listen(b"news", PATIENCE) == []
+        assert connection._connection._sock is not None
+        connection._connection._sock.raw.sendall(b"go on")
         with pytest.raises(OutcomeUnknown, match=why):
-            heard(link, 1)
-        assert link.descriptor == -1
+            heard(connection, 1)
+        assert connection.descriptor == -1
 
 
 def test_who_may_not_subscribe_is_told_so() -> None:
-    with answering([b"-NOPERM this user has no permissions\r\n"]) as link, pytest.raises(StoreRefused, match="may not"):
-        link.listen(b"news", PATIENCE)
+    with (
+        answering([b"-NOPERM this user has no permissions\r\n"]) as connection,
+        pytest.raises(StoreRefused, match="may not"),
+    ):
+        connection.listen(b"news", PATIENCE)

@@ -25,9 +25,9 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.stores import url
+from lockstead.stores.redis.encoding import Keys
 from lockstead.stores.redis.route import slot_of
 from lockstead.stores.redis.store import RedisStore
-from lockstead.stores.redis.wire import Keys
 from lockstead.testing.conformance.names import ODD_KEYS
 from lockstead.testing.conformance.waiting import Changed
 from lockstead.values import KEY_BYTES_MAX, Name, Space

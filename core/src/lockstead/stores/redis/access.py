@@ -26,7 +26,7 @@ Address: TypeAlias = "tuple[str, int]"
 MISSING: Final = "the store on Redis needs its client library; install it: pip install redis"
 
 
-class Connection(Protocol):
+class RedisPyConnection(Protocol):
     """What is used of redis-py's blocking connection, which is typed in parts only."""
 
     _sock: BoundedSocket | None
@@ -51,7 +51,7 @@ class Connection(Protocol):
         """Close it."""
 
 
-class AwaitedConnection(Protocol):
+class AsyncRedisPyConnection(Protocol):
     """What is used of redis-py's awaiting connection."""
 
     bounds: Bounds
@@ -104,7 +104,7 @@ class Access:
 
     def connection(
         self, address: Address, bounds: Bounds, *, to_sentinel: bool = False, patience: float | None = None
-    ) -> Connection:
+    ) -> RedisPyConnection:
         """Make a connection, which connects within its bounds when it is told to; its socket keeps to them.
 
         patience: seconds for each write and read, where there is a limit beside the bounds.
@@ -114,9 +114,9 @@ class Access:
         self.check(address, to_sentinel=to_sentinel)
         made = (Secure if self.is_secure else Plain)(**self._arguments(address, patience, to_sentinel=to_sentinel))
         made.bounds = bounds
-        return cast(Connection, made)
+        return cast(RedisPyConnection, made)
 
-    def awaiting(self, address: Address, bounds: Bounds, *, to_sentinel: bool = False) -> AwaitedConnection:
+    def awaiting(self, address: Address, bounds: Bounds, *, to_sentinel: bool = False) -> AsyncRedisPyConnection:
         """Make an awaiting connection, like `connection`; whoever awaits it limits its time."""
         from lockstead.stores.redis.bounded import AwaitedPlain, AwaitedSecure
 
@@ -124,7 +124,7 @@ class Access:
         kind = AwaitedSecure if self.is_secure else AwaitedPlain
         made = kind(**self._arguments(address, None, to_sentinel=to_sentinel))
         made.bounds = bounds
-        return cast(AwaitedConnection, made)
+        return cast(AsyncRedisPyConnection, made)
 
     def check(self, address: Address, *, to_sentinel: bool = False) -> None:
         """Raise StoreRefused where a password would go in clear to another machine: one may be named by a server."""

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.redis.access import Address
+from lockstead.stores.redis.encoding import Words
 from lockstead.stores.redis.errors import OLDEST, code_of
 from lockstead.stores.redis.route import shown
-from lockstead.stores.redis.wire import Words
 
 Send = Callable[[Address, Words], Any]
 """Sends one command to a server and gives its reply, an error of the server among them."""

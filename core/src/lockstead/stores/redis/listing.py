@@ -13,10 +13,10 @@ from lockstead.errors import StoreError
 from lockstead.protocol.commands import Absent, List, Listing, Read, Snapshot
 from lockstead.stores.bounds import LISTING_MAX
 from lockstead.stores.kept import unreadable
+from lockstead.stores.redis.encoding import Keys, Words, answer, glance, measured
 from lockstead.stores.redis.errors import refusal
 from lockstead.stores.redis.route import Ask, Asking, Route, call_many, shown
 from lockstead.stores.redis.scripts import SCAN
-from lockstead.stores.redis.wire import Keys, Words, answer, glance, measured
 from lockstead.values import Name, Space
 
 SCAN_COUNT: Final = b"1000"

@@ -15,8 +15,8 @@ from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.frozen import frozen
 from lockstead.script import Script
 from lockstead.stores.redis.access import Access, Address, Kind
+from lockstead.stores.redis.encoding import Request, Words
 from lockstead.stores.redis.errors import code_of, refusal
-from lockstead.stores.redis.wire import Request, Words
 
 T = TypeVar("T")
 

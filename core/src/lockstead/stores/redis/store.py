@@ -1,7 +1,7 @@
 """How commands reach Redis: one script call each, never repeated.
 
-Must not know what the fields of a record mean. What goes over the wire is `wire`, what the server does
-`scripts`, and which server it is `route`.
+Must not know what the fields of a record mean. What requests look like is `encoding`, what the server
+does `scripts`, and which server it is `route`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from lockstead.stores.bounds import LISTING_MAX, Bounds, bounds_of
 from lockstead.stores.kept import MALFORMED, senseless
 from lockstead.stores.loops import PerLoop
 from lockstead.stores.redis.access import Access, Address, Kind
-from lockstead.stores.redis.link import Link, Links
+from lockstead.stores.redis.async_connection import AsyncConnectionPool
+from lockstead.stores.redis.connection import Connection, ConnectionPool
+from lockstead.stores.redis.encoding import Keys, Request, Words, answer, request
 from lockstead.stores.redis.listing import listed
-from lockstead.stores.redis.loop import AwaitedLinks
 from lockstead.stores.redis.route import Ask, Asking, Route, call, call_many, route, settled
 from lockstead.stores.redis.watches import Watches
-from lockstead.stores.redis.wire import Keys, Request, Words, answer, request
 from lockstead.stores.subscriptions import Subscription
 from lockstead.values import Name
 
@@ -68,8 +68,8 @@ class RedisStore:
 
     def _begin(self) -> None:
         self._route: Route = route(self._access)
-        self._links = Links(self._access)
-        self._looped = PerLoop(partial(AwaitedLinks, self._access), AwaitedLinks.close)
+        self._pool = ConnectionPool(self._access)
+        self._looped = PerLoop(partial(AsyncConnectionPool, self._access), AsyncConnectionPool.close)
         self._watches = Watches(
             self._keys, known=self._route.known, find=self._found, connect=self._listener, ask=self._asked
         )
@@ -102,7 +102,7 @@ class RedisStore:
         # the usual way: it is known whom to ask, and what is said is the answer. A script would say the same
         self._check_open()
         try:
-            said = self._links.exchange_one(address, asked.packed(), bounds, is_routed=self._is_routed)
+            said = self._pool.exchange_one(address, asked.packed(), bounds, is_routed=self._is_routed)
         except StoreError as error:
             self._failed(Ask(address, ()), error)
             raise
@@ -124,7 +124,7 @@ class RedisStore:
 
         def exchange(ask: Ask) -> list[Any]:
             try:
-                return self._links.exchange(ask, _part(bounds, ask))
+                return self._pool.exchange(ask, _part(bounds, ask))
             except StoreError as error:
                 self._failed(ask, error)
                 raise
@@ -139,7 +139,7 @@ class RedisStore:
         if ask.to_sentinel or not isinstance(error, OutcomeUnknown | StoreUnavailable):
             return False
         self._route.failed(ask.address)
-        self._links.drop(ask.address)
+        self._pool.drop(ask.address)
         return True
 
     # --- awaiting ------------------------------------------------------------------------------------------------
@@ -148,14 +148,14 @@ class RedisStore:
         """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
         self._check_open()
         bounds = bounds_of(command, limit)
-        links = await self._looped.get()
+        pool = await self._looped.get()
 
         async def exchange(ask: Ask) -> list[Any]:
             try:
-                return await links.exchange(ask, _part(bounds, ask))
+                return await pool.exchange(ask, _part(bounds, ask))
             except StoreError as error:
                 if self._failed(ask, error):
-                    await links.drop(ask.address)
+                    await pool.drop(ask.address)
                 raise
 
         try:
@@ -211,8 +211,8 @@ class RedisStore:
     def _found(self, record: bytes) -> Address:
         return self._run(self._route.find(record), Bounds(ENROL_LIMIT))
 
-    def _listener(self, address: Address, limit: float) -> Link:
-        return self._links.connected(address, Bounds(limit), is_routed=self._is_routed)
+    def _listener(self, address: Address, limit: float) -> Connection:
+        return self._pool.connected(address, Bounds(limit), is_routed=self._is_routed)
 
     def _asked(self, requests: Sequence[Request]) -> list[Any]:
         return self._run(call_many(requests, self._route, is_routed=self._is_routed), Bounds(ENROL_LIMIT))
@@ -231,7 +231,7 @@ class RedisStore:
         from lockstead.stores.redis.doctor import examination
 
         def send(address: Address, words: Words) -> Any:
-            return self._links.exchange(Ask(address, (words,), is_routed=self._is_routed), Bounds(limit))[0]
+            return self._pool.exchange(Ask(address, (words,), is_routed=self._is_routed), Bounds(limit))[0]
 
         self._check_open()
         masters = self._run(self._route.masters(), Bounds(limit))
@@ -246,14 +246,14 @@ class RedisStore:
 
     def after_fork(self) -> None:
         """Forget every inherited connection, without closing it: its bytes belong to the parent."""
-        self._inherited += [self._links, self._looped, self._watches]
+        self._inherited += [self._pool, self._looped, self._watches]
         self._begin()
 
     def close(self) -> None:
         """Close every connection. Idempotent."""
         self._is_open = False
         self._watches.close()
-        self._links.close()
+        self._pool.close()
         self._looped.close()
 
 

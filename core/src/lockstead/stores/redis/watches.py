@@ -21,9 +21,9 @@ from typing import Any, Final, TypeAlias
 from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, Conflict, Create, Read, Replace, Snapshot
 from lockstead.stores.redis.access import Address
-from lockstead.stores.redis.link import Link
+from lockstead.stores.redis.connection import Connection
+from lockstead.stores.redis.encoding import Keys, Request, enrol, pass_on
 from lockstead.stores.redis.scripts import CHANGED
-from lockstead.stores.redis.wire import Keys, Request, enrol, pass_on
 from lockstead.stores.subscriptions import OnChange, Subscription, Subscriptions
 from lockstead.values import Name, Space
 
@@ -72,7 +72,7 @@ class Watches:
         *,
         known: Callable[[bytes], Address | None],
         find: Callable[[bytes], Address],
-        connect: Callable[[Address, float], Link],
+        connect: Callable[[Address, float], Connection],
         ask: Ask,
     ) -> None:
         """known and find name the server of a record's key, find by asking for it; connect takes seconds at most."""
@@ -249,16 +249,16 @@ class Listener:
         """Listen until nobody has subscribed for long. Raises StoreError when the connection is lost."""
         if self.address is None or not self.fresh:
             return
-        link = self._watches.connect(self.address, LISTENS_WITHIN)
+        connection = self._watches.connect(self.address, LISTENS_WITHIN)
         try:
             # whoever enrols before it listens is taken for dead
-            self._serve(link, link.listen(self._watches.channel, LISTENS_WITHIN))
+            self._serve(connection, connection.listen(self._watches.channel, LISTENS_WITHIN))
         finally:
-            link.close()
+            connection.close()
 
-    def _serve(self, link: Link, messages: Sequence[bytes]) -> None:
+    def _serve(self, connection: Connection, messages: Sequence[bytes]) -> None:
         poll = self._poll()
-        poll.register(link.descriptor, select.POLLIN | select.POLLPRI)
+        poll.register(connection.descriptor, select.POLLIN | select.POLLPRI)
         used_at = time.monotonic()
         while self._watches.is_open:
             self._notify(messages)
@@ -272,7 +272,7 @@ class Listener:
                 used_at = now
             elif now - used_at > IDLES:
                 return
-            messages = link.messages() if self._wait(poll, self._next_at(now) - now) else ()
+            messages = connection.messages() if self._wait(poll, self._next_at(now) - now) else ()
 
     def _poll(self) -> select.poll:
         poll = select.poll()

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, cast
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.bounds import ANSWER_MAX, LISTING_MAX, Bounds
-from lockstead.stores.redis.access import Access, Address, Connection
+from lockstead.stores.redis.access import Access, Address, RedisPyConnection
 from lockstead.stores.redis.errors import OLDEST, unconnected
 from lockstead.stores.redlock.scripts import SCRIPT
 
@@ -44,7 +44,7 @@ IDLE_MAX: Final = 64
 """Connections kept for each master."""
 
 
-class Pipelined(Connection, Protocol):
+class Pipelined(RedisPyConnection, Protocol):
     """What is used beyond that of redis-py's connection: to write many commands, and read without waiting."""
 
     def pack_command(self, *words: object) -> Sequence[bytes]:

@@ -1,4 +1,4 @@
-"""How bytes go to Redis and back, awaiting: the twin of `link` in one event loop.
+"""How bytes go to Redis and back, awaiting: the twin of `connection` in one event loop.
 
 Must not know what is asked.
 """
@@ -13,22 +13,22 @@ from typing import Any, Final
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.bounds import Bounds
-from lockstead.stores.redis.access import Access, Address, AwaitedConnection
+from lockstead.stores.redis.access import Access, Address, AsyncRedisPyConnection
+from lockstead.stores.redis.connection import IDLE_CHECKED, role_of, wrong_role
+from lockstead.stores.redis.encoding import Words, encoded
 from lockstead.stores.redis.errors import unanswered, unconnected
-from lockstead.stores.redis.link import IDLE_CHECKED, role_of, wrong_role
 from lockstead.stores.redis.route import Ask, shown
-from lockstead.stores.redis.wire import Words, wire
 
 CLOSING: Final = 1.0
 """Seconds for a connection to close in good order."""
 
 
-class AwaitedLink:
+class AsyncConnection:
     """One connection, for one task at a time."""
 
     __slots__ = ("_connection", "_used_at", "where")
 
-    def __init__(self, connection: AwaitedConnection, address: Address) -> None:
+    def __init__(self, connection: AsyncRedisPyConnection, address: Address) -> None:
         self._connection = connection
         self.where = shown(address)
         self._used_at = 0.0
@@ -82,7 +82,7 @@ class AwaitedLink:
         self._connection.bounds = bounds
         try:
             async with asyncio.timeout(bounds.left()):
-                await self._connection.send_packed_command([wire(commands)], check_health=False)
+                await self._connection.send_packed_command([encoded(commands)], check_health=False)
                 for _ in commands:
                     try:
                         replies.append(await self._connection.read_response())
@@ -109,55 +109,55 @@ class AwaitedLink:
                 await self._connection.disconnect()
 
 
-class AwaitedLinks:
+class AsyncConnectionPool:
     """The connections of one store in one event loop, by server."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._idle: dict[tuple[Address, bool], list[AwaitedLink]] = {}
+        self._idle: dict[tuple[Address, bool], list[AsyncConnection]] = {}
         self._is_open = True
 
     async def exchange(self, ask: Ask, bounds: Bounds) -> list[Any]:
         """Send what is asked to its server, within bounds. Raises StoreError."""
-        link = await self._taken(ask, bounds)
+        connection = await self._taken(ask, bounds)
         if bounds.is_over:
-            await link.drop()
+            await connection.drop()
             raise StoreUnavailable(
-                f"it took all of {bounds.limit:.3g} s to connect to Redis at {link.where}; nothing was sent"
+                f"it took all of {bounds.limit:.3g} s to connect to Redis at {connection.where}; nothing was sent"
             )
-        replies = await link.exchange(ask.commands, bounds)
+        replies = await connection.exchange(ask.commands, bounds)
         if self._is_open:
-            self._idle.setdefault((ask.address, ask.to_sentinel), []).append(link)
+            self._idle.setdefault((ask.address, ask.to_sentinel), []).append(connection)
         else:
-            await link.close()
+            await connection.close()
         return replies
 
-    async def _taken(self, ask: Ask, bounds: Bounds) -> AwaitedLink:
+    async def _taken(self, ask: Ask, bounds: Bounds) -> AsyncConnection:
         idle = self._idle.setdefault((ask.address, ask.to_sentinel), [])
         while idle:
-            link = idle.pop()
-            if await link.is_usable():
-                return link
+            connection = idle.pop()
+            if await connection.is_usable():
+                return connection
         try:
-            connection = self._access.awaiting(ask.address, bounds, to_sentinel=ask.to_sentinel)
+            made = self._access.awaiting(ask.address, bounds, to_sentinel=ask.to_sentinel)
         except StoreError:
             raise
         except Exception as error:
             raise StoreRefused(f"no connection to Redis can be made: {type(error).__name__}: {error}") from error
-        link = AwaitedLink(connection, ask.address)
+        connection = AsyncConnection(made, ask.address)
         role = "" if ask.is_routed or ask.to_sentinel else "master"
-        await link.connect(bounds, is_secure=self._access.is_secure, role=role)
-        return link
+        await connection.connect(bounds, is_secure=self._access.is_secure, role=role)
+        return connection
 
     async def drop(self, address: Address) -> None:
         """Close what idles on a server that failed."""
-        for link in self._idle.pop((address, False), []):
-            await link.drop()
+        for connection in self._idle.pop((address, False), []):
+            await connection.drop()
 
     async def close(self) -> None:
         """Close what idles now, and what is in use when it is given back."""
         self._is_open = False
-        links = [link for idle in self._idle.values() for link in idle]
+        idle = [connection for each in self._idle.values() for connection in each]
         self._idle.clear()
-        for link in links:
-            await link.close()
+        for connection in idle:
+            await connection.close()

@@ -13,18 +13,18 @@ from typing import Any, Final
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.bounds import Bounds
-from lockstead.stores.redis.access import Access, Address, Connection
+from lockstead.stores.redis.access import Access, Address, RedisPyConnection
+from lockstead.stores.redis.encoding import Words, encoded
 from lockstead.stores.redis.errors import refusal, unanswered, unconnected
 from lockstead.stores.redis.messages import Messages
 from lockstead.stores.redis.plain import PlainSocket
 from lockstead.stores.redis.route import Ask, shown
-from lockstead.stores.redis.wire import Words, wire
 
 IDLE_CHECKED: Final = 0.02
 """Seconds of idling after which a connection is looked at before it is used: the server may have closed it."""
 
 
-class Link:
+class Connection:
     """One connection. Not safe to share between threads."""
 
     __slots__ = (
@@ -37,7 +37,7 @@ class Link:
         "where",
     )
 
-    def __init__(self, connection: Connection, address: Address) -> None:
+    def __init__(self, connection: RedisPyConnection, address: Address) -> None:
         from redis.exceptions import ResponseError
 
         self._connection = connection
@@ -97,7 +97,7 @@ class Link:
 
     def exchange(self, commands: Sequence[Words], bounds: Bounds) -> list[Any]:
         """Send commands together and give a reply for each, errors of the server among them, within bounds."""
-        return self._exchange_packed([wire(commands)], len(commands), bounds)
+        return self._exchange_packed([encoded(commands)], len(commands), bounds)
 
     def _exchange_packed(self, packed: list[bytes], count: int, bounds: Bounds) -> list[Any]:
         connection, refusal = self._connection, self._refusal
@@ -185,34 +185,34 @@ class Link:
         self._connection.disconnect()
 
 
-class Links:
+class ConnectionPool:
     """The connections of one store by server; as many as there are threads that ask at once. Safe to share."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
         self._lock = threading.Lock()
-        self._idle: dict[tuple[Address, bool], list[Link]] = {}
+        self._idle: dict[tuple[Address, bool], list[Connection]] = {}
         self._is_open = True
 
     def exchange(self, ask: Ask, bounds: Bounds) -> list[Any]:
         """Send what is asked to its server, within bounds. Raises StoreError."""
-        link = self._idling(ask.address, ask.to_sentinel)
-        if link is None:
-            link = self._new(ask.address, bounds, to_sentinel=ask.to_sentinel, is_routed=ask.is_routed)
-        replies = link.exchange(ask.commands, bounds)
-        self._give_back(link, ask.to_sentinel)
+        connection = self._idling(ask.address, ask.to_sentinel)
+        if connection is None:
+            connection = self._new(ask.address, bounds, to_sentinel=ask.to_sentinel, is_routed=ask.is_routed)
+        replies = connection.exchange(ask.commands, bounds)
+        self._give_back(connection, ask.to_sentinel)
         return replies
 
     def exchange_one(self, address: Address, packed: bytes, bounds: Bounds, *, is_routed: bool) -> Any:
         """Send one command, written already, to a server; like `exchange`."""
-        link = self._idling(address, False)
-        if link is None:
-            link = self._new(address, bounds, is_routed=is_routed)
-        reply = link.exchange_one(packed, bounds)
-        self._give_back(link, False)
+        connection = self._idling(address, False)
+        if connection is None:
+            connection = self._new(address, bounds, is_routed=is_routed)
+        reply = connection.exchange_one(packed, bounds)
+        self._give_back(connection, False)
         return reply
 
-    def _idling(self, address: Address, to_sentinel: bool) -> Link | None:
+    def _idling(self, address: Address, to_sentinel: bool) -> Connection | None:
         while True:
             with self._lock:
                 if not self._is_open:
@@ -220,56 +220,58 @@ class Links:
                 idle = self._idle.get((address, to_sentinel))
                 if not idle:
                     return None
-                link = idle.pop()
-            if link.is_usable():
-                return link
+                connection = idle.pop()
+            if connection.is_usable():
+                return connection
 
-    def _new(self, address: Address, bounds: Bounds, *, to_sentinel: bool = False, is_routed: bool = False) -> Link:
-        link = self.connected(address, bounds, to_sentinel=to_sentinel, is_routed=is_routed)
+    def _new(
+        self, address: Address, bounds: Bounds, *, to_sentinel: bool = False, is_routed: bool = False
+    ) -> Connection:
+        connection = self.connected(address, bounds, to_sentinel=to_sentinel, is_routed=is_routed)
         if bounds.is_over:
-            link.close()
+            connection.close()
             raise StoreUnavailable(
-                f"it took all of {bounds.limit:.3g} s to connect to Redis at {link.where}; nothing was sent"
+                f"it took all of {bounds.limit:.3g} s to connect to Redis at {connection.where}; nothing was sent"
             )
-        return link
+        return connection
 
-    def _give_back(self, link: Link, to_sentinel: bool) -> None:
+    def _give_back(self, connection: Connection, to_sentinel: bool) -> None:
         with self._lock:
             if self._is_open:
-                self._idle.setdefault((link.address, to_sentinel), []).append(link)
+                self._idle.setdefault((connection.address, to_sentinel), []).append(connection)
                 return
-        link.close()
+        connection.close()
 
     def connected(
         self, address: Address, bounds: Bounds, *, to_sentinel: bool = False, is_routed: bool = False
-    ) -> Link:
+    ) -> Connection:
         """Make a connection of one's own. Raises StoreError."""
         try:
-            connection = self._access.connection(address, bounds, to_sentinel=to_sentinel)
+            made = self._access.connection(address, bounds, to_sentinel=to_sentinel)
         except StoreError:
             raise
         except Exception as error:
             raise StoreRefused(f"no connection to Redis can be made: {type(error).__name__}: {error}") from error
-        link = Link(connection, address)
+        connection = Connection(made, address)
         role = "" if is_routed or to_sentinel else "master"
-        link.connect(is_secure=self._access.is_secure, role=role)
-        return link
+        connection.connect(is_secure=self._access.is_secure, role=role)
+        return connection
 
     def drop(self, address: Address) -> None:
         """Close what idles on a server that failed."""
         with self._lock:
-            links = self._idle.pop((address, False), [])
-        for link in links:
-            link.close()
+            idle = self._idle.pop((address, False), [])
+        for connection in idle:
+            connection.close()
 
     def close(self) -> None:
         """Close what idles now, and what is in use when it is given back."""
         with self._lock:
             self._is_open = False
-            links = [link for idle in self._idle.values() for link in idle]
+            idle = [connection for each in self._idle.values() for connection in each]
             self._idle.clear()
-        for link in links:
-            link.close()
+        for connection in idle:
+            connection.close()
 
 
 def role_of(reply: Any) -> str:
