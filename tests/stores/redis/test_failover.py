@@ -131,7 +131,8 @@ def test_a_slot_that_moves_is_followed(cluster: ClusterPlace) -> None:
     assert [name for name, _ in store.perform(List(Space.LOCK), LIMIT).entries] == [APT]
     # its list has moved as well; who subscribed listens there as soon as it was sent on
     assert isinstance(twin.perform(Read(APT), LIMIT), Snapshot)
-    until(lambda: twin._watches.homes[APT].address == ("127.0.0.1", new.port))
+    homes = twin._watches.homes
+    until(lambda: (home := homes.get(APT)) is not None and home.address == ("127.0.0.1", new.port))
     changes.settle()
     answers = store.perform_many([Read(APT), Remove(APT, made.incarnation), Create(Name("b"), {})], LIMIT)
     assert changes.called(LIMIT)
