@@ -13,10 +13,10 @@ from lockstead.stores.port import Store
 from lockstead.testing.conformance import (
     AwaitingConformance,
     BatchConformance,
-    BlockingConformance,
-    BlockingQueueConformance,
     HostileConformance,
+    QueueConformance,
     StoreConformance,
+    WaitingConformance,
 )
 from lockstead.testing.conformance.base import Suite
 from lockstead.testing.conformance.hostile import Spoil
@@ -74,11 +74,11 @@ class TestEtcdAwaiting(OnEtcd, AwaitingConformance):
     pass
 
 
-class TestEtcdWaiting(OnEtcd, BlockingConformance):
+class TestEtcdWaiting(OnEtcd, WaitingConformance):
     pass
 
 
-class TestEtcdQueue(OnEtcd, BlockingQueueConformance):
+class TestEtcdQueue(OnEtcd, QueueConformance):
     pass
 
 

@@ -29,11 +29,12 @@ from lockstead.stores import url as urls
 from lockstead.stores.etcd.errors import LeaseGone, answered
 from lockstead.stores.etcd.wire import Request, Response
 from lockstead.stores.examination import Severity
-from lockstead.stores.port import AsyncStore, BlockingFifoQueue, Store, SupportsDiagnostics
+from lockstead.stores.port import AsyncStore, ShowsQueue, Store, SupportsDiagnostics, SupportsFifoQueue
 from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import Name, Space
 from tests.servers.base import free_port
 from tests.servers.etcd import Etcd, EtcdPlace, ask
+from tests.stores.etcd.test_queue import until
 
 APT = Name("apt")
 LIMIT = 20.0
@@ -126,21 +127,16 @@ def test_tls_with_a_client_certificate_blocking_awaiting_and_waiting(secure: Etc
     awaits = is_a(AsyncStore, store)  # type: ignore[type-abstract]
     asyncio.run(awaits.aperform(Read(APT), LIMIT))
     held = shows(store.perform(Create(APT, {"v": "1"}, 60.0, "me", 60.0), LIMIT))
-    queues = is_a(BlockingFifoQueue, store)  # type: ignore[type-abstract]
-    turns: list[bool] = []
-    looked = threading.Semaphore(0)
+    queues = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
+    has_turn, has_changed = threading.Event(), threading.Event()
 
-    def is_over(_pause: float) -> bool:
-        looked.release()
-        return False
+    def on_turn(is_free: bool) -> None:
+        (has_turn if is_free else has_changed).set()
 
-    thread = threading.Thread(target=lambda: turns.append(queues.queue(APT, "next", LIMIT, is_over)))
-    thread.start()
-    for _ in range(2):
-        looked.acquire()
-    store.perform(Remove(APT, held.incarnation), LIMIT)
-    thread.join()
-    assert turns == [True]
+    with contextlib.closing(queues.enqueue(APT, "next", on_turn)):
+        until(lambda: is_a(ShowsQueue, store).standing(APT, LIMIT), "no place was taken")  # type: ignore[type-abstract]
+        store.perform(Remove(APT, held.incarnation), LIMIT)
+        assert has_turn.wait(LIMIT)
     store.close()
 
 

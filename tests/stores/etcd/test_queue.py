@@ -11,8 +11,8 @@ import pytest
 
 from lockstead.errors import OutcomeUnknown
 from lockstead.protocol.commands import Conflict, Create, Read, Remove, Removed, Snapshot
-from lockstead.stores.etcd.watch import Broken, Watch
-from lockstead.stores.port import BlockingFifoQueue, Store
+from lockstead.stores.etcd.store import EtcdStore
+from lockstead.stores.port import Store, SupportsFifoQueue
 from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import Name
 from tests.servers.etcd import EtcdPlace, ask, keys_below
@@ -41,40 +41,23 @@ def places(etcd: EtcdPlace, space: str) -> list[str]:
 
 
 class Waiter:
-    """Queues in a thread, one call after the other, as the engine does, until told that the turn has come."""
+    """Has a place in the queue, and notes what it is called with."""
 
-    def __init__(self, store: Store, waiter_id: str, pause: float = 5.0) -> None:
-        self._queues: BlockingFifoQueue = is_a(BlockingFifoQueue, store)  # type: ignore[type-abstract]
-        self._asker, self._pause = waiter_id, pause
-        self.stop = threading.Event()
+    def __init__(self, store: Store, waiter_id: str, name: Name = APT) -> None:
+        self._store = is_a(SupportsFifoQueue, store)  # type: ignore[type-abstract]
+        self._name, self._waiter_id = name, waiter_id
         self.has_turn = threading.Event()
-        self.rounds = 0
-        self.failures: list[Exception] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self.calls: list[bool] = []
+        self.subscription = self._store.enqueue(name, waiter_id, self._called)
 
-    def _run(self) -> None:
-        while not self.stop.is_set():
-            self.rounds += 1
-            try:
-                if self._queues.queue(APT, self._asker, self._pause, self._is_over):
-                    self.has_turn.set()
-                    return
-            except Exception as error:
-                self.failures.append(error)
-                time.sleep(0.05)
-
-    def _is_over(self, seconds: float) -> bool:
-        return self.stop.wait(seconds)
+    def _called(self, is_free: bool) -> None:
+        self.calls.append(is_free)
+        if is_free:
+            self.has_turn.set()
 
     def leaves(self) -> None:
-        self.stop.set()
-        self._thread.join(LIMIT)
-        self._queues.leave(APT, self._asker, LIMIT)
-
-    def end(self) -> None:
-        self.stop.set()
-        self._thread.join(LIMIT)
+        self.subscription.close()
+        self._store.leave(self._name, self._waiter_id, LIMIT)
 
 
 def queued(etcd: EtcdPlace, space: str, stores: list[Store]) -> list[Waiter]:
@@ -101,7 +84,7 @@ def test_fifo_nobody_overtakes_however_he_asks_and_each_is_woken_in_his_turn(etc
         newcomer = store.perform(taking("newcomer"), LIMIT)
         assert isinstance(newcomer, Conflict)
         assert newcomer.is_queued
-        assert waiter.has_turn.wait(LIMIT), waiter.failures
+        assert waiter.has_turn.wait(LIMIT)
         assert not any(later.has_turn.is_set() for later in waiters[number + 1 :])
         granted = shows(store.perform(taking(f"w{number:02}"), LIMIT))
     for store in stores:
@@ -128,9 +111,10 @@ def test_a_waiter_whose_predecessor_gives_up_does_not_take_it_for_his_turn(etcd:
 def test_a_release_wakes_one_of_forty_and_asks_nothing_of_the_others(etcd: EtcdPlace, space: str, proxy: Proxy) -> None:
     stores = [etcd.open(space, ports=proxy.ports) for _ in range(40)]
     held = shows(stores[0].perform(taking("holder"), LIMIT))
-    waiters = [Waiter(store, f"w{number:02}", pause=600.0) for number, store in enumerate(stores)]
+    watches = proxy.count(lambda sent: sent.startswith(b"POST /v3/watch"))
+    waiters = [Waiter(store, f"w{number:02}") for number, store in enumerate(stores)]
     until(lambda: len(places(etcd, space)) == 40, "not all have a place")
-    until(lambda: proxy.open_connections >= 80, "not all watch")
+    until(lambda: watches.total >= 40, "not all watch")
     first = int(places(etcd, space)[0][1:])
     count = proxy.count(lambda sent: sent.startswith((b"POST /v3/kv/", b"POST /v3/watch")))
     stores[first].perform(Remove(APT, held.incarnation), LIMIT)
@@ -141,11 +125,9 @@ def test_a_release_wakes_one_of_forty_and_asks_nothing_of_the_others(etcd: EtcdP
     assert waiters[second].has_turn.wait(LIMIT)
     # two releases and a grant; the second looked once when he became the first, and began to watch the record
     assert count.total <= 6
-    for store, waiter in zip(stores, waiters, strict=True):
-        waiter.stop.set()
+    assert sum(len(waiter.calls) for waiter in waiters) <= 3, "others were called"
+    for store in stores:
         store.close()
-    for waiter in waiters:
-        waiter.end()
 
 
 def test_h16_a_waiter_lives_through_a_server_that_is_killed_and_keeps_his_place(
@@ -161,10 +143,9 @@ def test_h16_a_waiter_lives_through_a_server_that_is_killed_and_keeps_his_place(
         etcd.start()
         until(lambda: places(etcd, "s") == ["w00", "w01"], "the places are gone")
         until(lambda: _removed(first_store, held), "the holder could not give it back")
-        assert first.has_turn.wait(LIMIT), first.failures
+        assert first.has_turn.wait(LIMIT)
         shows(first_store.perform(taking("w00"), LIMIT))
         assert not second.has_turn.is_set()
-        second.end()
         first_store.close()
         second_store.close()
     finally:
@@ -190,79 +171,47 @@ def test_a_watch_whose_revision_was_compacted_is_begun_anew(etcd: EtcdPlace, spa
         revision = ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"]
         ask(etcd.server.port, "kv/compaction", {"revision": revision, "physical": True})
     store.perform(Remove(APT, held.incarnation), LIMIT)
-    assert waiter.has_turn.wait(LIMIT), waiter.failures
-    waiter.end()
+    assert waiter.has_turn.wait(LIMIT)
     store.close()
 
 
-def test_a_watch_from_a_compacted_revision_says_that_it_is_broken(etcd: EtcdPlace) -> None:
-    for _ in range(3):
-        ask(etcd.server.port, "kv/put", {"key": b64encode(b"elsewhere").decode(), "value": ""})
-    revision = ask(etcd.server.port, "kv/range", {"key": "YQ=="})["header"]["revision"]
-    ask(etcd.server.port, "kv/compaction", {"revision": revision, "physical": True})
-    watch = Watch(etcd.server.address, None, None, ("elsewhere", None), LIMIT)
-    with pytest.raises(Broken):
-        watch.begin(1, LIMIT)
-        watch.changes(LIMIT)
-    watch.close()
-
-
-def test_what_changed_between_the_look_and_the_watch_is_not_missed(etcd: EtcdPlace) -> None:
-    put = {"key": b64encode(b"between").decode(), "value": ""}
-    revision = int(ask(etcd.server.port, "kv/put", put)["header"]["revision"])
-    ask(etcd.server.port, "kv/put", put)
-    for _ in range(20):  # with the beginning of the watch, or after it
-        watch = Watch(etcd.server.address, None, None, ("between", None), LIMIT)
-        watch.begin(revision + 1, LIMIT)
-        events: list[object] = []
-        until(lambda events=events, watch=watch: events.extend(watch.changes(0.05)) or events, "it was missed")
-        watch.close()
+def watching(far: Store, waiter_id: str, proxy: Proxy) -> Waiter:
+    """A waiter that is in the queue and watches: the next transaction is another one's."""
+    watches = proxy.count(lambda sent: b"POST /v3/watch" in sent)
+    waiter = Waiter(far, waiter_id)
+    until(lambda: watches.total, "nobody watches")
+    return waiter
 
 
 def test_h28_a_place_that_is_taken_late_does_not_stand_after_its_asker_has_left(
     etcd: EtcdPlace, space: str, far: Store, store: Store, proxy: Proxy
 ) -> None:
     held = shows(store.perform(taking("holder"), LIMIT))
-    # the session is there, so that the next transaction is the one that takes a place
-    other = Waiter(far, "other")
-    until(lambda: places(etcd, space) == ["other"], "no place was taken")
+    other = watching(far, "other", proxy)
     late = proxy.arm(Fault.REQUEST_LATE, lambda sent: b"POST /v3/kv/txn" in sent, seconds=3.0)
-    queues = is_a(BlockingFifoQueue, far)  # type: ignore[type-abstract]
-    stop = threading.Event()
-    thread = threading.Thread(target=lambda: _queues(queues, "late", stop))
-    thread.start()
+    waiter = Waiter(far, "late")
     late.wait()
-    queues.leave(APT, "late", LIMIT)
+    waiter.leaves()
     late.wait_arrived()
     other.leaves()
-    stop.set()
-    thread.join(LIMIT)
     until(lambda: far.perform(Read(APT), LIMIT), "the store does not answer")
     assert places(etcd, space) == [], "somebody who has gone stands in the queue"
     store.perform(Remove(APT, held.incarnation), LIMIT)
     shows(store.perform(taking("newcomer"), LIMIT))
 
 
-def _queues(queues: BlockingFifoQueue, waiter_id: str, stop: threading.Event) -> None:
-    try:
-        queues.queue(APT, waiter_id, LIMIT, stop.wait)
-    except OutcomeUnknown:
-        pass
-
-
 def test_h28_a_place_whose_request_was_lost_from_sight_goes_with_the_grant(
     etcd: EtcdPlace, space: str, far: Store, store: Store, proxy: Proxy
 ) -> None:
     held = shows(store.perform(taking("holder"), LIMIT))
-    other = Waiter(far, "other")
-    until(lambda: places(etcd, space) == ["other"], "no place was taken")
-    proxy.arm(Fault.CUT_AFTER, lambda sent: b"POST /v3/kv/txn" in sent)
+    other = watching(far, "other", proxy)
+    lost = proxy.arm(Fault.CUT_AFTER, lambda sent: b"POST /v3/kv/txn" in sent)
     waiter = Waiter(far, "waiter")
     until(lambda: places(etcd, space) == ["other", "waiter"], "no place was taken")
     other.leaves()
     store.perform(Remove(APT, held.incarnation), LIMIT)
     assert waiter.has_turn.wait(LIMIT)
-    assert waiter.failures, "no answer was lost"
+    assert lost.hits == 1, "no answer was lost"
     granted = shows(far.perform(taking("waiter"), LIMIT))
     assert places(etcd, space) == []
     guards = keys_below(etcd.server.port, f"{space}/session/")
@@ -276,20 +225,21 @@ def test_h28_a_place_whose_request_was_lost_from_sight_goes_with_the_grant(
 def test_a_place_of_a_process_that_died_is_gone_with_its_lease(etcd: EtcdPlace, space: str, store: Store) -> None:
     held = shows(store.perform(taking("holder"), LIMIT))
     dead = etcd.open(space)
-    waiter = Waiter(dead, "dead", pause=0.5)
+    waiter = Waiter(dead, "dead")
     until(lambda: places(etcd, space) == ["dead"], "no place was taken")
-    waiter.end()  # it neither leaves nor closes
+    is_a(EtcdStore, dead)._listener.close()  # it renews nothing more, and neither leaves nor closes
     store.perform(Remove(APT, held.incarnation), LIMIT)
     answer = store.perform(taking("newcomer"), LIMIT)
     assert isinstance(answer, Conflict)
     assert answer.is_queued
     until(lambda: isinstance(store.perform(taking("newcomer"), LIMIT), Snapshot), "a dead process stands there forever")
+    waiter.subscription.close()
     dead.close()
 
 
 def test_a_place_that_an_administrator_deleted_is_taken_anew(etcd: EtcdPlace, space: str, store: Store) -> None:
     held = shows(store.perform(taking("holder"), LIMIT))
-    waiter = Waiter(store, "waiter", pause=0.2)
+    waiter = Waiter(store, "waiter")
     until(lambda: places(etcd, space) == ["waiter"], "no place was taken")
     before = keys_below(etcd.server.port, f"{space}/queue/")
     ask(etcd.server.port, "kv/deleterange", {"key": b64encode(f"{space}/queue/apt/waiter".encode()).decode()})

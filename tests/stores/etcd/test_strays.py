@@ -37,7 +37,6 @@ def test_a_stray_key_in_a_queue_blocks_nobody(etcd: EtcdPlace, store: Store, spa
     until(lambda: "ben%2F1" in str(keys_below(etcd.server.port, f"{space}/queue/apt/")), "nobody queues")
     is_a(Removed, store.perform(Remove(APT, first.incarnation), LIMIT))
     assert waiter.has_turn.wait(20.0)
-    waiter.stop.set()
     shows(store.perform(taking("ben/1"), LIMIT))
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
-from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.record import number
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.etcd import wire
@@ -40,19 +40,12 @@ class Session:
     guard: str = "0"
 
 
-class Closes(Protocol):
-    """Something to be closed."""
-
-    def close(self) -> None:
-        """Close it."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class Place:
-    """Somebody's place in the queue of a key: its create revision, None while it has none.
+    """A waiter's place in the queue of a key: its create revision, None while it has none.
 
-    doubt: the session on which a request to take it may yet arrive. has_left: it must not be taken any more.
+    doubt: the session on which a request to take it may yet arrive. has_left: it must not be taken any more. is_asking:
+    a request for the lock is under way, which may end it; it must not be taken meanwhile.
     """
 
     key: str
@@ -60,14 +53,12 @@ class Place:
     created: str | None = None
     doubt: Session | None = None
     has_left: bool = False
-    watch: Closes | None = None
-    """What the waiting side keeps with it, between two calls."""
+    is_asking: bool = False
 
-    def drop_watch(self) -> None:
-        """Stop watching."""
-        watch, self.watch = self.watch, None
-        if watch is not None:
-            watch.close()
+    @property
+    def id(self) -> tuple[str, str]:
+        """The key and the waiter."""
+        return self.key, self.waiter_id
 
 
 @dataclass(slots=True)
@@ -101,13 +92,44 @@ class Line:
     def enter(self, key: str, waiter_id: str) -> Place:
         """Return the place of a waiter, to be taken if it has none yet."""
         with self.lock:
-            return self.places.setdefault((key, waiter_id), Place(key, waiter_id))
+            place = self.places.setdefault((key, waiter_id), Place(key, waiter_id))
+            place.is_asking = False
+            return place
+
+    @contextmanager
+    def asking(self, key: str, waiter_id: str) -> Iterator[Place | None]:
+        """Return the place of a waiter that asks for the lock, if it has one: it is not taken meanwhile.
+
+        Nor after an unknown outcome, until it is entered again: the waiter may have been granted the lock.
+        """
+        place = None
+        with self.lock:
+            if waiter_id and (place := self.places.get((key, waiter_id))) is not None:
+                place.is_asking = True
+        failure: StoreError | None = None
+        try:
+            yield place
+        except (StoreUnavailable, StoreRefused) as error:
+            failure = error
+        if place is not None:
+            place.is_asking = False
+        if failure is not None:
+            raise failure
+
+    def _begins_to_take(self, place: Place, session: Session) -> bool:
+        """Note that a request to take a place is under way from now on; False if it must not be taken."""
+        with self.lock:
+            if place.has_left or place.is_asking:
+                return False
+            place.doubt = session
+            return True
 
     def note_place(self, key: str, waiter_id: str, created: str | None) -> Place:
         """Correct what is known of a place by what was seen."""
-        place = self.enter(key, waiter_id)
-        place.created = created
-        return place
+        with self.lock:
+            place = self.places.setdefault((key, waiter_id), Place(key, waiter_id, is_asking=True))
+            place.created = created
+            return place
 
     def closing(self, place: Place | None) -> list[Json]:
         """Return what must be done together with a place's end, so that it is not taken once more afterwards."""
@@ -122,8 +144,7 @@ class Line:
             if place.doubt is not None:
                 place.doubt.guard = revision
             place.doubt, place.created, place.has_left = None, None, True
-            self.places.pop((place.key, place.waiter_id), None)
-        place.drop_watch()
+            self.places.pop(place.id, None)
 
     def forget(self) -> list[str]:
         """Forget everybody; give the lease to end, if there is one."""
@@ -133,7 +154,6 @@ class Line:
             self.places.clear()
         for place in places:
             place.has_left = True
-            place.drop_watch()
         return [] if session is None else [session.lease]
 
     # --- conversations -------------------------------------------------------------------------------------------
@@ -179,10 +199,11 @@ class Line:
             self._lost(session)
 
     def take(self, place: Place) -> Steps[None]:
-        """Take a place if there is none yet; nothing if its waiter_id has left meanwhile."""
+        """Take a place if there is none yet; nothing if its waiter has left or asks for the lock meanwhile."""
         for _ in range(TURNS_MAX):
             session = yield from self.beat()
-            if place.has_left:
+            before = place.doubt
+            if not self._begins_to_take(place, session):
                 return
             key, guard = self.root.place(place.key, place.waiter_id), self.root.session(session.lease)
             expected = [
@@ -190,7 +211,6 @@ class Line:
                 wire.compared_key(guard, "mod_revision", session.guard),
             ]
             shows = [{"request_range": {"key": wire.b64(one)}} for one in (key, guard)]
-            before, place.doubt = place.doubt, session
             try:
                 body = yield from ask(
                     wire.txn("Queue", expected, [wire.put(key, number(self.wall()), session.lease)], shows)

@@ -228,9 +228,9 @@ def length_of(received: bytes) -> tuple[int, int] | None:
     return ends, ends + int(length[1])
 
 
-def head_of(endpoint: str, path: str, token: str | None, length: int) -> Head:
-    """Write the head of a request whose body has so many bytes; none: it is a GET."""
-    headers = [("Host", endpoint), ("User-Agent", "lockstead"), ("Content-Type", "application/json")]
+def head_of(endpoint: str, path: str, token: str | None, length: int, *more: tuple[str, str]) -> Head:
+    """Write the head of a request whose body has so many bytes; none: it is a GET. more: headers, by name."""
+    headers = [("Host", endpoint), ("User-Agent", "lockstead"), ("Content-Type", "application/json"), *more]
     if token:
         headers.append(("Authorization", token))
     if length:

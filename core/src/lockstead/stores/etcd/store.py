@@ -21,15 +21,16 @@ from lockstead.stores.etcd.batch import batch
 from lockstead.stores.etcd.errors import answered, is_token_spent
 from lockstead.stores.etcd.leases import Leases
 from lockstead.stores.etcd.line import Line
+from lockstead.stores.etcd.listener import Listener
 from lockstead.stores.etcd.settings import TLS_WAY, EtcdSettings
 from lockstead.stores.etcd.sockets import Sockets
 from lockstead.stores.etcd.steps import Course, Steps, end
 from lockstead.stores.etcd.talk import Talker
 from lockstead.stores.etcd.transport import MISTAKE_LIMIT, Members, looks_mistaken, mistake, translated
-from lockstead.stores.etcd.waits import Waiting
 from lockstead.stores.etcd.wire import Request, Response
 from lockstead.stores.loops import PerLoop
 from lockstead.stores.port import Standing
+from lockstead.stores.subscriptions import OnChange, Subscription
 from lockstead.stores.transport import transport
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class EtcdStore:
         self._awaiting = PerLoop(self._members.awaiting, lambda transport: transport.aclose())
         self._token: str | None = None
         self._talker = Talker(self._settings.root, Leases(), Line(self._settings.root))
-        self._waiting = Waiting(self._talker.line, self._members, self._carried, lambda: self._token)
+        self._listener = Listener(self._talker.line, self._members, self._acarried, lambda: self._token)
 
     def __repr__(self) -> str:
         return f"EtcdStore({self.url!r})"
@@ -188,19 +189,19 @@ class EtcdStore:
 
     # --- waiting -------------------------------------------------------------------------------------------------
 
-    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        """Watch the record: True as soon as it changed."""
+    def subscribe(self, name: Name, on_change: OnChange) -> Subscription:
+        """Call on_change at every change of the record."""
         self._check_open()
-        return self._waiting.wait(name, seconds, is_over)
+        return self._listener.subscribe(name, on_change)
 
-    def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        """Take a place in the queue or keep it, and watch who is ahead: True as soon as the turn has come."""
+    def enqueue(self, name: Name, waiter_id: str, on_turn: OnChange) -> Subscription:
+        """Take a place in the queue or keep it, and call on_turn when the turn has come."""
         self._check_open()
-        return self._waiting.queue(name, waiter_id, seconds, is_over)
+        return self._listener.enqueue(name, waiter_id, on_turn)
 
     def leave(self, name: Name, waiter_id: str, limit: float) -> None:
         """Give up a place in the queue."""
-        self._waiting.leave(name, waiter_id, limit)
+        self._carried(self._talker.line.leave(name.key, waiter_id), limit)
 
     def standing(self, name: Name, limit: float) -> list[Standing]:
         """Return the first of a key's queue."""
@@ -236,8 +237,13 @@ class EtcdStore:
 
     async def aperform(self, command: Command[Any], limit: float) -> Any:
         """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
-        bounds = _bounds(command, limit)
-        course = Course(self._talker.steps(command))
+        return await self._acarried_within(self._talker.steps(command), _bounds(command, limit))
+
+    async def _acarried(self, steps: Steps[T], limit: float) -> T:
+        return await self._acarried_within(steps, Bounds(limit, ANSWER_MAX))
+
+    async def _acarried_within(self, steps: Steps[T], bounds: Bounds) -> T:
+        course = Course(steps)
         outcome: Response | StoreError | None = None
         try:
             while (request := course.on(outcome)) is not None:
@@ -330,14 +336,15 @@ class EtcdStore:
 
     def after_fork(self) -> None:
         """Forget every inherited connection, without closing it, and every lease: they belong to the parent."""
-        self._inherited += [self._sockets, self._awaiting, self._members, self._waiting, self._talker]
+        self._inherited += [self._sockets, self._awaiting, self._members, self._talker]
+        self._listener.forget()
         self._start()
 
     def close(self) -> None:
         """End what carries no record, and close every connection. Idempotent; takes up to 2 s if etcd hangs."""
         if not self._is_open:
             return
-        self._waiting.close()
+        self._listener.close()
         ends_at = time.monotonic() + CLEANUP_LIMIT
         if self._sockets is not None or self._awaiting:
             for lease in [*self._talker.line.forget(), *self._talker.leases.empty()]:

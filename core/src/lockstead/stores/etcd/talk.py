@@ -30,7 +30,7 @@ from lockstead.stores.etcd import wire
 from lockstead.stores.etcd.errors import LeaseGone
 from lockstead.stores.etcd.extend import Extension
 from lockstead.stores.etcd.leases import Leases
-from lockstead.stores.etcd.line import Line
+from lockstead.stores.etcd.line import Line, Place
 from lockstead.stores.etcd.steps import (
     TURNS_MAX,
     Beat,
@@ -172,10 +172,16 @@ class _Taking:
         self._key = key
         self._expected = expected
         self._old = old
-        self._place = talker.line.find(command.name.key, command.waiter_id) if command.waiter_id else None
+        self._place: Place | None = None
 
     def steps(self) -> Steps[Snapshot | Conflict]:
-        """Ask until it is clear whether the record could be written; the lease comes first."""
+        """Ask until it is clear whether the record could be written."""
+        command = self._command
+        with self._talker.line.asking(command.name.key, command.waiter_id) as self._place:
+            return (yield from self._asked())
+
+    def _asked(self) -> Steps[Snapshot | Conflict]:
+        """Write the record; the lease comes first."""
         talker, command = self._talker, self._command
         for _ in range(TURNS_MAX):
             beat = None

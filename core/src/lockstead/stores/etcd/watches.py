@@ -1,0 +1,254 @@
+"""Watches of keys, many on one connection: the gateway's streams, read by one event loop.
+
+A stream is one request whose body asks for all of its watches, and whose answer does not end. New watches begin a new
+stream, which takes over those of smaller ones, each from the revision that it has seen last: so they take few
+connections and miss nothing. Must not know who watches, nor for what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+import h11
+
+from lockstead.stores.etcd.sockets import head_of
+from lockstead.stores.etcd.transport import Members
+from lockstead.stores.etcd.wire import Json, b64
+
+LINE_BYTES_MAX: Final = 1 << 20
+CHUNK: Final = 65536
+
+BEGINS_WITHIN: Final = 5.0
+"""Seconds that a stream has to connect and to confirm its watches."""
+
+GATHERS: Final = 0.1
+"""Seconds between two new streams: what is asked for in between shares the second."""
+
+YOUNG: Final = 10.0
+"""Seconds in which the watches of a stream are cheap to begin again: etcd reads all revisions in between."""
+
+STREAMS_MAX: Final = 32
+"""Streams beyond which the smallest is taken over, however old."""
+
+KEEPS_ALIVE: Final = ((("TCP_KEEPIDLE", "TCP_KEEPALIVE"), 30), (("TCP_KEEPINTVL",), 10), (("TCP_KEEPCNT",), 3))
+"""A stream may be silent for hours: whether its peer is there, and the way to it, is for the system to ask."""
+
+Span: TypeAlias = "tuple[str, str | None]"
+"""A key and the end of a range, None for the one key."""
+
+MALFORMED: Final = (h11.ProtocolError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+
+class Watch:
+    """What became of a key or range since a revision. Promises nothing more once it is broken.
+
+    has_changed is for its reader to reset. state is the revision of the last change, None if it was a deletion.
+    """
+
+    __slots__ = ("_waker", "has_changed", "is_broken", "revision", "span", "state")
+
+    def __init__(self, span: Span, revision: int, waker: asyncio.Event) -> None:
+        """Waker is set at every change. revision is the first that counts."""
+        self.span = span
+        self.revision = revision
+        self.has_changed = self.is_broken = False
+        self.state: str | None = None
+        self._waker = waker
+
+    def received(self, revision: int, events: list[Json]) -> None:
+        """Note events, which came with the store's revision; none of them: there was no change up to it."""
+        if events:
+            kept = [str(event["kv"]["mod_revision"]) for event in events if event.get("type") != "DELETE"]
+            revision = max(int(event["kv"]["mod_revision"]) for event in events)
+            self.state, self.has_changed = kept[-1] if kept else None, True
+            self._waker.set()
+        self.revision = max(self.revision, revision + 1)
+
+    def broke(self) -> None:
+        """Note that nothing more will come: closed, refused or compacted."""
+        self.is_broken = True
+        self._waker.set()
+
+
+class _Stream:
+    """One connection and its watches; live are those that somebody reads still."""
+
+    def __init__(self, watches: Iterable[Watch]) -> None:
+        self.began_at = time.monotonic()
+        self.member = -1
+        self.live = dict.fromkeys(watches)
+        self._asked = list(self.live)
+        self._by_id: dict[str, Watch] = {}
+        self._confirmed = 0
+        self._rest = b""
+        self._parser = h11.Connection(h11.CLIENT)
+
+    async def run(self, members: Members, token: str | None) -> None:
+        """Watch until that ends, whatever the reason; then all live watches are broken."""
+        try:
+            async with asyncio.timeout(BEGINS_WITHIN) as limit:
+                reader, writer = await self._connected(members)
+                try:
+                    self._keep_alive(writer)
+                    writer.write(self._request(members.settings.endpoints[self.member], token))
+                    while self._parsed(await reader.read(CHUNK)):
+                        if self._confirmed == len(self._asked):
+                            limit.reschedule(None)
+                finally:
+                    writer.transport.abort()
+        except (OSError, *MALFORMED):  # TimeoutError is one of the first
+            pass
+        finally:
+            for watch in self.live:
+                watch.broke()
+
+    async def _connected(self, members: Members) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        tls, failed = members.tls() if members.settings.is_secure else None, OSError()
+        for self.member, _url in members.in_turn():
+            host, _, port = members.settings.endpoints[self.member].rpartition(":")
+            try:
+                async with asyncio.timeout(BEGINS_WITHIN / (len(members) + 1)):
+                    return await asyncio.open_connection(host.strip("[]"), int(port), ssl=tls, limit=CHUNK)
+            except OSError as error:
+                failed = error
+        raise failed
+
+    def _keep_alive(self, writer: asyncio.StreamWriter) -> None:
+        connection = writer.get_extra_info("socket")
+        with suppress(OSError):
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for names, seconds in KEEPS_ALIVE:
+                option = next((getattr(socket, name) for name in names if hasattr(socket, name)), None)
+                if option is not None:
+                    connection.setsockopt(socket.IPPROTO_TCP, option, seconds)
+
+    def _request(self, endpoint: str, token: str | None) -> bytes:
+        content = b"".join(map(_create, self._asked))
+        # a member that has lost its leader says so, instead of staying silent
+        head = head_of(endpoint, "/v3/watch", token, len(content), ("Grpc-Metadata-Hasleader", "true"))
+        for event in (head.event, h11.Data(data=content), h11.EndOfMessage()):
+            self._parser.send(event)
+        return head.written + content
+
+    def _parsed(self, received: bytes) -> bool:
+        """Read what was received; False if the stream has ended, which it should not."""
+        self._parser.receive_data(received)
+        while (event := self._parser.next_event()) is not h11.NEED_DATA:
+            if isinstance(event, h11.Data):
+                *lines, self._rest = (self._rest + event.data).split(b"\n")
+                for line in filter(None, lines):
+                    self._answered(json.loads(line)["result"])
+                if len(self._rest) > LINE_BYTES_MAX:
+                    return False
+            elif not isinstance(event, h11.Response) or event.status_code != 200:
+                return False
+        return True
+
+    def _answered(self, result: Json) -> None:
+        watch_id = str(result.get("watch_id", "0"))
+        if result.get("created"):
+            # they are confirmed in the order in which they were asked for
+            watch = self._asked[self._confirmed]
+            self._confirmed += 1
+            self._by_id[watch_id] = watch
+        watch = self._by_id[watch_id]
+        if result.get("canceled"):
+            if self.live.pop(watch, self) is not self:
+                watch.broke()
+        elif watch in self.live and (result.get("events") or not result.get("created")):
+            watch.received(int(result["header"]["revision"]), result.get("events", []))
+
+
+def _create(watch: Watch) -> bytes:
+    key, end = watch.span
+    wanted: Json = {"key": b64(key), "start_revision": str(watch.revision), "progress_notify": True}
+    if end is not None:
+        wanted["range_end"] = b64(end)
+    return json.dumps({"create_request": wanted}).encode()
+
+
+class Watches:
+    """The watches of one event loop."""
+
+    def __init__(self, members: Members, token: Callable[[], str | None]) -> None:
+        self._members = members
+        self._token = token
+        self._fresh: dict[Watch, None] = {}
+        self._streams: dict[_Stream, asyncio.Task[None]] = {}
+        self._of: dict[Watch, _Stream] = {}
+        self._begins: asyncio.TimerHandle | None = None
+        self._began_at = 0.0
+
+    def add(self, span: Span, revision: int, waker: asyncio.Event) -> Watch:
+        """Return a watch of what changes from a revision on; it sets the waker."""
+        watch = Watch(span, revision, waker)
+        self._add([watch])
+        return watch
+
+    def _add(self, watches: Iterable[Watch]) -> None:
+        self._fresh.update(dict.fromkeys(watches))
+        if self._begins is None and self._fresh:
+            loop = asyncio.get_running_loop()
+            self._begins = loop.call_at(max(loop.time(), self._began_at + GATHERS), self._begin)
+
+    def remove(self, watch: Watch) -> None:
+        """End a watch."""
+        self._fresh.pop(watch, None)
+        stream = self._of.pop(watch, None)
+        if stream is not None:
+            stream.live.pop(watch, None)
+            if not stream.live:
+                self._end(stream)
+
+    def follow(self) -> None:
+        """Move the watches at a member that is not asked first any more: it may have failed without a word."""
+        first = next(number for number, _url in self._members.in_turn())
+        for stream in [stream for stream in self._streams if stream.member not in (-1, first)]:
+            self._add(self._taken_over(stream))
+
+    def _begin(self) -> None:
+        self._begins = None
+        self._began_at = asyncio.get_running_loop().time()
+        watches, self._fresh = self._fresh, {}
+        if not watches:
+            return
+        by_size = sorted(self._streams, key=lambda stream: len(stream.live))
+        for stream in by_size:
+            is_young = time.monotonic() - stream.began_at < YOUNG
+            if (is_young and len(stream.live) <= len(watches)) or len(self._streams) >= STREAMS_MAX:
+                watches.update(self._taken_over(stream))
+        stream = _Stream(watches)
+        self._of.update(dict.fromkeys(watches, stream))
+        self._streams[stream] = asyncio.create_task(self._run(stream))
+
+    def _taken_over(self, stream: _Stream) -> dict[Watch, None]:
+        """End a stream, and return what it watched."""
+        watches, stream.live = stream.live, {}
+        self._end(stream)
+        return watches
+
+    def _end(self, stream: _Stream) -> None:
+        task = self._streams.pop(stream, None)
+        if task is not None:
+            task.cancel()
+
+    async def _run(self, stream: _Stream) -> None:
+        try:
+            await stream.run(self._members, self._token())
+        finally:
+            self._streams.pop(stream, None)
+
+    async def close(self) -> None:
+        """End all."""
+        if self._begins is not None:
+            self._begins.cancel()
+        tasks = list(self._streams.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
