@@ -101,6 +101,8 @@ def test_a_call_that_blocks_is_awaited_within_its_time_and_stops_nothing() -> No
             await awaiting.aside(lambda: 1 // 0, soon())
         with pytest.raises(TimeoutError):
             await awaiting.aside(hangs.wait, soon(0.01))
+        hanging = [thread.daemon for thread in threading.enumerate() if thread.name == "lockstead-aside"]
+        assert hanging == [True], "the end of the process waits for no thread"
 
     began_at = time.monotonic()
     asyncio.run(main())

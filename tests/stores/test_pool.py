@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from itertools import count
 
@@ -131,6 +133,16 @@ def test_what_has_idled_for_too_long_is_closed_when_another_is_given_back(opener
     assert (first.is_closed, second.is_closed) == (True, False)
 
 
+def test_what_has_idled_for_too_long_does_not_serve_again(opener: Opener) -> None:
+    pool = Pool[str, Connection]("demo:", opener, 2, idle_max=0.05)
+    first = pool.take("a", soon())
+    pool.give_back("a", first)
+    while time.monotonic() - first.opened_at < 0.2:
+        time.sleep(0.01)
+    assert pool.take("a", soon()) is not first
+    assert first.is_closed
+
+
 def test_a_server_that_failed_loses_its_idle_connections_and_no_other(pool: Pool[str, Connection]) -> None:
     one, other = pool.take("a", soon()), pool.take("b", soon())
     pool.give_back("a", one)
@@ -178,6 +190,15 @@ def test_a_fork_gets_a_pool_of_its_own_and_closes_nothing_of_its_parents(pool: P
     fresh.close()
     assert (idle.is_closed, used.is_closed) == (False, False)
     assert pool.take("a", soon()) is idle
+
+
+def test_what_a_fork_inherited_is_not_collected_in_it(opener: Opener) -> None:
+    parents = Pool[str, Connection]("demo:", opener, 2)
+    inherited, childs = weakref.ref(parents), parents.forget()
+    del parents
+    gc.collect()
+    assert inherited() is not None
+    childs.close()
 
 
 # --- threads -------------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ class AsyncPool(Generic[K, C]):
     async def give_back(self, key: K, connection: C) -> None:
         """Take back a connection, and keep it if it may serve again."""
         self._room.leave()
-        if not (connection.is_good and self._is_open):
+        if not connection.is_good:
             await connection.aclose()
             return
         idle, now = self._idle.get(key), time.monotonic()
@@ -137,7 +137,7 @@ class AsyncPool(Generic[K, C]):
     async def aclose(self) -> None:
         """Close every idle connection, and those in use as soon as they are given back. Idempotent."""
         self._is_open = False
-        self._idle_max = -math.inf  # what is given back right now has idled for too long
+        self._idle_max = -math.inf  # what is given back from here on has idled for too long
         self._room.leave()  # one who waits for room looks, finds it closed, and makes room for the next
         for key in list(self._idle):
             await self.drop(key)

@@ -103,7 +103,7 @@ class Pool(Generic[K, C]):
     def give_back(self, key: K, connection: C) -> None:
         """Take back a connection, and keep it if it may serve again."""
         self._room.leave()
-        if not (connection.is_good and self._is_open):
+        if not connection.is_good:
             connection.close()
             return
         idle, now = self._idle.get(key), time.monotonic()
@@ -138,7 +138,7 @@ class Pool(Generic[K, C]):
     def close(self) -> None:
         """Close every idle connection, and those in use as soon as they are given back. Idempotent."""
         self._is_open = False
-        self._idle_max = -math.inf  # what is given back right now has idled for too long
+        self._idle_max = -math.inf  # what is given back from here on has idled for too long
         self._room.leave()  # one who waits for room looks, finds it closed, and makes room for the next
         for key in list(self._idle):
             self.drop(key)
