@@ -208,7 +208,7 @@ def main() -> None:
         "members": len(lock.members(ticket)),
         "held_by": getattr(lock.inspect(), "holder", None),
         "acquired": acquired,
-        "marked": os.environ.get("LOCKSTEAD_BODY"),
+        "marked": os.environ.get("LOCKSTEAD_TASK"),
     }
     print(json.dumps(said), flush=True)
 

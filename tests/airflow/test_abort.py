@@ -159,7 +159,7 @@ def marks(airflow: Airflow) -> dict[str, list[psutil.Process]]:
         with suppress(psutil.Error):
             one = psutil.Process(each)
             # a body sets it in its own process when it begins, so that those after it show it
-            if mark := one.environ().get("LOCKSTEAD_BODY", ""):
+            if mark := one.environ().get("LOCKSTEAD_TASK", ""):
                 found.setdefault(mark, []).append(one)
     return found
 

@@ -10,7 +10,7 @@ import pytest
 import lockstead
 from airflow_lockstead import grants
 from lockstead import Client, LeaseOutcome, NotAcquired
-from lockstead.cli.showing import details, entry_row, facts, headline, lock_row
+from lockstead.cli.format import details, entry_row, facts, headline, lock_row
 from lockstead.protocol.commands import Create
 from lockstead.protocol.members import MEMBERS_MAX
 from lockstead.reading import EPOCH_MAX, clean, clean_lines

@@ -13,8 +13,8 @@ import pytest
 import lockstead
 from gcs_emulator import GcsServer
 from gcs_emulator.objects import draft_of
+from lockstead.cli.format import details, facts, second
 from lockstead.cli.output import instant
-from lockstead.cli.showing import details, facts, second
 from tests.cli.conftest import until
 from tests.cli.screen import Screen
 from tests.cli.shell import PROGRAM, Shell

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from gcs_emulator import GcsServer
+from lockstead.cli.format import FACTS
 from lockstead.cli.main import COMMANDS
-from lockstead.cli.showing import FACTS
 from lockstead.stores.redis.encoding import FOR_EVER as KEPT_BY_REDIS_MS
 from lockstead.stores.redlock.scripts import FOREVER_MS as KEPT_BY_REDLOCK_MS
 from tests.cli.shell import PROGRAM

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from lockstead.cli.main import COMMANDS, Later, cli
+from lockstead.cli.main import COMMANDS, LazyCommand, cli
 from lockstead.stores.url import parse_lock
 from lockstead.values import LeaseTicket
 from tests.cli.shell import PROGRAM, Shell
@@ -21,7 +21,7 @@ from tests.cli.shell import PROGRAM, Shell
 def loaded(name: str) -> click.Command:
     """Return a subcommand as it is."""
     found = cli.commands[name]
-    return found.load() if isinstance(found, Later) else found
+    return found.load() if isinstance(found, LazyCommand) else found
 
 
 def examples(name: str) -> list[str]:

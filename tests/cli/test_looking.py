@@ -18,8 +18,8 @@ import pytest
 
 from gcs_emulator import GcsServer
 from gcs_emulator.objects import draft_of
+from lockstead.cli.format import FACTS
 from lockstead.cli.main import COMMANDS, call
-from lockstead.cli.showing import FACTS
 from tests.cli.conftest import until
 from tests.cli.screen import Screen
 from tests.cli.shell import PROGRAM, Shell

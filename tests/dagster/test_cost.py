@@ -16,7 +16,7 @@ FORBIDDEN = (
     "pendulum",
     "dagster_lockstead.section",
     "dagster_lockstead.aborting",
-    "lockstead.supervise.offspring",
+    "lockstead.supervise.child_processes",
     "dagster_lockstead.watching",
     "dagster_lockstead.component",
     "lockstead.lease",

@@ -115,7 +115,7 @@ def test_a_step_process_of_a_run_in_a_thread_is_not_tried_again_after_a_loss(
 
 
 class Deathless:
-    """Offspring of which one cannot be ended."""
+    """ChildProcesses of which one cannot be ended."""
 
     def end(self, *, grace: float) -> list[int]:
         """Return who lives on."""

@@ -9,7 +9,7 @@ import pytest
 import lockstead
 from gcs_emulator import GcsServer
 from gcs_emulator.clock import ManualClock
-from lockstead.cli.showing import FOREIGN, details, facts, lock_row
+from lockstead.cli.format import FOREIGN, details, facts, lock_row
 from lockstead.values import LeaseOutcome
 from tests.interop.recordings import OBJECT, asked, look, put, recording, replay
 

@@ -26,7 +26,7 @@ from tests.mutants.warm import ELSEWHERE, tried_warm
 RESULTS: Final = ROOT / "build" / "mutants.jsonl"
 SURVIVORS: Final = Path(__file__).parent / "survivors.toml"
 FOLDERS: Final = ("protocol", "runtime")
-BESIDE: Final = ("tests/runtime", "tests/stores/test_memory.py")
+REAPER: Final = ("tests/runtime", "tests/stores/test_memory.py")
 """What runs the engine with its threads, and the protocol once more."""
 
 
@@ -110,7 +110,7 @@ def _all(left: Sequence[Mutant], jobs: int, *, is_quick: bool) -> Iterable[tuple
     protocol = [mutant for mutant in left if mutant.file.startswith(PURE)]
     others = [mutant for mutant in left if mutant not in protocol]
     apart: list[Mutant] = []
-    stages = [(protocol, UNIT, True), (others, BESIDE, False)]
+    stages = [(protocol, UNIT, True), (others, REAPER, False)]
     while stages:
         mutants, places, is_seeded = stages.pop(0)
         named = {mutant.name: mutant for mutant in mutants}
@@ -127,7 +127,7 @@ def _all(left: Sequence[Mutant], jobs: int, *, is_quick: bool) -> Iterable[tuple
             else:
                 yield mutant, said["killer"], said["took"]
         if living:
-            stages.append((living, BESIDE, False))
+            stages.append((living, REAPER, False))
     with ThreadPoolExecutor(jobs) as pool:
         tries = {pool.submit(tried, mutant, is_quick=is_quick): mutant for mutant in apart}
         try:

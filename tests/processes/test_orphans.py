@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lockstead.supervise import reaper
-from lockstead.supervise.marks import MARK, carried, marked, new_mark
+from lockstead.supervise.tags import TAG_VARIABLE, new_tag, tagged, tags_of
 from tests.servers.base import dies_with_us
 from tests.servers.marked import is_alive
 
@@ -23,17 +23,17 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux show
 
 WORKER = """
 import json, os, signal, subprocess, sys, time
-from lockstead.supervise.reaper_start import BESIDE
-from lockstead.supervise.marks import MARK, file_of, new_mark
+from lockstead.supervise.reaper_client import REAPER
+from lockstead.supervise.tags import TAG_VARIABLE, file_of, new_tag
 
 def say(**what):
     print(json.dumps(what), flush=True)
 
 def begin():
-    body = new_mark()
-    BESIDE.begin(body)
+    body = new_tag()
+    REAPER.begin(body)
     file_of(body)
-    os.environ[MARK] = body
+    os.environ[TAG_VARIABLE] = body
     return body
 
 def sh(script, **more):
@@ -149,7 +149,7 @@ wait()
 
 
 def test_what_a_body_left_stays_when_the_worker_ends_and_nobody_waits_beside() -> None:
-    with worker(f"body = begin(); say(left=sh('{FOR_EVER}')); BESIDE.end(body); wait()") as one:
+    with worker(f"body = begin(); say(left=sh('{FOR_EVER}')); REAPER.end(body); wait()") as one:
         waits = beside(one["ready"])
         assert waits is not None
         one.let_end()
@@ -159,7 +159,7 @@ def test_what_a_body_left_stays_when_the_worker_ends_and_nobody_waits_beside() -
 
 def test_what_an_ended_body_left_stays_when_the_worker_is_killed() -> None:
     script = (
-        f"body = begin(); say(left=sh('{FOR_EVER}')); BESIDE.end(body); begin(); say(mine=sh('{FOR_EVER}')); wait()"
+        f"body = begin(); say(left=sh('{FOR_EVER}')); REAPER.end(body); begin(); say(mine=sh('{FOR_EVER}')); wait()"
     )
     with worker(script) as one:
         waits = beside(one["ready"])
@@ -174,7 +174,7 @@ def test_nobody_without_the_mark_is_ended() -> None:
     script = f"""
 say(before=sh("{FOR_EVER}"))
 begin()
-say(other=sh("{FOR_EVER}", env={{MARK: new_mark()}}), bare=sh("{FOR_EVER}", env={{}}), mine=sh("{FOR_EVER}"))
+say(other=sh("{FOR_EVER}", env={{TAG_VARIABLE: new_tag()}}), bare=sh("{FOR_EVER}", env={{}}), mine=sh("{FOR_EVER}"))
 wait()
 """
     with worker(script) as one:
@@ -186,8 +186,8 @@ wait()
 
 
 def test_a_forked_child_that_lives_on_keeps_nothing_from_the_news_of_the_worker_s_end() -> None:
-    # forked before the body: no mark
-    script = f"BESIDE.begin('first'); say(forked=forked()); begin(); say(mine=sh('{FOR_EVER}')); wait()"
+    # forked before the body: no tag
+    script = f"REAPER.begin('first'); say(forked=forked()); begin(); say(mine=sh('{FOR_EVER}')); wait()"
     with worker(script) as one:
         one.kill()
         until(lambda: not is_alive(one["mine"]))
@@ -221,7 +221,7 @@ begin()
 say(mine=sh("{FOR_EVER}"))
 os.closerange(3, 64)
 others = [os.memfd_create("other") for _ in range(40)]
-BESIDE.begin("second")
+REAPER.begin("second")
 say(written=sum(os.fstat(one).st_size for one in others))
 wait()
 """
@@ -267,8 +267,8 @@ say(left=sh("{FOR_EVER}"))
 say(ready=os.getpid())
 sys.stdin.readline()
 for _ in range(4000):  # more than its pipe takes
-    BESIDE.begin(body)
-BESIDE.end(body)
+    REAPER.begin(body)
+REAPER.end(body)
 say(again=1)
 sys.stdin.read()
 """
@@ -312,20 +312,22 @@ EXECS = 'exec /bin/sh -c "$0" "$0"'
 
 
 def test_a_process_amid_an_exec_is_not_taken_for_a_stranger() -> None:
-    mark = new_mark()
-    with subprocess.Popen(["/bin/sh", "-c", EXECS, EXECS], env={**os.environ, MARK: f"around:{mark}"}) as running:
+    tag = new_tag()
+    with subprocess.Popen(
+        ["/bin/sh", "-c", EXECS, EXECS], env={**os.environ, TAG_VARIABLE: f"around:{tag}"}
+    ) as running:
         try:
-            seen = [carried(running.pid) for _ in range(50_000)]
-            until(lambda: running.pid in {pid for pid, _start in marked(frozenset((mark,)))[0]})
+            seen = [tags_of(running.pid) for _ in range(50_000)]
+            until(lambda: running.pid in {pid for pid, _start in tagged(frozenset((tag,)))[0]})
         finally:
             running.kill()
     assert None in seen
-    assert all(bodies in (None, ["around", mark]) for bodies in seen)
+    assert all(bodies in (None, ["around", tag]) for bodies in seen)
 
 
 def test_a_process_that_was_given_no_environment_carries_nothing() -> None:
     with subprocess.Popen(["/bin/sh", "-c", FOR_EVER], env={}) as running:
         try:
-            until(lambda: carried(running.pid) == [])
+            until(lambda: tags_of(running.pid) == [])
         finally:
             running.kill()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from lockstead.cli.exits import Exit, Failed, say
-from lockstead.cli.options import as_json, lock_at, settings_of, shown_to_waiters, tell_place
+from lockstead.cli.options import as_json, metadata_options, parse_lock_url, settings_of, warn_of_place
 from lockstead.cli.output import instant, out, out_json
 from lockstead.cli.signals import ENDING, Signals, waiting_for
 from lockstead.errors import StoreError
@@ -47,7 +47,7 @@ Exit codes: 0 the lock is held and its ticket was printed, or
 @click.argument("url")
 @click.option("--ttl", metavar="TIME", help=f"How long the lease lives without 'renew'. Default: {TTL}.")
 @click.option("--timeout", metavar="TIME", help="Maximum wait for the lock (0: try once). Default: wait forever.")
-@shown_to_waiters
+@metadata_options
 @click.option("-v", "--verbose", is_flag=True, help="Print waiting even if standard error is not a terminal.")
 @as_json()
 def acquire(
@@ -61,22 +61,22 @@ def acquire(
     json: bool,
 ) -> int:
     """Take the lock at URL for several steps; print the ticket that names the lease."""
-    named = lock_at(url)
+    named = parse_lock_url(url)
     wanted = settings_of(named, {"ttl": ttl, "purpose": purpose, "owner": owner}, labels)
     wanted.setdefault("ttl", TTL)
     Settings.make(**wanted)
     limit = None if timeout is None else seconds(timeout, "timeout")
-    from lockstead.cli.telling import Teller, tell_unclean
+    from lockstead.cli.progress import ProgressListener, warn_of_unclean
     from lockstead.lock import Client
 
     began = time.monotonic()
     with waiting_for(named.key) as signals:
-        teller = Teller(verbose=verbose, on_granted=signals.granted)
-        with Client(urls.open_store(named.store), listener=teller) as client:
+        listener = ProgressListener(verbose=verbose, on_granted=signals.granted)
+        with Client(urls.open_store(named.store), listener=listener) as client:
             lease = client.lock(named.key, **wanted)._acquire(limit, began=began)
             _hand_out(client, lease, signals, json=json)
-            tell_unclean(lease.key, lease.previous_lease)
-            tell_place(client)
+            warn_of_unclean(lease.key, lease.previous_lease)
+            warn_of_place(client)
     return Exit.OK
 
 

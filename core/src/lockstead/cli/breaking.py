@@ -11,7 +11,7 @@ import click
 from lockstead import registry
 from lockstead.cli.exits import Exit, Failed, plain, say
 from lockstead.cli.inspect import in_full
-from lockstead.cli.options import as_json, lock_at, opened, tell_place
+from lockstead.cli.options import as_json, opened, parse_lock_url, warn_of_place
 from lockstead.cli.output import instant, out, out_json, wants_colours
 from lockstead.errors import StoreRefused
 
@@ -47,7 +47,7 @@ def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, jso
     The holder finds out at its next renewal, and stops. A lease whose time is up is removed. With --now the lock is
     free at once; the answer says until when the old holder may still consider itself the holder.
     """
-    named = lock_at(url)
+    named = parse_lock_url(url)
     if not reason.strip():
         raise click.UsageError("breaking a lease needs a reason; the holder and the history are told it")
     if not yes and not sys.stdin.isatty():
@@ -55,7 +55,7 @@ def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, jso
     with opened(named.store) as client:
         lock = client.lock(named.key, **named.settings)
         held = _looked_at(client, lock, now=now)
-        tell_place(client)
+        warn_of_place(client)
         if held is not None and not (yes and json):
             click.echo(in_full(lock.key, held, time.time(), colours=wants_colours(sys.stderr)), err=True)
         if held is not None and not yes:
@@ -103,7 +103,7 @@ def _refuse_other(lock: Lock) -> None:
 
 def _tell(key: str, broken: BreakResult | None, reason: str, by: str, *, json: bool) -> None:
     if json:
-        from lockstead.cli.showing import facts
+        from lockstead.cli.format import facts
 
         told = {
             "key": key,
@@ -123,7 +123,7 @@ def _tell(key: str, broken: BreakResult | None, reason: str, by: str, *, json: b
 
 
 def _revoked_before(key: str, held: LockInfo, by: str, reason: str) -> str:
-    from lockstead.cli.showing import expires_epoch, second
+    from lockstead.cli.format import expires_epoch, second
 
     until = second(expires_epoch(held, time.time()) if held.revoked_by is not None else None)
     free = "one ttl after that" if until is None else f"soon after {until}"

@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from lockstead.cli.exits import Exit, say
-from lockstead.cli.options import as_json, opened, store_at, tell_place
+from lockstead.cli.options import as_json, opened, store_at, warn_of_place
 from lockstead.cli.output import out_json
 
 EPILOG: Final = """\b
@@ -33,8 +33,8 @@ def history(url: str, json: bool) -> int:
     place = store_at(url)
     with opened(place.store) as client:
         entries = client.history(place.key)
-        tell_place(client)
-    from lockstead.cli.showing import ENTRY_HEADS, ENTRY_WORDS, entry_facts, entry_row
+        warn_of_place(client)
+    from lockstead.cli.format import ENTRY_HEADS, ENTRY_WORDS, entry_facts, entry_row
     from lockstead.cli.table import out_table
 
     if json:

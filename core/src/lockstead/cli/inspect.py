@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lockstead.cli.exits import Exit, say
-from lockstead.cli.options import as_json, lock_at, opened, tell_place
+from lockstead.cli.options import as_json, opened, parse_lock_url, warn_of_place
 from lockstead.cli.output import out, out_json, wants_colours
 from lockstead.errors import StoreError
 
@@ -40,13 +40,13 @@ def inspect(url: str, exit_code: bool, json: bool) -> int:
     """Show who holds the lock at URL, since when, why, until when; and who waits, where the store keeps a queue."""
     from lockstead.stores.port import ShowsQueue
 
-    named = lock_at(url)
+    named = parse_lock_url(url)
     with opened(named.store) as client:
         lock = client.lock(named.key, **named.settings)
         held = lock.inspect()
         waiting = _waiting(lock) if isinstance(client._engine.store, ShowsQueue) else None
-        tell_place(client)
-    from lockstead.cli.showing import TAKEABLE, facts, state_of, waiting_facts
+        warn_of_place(client)
+    from lockstead.cli.format import TAKEABLE, facts, state_of, waiting_facts
 
     now = time.time()
     if json:
@@ -66,7 +66,7 @@ def _waiting(lock: Lock) -> list[Contender] | None:
 
 def in_full(key: str, held: LockInfo | None, now: float, waiting: Sequence[Contender] = (), *, colours: bool) -> str:
     """Return all that is known of a lock, in lines for people."""
-    from lockstead.cli.showing import URGENT, details, headline, queue, state_of
+    from lockstead.cli.format import URGENT, details, headline, queue, state_of
 
     first = headline(key, held, now)
     if colours:

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from lockstead.cli.exits import Exit, say
-from lockstead.cli.options import as_json, opened, store_at, tell_place
+from lockstead.cli.options import as_json, opened, store_at, warn_of_place
 from lockstead.cli.output import out_json
 
 EPILOG: Final = """\b
@@ -35,8 +35,8 @@ def list_locks(url: str, json: bool) -> int:
     place = store_at(url)
     with opened(place.store) as client:
         found = [held for held in client.list() if place.key in (None, held.key)]
-        tell_place(client)
-    from lockstead.cli.showing import LOCK_HEADS, LOCK_WORDS, URGENT, facts, lock_row, state_of
+        warn_of_place(client)
+    from lockstead.cli.format import LOCK_HEADS, LOCK_WORDS, URGENT, facts, lock_row, state_of
     from lockstead.cli.table import out_table
 
     now = time.time()

@@ -58,7 +58,7 @@ NOT_TOLD: Final = (Exit.OUTPUT, Exit.SIGNALLED + 13)
 """Ends of which standard output is told nothing: nobody reads it."""
 
 
-class Later(click.Command):
+class LazyCommand(click.Command):
     """Stands for a subcommand that is not imported yet."""
 
     def __init__(self, name: str, place: str, line: str) -> None:
@@ -82,7 +82,7 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the subcommand that is called, as it is."""
         name, found, rest = super().resolve_command(ctx, args)
-        return name, found.load() if isinstance(found, Later) else found, rest
+        return name, found.load() if isinstance(found, LazyCommand) else found, rest
 
 
 @click.group(
@@ -102,7 +102,7 @@ def cli() -> None:
 
 
 for _name, (_place, _line) in COMMANDS.items():
-    cli.add_command(Later(_name, _place, _line))
+    cli.add_command(LazyCommand(_name, _place, _line))
 
 
 def call(arguments: Sequence[str]) -> int:

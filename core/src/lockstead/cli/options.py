@@ -31,7 +31,7 @@ def as_json(what: str = "one JSON object") -> Callable[[F], F]:
     return click.option("--json", "json", is_flag=True, help=f"Print {what} and nothing else.")
 
 
-def shown_to_waiters(function: F) -> F:
+def metadata_options(function: F) -> F:
     """Add what is stored with a lock for people: purpose, owner, labels."""
     for option in (
         click.option("--label", "labels", metavar="K=V", multiple=True, help="Stored with the lock; may be repeated."),
@@ -53,7 +53,7 @@ def ticket_and_store(function: F) -> F:
     return click.argument("ticket", envvar="LOCKSTEAD_TICKET", required=False)(function)
 
 
-def lock_at(url: str) -> Target:
+def parse_lock_url(url: str) -> Target:
     """Read a lock's URL. A memory store is refused: no other process has ever seen it."""
     named = target(url)
     _refuse_memory(named.store)
@@ -92,13 +92,13 @@ def _refuse_memory(store: StoreUrl) -> None:
 
 def opened(store: StoreUrl | str, *, verbose: bool = False) -> Client:
     """Open a store, whose trouble is told on standard error."""
-    from lockstead.cli.telling import Teller
+    from lockstead.cli.progress import ProgressListener
     from lockstead.lock import Client
 
-    return Client(urls.open_store(store), listener=Teller(verbose=verbose))
+    return Client(urls.open_store(store), listener=ProgressListener(verbose=verbose))
 
 
-def tell_place(client: Client) -> None:
+def warn_of_place(client: Client) -> None:
     """Warn on standard error if the store does not exist yet, or if a variable sends it elsewhere than its URL."""
     from lockstead.stores.port import CreatesOnFirstUse, Diverts
 
@@ -111,11 +111,11 @@ def tell_place(client: Client) -> None:
 
 def settings_of(named: Target, given: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     """Return the settings of a lock: those of its URL, outdone by those that were given by option."""
-    wanted = {**given, "labels": labelled(labels)}
+    wanted = {**given, "labels": parse_labels(labels)}
     return {**named.settings, **{name: value for name, value in wanted.items() if value}}
 
 
-def labelled(labels: Sequence[str]) -> dict[str, str]:
+def parse_labels(labels: Sequence[str]) -> dict[str, str]:
     """Read labels written K=V."""
     named = {}
     for label in labels:

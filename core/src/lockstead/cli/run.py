@@ -19,10 +19,10 @@ from typing import Final
 import click
 
 from lockstead.cli.exits import Exit, Failed, of_status, say
-from lockstead.cli.options import lock_at, settings_of, tell_place
+from lockstead.cli.options import parse_lock_url, settings_of, warn_of_place
+from lockstead.cli.progress import ProgressListener, warn_of_unclean
 from lockstead.cli.section import Ended, Limits, Section
 from lockstead.cli.signals import ENDING, Interrupted, Signals
-from lockstead.cli.telling import Teller, tell_unclean
 from lockstead.cli.terminal import Terminal
 from lockstead.errors import NotAcquired, StoreError
 from lockstead.lease import Lease
@@ -120,7 +120,7 @@ def run(
 
     CMD gets LOCKSTEAD_KEY, LOCKSTEAD_STORE, LOCKSTEAD_TOKEN, LOCKSTEAD_SEQUENCER and LOCKSTEAD_TICKET.
     """
-    target = lock_at(url)
+    target = parse_lock_url(url)
     wanted = settings_of(target, {"ttl": ttl, "purpose": purpose, "owner": owner}, labels)
     # the arguments may hold a secret, so only the name of the command is shown to others
     wanted.setdefault("purpose", f"run {Path(command[0]).name}")
@@ -136,12 +136,12 @@ def run(
         section.open()
         try:
             began = time.monotonic()
-            teller = Teller(verbose=verbose, on_granted=signals.granted, on_renewed=section.renewed)
-            with Client(urls.open_store(target.store), listener=teller) as client:
+            listener = ProgressListener(verbose=verbose, on_granted=signals.granted, on_renewed=section.renewed)
+            with Client(urls.open_store(target.store), listener=listener) as client:
                 client._engine.warn_once(target.key, settings)
                 lease = _acquired(client.lock(target.key, **wanted), limit, conflict, began)
-                tell_unclean(lease.key, lease.previous_lease)
-                tell_place(client)
+                warn_of_unclean(lease.key, lease.previous_lease)
+                warn_of_place(client)
                 return _hold(lease, urls.parse_lock(url), section, limits, ticket=not no_ticket)
         finally:
             section.close()

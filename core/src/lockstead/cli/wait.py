@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lockstead.cli.exits import Exit
-from lockstead.cli.options import as_json, lock_at, opened, tell_place
+from lockstead.cli.options import as_json, opened, parse_lock_url, warn_of_place
 from lockstead.cli.output import out_json
 from lockstead.cli.signals import waiting_for
 from lockstead.settings import Settings
@@ -40,7 +40,7 @@ def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:
 
     Free is a hint: a process that needs the lock must acquire it ('acquire', 'run'), and may find it taken again.
     """
-    named = lock_at(url)
+    named = parse_lock_url(url)
     settings = Settings.make(**named.settings)
     limit = None if timeout is None else seconds(timeout, "timeout")
     with waiting_for(named.key), opened(named.store, verbose=verbose) as client:
@@ -48,7 +48,7 @@ def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:
         began_at = engine.clock.now()
         found = _until_free(engine, named.key, settings, limit)
         waited = engine.clock.now() - began_at
-        tell_place(client)
+        warn_of_place(client)
     if json:
         out_json({**_seen(engine, named.key, settings, found), "waited": round(waited, 3)})
     if found.is_free:
@@ -70,7 +70,7 @@ def _until_free(engine: Engine, key: str, settings: Settings, limit: float | Non
 
 
 def _seen(engine: Engine, key: str, settings: Settings, found: Found) -> dict[str, object]:
-    from lockstead.cli.showing import facts
+    from lockstead.cli.format import facts
     from lockstead.views import holding
 
     held = None if found.status is None else holding(key, found.status, engine.context(settings))

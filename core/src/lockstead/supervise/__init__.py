@@ -1,6 +1,6 @@
 """Process supervision: process trees, signals by identity, the watchdog of `lockstead run`, the reaper beside a worker.
 
-`processes` looks and signals; `marks` finds what task code started, and `offspring` is the block around it; `reaper`
-ends it if the worker is killed (`reaper_start` starts that); `watchdog` guards the command of `lockstead run`, and
-`messages` is what the two exchange. Linux; on other systems nothing is found by marks, and nothing ended.
+`processes` lists and signals processes; `tags` finds the processes that task code started, and `child_processes` is the
+block around that code; `reaper` ends them if the worker is killed (`reaper_client` starts it); `watchdog` guards the
+command of `lockstead run`, and `messages` is their protocol. Linux only: elsewhere nothing is found by tag or ended.
 """

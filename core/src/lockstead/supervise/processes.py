@@ -1,6 +1,6 @@
-"""Which processes are below another one, and signals them all.
+"""Process trees: listing the descendants of a process, and signalling them.
 
-Imports nothing of lockstead: a watchdog and the process beside a worker read this file in a bare interpreter.
+Imports nothing from lockstead: the watchdog and the reaper read this file in a bare interpreter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HAS_PROC = os.path.exists("/proc/self/stat")  # noqa: PTH110 - pathlib costs as 
 
 
 def adopt_orphans(*, adopts: bool = True) -> bool:
-    """Make every orphan below this process its child from now on, or no longer; True if the system can."""
+    """Adopt every orphan below this process from now on, or stop doing so; True if the system supports it."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -32,7 +32,7 @@ def adopt_orphans(*, adopts: bool = True) -> bool:
 
 
 def adopts_orphans() -> bool:
-    """Return whether every orphan below this process becomes its child."""
+    """Return whether this process adopts orphans."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -46,7 +46,7 @@ def adopts_orphans() -> bool:
 
 
 def children() -> list[int]:
-    """Return the children of this very process (of one thread), zombies too; much cheaper than a look at everybody."""
+    """Return the pids of this process's children (of its main thread), zombies too; much cheaper than a full scan."""
     own = os.getpid()
     try:
         with open(f"/proc/{own}/task/{own}/children", "rb") as file:  # noqa: PTH123
@@ -56,12 +56,12 @@ def children() -> list[int]:
 
 
 def born_below(root: int) -> set[tuple[int, int]]:
-    """Return those below root by number and start: by their parents' own lists, at a tenth of what a look costs.
+    """Return (pid, start) of the processes below root from the kernel's child lists, ten times faster than a scan.
 
-    Where the kernel keeps no such lists: by a look. One that ends meanwhile may hide another one.
+    Scans where the kernel keeps no such lists. A process that ends meanwhile may hide its children.
     """
     if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):  # noqa: PTH110
-        return {(one.pid, one.start) for one in below(root, look())}
+        return {(one.pid, one.start) for one in below(root, all_processes())}
     found: set[tuple[int, int]] = set()
     waiting = [root]
     while waiting:
@@ -76,45 +76,42 @@ def born_below(root: int) -> set[tuple[int, int]]:
 
 def _children_of(pid: int) -> list[int]:
     """Return the children of all threads of a process."""
-    heirs: list[int] = []
+    children: list[int] = []
     with suppress(OSError, ValueError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # noqa: PTH123
-                heirs += map(int, file.read().split())
-    return heirs
+                children += map(int, file.read().split())
+    return children
 
 
 def ticks() -> int:
-    """Return the time since the boot in the ticks of `Process.start`; 0 where nobody counts them."""
+    """Return the time since boot in the ticks of `Process.start`; 0 where the system does not count them."""
     if not sys.platform.startswith("linux"):
         return 0
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") // 1_000_000_000
 
 
 class Process:
-    """One process as one look saw it. start is in ticks since the boot: with the number it names a process for good."""
+    """One process, as of one scan. start is in ticks since boot: unlike the pid alone, pid and start are not reused."""
 
     __slots__ = ("group", "is_alive", "parent", "pid", "start")
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
         self.pid = pid
         self.parent, self.group = int(fields[1]), int(fields[2])
-        # A process whose first thread has ended looks like a zombie and runs on: its threads tell.
+        # a process whose main thread has ended looks like a zombie while other threads still run
         self.is_alive = fields[0] not in (b"Z", b"X") or int(fields[17]) > 1
         self.start = int(fields[19])
 
 
 def stat_of(pid: int) -> list[bytes]:
-    """Return what the kernel says of a process from its state on; OSError if it is gone or there is no /proc."""
+    """Return the fields of /proc/PID/stat from the state on; OSError if the process is gone or there is no /proc."""
     with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib costs as much as the interpreter
         return file.read().rpartition(b")")[2].split()
 
 
-def look() -> list[Process]:
-    """Return every process of the machine, zombies too; nothing where there is no /proc.
-
-    One look: what is born meanwhile is not in it.
-    """
+def all_processes() -> list[Process]:
+    """Return every process of the machine, zombies too; none without /proc. Misses those started meanwhile."""
     seen = []
     for pid in _processes():
         with suppress(OSError, IndexError, ValueError):
@@ -123,9 +120,9 @@ def look() -> list[Process]:
 
 
 def below(root: int, seen: list[Process], apart: Collection[tuple[int, int]] = ()) -> list[Process]:
-    """Return those of a look that are below root, children and theirs.
+    """Return the descendants of root among the processes of a scan.
 
-    apart: those, by number and start, that are left out with all that is below them.
+    apart: (pid, start) of processes that are left out, with their descendants.
     """
     children_of: dict[int, list[Process]] = {}
     for one in seen:
@@ -133,15 +130,15 @@ def below(root: int, seen: list[Process], apart: Collection[tuple[int, int]] = (
     found: list[Process] = []
     waiting = [root]
     while waiting:
-        heirs = [one for one in children_of.pop(waiting.pop(), []) if (one.pid, one.start) not in apart]
-        found += heirs
-        waiting += [one.pid for one in heirs]
+        children = [one for one in children_of.pop(waiting.pop(), []) if (one.pid, one.start) not in apart]
+        found += children
+        waiting += [one.pid for one in children]
     return found
 
 
 def descendants(root: int, beside: int = 0) -> list[Process]:
-    """Return every living process below root, but for `beside`; as of one look."""
-    return [one for one in below(root, look()) if one.is_alive and one.pid != beside]
+    """Return every live process below root except the pid `beside`, as of one scan."""
+    return [one for one in below(root, all_processes()) if one.is_alive and one.pid != beside]
 
 
 def _processes() -> list[int]:
@@ -152,10 +149,10 @@ def _processes() -> list[int]:
 
 
 def send_all(root: int, group: int, number: int, beside: int = 0, *, leads: bool = False) -> None:
-    """Signal every process below root.
+    """Signal every process below root, except the pid `beside`.
 
-    The group gets it in one call, which no fork outruns; it is called upon only while a member was seen (or leads:
-    its leader is known to be unreaped), since its number may go to somebody else afterwards.
+    The process group is signalled in one call, which a forking process cannot escape; but only while a member of it was
+    seen (or leads: its leader is known to be unreaped), since the group's number may be reused afterwards.
     """
     found = descendants(root, beside)
     if leads or any(one.group == group for one in found) or (not HAS_PROC and group_lives(group)):
@@ -166,7 +163,7 @@ def send_all(root: int, group: int, number: int, beside: int = 0, *, leads: bool
 
 
 def send_to(one: Process, number: int) -> None:
-    """Signal a process, and nobody who was given its number since."""
+    """Signal a process, unless its pid was reused since."""
     try:
         descriptor = os.pidfd_open(one.pid) if sys.platform == "linux" else -1
     except ProcessLookupError:
@@ -187,21 +184,21 @@ def send_to(one: Process, number: int) -> None:
 
 
 def send(by: Callable[[int, int], None], target: int, number: int) -> None:
-    """Send a signal by os.kill or os.killpg. Whoever is gone, or another user's, is seen by who asks who is left."""
+    """Send a signal by os.kill or os.killpg; processes that are gone, or another user's, are skipped."""
     with suppress(ProcessLookupError, PermissionError):
         by(target, number)
 
 
 def waits_for_a_stopped_child(pid: int) -> bool:
-    """Return whether ^Z hit a process within vfork: it waits for a child that was stopped before it could exec.
+    """Return whether ^Z hit a process within vfork: it waits for a child that was stopped before its exec.
 
-    It cannot be stopped then, so nobody is told of it, and both stand still. False where there is no /proc.
+    Such a process cannot be stopped itself, so its parent is not notified and both hang. False where there is no /proc.
     """
     try:
         with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123
-            said = dict(line.split(b":", 1) for line in file.read().splitlines() if b":" in line)
-        pending = int(said[b"SigPnd"], 16) | int(said[b"ShdPnd"], 16)
-        return said[b"State"].split()[0] == b"D" and bool(pending >> signal.SIGTSTP - 1 & 1)
+            status = dict(line.split(b":", 1) for line in file.read().splitlines() if b":" in line)
+        pending = int(status[b"SigPnd"], 16) | int(status[b"ShdPnd"], 16)
+        return status[b"State"].split()[0] == b"D" and bool(pending >> signal.SIGTSTP - 1 & 1)
     except (OSError, KeyError, ValueError, IndexError):
         return False
 

@@ -1,8 +1,8 @@
-"""When a worker was killed, and ends what its bodies had started: a process of its own, beside the worker.
+"""The reaper: a separate process that ends what a worker's tasks had started, if the worker is killed.
 
-It reads from a pipe which bodies run, and waits for the worker's end: bodies that were said to run and not to have
-ended were left in the middle then, and what carries their mark is ended. Where none runs there is nothing to do. It
-looks at nobody while the worker lives. Imports nothing but its neighbours: one waits beside each worker.
+It reads from a pipe which tasks run, and waits for the worker's end. Tasks that have not ended by then were killed with
+the worker, so all processes with their tags are ended. It scans no processes while the worker is alive. Imports only
+its neighbours, since one runs for each worker.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or __name__ != "__main__":
-    from lockstead.supervise.marks import end_all, marked
-    from lockstead.supervise.processes import Process, look, send_to, stat_of
+    from lockstead.supervise.processes import Process, all_processes, send_to, stat_of
+    from lockstead.supervise.tags import end_all, tagged
 else:
-    from marks import end_all, marked
-    from processes import Process, look, send_to, stat_of
+    from processes import Process, all_processes, send_to, stat_of
+    from tags import end_all, tagged
 
 GRACE = 1.0
-"""Seconds from SIGTERM to SIGKILL. The lease runs out meanwhile, and nobody keeps it."""
+"""Seconds from SIGTERM to SIGKILL. Nobody renews the lease meanwhile."""
 
 END_WITHIN = 60.0
-"""Seconds for which those that do not end are killed again."""
+"""Seconds for which remaining processes are killed repeatedly."""
 
 LOOK_EVERY = 0.2
-"""Seconds between two looks at the worker, on a kernel that cannot tell of its end."""
+"""Seconds between two checks of the worker, on a kernel without pidfds."""
 
 REPLACES = "replaces"
-"""Said to one that is started in the place of another one of the same worker."""
+"""Argument of a reaper that replaces an earlier one of the same worker."""
 
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Bodies:
-    """Which bodies of the worker run, as it says on a pipe, by lines: + for one that began, - for one that ended."""
+class RunningTasks:
+    """The tags of the worker's running tasks, from lines on a pipe: + for a task that began, - for one that ended."""
 
     def __init__(self, channel: int) -> None:
         self.channel = channel
@@ -44,44 +44,44 @@ class Bodies:
         self._rest = b""
         os.set_blocking(channel, False)
 
-    def hear(self) -> bool:
-        """Take in what was said; False if nothing will be said any more."""
+    def receive(self) -> bool:
+        """Read what the worker sent; False at the end of the pipe."""
         try:
-            heard = os.read(self.channel, 65536)
+            received = os.read(self.channel, 65536)
         except BlockingIOError:
             return True
-        *lines, self._rest = (self._rest + heard).split(b"\n")
+        *lines, self._rest = (self._rest + received).split(b"\n")
         for line in lines:
-            body = os.fsdecode(line[1:])
+            tag = os.fsdecode(line[1:])
             if line[:1] == b"+":
-                self.running.add(body)
+                self.running.add(tag)
             else:
-                self.running.discard(body)
-        return bool(heard)
+                self.running.discard(tag)
+        return bool(received)
 
 
-def wait_for_the_end(bodies: Bodies, worker: int, start: int) -> None:
-    """Wait until the worker's process has ended, hearing what it says.
+def wait_for_the_end(tasks: RunningTasks, worker: int, start: int) -> None:
+    """Wait until the worker's process has ended, and read its messages.
 
-    The pipe's end proves nothing: a body may have closed all files that it found, or somebody may still have it open.
+    The end of the pipe proves nothing: a task may have closed it, or another process may hold it open.
     """
     try:
-        lifeline = os.pidfd_open(worker) if sys.platform == "linux" else -1
+        pidfd = os.pidfd_open(worker) if sys.platform == "linux" else -1
     except ProcessLookupError:
         return
     except OSError:
-        lifeline = -1  # an old kernel
+        pidfd = -1  # an old kernel
     is_open = True
     while _lives(worker, start):
         watched = select.poll()
-        for descriptor in (lifeline, bodies.channel if is_open else -1):
+        for descriptor in (pidfd, tasks.channel if is_open else -1):
             if descriptor >= 0:
                 watched.register(descriptor, select.POLLIN)
-        # with a lifeline there is nothing to look at in between
-        patience = None if lifeline >= 0 else LOOK_EVERY * 1000
-        if any(descriptor == bodies.channel for descriptor, _ in watched.poll(patience)):
-            is_open = bodies.hear()
-    while is_open and bodies.hear() and _is_readable(bodies.channel):
+        # a pidfd reports the worker's end, so there is nothing to check in between
+        patience = None if pidfd >= 0 else LOOK_EVERY * 1000
+        if any(descriptor == tasks.channel for descriptor, _ in watched.poll(patience)):
+            is_open = tasks.receive()
+    while is_open and tasks.receive() and _is_readable(tasks.channel):
         pass
 
 
@@ -99,10 +99,10 @@ def _is_readable(descriptor: int) -> bool:
     return bool(watched.poll(0))
 
 
-def end_others(worker: int, start: int) -> None:
-    """End those that stand beside the same worker, and hear no more from it."""
+def end_other_reapers(worker: int, start: int) -> None:
+    """Kill earlier reapers of the same worker, which no longer receive its messages."""
     wanted = [os.fsencode(os.path.abspath(__file__)), b"%d" % worker, b"%d" % start]  # noqa: PTH100
-    for one in look():
+    for one in all_processes():
         try:
             with open(f"/proc/{one.pid}/cmdline", "rb") as file:  # noqa: PTH123
                 is_one = file.read().split(b"\0")[4:7] == wanted
@@ -113,24 +113,24 @@ def end_others(worker: int, start: int) -> None:
 
 
 def main(worker: int, start: int, *, replaces: bool = False) -> None:
-    """Wait beside the worker of that number and start, whose pipe is the standard input."""
+    """Reap for the worker with this pid and start time, whose pipe is the standard input."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    # whoever started us waits for our parent alone, and has no child for as long as it lives
+    # the worker waits for the intermediate process only, so the reaper is not its child
     if os.fork():
         os._exit(0)
     os.setsid()
     os.chdir("/")
-    bodies = Bodies(0)
+    tasks = RunningTasks(0)
     if replaces:
-        # not before it is known here what runs: it is said at once
-        while not bodies.running and bodies.hear() and _lives(worker, start):
+        # not before the running tasks are known, which the worker sends at once
+        while not tasks.running and tasks.receive() and _lives(worker, start):
             select.select([0], [], [], LOOK_EVERY)
-        end_others(worker, start)
-    wait_for_the_end(bodies, worker, start)
-    if bodies.running:
-        running = frozenset(bodies.running)
-        end_all(lambda: marked(running), GRACE, END_WITHIN)
+        end_other_reapers(worker, start)
+    wait_for_the_end(tasks, worker, start)
+    if tasks.running:
+        running = frozenset(tasks.running)
+        end_all(lambda: tagged(running), GRACE, END_WITHIN)
 
 
 if __name__ == "__main__":

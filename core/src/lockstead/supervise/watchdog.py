@@ -1,9 +1,9 @@
-"""When the processes of a section must be dead, and sees to it: a process of its own, the command's parent.
+"""The watchdog of `lockstead run`: a separate process that ends the command and its descendants before the deadline.
 
 `lockstead run` starts this file as a script in a bare interpreter, before it asks for the lock. The watchdog starts the
-command, so that every process of the section is below it and, on Linux, comes back to it when its own parent dies. It
-is told each deadline over a socket and needs nobody to act on it: a `run` that is killed, stopped or starved changes
-nothing. Imports nothing but its neighbours, and little else: one waits beside every section.
+command, so every process of the section is below it, and on Linux it adopts those whose parent dies. It receives each
+deadline over a socket and acts on it alone, even if `run` is killed, stopped or starved. Imports little besides its
+neighbours, since one runs for each section.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ else:
     )
 
 SLEEP_MAX = 0.5
-"""Seconds. A poll's timer stands still in suspend while the lease runs out, so it is never trusted for long."""
+"""Seconds. A poll's timer does not run in suspend, but the lease expires, so no poll is longer."""
 LINGER = 0.2
-"""Seconds that processes left behind by the command have to end by themselves, before they are stopped."""
+"""Seconds for processes left behind by the command to end by themselves, before they are stopped."""
 PASS_EVERY = 0.02
-"""Seconds between two rounds of SIGKILL: what was born between a look and its signal is met by the next one."""
+"""Seconds between two rounds of SIGKILL: a process that starts between a scan and its signals meets the next round."""
 QUICK_PASSES = 500
 STUCK_AFTER = 3.0
-"""Seconds after the first SIGKILL from which on a process that still lives is reported."""
+"""Seconds after the first SIGKILL until surviving processes are reported."""
 
 IGNORED = (
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2),
     *(signal.SIGALRM, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU),
 )
 BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-"""What the interpreter itself ignores at its start, which must not reach the command."""
+"""Signals that the interpreter ignores at its start; the command must not inherit that."""
 NEVER = float("inf")
 
 
 class Watchdog:
-    """Starts one command, and ends everything below itself in time. channel is the socket to `lockstead run`."""
+    """Starts one command and ends all processes below itself in time. channel is the socket to `lockstead run`."""
 
     def __init__(self, channel: int, path: str, arguments: list[str]) -> None:
         self.channel = channel
         self.path = path
         self.arguments = arguments
-        self.heard = b""
+        self.buffer = b""
         self.orphaned = False
         self.pid = 0
         self.failure = -1
@@ -74,7 +74,7 @@ class Watchdog:
         self.grace = 0.0
         self.reserve = 0.0
         self.terminal = False
-        self.stands_still_since = NEVER
+        self.hangs_since = NEVER
         self.stopping_at = NEVER
         self.killed_at = NEVER
         self.stuck = False
@@ -90,38 +90,38 @@ class Watchdog:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def run(self) -> None:
-        """Guard until the section is over, or until `run` is gone before it began."""
-        self.tell("ready", int(self.adopts))
+        """Supervise until the section is over, or until `run` is gone before the start."""
+        self.report("ready", int(self.adopts))
         while not self.is_over():
             watched = select.poll()
             for descriptor in (self.wakes, self.failure, -1 if self.orphaned else self.channel):
                 if descriptor >= 0:
                     watched.register(descriptor, select.POLLIN)
-            ready = {descriptor for descriptor, _ in watched.poll(self.patience())}
+            ready = {descriptor for descriptor, _ in watched.poll(self.poll_timeout())}
             if self.wakes in ready:
                 os.read(self.wakes, 4096)
             if self.failure in ready:
-                self.hear_failure()
+                self.read_failure()
             if self.channel in ready:
-                self.hear()
+                self.receive()
             if self.pid:
                 self.reap()
-                self.look_at_pauses(now())
+                self.check_vfork_pause(now())
                 self.act(now())
 
     def is_over(self) -> bool:
-        """Return whether nothing of the section is left; said to `run` as the last word."""
+        """Return whether no process of the section is left; if so, report it to `run`."""
         if not self.pid:
             return self.orphaned
         if self.ended_at == NEVER or not self.alone:
             return False
         if not self.adopts and group_lives(self.pid):
             return False
-        self.tell("gone")
+        self.report("gone")
         return True
 
-    def patience(self) -> float | None:
-        """Return the milliseconds until something is due; None for as long as there is nothing to guard."""
+    def poll_timeout(self) -> float | None:
+        """Return the milliseconds until something is due; None before the command was started."""
         if not self.pid:
             return None
         if self.killed_at != NEVER:
@@ -133,32 +133,32 @@ class Watchdog:
         return max(0.0, min(due - now(), longest)) * 1000
 
     def due_at(self) -> float:
-        """Return the instant at which the stopping starts although nobody asked for it."""
+        """Return the instant at which stopping starts without a request."""
         return latest_stop(self.deadline, self.grace, self.reserve)
 
-    # --- what is heard and told --------------------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------------------------------
 
-    def tell(self, *fields: object) -> None:
-        """Tell `run`, if it is still there."""
+    def report(self, *fields: object) -> None:
+        """Send a message to `run`, if it is still there."""
         if self.orphaned:
             return
-        with suppress(OSError):  # broken, or full because `run` is stopped: it finds out by itself
+        with suppress(OSError):  # closed, or full because `run` is stopped: it finds out by itself
             os.write(self.channel, packed(*fields))
 
-    def hear(self) -> None:
-        """Take in what `run` says; its silence for good (it died, or let go) is a reason to stop."""
+    def receive(self) -> None:
+        """Read messages from `run`; stop the command if the connection is closed."""
         try:
-            heard = os.read(self.channel, 65536)
+            received = os.read(self.channel, 65536)
         except BlockingIOError:
             return
         except OSError:
-            heard = b""
-        if not heard:
+            received = b""
+        if not received:
             self.orphaned = True
             if self.pid:
                 self.stop("lockstead run is gone")
             return
-        *lines, self.heard = (self.heard + heard).split(b"\n")
+        *lines, self.buffer = (self.buffer + received).split(b"\n")
         for line in lines:
             word, *fields = unpacked(line)
             if word == "start":
@@ -176,7 +176,7 @@ class Watchdog:
         """Start the command in a process group of its own. exports: names and values, an empty value unsets."""
         self.deadline, self.grace, self.reserve = deadline, grace, reserve
         if now() >= self.due_at():
-            self.tell("late")
+            self.report("late")
             return
         environment = dict(os.environ)
         for name, value in zip(exports[::2], exports[1::2], strict=True):
@@ -187,15 +187,15 @@ class Watchdog:
         self.failure, failed = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            self.become(failed, environment, terminal=terminal)
+            self.exec_command(failed, environment, terminal=terminal)
         os.close(failed)
-        with suppress(OSError):  # it has done so itself, and is further already
+        with suppress(OSError):  # the child has done so itself and already called exec
             os.setpgid(self.pid, self.pid)
-        self.tell("started", self.pid)
-        self.let_go()
+        self.report("started", self.pid)
+        self.close_inherited()
 
-    def let_go(self) -> None:
-        """Close what the command inherited through us: a pipe or a lock file that it closes must not stay open here."""
+    def close_inherited(self) -> None:
+        """Close inherited files: a pipe or lock file that the command closes must not stay open here."""
         nothing = os.open(os.devnull, os.O_RDWR)
         os.dup2(nothing, 0)
         os.dup2(nothing, 1)
@@ -205,8 +205,8 @@ class Watchdog:
             below = descriptor
         os.closerange(below + 1, os.sysconf("SC_OPEN_MAX"))
 
-    def become(self, failed: int, environment: dict[str, str], *, terminal: bool) -> None:
-        """Be the command: in the forked child, never returns."""
+    def exec_command(self, failed: int, environment: dict[str, str], *, terminal: bool) -> None:
+        """Execute the command in the forked child; never returns."""
         try:
             os.setpgid(0, 0)
             if terminal:
@@ -220,16 +220,16 @@ class Watchdog:
         finally:
             os._exit(127)
 
-    def hear_failure(self) -> None:
-        """Learn whether the command could be executed at all."""
+    def read_failure(self) -> None:
+        """Read whether the command could be executed."""
         failed = os.read(self.failure, 64)
         os.close(self.failure)
         self.failure = -1
         if failed:
-            self.tell("failed", int(failed))
+            self.report("failed", int(failed))
 
     def reap(self) -> None:
-        """Take note of whoever below us has ended, stopped or gone on; alone: nobody is left."""
+        """Note which child processes have ended, stopped or continued; alone: no child is left."""
         self.alone = False
         while True:
             try:
@@ -242,24 +242,24 @@ class Watchdog:
             if pid != self.pid:
                 continue
             if os.WIFSTOPPED(status):
-                self.tell("paused", os.WSTOPSIG(status))
+                self.report("paused", os.WSTOPSIG(status))
             elif os.WIFCONTINUED(status):
-                self.tell("resumed")
+                self.report("resumed")
             else:
                 if self.failure >= 0:
-                    self.hear_failure()
+                    self.read_failure()
                 self.ended_at = now()
-                self.tell("ended", status)
+                self.report("ended", status)
 
-    def look_at_pauses(self, at: float) -> None:
-        """Tell of a ^Z that nobody else tells of; what is seen once may be a stop that is on its way."""
+    def check_vfork_pause(self, at: float) -> None:
+        """Report a ^Z during vfork, which waitpid does not; one observation may be a stop that is still under way."""
         if not self.terminal or self.ended_at != NEVER or not waits_for_a_stopped_child(self.pid):
-            self.stands_still_since = NEVER
-        elif self.stands_still_since == NEVER:
-            self.stands_still_since = at
-        elif at >= self.stands_still_since + SLEEP_MAX / 2:
-            self.stands_still_since = NEVER
-            self.tell("paused", int(signal.SIGTSTP))
+            self.hangs_since = NEVER
+        elif self.hangs_since == NEVER:
+            self.hangs_since = at
+        elif at >= self.hangs_since + SLEEP_MAX / 2:
+            self.hangs_since = NEVER
+            self.report("paused", int(signal.SIGTSTP))
 
     # --- the stopping ------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Watchdog:
             if at >= self.due_at():
                 self.stop("due")
             elif at >= self.ended_at + LINGER and not self.alone:
-                self.tell("left", max(1, len(descendants(os.getpid()))))
+                self.report("left", max(1, len(descendants(os.getpid()))))
                 self.stop("left")
         if self.stopping_at == NEVER:
             return
@@ -281,13 +281,13 @@ class Watchdog:
         self.kill_children()
         if not self.stuck and at >= self.killed_at + STUCK_AFTER:
             self.stuck = True
-            self.tell("stuck")
+            self.report("stuck")
 
     def kill_children(self) -> None:
-        """Kill whoever has come to be our child, again and again.
+        """Kill this process's children repeatedly.
 
-        A process that forks and exits all the time is never where a look at everybody saw it. But every heir of a
-        dead parent is ours at once, so those who flee meet the signal here.
+        A process that forks and exits all the time escapes every scan. But this process adopts each orphan at once, so
+        the signal reaches it here.
         """
         for _ in range(QUICK_PASSES):
             found = children()
@@ -298,15 +298,15 @@ class Watchdog:
             self.reap()
 
     def stop(self, why: str) -> None:
-        """Ask everything below to end; SIGKILL follows when the grace is over."""
+        """Send SIGTERM to all processes below; SIGKILL follows when the grace is over."""
         if self.stopping_at != NEVER:
             return
         self.stopping_at = now()
-        self.tell("stopping", why)
-        # After a pause of ours it may be too late for a grace: then nobody is continued who was stopped with us.
+        self.report("stopping", why)
+        # after a pause of this process it may be too late for a grace: then processes stopped with it stay stopped
         if self.stopping_at < kill_time(self.stopping_at, self.deadline, self.grace, self.reserve):
             self.send_all(signal.SIGTERM)
-            # a stopped process would meet SIGTERM only when it is continued
+            # a stopped process handles SIGTERM only when it is continued
             self.send_all(signal.SIGCONT)
         if self.orphaned:
             _complain(f"lockstead: {why}; stopping its command, the lock is left to expire\n")
@@ -317,7 +317,7 @@ class Watchdog:
 
 
 def _complain(line: str) -> None:
-    # a terminal that blocks, or a pipe that nobody reads, must not keep the section alive
+    # a blocked terminal, or a pipe that nobody reads, must not block the watchdog
     writable = select.poll()
     writable.register(2, select.POLLOUT)
     with suppress(OSError):

@@ -25,7 +25,7 @@ import psutil
 
 from airflow_lockstead import vouching
 from lockstead import LeaseTicket
-from lockstead.supervise import marks, processes
+from lockstead.supervise import processes, tags
 
 if TYPE_CHECKING:
     import logging
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LABEL: Final = "process"
 """Label of a registration that says which process works."""
 
-MARK: Final = marks.MARK
+MARK: Final = tags.TAG_VARIABLE
 """An environment variable that whatever a body starts inherits; it names the bodies around it, by ':'."""
 
 _WORDS: Final = re.compile(
@@ -101,13 +101,13 @@ class Process:
         if (self.boot, self.namespace) != _place() or os.getuid() not in (0, self.user) or not self._has_ended():
             return False
         # whoever signed it may end no others: root reads what any user has signed
-        marks.end_all(self._left, 0.0, SWEEP)
+        tags.end_all(self._left, 0.0, SWEEP)
         left, is_sure = self._left()
         return is_sure and not left
 
-    def _left(self) -> tuple[marks.Found, bool]:
+    def _left(self) -> tuple[tags.Found, bool]:
         """Return the living processes of its user that its body started, and whether all others are known not to be."""
-        found, is_sure = marks.marked(frozenset({self.body}))
+        found, is_sure = tags.tagged(frozenset({self.body}))
         own = {name: one for name, one in found.items() if _user_of(one.pid) in (self.user, -1)}
         return own, is_sure and len(own) == len(found)
 
@@ -143,7 +143,7 @@ def marks_of(one: psutil.Process) -> list[str] | None:
         return str(one.environ().get(MARK, "")).split(":")
     ends_at = time.monotonic() + EXEC
     while not (environ := Path(f"/proc/{one.pid}/environ").read_bytes()):
-        if marks.has_no_environment(one.pid):
+        if tags.has_no_environment(one.pid):
             return []
         if time.monotonic() > ends_at:
             return None

@@ -23,7 +23,7 @@ from lockstead import LeaseLost, StoreError
 if TYPE_CHECKING:
     from dagster_lockstead.aborting import Abort
     from lockstead import Lease
-    from lockstead.supervise.offspring import Offspring
+    from lockstead.supervise.child_processes import ChildProcesses
 
 PATIENCE: Final = 2.0
 """Seconds until the processes of a body that was interrupted are ended under it."""
@@ -53,7 +53,7 @@ EXIT_CODE: Final = 75
 
 @contextmanager
 def ended(
-    offspring: Offspring,
+    child_processes: ChildProcesses,
     abort: Abort,
     lease: Lease,
     *,
@@ -65,7 +65,7 @@ def ended(
     patience: seconds from the interrupt until its processes are ended under a block that is still at it. leaving: what
     is called, for a moment at most, before a process is left.
     """
-    ending = _Ending(offspring, lease, patience, leaving)
+    ending = _Ending(child_processes, lease, patience, leaving)
     abort.listen(ending.begin)
     is_good = False
     try:
@@ -82,10 +82,10 @@ class _Ending:
     """The end of one body, which begins with the interrupt, and is finished by who ran the body."""
 
     def __init__(
-        self, offspring: Offspring, lease: Lease, patience: float, leaving: Callable[[], object] | None
+        self, child_processes: ChildProcesses, lease: Lease, patience: float, leaving: Callable[[], object] | None
     ) -> None:
         self._leaving = leaving
-        self._offspring = offspring
+        self._child_processes = child_processes
         self._patience = patience
         self._lease = lease
         self._over = threading.Event()
@@ -127,7 +127,7 @@ class _Ending:
                 _leave(self._leaving)
 
     def _end(self) -> None:
-        self._left = self._offspring.end(grace=self._at_most(TERMS))
+        self._left = self._child_processes.end(grace=self._at_most(TERMS))
         if self._left:
             logging.getLogger("dagster_lockstead").error("still alive: %s", ", ".join(map(str, self._left)))
 

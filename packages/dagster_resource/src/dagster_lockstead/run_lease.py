@@ -24,7 +24,7 @@ from dagster_lockstead.telling import Teller
 from dagster_lockstead.unsticking import Unsticking
 from dagster_lockstead.watching import Watch, is_ending
 from lockstead import Lease, LeaseLost, LeaseTicket, Lock, StoreError
-from lockstead.supervise.offspring import Offspring
+from lockstead.supervise.child_processes import ChildProcesses
 from lockstead.wrapping.locks import store_of
 
 if TYPE_CHECKING:
@@ -117,13 +117,13 @@ class RunLease:
     @contextmanager
     def _ending(self, lease: Lease) -> Iterator[None]:
         """End the steps when the block has to end, and whatever they had started."""
-        with Offspring() as self._offspring:
+        with ChildProcesses() as self._child_processes:
             if not self._is_apart:
-                with ended(self._offspring, self._abort, lease), self._abort:
+                with ended(self._child_processes, self._abort, lease), self._abort:
                     lease.on_lost(self._on_lost)
                     yield
                 return
-            with ended(self._offspring, self._abort, lease, patience=PATIENCE):
+            with ended(self._child_processes, self._abort, lease, patience=PATIENCE):
                 # an executor in another thread hears of no interrupt
                 self._ends_its_steps = threading.current_thread() is threading.main_thread()
                 self._abort.listen(self._end_steps)
@@ -168,7 +168,7 @@ class RunLease:
             compat.interrupt_executor()
         else:
             # it sees its processes end, and the loss is raised in it then
-            threading.Thread(target=self._offspring.end, kwargs={"grace": TERMS}, daemon=True).start()
+            threading.Thread(target=self._child_processes.end, kwargs={"grace": TERMS}, daemon=True).start()
 
     # --- on the way out -------------------------------------------------------------------------------------------
 

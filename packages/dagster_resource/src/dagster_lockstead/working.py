@@ -15,7 +15,7 @@ from dagster_lockstead.ending import ended
 from dagster_lockstead.frames import bears_interrupts
 from dagster_lockstead.watching import Watch, is_ending
 from lockstead import Lease, LeaseLost, Lock, StoreError, nesting
-from lockstead.supervise.offspring import Offspring
+from lockstead.supervise.child_processes import ChildProcesses
 
 if TYPE_CHECKING:
     from dagster_lockstead.spec import LockSpec
@@ -138,8 +138,8 @@ class Section:
     def guarded(self, lease: Lease) -> Iterator[Abort]:
         """Interrupt the block when it has to end, and end what it had started."""
         with (
-            Offspring() as offspring,
-            ended(offspring, self._abort, lease, leaving=self._leave_word),
+            ChildProcesses() as child_processes,
+            ended(child_processes, self._abort, lease, leaving=self._leave_word),
             self._abort,
         ):
             told = _Told(self._on_lost)

@@ -1,7 +1,7 @@
-"""Whether this worker has a process beside it, and tells it which bodies run.
+"""Starting this process's reaper, and reporting to it which tasks run.
 
-One for each process, started with the first body; it hears of bodies by a pipe. Where there is no /proc nothing is
-started, since nothing would be found.
+One reaper for each process, started with the first task; a pipe carries the reports. Without /proc none is started,
+since it would find nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lockstead.supervise import reaper
 from lockstead.supervise.processes import HAS_PROC, stat_of
 
 START_WITHIN: Final = 10.0
-"""Seconds; for a machine that stands still, not for a slow one."""
+"""Seconds; generous enough for a slow machine."""
 
 
-class Beside:
-    """The process beside this one. begin and end are told of each body, in pairs; they do not raise."""
+class Reaper:
+    """This process's reaper. begin and end are called for each task, in pairs; they do not raise."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,31 +30,31 @@ class Beside:
         self._file = (0, 0)
         self._running: set[str] = set()
         self._has_started = False
-        # what is forked must not keep the pipe open
+        # a forked child must not keep the pipe open
         os.register_at_fork(after_in_child=self._after_fork)
 
-    def begin(self, body: str) -> None:
-        """Say that a body runs; from now on what it starts ends with this process, if this is killed."""
+    def begin(self, tag: str) -> None:
+        """Report that a task runs: if this process is killed from now on, what the task started is ended."""
         with self._lock:
-            self._running.add(body)
-            if HAS_PROC and (self._channel < 0 or not self._say(f"+{body}\n")):
+            self._running.add(tag)
+            if HAS_PROC and (self._channel < 0 or not self._say(f"+{tag}\n")):
                 self._start()
 
-    def end(self, body: str) -> None:
-        """Say that a body has ended, and that what it left behind may stay."""
+    def end(self, tag: str) -> None:
+        """Report that a task has ended, and that its remaining processes may live on."""
         with self._lock:
-            self._running.discard(body)
+            self._running.discard(tag)
             if self._channel >= 0:
-                self._say(f"-{body}\n")
+                self._say(f"-{tag}\n")
 
     def _say(self, line: str) -> bool:
         try:
-            # a body that closes all it finds may have closed ours, and the number be another file's by now
+            # a task that closes all open files may have closed the pipe, and its descriptor may be reused by now
             if _names(self._channel) != self._file:
                 self._channel = -1
                 return False
             os.write(self._channel, line.encode())
-        except OSError:  # it was killed, or stands still
+        except OSError:  # the reaper was killed, or hangs and the pipe is full
             self._drop()
             return False
         return True
@@ -62,7 +62,7 @@ class Beside:
     def _start(self) -> None:
         own = os.getpid()
         words = [sys.executable, "-s", "-E", "-S", str(Path(reaper.__file__)), str(own), os.fsdecode(stat_of(own)[19])]
-        # one that stood still, or whose pipe was closed, hears no more that bodies end
+        # an earlier reaper that hung, or whose pipe was closed, no longer learns that tasks end
         words += [reaper.REPLACES] if self._has_started else []
         theirs, ours = os.pipe()
         try:
@@ -75,7 +75,7 @@ class Beside:
                 close_fds=True,
                 start_new_session=True,
             )
-            # it forks the one that stays, which is nobody's child: a body may wait for all children that it has
+            # it forks the reaper itself, which is not a child of this process: a task may wait for all its children
             with suppress(subprocess.TimeoutExpired):
                 started.wait(START_WITHIN)
         except BaseException as error:
@@ -85,10 +85,10 @@ class Beside:
             raise
         finally:
             os.close(theirs)
-        # one that stands still must not keep a body from its work
+        # a reaper that hangs must not block a task
         os.set_blocking(ours, False)
         self._channel, self._file, self._has_started = ours, _names(ours), True
-        self._say("".join(f"+{body}\n" for body in self._running))
+        self._say("".join(f"+{tag}\n" for tag in self._running))
 
     def _drop(self) -> None:
         channel, self._channel = self._channel, -1
@@ -104,10 +104,10 @@ class Beside:
 
 
 def _names(descriptor: int) -> tuple[int, int]:
-    """Return what names an open file for good."""
+    """Return device and inode, which identify an open file."""
     file = os.fstat(descriptor)
     return file.st_dev, file.st_ino
 
 
-BESIDE: Final = Beside()
-"""The one of this process; it starts nothing before the first body begins."""
+REAPER: Final = Reaper()
+"""The reaper of this process; not started before the first task begins."""

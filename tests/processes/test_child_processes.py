@@ -14,8 +14,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux show
 
 PRELUDE = """
 import json, os, signal, subprocess, sys, threading, time
-from lockstead.supervise.offspring import Offspring
-from lockstead.supervise.marks import MARK
+from lockstead.supervise.child_processes import ChildProcesses
+from lockstead.supervise.tags import TAG_VARIABLE
 
 FOR_EVER = "while :; do sleep 0.05; done"
 
@@ -67,7 +67,7 @@ def said(script: str) -> list[object]:
 def test_all_that_a_body_started_is_ended_and_nothing_that_was_there_before() -> None:
     script = """
 before = sh()
-with Offspring() as offspring:
+with ChildProcesses() as child_processes:
     started = [sh(), sh("trap '' TERM; " + FOR_EVER), sh(start_new_session=True), forked()]
     started.append(left_alone("setsid sh -c 'echo $$ >&3; while :; do sleep 0.05; done'"))
     # neither mark nor parent: it comes back to us
@@ -76,7 +76,7 @@ with Offspring() as offspring:
     os.kill(stopped.pid, signal.SIGSTOP)
     started.append(stopped)
     ran = [lives(one) for one in started]
-    left = offspring.end(grace=0.5)
+    left = child_processes.end(grace=0.5)
     ended = [lives(one) for one in started]
 alive = lives(before)
 before.kill()
@@ -87,10 +87,10 @@ say(ran, left, ended, alive)
 
 def test_sigterm_comes_first_and_the_grace_is_kept() -> None:
     script = """
-with Offspring() as offspring:
+with ChildProcesses() as child_processes:
     polite = sh("trap 'sleep 0.3; exit 7' TERM; echo ready >&2; " + FOR_EVER, stderr=subprocess.PIPE)
     polite.stderr.readline()
-    offspring.end(grace=20)
+    child_processes.end(grace=20)
 say(polite.wait())
 """
     assert said(script) == [7]
@@ -98,10 +98,10 @@ say(polite.wait())
 
 def test_what_is_started_while_all_is_ended_is_met_as_well() -> None:
     script = """
-with Offspring() as offspring:
+with ChildProcesses() as child_processes:
     breeds = sh("trap '' TERM; while :; do sh -c 'sleep 77.7 & sleep 77.7' & sleep 0.01; done")
     time.sleep(0.5)
-    left = offspring.end(grace=0.2)
+    left = child_processes.end(grace=0.2)
     time.sleep(0.2)
     listed = subprocess.run(["ps", "--no-headers", "-eo", "ppid,args"], capture_output=True, text=True).stdout
 say(left, sum(int(line.split()[0]) == os.getpid() and "77.7" in line for line in listed.splitlines()))
@@ -111,24 +111,24 @@ say(left, sum(int(line.split()[0]) == os.getpid() and "77.7" in line for line in
 
 def test_after_the_body_its_mark_is_gone_and_its_children_stay() -> None:
     script = """
-os.environ.pop(MARK, None)
-with Offspring():
-    with Offspring() as inner:
-        depth = os.environ[MARK].count(":")
+os.environ.pop(TAG_VARIABLE, None)
+with ChildProcesses():
+    with ChildProcesses() as inner:
+        depth = os.environ[TAG_VARIABLE].count(":")
         mine = sh()
-    after = os.environ[MARK].count(":")
+    after = os.environ[TAG_VARIABLE].count(":")
 stays = lives(mine)
 mine.kill()
-say(depth, after, os.environ.get(MARK), stays)
+say(depth, after, os.environ.get(TAG_VARIABLE), stays)
 """
     assert said(script) == [1, 0, None, True]
 
 
 def test_an_inner_body_ends_its_own_and_an_outer_one_all() -> None:
     script = """
-with Offspring() as outer:
+with ChildProcesses() as outer:
     first = sh()
-    with Offspring() as inner:
+    with ChildProcesses() as inner:
         second = sh()
         inner.end(grace=1)
         one = [lives(first), lives(second)]
@@ -153,9 +153,9 @@ def _is_zombie(name):
     return said[0] == "Z" and said[1] == str(os.getpid())
 
 def body():
-    with Offspring() as offspring:
+    with ChildProcesses() as child_processes:
         child = sh()
-        offspring.end(grace=0.2)
+        child_processes.end(grace=0.2)
         child.wait()
 
 body()
@@ -169,13 +169,13 @@ say(before == counted())
 
 def test_bodies_of_two_threads_end_in_any_order() -> None:
     script = """
-os.environ.pop(MARK, None)
-first, second = Offspring(), Offspring()
+os.environ.pop(TAG_VARIABLE, None)
+first, second = ChildProcesses(), ChildProcesses()
 first.__enter__()
 second.__enter__()
 first.__exit__(None, None, None)
-one = os.environ[MARK]
+one = os.environ[TAG_VARIABLE]
 second.__exit__(None, None, None)
-say(":" in one, os.environ.get(MARK))
+say(":" in one, os.environ.get(TAG_VARIABLE))
 """
     assert said(script) == [False, None]

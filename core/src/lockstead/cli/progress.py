@@ -27,14 +27,14 @@ from lockstead.runtime.engine import duration_text
 from lockstead.values import PreviousLease
 
 
-def tell_unclean(key: str, before: PreviousLease) -> None:
+def warn_of_unclean(key: str, before: PreviousLease) -> None:
     """Say that the last holder did not end cleanly. The holder after this one is not told."""
     found = unclean.last(key, before)
     if found is not None:
         say(f"{found}; look at what it left")
 
 
-class Teller:
+class ProgressListener:
     """A listener for one lock. Progress is told on a terminal, or when asked to be verbose; trouble always.
 
     on_granted is called in the thread that acquired, before it has the lease; on_renewed with each new deadline.
