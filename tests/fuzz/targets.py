@@ -30,7 +30,7 @@ from lockstead.stores.etcd.leases import Leases
 from lockstead.stores.etcd.line import Line
 from lockstead.stores.etcd.steps import Course
 from lockstead.stores.etcd.talk import Talker
-from lockstead.stores.gcs import wire as gcs
+from lockstead.stores.gcs import encoding as gcs
 from lockstead.stores.kept import map_of_text
 from lockstead.stores.postgres import encoding as postgres
 from lockstead.stores.redis import encoding as redis
@@ -269,7 +269,7 @@ def on_cassandra(text: str, fields: Fields) -> None:
 
 
 def on_gcs(text: str, fields: Fields) -> None:
-    place = gcs.Place("b", "p")
+    place = gcs.BucketPath("b", "p")
     for space in Space:
         for begin in ("p/", "p/.lockstead/member/", ""):
             place.name_of(begin + text, space)

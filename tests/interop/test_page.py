@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lockstead.protocol.expiry import FOREIGN_ALLOWANCE
 from lockstead.protocol.record import Record, Revocation, decode, encode
-from lockstead.stores.gcs.wire import Place
+from lockstead.stores.gcs.encoding import BucketPath
 from lockstead.values import Name, Space
 
 PAGE = (Path(__file__).parents[2] / "docs" / "interop.md").read_text()
@@ -51,7 +51,7 @@ def test_every_field_of_a_record_stands_in_the_table() -> None:
 
 def test_the_example_is_a_record_and_nothing_in_it_is_unknown() -> None:
     example = json.loads(PAGE.partition("```json\n")[2].partition("```")[0])
-    name = Place.at("bucket", "locks").name_of(example["name"], Space.LOCK)
+    name = BucketPath.at("bucket", "locks").name_of(example["name"], Space.LOCK)
     assert name == Name("apt")
     record = decode(name, example["metadata"])
     assert encode(record) == example["metadata"]
@@ -60,7 +60,7 @@ def test_the_example_is_a_record_and_nothing_in_it_is_unknown() -> None:
 
 
 def test_the_reserved_names_are_those_of_the_page() -> None:
-    place = Place.at("bucket", "prefix")
+    place = BucketPath.at("bucket", "prefix")
     for space, part, shown in (
         (Space.MEMBER, "INCARNATION/NONCE", "member/KEY/INCARNATION/NONCE"),
         (Space.COMPANION, "", "companion/KEY"),

@@ -144,7 +144,7 @@ def counted(store: Store, trouble: Callable[[Callable[[int], None]], None]) -> N
 
 def test_a_node_that_was_alone_when_it_was_asked_may_die(store: Store, nodes: list[CassandraServer]) -> None:
     shows(store.perform(Create(APT, {"identity": "me"}), LIMIT))
-    driver = store._link._opened(time.monotonic() + LIMIT).cluster  # type: ignore[attr-defined]
+    driver = store._connection._opened(time.monotonic() + LIMIT).cluster  # type: ignore[attr-defined]
     # as the driver does when the node that it listens to does not know of the others yet
     last = nodes[2].host
     for host in driver.metadata.all_hosts():

@@ -22,7 +22,7 @@ import lockstead
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Create, Extend, List, Read, Remove, Removed, Replace, Snapshot
 from lockstead.stores import url
-from lockstead.stores.cassandra import link as cassandra_link
+from lockstead.stores.cassandra import connection as cassandra_link
 from lockstead.stores.cassandra.url import where_of
 from lockstead.stores.examination import Severity
 from lockstead.stores.port import Store, SupportsDiagnostics

@@ -22,8 +22,8 @@ from lockstead.protocol.commands import Read, Remove
 from lockstead.stores import url
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.gcs.access import ENDPOINT, Access, access_of, default_access
+from lockstead.stores.gcs.encoding import BucketPath
 from lockstead.stores.gcs.store import GcsStore
-from lockstead.stores.gcs.wire import Place
 from lockstead.testing.conformance.base import in_threads
 from lockstead.values import Name
 
@@ -222,7 +222,7 @@ def test_a_token_that_is_refused_although_it_is_called_valid_is_fetched_anew_and
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        store = GcsStore(Place("b", ""), Access(f"http://127.0.0.1:{listening.getsockname()[1]}", credentials))
+        store = GcsStore(BucketPath("b", ""), Access(f"http://127.0.0.1:{listening.getsockname()[1]}", credentials))
         if is_awaited:
             asyncio.run(store.aperform(command, 10.0))
         else:
@@ -334,7 +334,7 @@ def test_requests_go_through_the_proxy_that_the_environment_names(monkeypatch: p
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         for name in ("HTTPS_PROXY", "https_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
-        store = GcsStore(Place("bucket", "locks"), Access(ENDPOINT))
+        store = GcsStore(BucketPath("bucket", "locks"), Access(ENDPOINT))
 
         def ask() -> None:
             with pytest.raises(StoreUnavailable, match="nothing was sent"):
@@ -354,7 +354,7 @@ def test_requests_go_through_the_proxy_that_the_environment_names(monkeypatch: p
 def test_an_endpoint_may_be_below_a_path() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}/below/"
-        store = GcsStore(Place("bucket", "locks"), Access(endpoint))
+        store = GcsStore(BucketPath("bucket", "locks"), Access(endpoint))
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(store.perform, Read(Name("apt ü")), 20.0)
             connection, _ = server.accept()
@@ -383,7 +383,7 @@ def test_h22_a_way_that_cannot_be_is_told_at_the_first_request(
         if name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     monkeypatch.setenv(variable, value)
-    store = GcsStore(Place("bucket", "locks"), Access(ENDPOINT))
+    store = GcsStore(BucketPath("bucket", "locks"), Access(ENDPOINT))
     with pytest.raises(kind, match=said) as told:
         if awaiting:
             asyncio.run(store.aperform(Read(Name("apt")), 5.0))

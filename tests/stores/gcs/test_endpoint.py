@@ -6,9 +6,9 @@ import pytest
 
 from lockstead.stores.examination import Finding, Severity
 from lockstead.stores.gcs.access import ENDPOINT, Access, default_access
+from lockstead.stores.gcs.client import RetryingClient
 from lockstead.stores.gcs.doctor import examination
-from lockstead.stores.gcs.way import Way
-from lockstead.stores.gcs.wire import Place
+from lockstead.stores.gcs.encoding import BucketPath
 
 
 class Vouched:
@@ -23,7 +23,9 @@ def findings(access: Access) -> dict[str, Finding]:
     def send(_request: object) -> None:
         raise EOFError
 
-    way = Way(Place.at("b", ""), access.endpoint, access.account, send, access.by, access.has_credentials)  # type: ignore[arg-type]
+    way = RetryingClient(
+        BucketPath.at("b", ""), access.endpoint, access.account, send, access.by, access.has_credentials
+    )  # type: ignore[arg-type]
     found = {}
     with pytest.raises(EOFError):
         for finding in examination(way, lambda _name: None):  # type: ignore[arg-type,return-value]

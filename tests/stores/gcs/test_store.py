@@ -30,8 +30,8 @@ from lockstead.protocol.commands import (
 from lockstead.stores import url
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.gcs.access import Access
+from lockstead.stores.gcs.encoding import BucketPath, Request
 from lockstead.stores.gcs.store import GcsStore
-from lockstead.stores.gcs.wire import Place, Request
 from lockstead.values import Name, Space
 
 APT = Name("apt")
@@ -189,7 +189,7 @@ def test_a_bucket_that_does_not_exist_is_refused(server: GcsServer) -> None:
 
 
 def test_an_endpoint_that_is_no_address_is_refused() -> None:
-    store = GcsStore(Place("bucket", "locks"), Access("gopher://127.0.0.1"))
+    store = GcsStore(BucketPath("bucket", "locks"), Access("gopher://127.0.0.1"))
     with pytest.raises(StoreRefused, match="correct the client's endpoint"):
         store.perform(Read(APT), 10.0)
     store.close()

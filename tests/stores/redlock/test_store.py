@@ -28,7 +28,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.expiry import holder_deadline, record_lifetime
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.redlock.panel import RIGHTS, Session
+from lockstead.stores.redlock.masters import RIGHTS, Exchange
 from lockstead.stores.redlock.store import RedlockStore
 from lockstead.values import Name, Space
 from tests.servers.redis import RedisServer
@@ -180,16 +180,16 @@ def test_a_master_that_answered_in_time_is_not_silent_because_this_process_was_t
     opened: Callable[..., RedlockStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened("restart_delay=0&master_limit=0.5")
-    until(lambda: len(store._panel.lines(0.5)) == 3, "not all masters can be reached")
-    as_ever = Session._collect
+    until(lambda: len(store._group.connections(0.5)) == 3, "not all masters can be reached")
+    as_ever = Exchange._collect
 
-    def kept_from_running(session: Session, seconds: float) -> None:
+    def kept_from_running(session: Exchange, seconds: float) -> None:
         if seconds > 0:
             time.sleep(seconds)
         else:
             as_ever(session, seconds)
 
-    monkeypatch.setattr(Session, "_collect", kept_from_running)
+    monkeypatch.setattr(Exchange, "_collect", kept_from_running)
     first = made(store)
     assert store.perform(Remove(APT, first.incarnation), LIMIT) == Removed()
 
@@ -205,8 +205,8 @@ def test_every_attempt_has_an_incarnation_of_its_own_that_only_its_own_removal_h
 
 def test_what_is_to_be_taken_back_is_not_taken_up_again(store: RedlockStore, three: RedlockPlace, space: str) -> None:
     first = made(store)
-    for master in store._panel.masters:
-        master.owe(first.incarnation, b"", 60.0)
+    for master in store._group.masters:
+        master.defer_removal(first.incarnation, b"", 60.0)
     assert store.perform(Read(APT), LIMIT) == Absent()
     assert store.perform(Extend(APT, {}, first.incarnation), LIMIT) == Absent()
 
@@ -218,7 +218,7 @@ def test_a_removal_that_did_not_reach_a_master_is_done_when_it_is_reached_again(
     first = made(store, ttl=600.0)
     until(lambda: holders(three, space) == ["me"] * 3, "not everywhere")
     three.servers[2].pause()
-    for line in store._panel.masters[2].idle:
+    for line in store._group.masters[2].idle:
         line.close()  # so that it cannot stand behind on the old connection
     assert store.perform(Remove(APT, first.incarnation), LIMIT) == Removed()
     three.servers[2].resume()
@@ -503,7 +503,7 @@ def test_another_server_at_an_address_counts_as_a_restart_whatever_its_uptime(
     opened: Callable[..., RedlockStore], three: RedlockPlace
 ) -> None:
     # as old as the hills: only the run id tells that it is another one
-    master = opened("restart_delay=0.001")._panel.masters[0]
+    master = opened("restart_delay=0.001")._group.masters[0]
     first = master.dial()
     assert first is not None
     master.restart_delay = 0.5

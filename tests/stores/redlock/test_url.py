@@ -27,7 +27,7 @@ def opened(text: str) -> RedlockStore:
 def test_a_port_behind_the_last_host_is_that_of_all_that_name_none(
     hosts: str, addresses: list[tuple[str, int]]
 ) -> None:
-    assert [master.address for master in opened(f"redlock://{hosts}")._panel.masters] == addresses
+    assert [master.address for master in opened(f"redlock://{hosts}")._group.masters] == addresses
 
 
 @pytest.mark.parametrize(
@@ -59,29 +59,29 @@ def test_h22_what_is_printed_has_no_credentials_and_opens_the_same_store() -> No
     assert shown == "redlock://a,b,c:7000/2?cleartext=true&prefix=x&restart_delay=10m"
     store = opened("redlock://me:se%40cret@a,b,c:7000/2?cleartext=true&prefix=x&restart_delay=10m")
     assert store.url == shown
-    assert "cret" not in repr(store) + repr(store._panel.masters)
-    assert (store._panel.masters[0].access.username, store._panel.masters[0].access.password) == ("me", "se@cret")
+    assert "cret" not in repr(store) + repr(store._group.masters)
+    assert (store._group.masters[0].access.username, store._group.masters[0].access.password) == ("me", "se@cret")
 
 
 def test_credentials_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_USERNAME", "me")
     monkeypatch.setenv("REDIS_PASSWORD", "secret")
-    access = opened("redlock://a,b,c?tls=true")._panel.masters[0].access
+    access = opened("redlock://a,b,c?tls=true")._group.masters[0].access
     assert (access.username, access.password) == ("me", "secret")
-    access = opened("redlock://bert@a,b,c?tls=true")._panel.masters[0].access
+    access = opened("redlock://bert@a,b,c?tls=true")._group.masters[0].access
     assert (access.username, access.password) == ("bert", "secret")
 
 
 def test_options_say_how_long_who_is_waited_for() -> None:
     store = opened("redlock://a,b,c?restart_delay=2h&master_limit=50ms")
-    assert (store._panel.master_limit, store._panel.masters[0].restart_delay) == (0.05, 7200.0)
+    assert (store._group.master_limit, store._group.masters[0].restart_delay) == (0.05, 7200.0)
     store = opened("redlock://a,b,c")
-    assert (store._panel.master_limit, store._panel.masters[0].restart_delay) == (0.2, 600.0)
+    assert (store._group.master_limit, store._group.masters[0].restart_delay) == (0.2, 600.0)
 
 
 def test_an_even_number_of_masters_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     opened("redlock://a,b,c,d")
-    assert "4 masters bear no more failures than 3 would" in caplog.text
+    assert "4 masters tolerate no more failures than 3" in caplog.text
     caplog.clear()
     opened("redlock://a,b,c")
     assert caplog.text == ""

@@ -12,8 +12,8 @@ from lockstead.protocol.expiry import holder_deadline, record_lifetime
 from lockstead.stores.redlock.scripts import Keys, Seen, inner_name, milliseconds, outer_name
 from lockstead.stores.redlock.url import MASTER_LIMIT, RESTART_DELAY
 from lockstead.stores.redlock.votes import (
-    Tally,
     Vote,
+    Votes,
     by_extend,
     by_read,
     by_remove,
@@ -33,9 +33,9 @@ NOTHING = Seen(True)
 REFUSED = Seen(False)
 
 
-def tally(*seen: Seen | StoreError | None, young: tuple[int, ...] = ()) -> Tally:
-    """Return a tally of masters in order: what it showed, None for silence, an error for what was surely not done."""
-    made = Tally(len(seen), young=set(young))
+def votes(*seen: Seen | StoreError | None, young: tuple[int, ...] = ()) -> Votes:
+    """Return a votes of masters in order: what it showed, None for silence, an error for what was surely not done."""
+    made = Votes(len(seen), young=set(young))
     for place, one in enumerate(seen):
         match one:
             case Seen():
@@ -76,22 +76,22 @@ def test_any_two_quorums_have_a_master_in_common_and_no_fewer_would() -> None:
 def test_a_read_shows_what_a_quorum_has_and_absent_where_none_can_have_it(
     seen: tuple[Seen | None], answer: object
 ) -> None:
-    found = by_read(tally(*seen), True)
+    found = by_read(votes(*seen), True)
     assert found is None if answer is None else isinstance(found, answer)  # type: ignore[arg-type]  # a class
 
 
 def test_what_a_young_master_does_not_have_proves_nothing() -> None:
-    assert by_read(tally(NOTHING, NOTHING, NOTHING), True) == Absent()
-    assert by_read(tally(record("a"), NOTHING, NOTHING, young=(1, 2)), True) is None
-    assert by_extend(tally(record("a"), REFUSED, REFUSED), True) == Absent()
-    assert by_extend(tally(record("a"), REFUSED, REFUSED, young=(1, 2)), True) is None
+    assert by_read(votes(NOTHING, NOTHING, NOTHING), True) == Absent()
+    assert by_read(votes(record("a"), NOTHING, NOTHING, young=(1, 2)), True) is None
+    assert by_extend(votes(record("a"), REFUSED, REFUSED), True) == Absent()
+    assert by_extend(votes(record("a"), REFUSED, REFUSED, young=(1, 2)), True) is None
 
 
 def test_every_picture_of_three_masters_is_judged_alike_by_every_order_of_them() -> None:
     kinds = (record("a"), record("b"), NOTHING, None, DOWN)
     for one, two, three in product(kinds, repeat=3):
         found = {
-            type(by_read(tally(*order), True))
+            type(by_read(votes(*order), True))
             for order in ((one, two, three), (two, three, one), (three, one, two), (three, two, one))
         }
         assert len(found) == 1
@@ -103,7 +103,7 @@ def test_no_two_incarnations_are_ever_read_of_one_state_of_the_masters() -> None
         seen = set()
         for heard in product((True, False), repeat=5):
             answer = by_read(
-                tally(*(one if is_heard else None for one, is_heard in zip(state, heard, strict=True))), True
+                votes(*(one if is_heard else None for one, is_heard in zip(state, heard, strict=True))), True
             )
             if answer is not None:
                 seen.add(answer.incarnation if isinstance(answer, Snapshot) else None)
@@ -111,12 +111,12 @@ def test_no_two_incarnations_are_ever_read_of_one_state_of_the_masters() -> None
 
 
 def test_the_revision_is_what_a_quorum_agrees_on_and_else_marked() -> None:
-    agreed = by_read(tally(record("a", 2, "7"), record("a", 1, "3"), record("a", 2, "7")), True)
+    agreed = by_read(votes(record("a", 2, "7"), record("a", 1, "3"), record("a", 2, "7")), True)
     assert isinstance(agreed, Snapshot)
     assert agreed.revision == "2.7"
     pictures = (record("a", 3, "9"), record("a", 2, "7"), None)
-    assert by_read(tally(*pictures), False) is None, "the third may agree with one of them"
-    marked = by_read(tally(*pictures), True)
+    assert by_read(votes(*pictures), False) is None, "the third may agree with one of them"
+    marked = by_read(votes(*pictures), True)
     assert isinstance(marked, Snapshot)
     assert marked.revision.startswith("3.9~")
     assert marked.fields == {"n": "3"}
@@ -125,50 +125,50 @@ def test_the_revision_is_what_a_quorum_agrees_on_and_else_marked() -> None:
 def test_where_masters_disagree_what_any_of_them_has_shows_and_who_applied_most_has_the_last_word() -> None:
     one, two = record("a", 3, "9"), record("a", 2, "7")
     raw = {**two.raw, b".revoked": b"by somebody"}
-    seen = by_read(tally(one, Seen(True, "a", 2, "7", "", 0, raw), None), True)
+    seen = by_read(votes(one, Seen(True, "a", 2, "7", "", 0, raw), None), True)
     assert isinstance(seen, Snapshot)
     assert seen.fields == {"n": "3", "revoked": "by somebody"}
 
 
 def test_an_extend_is_done_where_a_quorum_did_it_and_refused_where_none_can() -> None:
     other = record("b", done=False)
-    assert isinstance(by_extend(tally(record("a"), record("a"), other), True), Snapshot)
-    assert by_extend(tally(record("a"), other, other), True) == Conflict()
-    assert by_extend(tally(record("a"), other, REFUSED), True) == Conflict()
-    assert by_extend(tally(record("a"), REFUSED, REFUSED), True) == Absent()
-    assert by_extend(tally(record("a"), REFUSED, None), True) is None
-    assert by_extend(tally(record("a"), DOWN, DOWN), True) is None
+    assert isinstance(by_extend(votes(record("a"), record("a"), other), True), Snapshot)
+    assert by_extend(votes(record("a"), other, other), True) == Conflict()
+    assert by_extend(votes(record("a"), other, REFUSED), True) == Conflict()
+    assert by_extend(votes(record("a"), REFUSED, REFUSED), True) == Absent()
+    assert by_extend(votes(record("a"), REFUSED, None), True) is None
+    assert by_extend(votes(record("a"), DOWN, DOWN), True) is None
 
 
 def test_a_remove_is_done_where_a_quorum_did_it_and_unclear_where_it_did_a_part() -> None:
     done = Seen(True)
-    assert by_remove(tally(done, done, None), True) == Removed()
-    assert by_remove(tally(REFUSED, REFUSED, None), True) == Absent()
-    assert by_remove(tally(REFUSED, record("b", done=False), None), True) == Conflict()
-    assert by_remove(tally(done, REFUSED, REFUSED), True) is None
-    assert by_remove(tally(done, REFUSED, None), True) is None
+    assert by_remove(votes(done, done, None), True) == Removed()
+    assert by_remove(votes(REFUSED, REFUSED, None), True) == Absent()
+    assert by_remove(votes(REFUSED, record("b", done=False), None), True) == Conflict()
+    assert by_remove(votes(done, REFUSED, REFUSED), True) is None
+    assert by_remove(votes(done, REFUSED, None), True) is None
 
 
 def test_a_vote_is_won_by_a_quorum_and_a_rival_is_who_has_one() -> None:
     yes, a, b = Seen(True), record("a", done=False), record("b", done=False)
-    assert by_vote(tally(yes, yes, None), False) is Vote.WON
-    assert by_vote(tally(a, a, None), False) is Vote.LOST
-    assert by_vote(tally(yes, a, None), False) is None
-    assert by_vote(tally(yes, a, None), True) is Vote.LOST
-    assert rival(tally(a, yes, a)) == Conflict()
-    assert rival(tally(REFUSED, REFUSED, yes)) == Absent()
-    assert rival(tally(a, b, yes)) is None, "nobody has it, so nobody is in the way for good"
-    assert rival(tally(a, None, yes)) is None
+    assert by_vote(votes(yes, yes, None), False) is Vote.WON
+    assert by_vote(votes(a, a, None), False) is Vote.LOST
+    assert by_vote(votes(yes, a, None), False) is None
+    assert by_vote(votes(yes, a, None), True) is Vote.LOST
+    assert rival(votes(a, yes, a)) == Conflict()
+    assert rival(votes(REFUSED, REFUSED, yes)) == Absent()
+    assert rival(votes(a, b, yes)) is None, "nobody has it, so nobody is in the way for good"
+    assert rival(votes(a, None, yes)) is None
 
 
 def test_what_too_few_answered_is_of_the_class_that_is_certain() -> None:
     refused = StoreRefused("wrong password")
     where = "h{}".format
-    cases: list[tuple[Tally, bool, type[StoreError]]] = [
-        (tally(NOTHING, DOWN, DOWN), False, StoreUnavailable),
-        (tally(NOTHING, None, DOWN), True, OutcomeUnknown),
-        (tally(refused, refused, NOTHING), False, StoreRefused),
-        (tally(refused, DOWN, NOTHING), False, StoreUnavailable),
+    cases: list[tuple[Votes, bool, type[StoreError]]] = [
+        (votes(NOTHING, DOWN, DOWN), False, StoreUnavailable),
+        (votes(NOTHING, None, DOWN), True, OutcomeUnknown),
+        (votes(refused, refused, NOTHING), False, StoreRefused),
+        (votes(refused, DOWN, NOTHING), False, StoreUnavailable),
     ]
     for counted, may_be_done, kind in cases:
         error = counted.shortage(where, may_be_done=may_be_done)
@@ -178,7 +178,7 @@ def test_what_too_few_answered_is_of_the_class_that_is_certain() -> None:
 
 
 def test_a_server_that_failed_in_an_unknown_way_may_have_done_it() -> None:
-    counted = tally(Seen(True), OutcomeUnknown("what?"), DOWN, None, REFUSED)
+    counted = votes(Seen(True), OutcomeUnknown("what?"), DOWN, None, REFUSED)
     assert counted.doubtful == {0, 1, 3}
 
 

@@ -31,7 +31,7 @@ from lockstead.protocol.commands import (
     Traits,
 )
 from lockstead.stores.cassandra import rows
-from lockstead.stores.cassandra.link import Found, Link, MakeCluster
+from lockstead.stores.cassandra.connection import Connection, Found, MakeCluster
 from lockstead.stores.cassandra.rows import Row, at
 from lockstead.values import Name, Space
 
@@ -65,7 +65,7 @@ class CassandraStore:
     ) -> None:
         self._where = where
         self._wall = wall
-        self._link = Link(where, cast(MakeCluster | None, make))
+        self._connection = Connection(where, cast(MakeCluster | None, make))
 
     def __repr__(self) -> str:
         return f"CassandraStore({self._where.url!r})"
@@ -113,16 +113,16 @@ class CassandraStore:
 
     def _find(self, name: Name, ends_at: float) -> Row | None:
         """Return the row of a record that is held or damaged; None if there is none."""
-        found = self._link.ask(rows.READ, at(name), ends_at)
+        found = self._connection.ask(rows.READ, at(name), ends_at)
         row = Row.of(found[0]) if found else None
         return row if row is not None and row.held is not False else None
 
     def _list(self, command: List, ends_at: float) -> Listing:
         space = command.space
         if command.key is None:
-            found = self._link.ask(rows.LIST_ALL, (), ends_at)
+            found = self._connection.ask(rows.LIST_ALL, (), ends_at)
         else:
-            found = self._link.ask(rows.LIST_KEY, (space.value, command.key), ends_at)
+            found = self._connection.ask(rows.LIST_KEY, (space.value, command.key), ends_at)
         named = (
             (Name(row["key"], space, row["part"]), Row.of(row))
             for row in found
@@ -137,7 +137,7 @@ class CassandraStore:
         name, space = command.name, command.name.space
         made = rows.granted_row(command.fields, 0, self._wall())
         values = (*at(name), made.granted, made.incarnation, made.revision, made.fields)
-        refused = self._refusal(self._link.ask(rows.INSERT, values, ends_at), made.revision)
+        refused = self._refusal(self._connection.ask(rows.INSERT, values, ends_at), made.revision)
         if refused is None:
             return made.snapshot(space)
         row = Row.of(refused)
@@ -186,18 +186,18 @@ class CassandraStore:
         expects = (*at(name), state.held, state.incarnation, *revision)
         if name.space is Space.LOCK:
             statement = rows.FREE if command.revision is None else rows.FREE_AT
-            refused = self._refusal(self._link.ask(statement, (drawn, *expects), ends_at), drawn)
+            refused = self._refusal(self._connection.ask(statement, (drawn, *expects), ends_at), drawn)
         else:
             # members and audit entries bear a new name each, and would fill their key's partition forever
             statement = rows.DELETE if command.revision is None else rows.DELETE_AT
-            refused = self._refusal(self._link.ask(statement, expects, ends_at), None)
+            refused = self._refusal(self._connection.ask(statement, expects, ends_at), None)
         return Removed() if refused is None else _unmet(refused)
 
     def _swap(self, name: Name, row: Row, made: Row, ends_at: float) -> Mapping[str, object] | None:
         """Write `made` where `row` stands; give None, or what was seen instead."""
         values = (made.granted, made.incarnation, made.revision, made.fields)
         expects = (row.held, row.incarnation, row.revision)
-        found = self._link.ask(rows.UPDATE, (*values, *at(name), *expects), ends_at)
+        found = self._connection.ask(rows.UPDATE, (*values, *at(name), *expects), ends_at)
         return self._refusal(found, made.revision)
 
     def _refusal(self, found: Found, drawn: UUID | None) -> Mapping[str, object] | None:
@@ -227,17 +227,17 @@ class CassandraStore:
         from lockstead.stores.cassandra.doctor import examination
 
         yield self._where.transport()
-        yield from examination(self._link.look, self._where, limit)
+        yield from examination(self._connection.look, self._where, limit)
 
     # --- life ----------------------------------------------------------------------------------------------------
 
     def after_fork(self) -> None:
         """Forget every inherited connection without closing it; the child connects by itself."""
-        self._link.after_fork()
+        self._connection.after_fork()
 
     def close(self) -> None:
         """Close the connections."""
-        self._link.close()
+        self._connection.close()
 
 
 def _unmet(refused: Mapping[str, object]) -> Conflict | Absent:

@@ -1,4 +1,4 @@
-"""What an examination of a bucket looks at beyond a store's commands: the way there, settings, rights.
+"""What an examination of a bucket looks at beyond a store's commands: the client there, settings, rights.
 
 Must not know how requests are sent, nor what a lock is.
 """
@@ -11,10 +11,10 @@ from urllib.parse import urlencode, urlsplit
 
 from lockstead.stores.examination import Finding, Guarantee, Severity
 from lockstead.stores.gcs.access import ENDPOINT
+from lockstead.stores.gcs.client import RetryingClient, resource_of
+from lockstead.stores.gcs.encoding import BucketPath, Request, Response, error_details
 from lockstead.stores.gcs.rights import BUCKETS_GET, rights
 from lockstead.stores.gcs.settings import settings_of
-from lockstead.stores.gcs.way import Way, resource_of
-from lockstead.stores.gcs.wire import Place, Request, Response, complaint
 from lockstead.stores.transport import transport
 from lockstead.values import Name
 
@@ -39,48 +39,48 @@ BEHIND: Final[Mapping[Guarantee, str]] = {
 }
 
 
-def examination(way: Way, scratch: Callable[[str], Name]) -> Iterator[Finding]:
-    """Yield what is found of the way, the bucket and the rights. Raises what the requests raise."""
-    yield from _endpoint(way)
-    bucket = f"/storage/v1/b/{way.place.bucket}"
-    shown = way.patiently(Request("a look at the bucket", "GET", f"{bucket}?prettyPrint=false"))
-    findings = list(_bucket(shown, way))
+def examination(client: RetryingClient, scratch: Callable[[str], Name]) -> Iterator[Finding]:
+    """Yield what is found of the client, the bucket and the rights. Raises what the requests raise."""
+    yield from _endpoint(client)
+    bucket = f"/storage/v1/b/{client.place.bucket}"
+    shown = client.send_retrying(Request("a look at the bucket", "GET", f"{bucket}?prettyPrint=false"))
+    findings = list(_bucket(shown, client))
     yield from findings
     if any(finding.stops for finding in findings):
         return
     name = scratch("rights")
-    listing = urlencode({"prefix": way.place.object_name(name), "prettyPrint": "false"})
-    listed = way.patiently(Request("List", "GET", f"{bucket}/o?{listing}"))
+    listing = urlencode({"prefix": client.place.object_name(name), "prettyPrint": "false"})
+    listed = client.send_retrying(Request("List", "GET", f"{bucket}/o?{listing}"))
     if listed.status == 404:
-        yield _no_bucket(way.place, listed)
+        yield _no_bucket(client.place, listed)
         return
     is_kept = any(finding.severity is Severity.FAILURE for finding in findings)
-    yield from rights(way, name, listed, is_kept=is_kept)
+    yield from rights(client, name, listed, is_kept=is_kept)
 
 
-def _endpoint(way: Way) -> Iterator[Finding]:
-    there, ours = urlsplit(way.endpoint), urlsplit(ENDPOINT).hostname
+def _endpoint(client: RetryingClient) -> Iterator[Finding]:
+    there, ours = urlsplit(client.endpoint), urlsplit(ENDPOINT).hostname
     host = there.hostname or "an address that is none"
-    if way.endpoint == ENDPOINT:
+    if client.endpoint == ENDPOINT:
         yield Finding(Severity.OK, "endpoint", f"requests go to {host}")
-    elif way.by is not None:
-        text = f"{way.by} is set: requests, and every lock with them, go to {way.endpoint} and not to {ours}"
-        yield Finding(Severity.NOTE, "endpoint", text, f"unset {way.by} if the service itself is meant")
+    elif client.by is not None:
+        text = f"{client.by} is set: requests, and every lock with them, go to {client.endpoint} and not to {ours}"
+        yield Finding(Severity.NOTE, "endpoint", text, f"unset {client.by} if the service itself is meant")
     else:
         text = f"requests go to {host}, not to {ours}: the endpoint of the client that was given"
         yield Finding(Severity.NOTE, "endpoint", text, "give another client if the service itself is meant")
     is_secure = there.scheme == "https"
-    yield transport([host], tls=is_secure, is_verified=is_secure, has_password=way.is_signed, way="https://")
-    if way.is_signed:
-        owner_filter = f"asked as {way.account}; the" if way.account else "an"
+    yield transport([host], tls=is_secure, is_verified=is_secure, has_password=client.is_signed, way="https://")
+    if client.is_signed:
+        owner_filter = f"asked as {client.account}; the" if client.account else "an"
         yield Finding(Severity.OK, "credentials", f"{owner_filter} access token goes to {host}")
 
 
 # --- the bucket --------------------------------------------------------------------------------------------------
 
 
-def _bucket(shown: Response, way: Way) -> Iterator[Finding]:
-    place, told = way.place, _told(shown)
+def _bucket(shown: Response, client: RetryingClient) -> Iterator[Finding]:
+    place, told = client.place, _told(shown)
     match shown.status:
         case 200:
             resource = resource_of(shown)
@@ -102,7 +102,7 @@ def _bucket(shown: Response, way: Way) -> Iterator[Finding]:
                 f"permission.{BUCKETS_GET}",
                 f"the settings of gs://{place.bucket} cannot be looked at{told}",
                 "look by hand for retention, holds, soft delete, versioning and lifecycle rules, or: "
-                + way.grant("roles/storage.legacyBucketReader"),
+                + client.grant("roles/storage.legacyBucketReader"),
             )
         case 404:
             yield _no_bucket(place, shown)
@@ -110,7 +110,7 @@ def _bucket(shown: Response, way: Way) -> Iterator[Finding]:
             yield _no_storage(f"it answers a request for a bucket with {status}{told}")
 
 
-def _no_bucket(place: Place, response: Response) -> Finding:
+def _no_bucket(place: BucketPath, response: Response) -> Finding:
     return Finding(
         Severity.FAILURE,
         "bucket.exists",
@@ -121,7 +121,7 @@ def _no_bucket(place: Place, response: Response) -> Finding:
 
 
 def _told(response: Response) -> str:
-    said = complaint(response)[0]
+    said = error_details(response)[0]
     return f": {said}" if said else ""
 
 

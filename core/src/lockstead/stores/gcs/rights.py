@@ -15,8 +15,8 @@ from urllib.parse import urlencode
 
 from lockstead.protocol.commands import Create, Extend, Read, Remove
 from lockstead.stores.examination import Finding, Severity
-from lockstead.stores.gcs.way import Way, resource_of
-from lockstead.stores.gcs.wire import Request, Response, complaint, request_for
+from lockstead.stores.gcs.client import RetryingClient, resource_of
+from lockstead.stores.gcs.encoding import Request, Response, error_details, request_for
 from lockstead.values import Name
 
 BUCKETS_GET: Final = "storage.buckets.get"
@@ -39,16 +39,16 @@ _PERMISSION: Final = re.compile(r"storage\.[a-zA-Z]+\.[a-zA-Z]+")
 _NULL: Final = b'{"metadata":{"gone":null}}'
 
 
-def rights(way: Way, name: Name, listed: Response, *, is_kept: bool) -> Iterator[Finding]:
+def rights(client: RetryingClient, name: Name, listed: Response, *, is_kept: bool) -> Iterator[Finding]:
     """Yield each right by itself, tried with a scratch object of this name.
 
     listed is the answer to a listing; is_kept: objects of this bucket cannot be deleted, as is known already.
     """
-    granted = _granted(way)
+    granted = _granted(client)
     found = _judged(LIST, listed)
-    tried = dict([found, *_tried(way, name, granted, can_list=found[1].is_allowed, is_kept=is_kept)])
+    tried = dict([found, *_tried(client, name, granted, can_list=found[1].is_allowed, is_kept=is_kept)])
     for permission, purpose in NEEDED.items():
-        yield _right(permission, purpose, granted, tried, way)
+        yield _right(permission, purpose, granted, tried, client)
     yield from _others(tried)
     if is_kept or KEPT in tried or not all(_is_there(permission, granted, tried) for permission in NEEDED):
         yield Finding(
@@ -60,11 +60,11 @@ def rights(way: Way, name: Name, listed: Response, *, is_kept: bool) -> Iterator
         )
 
 
-def _granted(way: Way) -> frozenset[str] | None:
+def _granted(client: RetryingClient) -> frozenset[str] | None:
     """Ask which permissions we have on the bucket; None where the endpoint cannot say. Needs no permission itself."""
     asked = urlencode([("permissions", permission) for permission in (*NEEDED, BUCKETS_GET)])
-    target = f"/storage/v1/b/{way.place.bucket}/iam/testPermissions?{asked}&prettyPrint=false"
-    response = way.patiently(Request("testIamPermissions", "GET", target))
+    target = f"/storage/v1/b/{client.place.bucket}/iam/testPermissions?{asked}&prettyPrint=false"
+    response = client.send_retrying(Request("testIamPermissions", "GET", target))
     body = resource_of(response) if response.status == 200 else {}
     if body.get("kind") != "storage#testIamPermissionsResponse":
         return None
@@ -80,35 +80,35 @@ class Tried:
 
 
 def _tried(
-    way: Way, name: Name, granted: frozenset[str] | None, *, can_list: bool, is_kept: bool
+    client: RetryingClient, name: Name, granted: frozenset[str] | None, *, can_list: bool, is_kept: bool
 ) -> Iterator[tuple[str, Tried]]:
     """Try each operation on a scratch object, if it could be deleted again; else on one that is not there.
 
     Who may not list is told that what is not there is forbidden, so that such an answer says nothing of a permission.
     """
-    place = way.place
+    place = client.place
     delete = request_for(Remove(name, "1"), place)
     # no precondition: the object is ours alone, and an emulator may not know any
     delete = replace(delete, target=delete.target.partition("?")[0])
-    gone = _judged(DELETE, way.patiently(delete))
+    gone = _judged(DELETE, client.send_retrying(delete))
     may_delete = gone[1].is_allowed or (not can_list and granted is not None and DELETE in granted)
     if is_kept or not may_delete:
-        read = _judged(GET, way.patiently(request_for(Read(name), place)))
-        patched = _judged(UPDATE, way.patiently(request_for(Extend(name, {"n": "1"}, None), place)))
+        read = _judged(GET, client.send_retrying(request_for(Read(name), place)))
+        patched = _judged(UPDATE, client.send_retrying(request_for(Extend(name, {"n": "1"}, None), place)))
         yield from (one for one in (gone, read, patched) if can_list or one[1].is_allowed)
         return
-    made = way.patiently(request_for(Create(name, {"n": "1", "gone": "1"}), place))
+    made = client.send_retrying(request_for(Create(name, {"n": "1", "gone": "1"}), place))
     yield _judged(CREATE, made)
-    shown = _judged(GET, way.patiently(request_for(Read(name), place)))
-    null = way.patiently(replace(request_for(Extend(name, {}, None), place), content=_NULL))
+    shown = _judged(GET, client.send_retrying(request_for(Read(name), place)))
+    null = client.send_retrying(replace(request_for(Extend(name, {}, None), place), content=_NULL))
     if made.status == 200 or can_list:
         yield shown
         yield _judged(UPDATE, null)
     if made.status == null.status == 200:
-        seen = resource_of(way.patiently(request_for(Read(name), place))).get("metadata") or {}
+        seen = resource_of(client.send_retrying(request_for(Read(name), place))).get("metadata") or {}
         yield NULL, Tried("gone" not in seen)
     if made.status == 200:
-        yield _judged(DELETE, way.patiently(delete))
+        yield _judged(DELETE, client.send_retrying(delete))
     elif can_list:
         yield gone
 
@@ -117,7 +117,7 @@ def _judged(permission: str, response: Response) -> tuple[str, Tried]:
     """Say what an answer speaks of: the permission it names or that the operation needs, or what keeps objects."""
     if response.status not in (401, 403):
         return permission, Tried(is_allowed=True)
-    said, reason = complaint(response)
+    said, reason = error_details(response)
     named = _PERMISSION.search(said)
     if named is None and ("retention" in f"{said} {reason}".lower() or " hold" in said.lower()):
         return KEPT, Tried(is_allowed=False, said=said)
@@ -133,7 +133,7 @@ def _is_there(permission: str, granted: frozenset[str] | None, tried: Mapping[st
 
 
 def _right(
-    permission: str, purpose: str, granted: frozenset[str] | None, tried: Mapping[str, Tried], way: Way
+    permission: str, purpose: str, granted: frozenset[str] | None, tried: Mapping[str, Tried], client: RetryingClient
 ) -> Finding:
     check = f"permission.{permission}"
     match _is_there(permission, granted, tried):
@@ -150,7 +150,7 @@ def _right(
         Severity.FAILURE,
         check,
         f"{permission} is missing, {purpose}{said}",
-        f"it is in roles/storage.objectUser (Storage Object User): {way.grant('roles/storage.objectUser')}",
+        f"it is in roles/storage.objectUser (Storage Object User): {client.grant('roles/storage.objectUser')}",
     )
 
 

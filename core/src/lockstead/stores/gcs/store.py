@@ -16,8 +16,8 @@ from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
 from lockstead.script import drive
 from lockstead.stores.bounds import LISTING_MAX, Bounds, bounds_of
 from lockstead.stores.gcs.access import Access
+from lockstead.stores.gcs.encoding import BucketPath, Request, Response, exchange
 from lockstead.stores.gcs.transport import Transports, translated
-from lockstead.stores.gcs.wire import Place, Request, Response, exchange
 from lockstead.stores.loops import PerLoop
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class GcsStore:
     One object takes about one change a second; what is above is refused by the service, with an unknown outcome.
     """
 
-    def __init__(self, place: Place, access: Access) -> None:
+    def __init__(self, place: BucketPath, access: Access) -> None:
         self._place = place
         self._access = access
         self._lock = threading.Lock()
@@ -118,14 +118,14 @@ class GcsStore:
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:
         """Look at the way to the bucket, its settings and our rights."""
+        from lockstead.stores.gcs.client import RetryingClient
         from lockstead.stores.gcs.doctor import examination
-        from lockstead.stores.gcs.way import Way
 
         def send(request: Request) -> Response:
             return self._send(request, Bounds(limit, LISTING_MAX))
 
         access = self._access
-        way = Way(self._place, access.endpoint, access.account, send, access.by, access.has_credentials)
+        way = RetryingClient(self._place, access.endpoint, access.account, send, access.by, access.has_credentials)
         return examination(way, scratch)
 
     # --- awaiting ------------------------------------------------------------------------------------------------

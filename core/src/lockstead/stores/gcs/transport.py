@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.bounds import Bounds
 from lockstead.stores.gcs.access import Access
-from lockstead.stores.gcs.wire import Request
+from lockstead.stores.gcs.encoding import Request
 
 if TYPE_CHECKING:
     import httpcore

@@ -11,8 +11,8 @@ from lockstead.errors import StoreRefused
 
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
+    from lockstead.stores.gcs.encoding import BucketPath
     from lockstead.stores.gcs.store import GcsStore
-    from lockstead.stores.gcs.wire import Place
 
 
 class _Opener:
@@ -60,16 +60,16 @@ class _Opener:
         return store
 
 
-def _place(store_url: str) -> Place:
+def _place(store_url: str) -> BucketPath:
     from urllib.parse import unquote
 
-    from lockstead.stores.gcs.wire import Place
+    from lockstead.stores.gcs.encoding import BucketPath
 
     bucket, _, prefix = store_url.removeprefix("gs://").partition("/")
     if not store_url.startswith("gs://") or not bucket or "@" in bucket:
         raise ValueError("not the URL of a bucket; write 'gs://bucket/prefix', without credentials")
     try:
-        return Place.at(unquote(bucket, errors="strict"), unquote(prefix, errors="strict").strip("/"))
+        return BucketPath.at(unquote(bucket, errors="strict"), unquote(prefix, errors="strict").strip("/"))
     except UnicodeDecodeError:
         raise ValueError("the prefix in the URL is not UTF-8 once percent-decoded") from None
 

@@ -1,4 +1,4 @@
-"""What an examination of a Redlock looks at beyond a store's commands: each master, and all of them together.
+"""Diagnosis of a Redlock beyond the store's commands: each master, and all of them together.
 
 Must not know commands or records.
 """
@@ -14,43 +14,45 @@ from typing import Any, Final
 from lockstead.errors import StoreError, StoreUnavailable
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.examination import Finding, Severity
-from lockstead.stores.redlock.lines import Line, Master
-from lockstead.stores.redlock.panel import Panel
+from lockstead.stores.redlock.connection import Master, MasterConnection
+from lockstead.stores.redlock.masters import MasterGroup
 
 CLOCKS_APART: Final = 1.0
-"""Seconds by which the clocks of two masters may differ before it is told: nothing compares them, but one may jump."""
+"""Seconds of difference between two masters' clocks that are reported: nothing compares them, but one may jump."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """What one master says of itself; settings is empty where this user may not see them."""
+    """What one master reports; settings is empty if this user may not read them."""
 
     settings: dict[str, str]
     clock: float
     started_before: float
 
 
-def examination(panel: Panel, restart_delay: float, limit: float) -> Iterator[Finding]:
-    """Yield what is found. limit is seconds for each master."""
-    count = len(panel.masters)
+def examination(group: MasterGroup, restart_delay: float, limit: float) -> Iterator[Finding]:
+    """Yield the findings. limit: seconds for each master."""
+    count = len(group.masters)
     if count % 2 == 0:
         yield Finding(
             Severity.WARNING,
             "masters.number",
-            f"{count} masters bear no more failures than {count - 1} would, and votes may be split in halves",
-            "take an odd number of masters",
+            f"{count} masters tolerate no more failures than {count - 1}, and votes may be split in halves",
+            "use an odd number of masters",
         )
     looked: dict[str, _Looked] = {}
-    for master in panel.masters:
+    for master in group.masters:
         try:
             looked[master.where] = _look(master, limit)
         except StoreError as error:
-            yield Finding(Severity.WARNING, "master.reached", f"{master.where}: {error}", "a quorum has to be there")
-    if len(looked) < panel.quorum:
-        text = f"only {len(looked)} of {count} masters can be used, {panel.quorum} are needed"
+            yield Finding(
+                Severity.WARNING, "master.reached", f"{master.where}: {error}", "a quorum has to be reachable"
+            )
+    if len(looked) < group.quorum:
+        text = f"only {len(looked)} of {count} masters are usable, {group.quorum} are needed"
         yield Finding(Severity.FAILURE, "masters.quorum", text, "start the others, or see above", stops=True)
         return
-    yield Finding(Severity.OK, "masters.quorum", f"{len(looked)} of {count} masters can be used")
+    yield Finding(Severity.OK, "masters.quorum", f"{len(looked)} of {count} masters are usable")
     for where, one in looked.items():
         yield from _memory(where, one.settings, restart_delay)
         yield from _age(where, one.started_before, restart_delay)
@@ -58,36 +60,36 @@ def examination(panel: Panel, restart_delay: float, limit: float) -> Iterator[Fi
     yield Finding(
         Severity.NOTE,
         "fencing",
-        "there are no fencing tokens across masters: a holder that was paused is not stopped by the data it writes",
-        "where that matters take a store on consensus (etcd:, zk:) or one database (postgresql:)",
+        "there are no fencing tokens across masters: the resource cannot refuse writes of a holder that was paused",
+        "where that matters, use a store with consensus (etcd:, zk:) or one database (postgresql:)",
     )
 
 
 def _look(master: Master, limit: float) -> _Looked:
-    line = master.dial()
-    if line is None:
+    connection = master.dial()
+    if connection is None:
         raise master.trouble or StoreUnavailable("it cannot be reached")
     try:
-        seconds, micros = _asked(line, limit, "TIME")
+        seconds, micros = _asked(connection, limit, "TIME")
         pairs: Any = []
         with suppress(PermissionError):
-            pairs = _asked(line, limit, "CONFIG", "GET", "*")
+            pairs = _asked(connection, limit, "CONFIG", "GET", "*")
         settings = {name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
         clock = int(seconds) + int(micros) / 1e6 - boot_now()
-        return _Looked(settings, clock, line.identity.started_before)
+        return _Looked(settings, clock, connection.identity.started_before)
     finally:
-        line.close()
+        connection.close()
 
 
-def _asked(line: Line, limit: float, *words: str) -> Any:
+def _asked(connection: MasterConnection, limit: float, *arguments: str) -> Any:
     answers: list[object] = []
-    line.post(line.pack(*words), [answers.append])
+    connection.post(connection.pack(*arguments), [answers.append])
     ends_at = time.monotonic() + limit
     while not answers and time.monotonic() < ends_at:
-        line.collect()
+        connection.collect()
         time.sleep(0.001)
     if not answers:
-        raise StoreUnavailable(f"no answer to {words[0]} within {limit:.3g} s")
+        raise StoreUnavailable(f"no answer to {arguments[0]} within {limit:.3g} s")
     if isinstance(answers[0], Exception):
         raise PermissionError(str(answers[0]))
     return answers[0]
@@ -95,21 +97,21 @@ def _asked(line: Line, limit: float, *words: str) -> Any:
 
 def _memory(where: str, settings: dict[str, str], restart_delay: float) -> Iterator[Finding]:
     if not settings:
-        yield Finding(Severity.NOTE, "master.settings", f"{where}: this user may not see the settings (CONFIG GET)")
+        yield Finding(Severity.NOTE, "master.settings", f"{where}: this user may not read the settings (CONFIG GET)")
         return
     if settings.get("maxmemory", "0") != "0" and settings.get("maxmemory-policy") != "noeviction":
         yield Finding(
             Severity.FAILURE,
             "master.eviction",
-            f"{where} throws keys away when it is full (maxmemory-policy {settings.get('maxmemory-policy')})",
-            "set maxmemory-policy noeviction, or take servers that hold nothing else",
+            f"{where} evicts keys when its memory is full (maxmemory-policy {settings.get('maxmemory-policy')})",
+            "set maxmemory-policy noeviction, or use servers that store nothing else",
         )
     is_kept = settings.get("appendonly") == "yes" and settings.get("appendfsync") == "always"
     if restart_delay == 0 and not is_kept:
         yield Finding(
             Severity.WARNING,
             "master.persistence",
-            f"{where} forgets locks when it restarts, and may vote at once then: two may hold one lock",
+            f"{where} loses locks in a restart and may vote at once afterwards: two may hold one lock",
             "set ?restart_delay= above the longest ttl, or appendonly yes with appendfsync always",
         )
 
@@ -117,7 +119,7 @@ def _memory(where: str, settings: dict[str, str], restart_delay: float) -> Itera
 def _age(where: str, started_before: float, restart_delay: float) -> Iterator[Finding]:
     left = started_before + restart_delay - boot_now()
     if restart_delay and left > 0:
-        text = f"{where} started lately and may not vote for {left:.0f} s"
+        text = f"{where} restarted recently and may not vote for {left:.0f} s"
         yield Finding(Severity.NOTE, "master.age", text, figures={"left_seconds": left})
 
 
@@ -125,7 +127,7 @@ def _clocks(looked: dict[str, _Looked]) -> Iterator[Finding]:
     apart = max(one.clock for one in looked.values()) - min(one.clock for one in looked.values())
     figures = {"apart_seconds": apart}
     if apart > CLOCKS_APART:
-        text = f"the clocks of the masters are {apart:.1f} s apart: when one is put right, its locks end early or late"
-        yield Finding(Severity.WARNING, "masters.clocks", text, "let a time service slew them, never step", figures)
+        text = f"the clocks of the masters differ by {apart:.1f} s: when one is corrected, its locks end early or late"
+        yield Finding(Severity.WARNING, "masters.clocks", text, "have a time service slew them, never step", figures)
     else:
         yield Finding(Severity.OK, "masters.clocks", "the clocks of the masters agree", figures=figures)

@@ -1,11 +1,10 @@
-"""What one master of a Redlock does: one script, judged and carried out in one step, and how it is asked.
+"""The script that one master of a Redlock runs atomically, its arguments and its answers.
 
-A record is a hash: `i` its incarnation, `n` how many writes this master has applied to it, `x` the sum of their
-numbers (the same on masters that applied the same writes, in whatever order), `s` for how long it stands
-(milliseconds), and the fields, each name behind a dot. What a vote puts aside stands beside it until the vote is won
-or taken back. What stands in the place of a record and is none has an incarnation that comes of its place: nobody
-writes to it, and a removal of that incarnation removes it. Must not know how masters are asked together, nor how their
-answers are counted.
+A record is a hash: `i` its incarnation, `n` the number of writes that this master has applied to it, `x` the sum of
+their numbers (the same on masters that applied the same writes, in any order), `s` its lifetime (milliseconds), and
+the fields, each name prefixed by a dot. A vote keeps the record that it replaces in a second key until it is won or
+withdrawn. A key that holds no valid record gets an incarnation derived from its name: no command writes to it, and a
+removal with that incarnation deletes it. Must not know how masters are asked together, nor how answers are counted.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from lockstead.stores.kept import NO_HEAD, NO_MAP, bounded, unreadable
 from lockstead.values import Name, Space
 
 FLAW: Final = b"d"
-"""Says, in an answer, why a record is not sent; it stands in none of ours."""
+"""Field of an answer that says why a record is not sent; no record has it."""
 
-Words: TypeAlias = "tuple[str | bytes | int, ...]"
+Arguments: TypeAlias = "tuple[str | bytes | int, ...]"
 """A command of Redis with its arguments."""
 
 FOREVER_MS: Final = 90 * 86_400_000
-"""Milliseconds that stand forever: no key of ours is without a ttl."""
+"""Milliseconds for records that live forever: every key gets a ttl."""
 
 NUMBERS: Final = 2**52
-"""Writes are numbered below this; sums are kept modulo it, which a double of Lua holds exactly."""
+"""Bound of the numbers of writes; sums are modulo it, which a Lua number holds exactly."""
 
 SCRIPT: Final = """
 local rec, old, index = KEYS[1], KEYS[2], KEYS[3]
@@ -45,12 +44,12 @@ local function is_sound(key)
   end
   return true
 end
-local stands = call('EXISTS', rec) == 1
-local sound = not stands or is_sound(rec)
-local nobodys = 'damaged-' .. redis.sha1hex(rec)
+local exists = call('EXISTS', rec) == 1
+local sound = not exists or is_sound(rec)
+local damaged_id = 'damaged-' .. redis.sha1hex(rec)
 
 local function state()
-  if not sound then return {nobodys, '0', '0'} end
+  if not sound then return {damaged_id, '0', '0'} end
   return call('HMGET', rec, 'i', 'n', 'x', 'b')
 end
 local function whole(key)
@@ -91,7 +90,7 @@ local function merge(key, w, from)
 end
 
 if op == 'read' then
-  if not sound then return {1, {'i', nobodys, 'n', '0', 'x', '0', 's', '0', 'd', 'damaged'}} end
+  if not sound then return {1, {'i', damaged_id, 'n', '0', 'x', '0', 's', '0', 'd', 'damaged'}} end
   return {1, whole(rec)}
 elseif op == 'create' then
   local s = state()
@@ -175,9 +174,9 @@ SHA: Final = sha1(SCRIPT.encode()).hexdigest()  # noqa: S324 - Redis names scrip
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one master showed. is_done: it did what it was asked. incarnation is None where there is no record.
+    """One master's answer. is_done: it carried out the request. incarnation is None where there is no record.
 
-    raw is the whole hash as it stands there, where the answer shows it.
+    raw: the whole hash, where the answer shows it.
     """
 
     is_done: bool
@@ -185,33 +184,33 @@ class Seen:
     count: int = 0
     total: str = ""
     vote: str = ""
-    stands_ms: int = 0
+    retention_ms: int = 0
     raw: Mapping[bytes, bytes] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
-        """Whether raw is what stands there: what is damaged, or too large, is not sent."""
+        """Whether raw is complete: a damaged or too large record is not sent."""
         return FLAW not in self.raw
 
     @property
     def state(self) -> tuple[str, int, str]:
-        """Incarnation, number and sum of the writes: equal where masters agree."""
+        """Incarnation, count and sum of the writes: equal where masters agree."""
         return self.incarnation or "", self.count, self.total
 
     def fields(self) -> dict[str, str]:
-        """Return the fields of the record; what `unreadable` gives for one that cannot be read."""
+        """Return the fields of the record; those of `unreadable` for one that cannot be read."""
         flaw = self.raw.get(FLAW)
         if flaw is not None:
             return unreadable(TOO_LARGE if flaw == b"large" else NO_HEAD)
         try:
-            said = {name[1:].decode(): value.decode() for name, value in self.raw.items() if name[:1] == b"."}
+            fields = {name[1:].decode(): value.decode() for name, value in self.raw.items() if name[:1] == b"."}
         except UnicodeDecodeError:
             return unreadable(NO_MAP)
-        return bounded(said)
+        return bounded(fields)
 
 
 def seen(answer: Any) -> Seen:
-    """Read what the script answered to anything but a listing. ValueError for what it never says."""
+    """Decode the script's answer to anything but a listing; ValueError if it is invalid."""
     match answer:
         case [bool() | int() as is_done, [*flat]]:
             return _seen(bool(is_done), flat)
@@ -220,7 +219,7 @@ def seen(answer: Any) -> Seen:
 
 
 def listed(answer: Any) -> dict[bytes, Seen]:
-    """Read a listing: what stands under each name. ValueError for what the script never says."""
+    """Decode a listing: the record under each name; ValueError if it is invalid."""
     if not isinstance(answer, list):
         raise ValueError("not a listing of the script")  # noqa: TRY004 - it is the answer that is wrong
     found: dict[bytes, Seen] = {}
@@ -251,19 +250,19 @@ def _whole(text: bytes) -> int | None:
 
 
 class Keys:
-    """The names of all that stands in the masters under one prefix."""
+    """The Redis keys under one prefix."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = _escaped(prefix)
 
     def of(self, name: Name) -> tuple[str, str, str]:
-        """Return the keys of a record: itself, what a vote puts aside, and the index of its space."""
+        """Return the keys of a record: its own, that of the record a vote replaces, and the index of its space."""
         inner = inner_name(name)
         space = name.space.value
         return f"{self._prefix}:{space}:{inner}", f"{self._prefix}:old:{space}:{inner}", self._index(name.space)
 
     def listing(self, space: Space) -> tuple[str, str, str]:
-        """Return the keys of a listing: what the names of the space begin with, nothing, and its index."""
+        """Return the keys of a listing: the prefix of the space's names, an unused one, and its index."""
         return f"{self._prefix}:{space.value}:", f"{self._prefix}:old", self._index(space)
 
     def _index(self, space: Space) -> str:
@@ -271,12 +270,12 @@ class Keys:
 
 
 def inner_name(name: Name) -> str:
-    """Return how a name stands in the index of its space: the key escaped, and the part, which is last, as it is."""
+    """Return a name as it is in the index of its space: the escaped key, then the part as it is."""
     return f"{_escaped(name.key)}:{name.part}" if name.part else _escaped(name.key)
 
 
 def outer_name(space: Space, inner: bytes) -> Name | None:
-    """Read what `inner_name` wrote; None for what cannot be a name."""
+    """Decode a name of `inner_name`; None if it is invalid."""
     try:
         key, _, part = inner.decode().partition(":")
     except UnicodeDecodeError:
@@ -285,7 +284,7 @@ def outer_name(space: Space, inner: bytes) -> Name | None:
 
 
 def ranges(key: str | None, part_prefix: str) -> list[str | bytes]:
-    """Return the pairs of bounds within which the names of a key, below a part, stand in an index."""
+    """Return pairs of bounds in an index for the names of a key, below a part."""
     if key is None:
         return ["-", "+"]
     inner = _escaped(key)
@@ -299,10 +298,10 @@ def _escaped(text: str) -> str:
 
 
 def flat_fields(fields: Mapping[str, str]) -> list[str]:
-    """Write fields as they stand in the hash."""
+    """Encode fields for the hash."""
     return [text for name, value in fields.items() for text in (f".{name}", value)]
 
 
 def milliseconds(min_retention: float) -> int:
-    """Return for how long a record stands in milliseconds, rounded up: never less than was asked."""
+    """Return the lifetime of a record in milliseconds, rounded up."""
     return FOREVER_MS if min_retention <= 0 else int(min_retention * 1000) + 1

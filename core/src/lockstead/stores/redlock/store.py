@@ -1,8 +1,8 @@
-"""How records are kept on N independent Redis masters of which a quorum decides: the Redlock algorithm.
+"""Records on N independent Redis masters of which a quorum decides: the Redlock algorithm.
 
-A write that grants is a vote: every master takes the record if it has none, a quorum of yes is the grant, and whatever
-else comes of it is taken back from every master. Each attempt has an incarnation of its own, so that taking back the
-first cannot hit the second. Must not know what the fields of a record mean.
+A write that grants is a vote: every master stores the record if it has none, and a quorum is the grant; otherwise the
+vote is withdrawn from every master. Each attempt has its own incarnation, so withdrawing one attempt cannot hit the
+next. Must not know what the fields of a record mean.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
-from lockstead.stores.redlock.panel import Panel, Session
+from lockstead.stores.redlock.masters import Exchange, MasterGroup
 from lockstead.stores.redlock.scripts import (
     NUMBERS,
     SHA,
+    Arguments,
     Keys,
     Seen,
-    Words,
     flat_fields,
     inner_name,
     listed,
@@ -46,9 +46,9 @@ from lockstead.stores.redlock.scripts import (
     ranges,
 )
 from lockstead.stores.redlock.votes import (
-    Ballot,
-    Tally,
+    Question,
     Vote,
+    Votes,
     by_extend,
     by_list,
     by_read,
@@ -77,24 +77,24 @@ TRAITS: Final = Traits(
 )
 
 VOTES_MAX: Final = 12
-"""Votes of one command, until one that was split every time ends with that."""
+"""Votes of one command until it fails because all were split."""
 
 AGAIN_MIN: Final = 0.004
 AGAIN_MAX: Final = 0.1
-"""Seconds, at most, until a vote that was split is held again; drawn, so that two contenders do not meet forever."""
+"""Maximum seconds until a split vote is repeated; random, so that two contenders do not collide forever."""
 
-OWED_FOR: Final = 600.0
-"""Seconds for which a removal is remembered for a master that did not answer."""
+REMOVAL_KEPT_FOR: Final = 600.0
+"""Seconds for which a removal is kept for a master that did not answer."""
 
 _Simple: TypeAlias = Read | Extend | Remove
 _Voted: TypeAlias = Create | Replace | Extend
 
 
 class RedlockStore:
-    """Records on N independent Redis masters. Promises nothing where a quorum of them forgets, or a clock jumps."""
+    """Records on N independent Redis masters. Promises nothing if a quorum of them loses data, or a clock jumps."""
 
-    def __init__(self, panel: Panel, url: str, prefix: str, restart_delay: float) -> None:
-        self._panel = panel
+    def __init__(self, group: MasterGroup, url: str, prefix: str, restart_delay: float) -> None:
+        self._group = group
         self._url = url
         self._keys = Keys(prefix)
         self._restart_delay = restart_delay
@@ -115,8 +115,8 @@ class RedlockStore:
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command as one question to all masters, within `limit` seconds.
 
-        Raises StoreUnavailable (certainly not done, nor will be), OutcomeUnknown (masters that would decide are silent)
-        or StoreRefused.
+        Raises StoreUnavailable (certainly not done, nor will be), OutcomeUnknown (deciding masters did not answer) or
+        StoreRefused.
         """
         answer: object
         match command:
@@ -135,7 +135,7 @@ class RedlockStore:
         return cast(A, answer)
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
-        """Return an answer or an error for each; what needs no vote goes to each master in one pipeline."""
+        """Return an answer or an error for each; commands without a vote go to each master in one pipeline."""
         ends_at = time.monotonic() + limit
         answers: list[Any] = [None] * len(commands)
         simple: dict[int, _Simple] = {}
@@ -156,94 +156,96 @@ class RedlockStore:
                     answers[at] = error
         return answers
 
-    # --- what every master does by itself ------------------------------------------------------------------------
+    # --- without a vote ------------------------------------------------------------------------------------------
 
     def _simple(self, commands: Sequence[_Simple], limit: float) -> list[Any]:
-        ballots = [self._ballot(command) for command in commands]
-        with self._panel.session(limit) as session:
-            decided = session.ask(ballots)
-            for command, ballot, answer in zip(commands, ballots, decided, strict=True):
-                self._follow_up(session, command, ballot, answer)
+        questions = [self._question_of(command) for command in commands]
+        with self._group.exchange(limit) as exchange:
+            decided = exchange.ask(questions)
+            for command, question, answer in zip(commands, questions, decided, strict=True):
+                self._follow_up(exchange, command, question, answer)
         return [
-            self._short(ballot.tally, command) if answer is None else answer
-            for command, ballot, answer in zip(commands, ballots, decided, strict=True)
+            self._short(question.votes, command) if answer is None else answer
+            for command, question, answer in zip(commands, questions, decided, strict=True)
         ]
 
-    def _follow_up(self, session: Session, command: _Simple, ballot: Ballot, answer: object) -> None:
+    def _follow_up(self, exchange: Exchange, command: _Simple, question: Question, answer: object) -> None:
         if isinstance(command, Remove):
-            self._owe_removal(command, ballot)
+            self._defer_removal(command, question)
         elif isinstance(answer, Snapshot):
-            self._repair(session, command, ballot.tally, answer)
+            self._repair(exchange, command, question.votes, answer)
 
-    def _ballot(self, command: _Simple) -> Ballot:
+    def _question_of(self, command: _Simple) -> Question:
         match command:
             case Read():
-                return self._question(self._words(command.name, "read"), by_read)
+                return self._question(self._arguments(command.name, "read"), by_read)
             case Extend():
-                words = self._words(
+                arguments = self._arguments(
                     command.name, "extend", command.incarnation or "", _number(), *flat_fields(command.fields)
                 )
-                return self._question(words, by_extend)
+                return self._question(arguments, by_extend)
             case Remove():
                 clears = command.incarnation if command.revision is None else ""
                 return self._question(self._removal(command), by_remove, clears=clears)
 
-    def _question(self, words: Words, decide: Callable[[Tally, bool], object], *, clears: str = "") -> Ballot:
-        return Ballot(words, decide, Tally(len(self._panel.masters)), clears=clears)
+    def _question(self, arguments: Arguments, decide: Callable[[Votes, bool], object], *, clears: str = "") -> Question:
+        return Question(arguments, decide, Votes(len(self._group.masters)), clears=clears)
 
-    def _removal(self, command: Remove) -> Words:
+    def _removal(self, command: Remove) -> Arguments:
         count, _, total = (command.revision or "").partition(".")
-        return self._words(command.name, "remove", command.incarnation, inner_name(command.name), count, total)
+        return self._arguments(command.name, "remove", command.incarnation, inner_name(command.name), count, total)
 
-    def _owe_removal(self, command: Remove, ballot: Ballot) -> None:
-        """What did not reach a master is sent there when it is reached again: else the ttl would have to free it."""
-        if command.revision is not None or not ballot.packed:
+    def _defer_removal(self, command: Remove, question: Question) -> None:
+        """Keep a removal for masters that it did not reach: otherwise only the ttl would free the key there."""
+        if command.revision is not None or not question.packed:
             return
-        for place in {*ballot.tally.silent, *ballot.tally.failed}:
-            self._panel.masters[place].owe(command.incarnation, ballot.packed, self._restart_delay or OWED_FOR)
+        for place in {*question.votes.silent, *question.votes.failed}:
+            self._group.masters[place].defer_removal(
+                command.incarnation, question.packed, self._restart_delay or REMOVAL_KEPT_FOR
+            )
 
-    def _repair(self, session: Session, command: Read | Extend, tally: Tally, answer: Snapshot) -> None:
-        """Bring masters up to what a quorum has: those that missed writes, and, by who renews, those that have nothing.
+    def _repair(self, exchange: Exchange, command: Read | Extend, votes: Votes, answer: Snapshot) -> None:
+        """Copy the quorum's state to masters that missed writes; a renewal also copies it to masters without a record.
 
-        Each copy expects the very state that was read there, and nobody waits for it. A record is copied to where
-        there is none only by an Extend that a quorum did: its holder is then certain, and it lives no longer than
-        that Extend lets it.
+        Each copy expects exactly the state that was read there, and nobody waits for it. Only an Extend that a quorum
+        carried out copies to a master without a record: then its holder is certain, and the copy expires with that
+        Extend.
         """
-        alike = {place: one for place, one in tally.seen.items() if one.incarnation == answer.incarnation}
-        target = target_of(list(alike.values()), tally.quorum)
+        alike = {place: one for place, one in votes.seen.items() if one.incarnation == answer.incarnation}
+        target = target_of(list(alike.values()), votes.quorum)
         if target is None:
             return
         flat = [text for pair in target.items() for text in pair]
         state = (answer.incarnation, int(target[b"n"]), target[b"x"].decode())
         for place, one in alike.items():
             if one.state != state:
-                words = self._words(command.name, "copy", inner_name(command.name), *one.state, 0, *flat)
-                session.post(place, words, _nobody)
+                arguments = self._arguments(command.name, "copy", inner_name(command.name), *one.state, 0, *flat)
+                exchange.post(place, arguments, _nobody)
         if not isinstance(command, Extend):
             return
         min_retention = int(target[b"s"])
-        for place, one in tally.seen.items():
-            if one.incarnation is None and not self._panel.masters[place].owes(answer.incarnation):
-                words = self._words(
+        for place, one in votes.seen.items():
+            if one.incarnation is None and not self._group.masters[place].has_pending_removal(answer.incarnation):
+                arguments = self._arguments(
                     command.name, "copy", inner_name(command.name), "", "", "", min_retention, *flat, "h", 0
                 )
-                session.post(place, words, _nobody)
+                exchange.post(place, arguments, _nobody)
 
     # --- what is voted on ----------------------------------------------------------------------------------------
 
     def _vote(self, command: _Voted, limit: float) -> Snapshot | Conflict | Absent:
-        """Hold a vote, and again while votes are split among contenders of whom none can win."""
+        """Hold a vote; repeat it while votes are split among contenders of which none can win."""
         min_retention = 0.0 if isinstance(command, Extend) else command.min_retention
         if self._restart_delay and min_retention > self._restart_delay:
             raise StoreRefused(
-                f"a record that stands for {min_retention:.0f} s outlives restart_delay ({self._restart_delay:.0f} s), "
-                "so a master could forget it and vote anew; shorten the ttl, or set a longer ?restart_delay= everywhere"
+                f"a record that lives for {min_retention:.0f} s outlives restart_delay ({self._restart_delay:.0f} s), "
+                "so a master could lose it and vote again; shorten the ttl, or set a longer ?restart_delay= everywhere"
             )
         ends_at = time.monotonic() + limit
         longest = AGAIN_MIN
         for turn in range(VOTES_MAX):
             answer = self._vote_once(command, min_retention, max(0.001, ends_at - time.monotonic()))
-            if not isinstance(answer, Tally):
+            if not isinstance(answer, Votes):
                 return answer
             left = ends_at - time.monotonic()
             if left <= longest:
@@ -252,141 +254,143 @@ class RedlockStore:
                 time.sleep(random.uniform(0.0, longest))
             longest = min(AGAIN_MAX, longest * 2)
         raise StoreUnavailable(
-            f"the votes for {command.name.key!r} are split: no {self._panel.quorum} of {len(self._panel.masters)} "
-            "masters have the same record; what was left behind there ends with its ttl"
+            f"the votes for {command.name.key!r} are split: no {self._group.quorum} of {len(self._group.masters)} "
+            "masters have the same record; remaining copies expire with their ttl"
         )
 
-    def _vote_once(self, command: _Voted, min_retention: float, limit: float) -> Snapshot | Conflict | Absent | Tally:
-        """Hold one vote, with an incarnation of its own; a Tally where nobody could win it."""
+    def _vote_once(self, command: _Voted, min_retention: float, limit: float) -> Snapshot | Conflict | Absent | Votes:
+        """Hold one vote, with its own incarnation; return the Votes if no contender could win it."""
         voted = os.urandom(12).hex()
-        tally = Tally(len(self._panel.masters))
-        ballot = Ballot(self._voting(command, voted), by_vote, tally, needs_vote=not isinstance(command, Extend))
-        with self._panel.session(limit) as session:
-            if session.ask([ballot])[0] is Vote.WON:
+        votes = Votes(len(self._group.masters))
+        question = Question(self._voting(command, voted), by_vote, votes, needs_vote=not isinstance(command, Extend))
+        with self._group.exchange(limit) as exchange:
+            if exchange.ask([question])[0] is Vote.WON:
                 if isinstance(command, Extend):
-                    return shown([tally.seen[place] for place in tally.done], tally, True) or Conflict()
+                    return shown([votes.seen[place] for place in votes.done], votes, True) or Conflict()
                 return Snapshot(dict(command.fields), voted, "1.0")
-            owing = self._take_back(session, command.name, voted, tally, min_retention)
-        found = rival(tally)
+            owing = self._take_back(exchange, command.name, voted, votes, min_retention)
+        found = rival(votes)
         if found is not None:
             return found
-        if owing >= tally.quorum:
-            raise tally.shortage(self._where, may_be_done=True)
-        if len(tally.seen) < tally.quorum:
-            # what is left of it cannot become a quorum any more
-            raise tally.shortage(self._where, may_be_done=False)
-        return tally
+        if owing >= votes.quorum:
+            raise votes.shortage(self._where, may_be_done=True)
+        if len(votes.seen) < votes.quorum:
+            # the remaining copies cannot become a quorum any more
+            raise votes.shortage(self._where, may_be_done=False)
+        return votes
 
-    def _voting(self, command: _Voted, voted: str) -> Words:
+    def _voting(self, command: _Voted, voted: str) -> Arguments:
         name, fields = command.name, flat_fields(command.fields)
         match command:
             case Create():
-                return self._words(
+                return self._arguments(
                     name, "create", voted, inner_name(name), milliseconds(command.min_retention), *fields
                 )
             case Replace():
                 count, _, total = command.revision.partition(".")
                 min_retention = milliseconds(command.min_retention)
                 expected = (command.incarnation, count, total)
-                return self._words(name, "replace", voted, inner_name(name), min_retention, *expected, *fields)
+                return self._arguments(name, "replace", voted, inner_name(name), min_retention, *expected, *fields)
             case Extend():
                 count, _, total = (command.revision or "").partition(".")
-                return self._words(name, "amend", voted, _number(), command.incarnation or "", count, total, *fields)
+                return self._arguments(
+                    name, "amend", voted, _number(), command.incarnation or "", count, total, *fields
+                )
 
-    def _take_back(self, session: Session, name: Name, voted: str, tally: Tally, min_retention: float) -> int:
-        """Take a vote back wherever it may have been cast; give on how many masters that is not certain yet.
+    def _take_back(self, exchange: Exchange, name: Name, voted: str, votes: Votes, min_retention: float) -> int:
+        """Withdraw a vote from all masters that may have it; return on how many that is not confirmed yet.
 
-        What is not answered stays owed: it is behind the vote on the same connection, or is sent when the master is
-        reached again.
+        An unconfirmed removal stays pending: it follows the vote on the same connection, or is sent when the master is
+        reachable again.
         """
-        words = self._words(name, "undo", voted, inner_name(name))
-        packed = session.pack(words) or b""
-        owing = tally.doubtful
+        arguments = self._arguments(name, "undo", voted, inner_name(name))
+        packed = exchange.pack(arguments) or b""
+        owing = votes.doubtful
         for place in owing:
-            master = self._panel.masters[place]
-            master.owe(voted, packed, min_retention or OWED_FOR)
-            session.post(place, words, master.paid(voted))
+            master = self._group.masters[place]
+            master.defer_removal(voted, packed, min_retention or REMOVAL_KEPT_FOR)
+            exchange.post(place, arguments, master.removal_confirmed(voted))
 
         def owed() -> list[int]:
-            return [place for place in owing if self._panel.masters[place].owes(voted)]
+            return [place for place in owing if self._group.masters[place].has_pending_removal(voted)]
 
-        session.settle(lambda: not owed())
+        exchange.settle(lambda: not owed())
         return len(owed())
 
     # --- listing -------------------------------------------------------------------------------------------------
 
     def _list(self, command: List, limit: float) -> Listing:
-        words: Words = (
+        arguments: Arguments = (
             *("EVALSHA", SHA, 3, *self._keys.listing(command.space), "list"),
             *ranges(command.key, command.part_prefix),
         )
-        tally = Tally(len(self._panel.masters))
+        votes = Votes(len(self._group.masters))
         listings: dict[int, dict[bytes, Seen]] = {}
         decide = partial(self._listing, command, listings)
-        ballot = Ballot(words, decide, tally, read=listed, lists=True, listings=listings)
-        with self._panel.session(limit) as session:
-            answer = session.ask([ballot])[0]
+        question = Question(arguments, decide, votes, read=listed, lists=True, listings=listings)
+        with self._group.exchange(limit) as exchange:
+            answer = exchange.ask([question])[0]
         if isinstance(answer, Listing):
             return answer
-        raise tally.shortage(self._where, may_be_done=False)
+        raise votes.shortage(self._where, may_be_done=False)
 
     def _listing(
-        self, command: List, listings: dict[int, dict[bytes, Seen]], tally: Tally, is_last: bool
+        self, command: List, listings: dict[int, dict[bytes, Seen]], votes: Votes, is_last: bool
     ) -> Listing | None:
-        if len(listings) < (tally.quorum if is_last else tally.masters):
+        if len(listings) < (votes.quorum if is_last else votes.masters):
             return None
         found: dict[bytes, dict[int, Seen]] = {}
         for place, listing in listings.items():
             for inner, one in listing.items():
-                if not self._panel.masters[place].owes(one.incarnation or ""):
+                if not self._group.masters[place].has_pending_removal(one.incarnation or ""):
                     found.setdefault(inner, {})[place] = one
         shown = (
-            (outer_name(command.space, inner), by_list(by_place, set(listings), tally))
+            (outer_name(command.space, inner), by_list(by_place, set(listings), votes))
             for inner, by_place in found.items()
         )
         return Listing(tuple((name, one) for name, one in shown if name is not None and one is not None))
 
-    # --- words ---------------------------------------------------------------------------------------------------
+    # --- arguments ---------------------------------------------------------------------------------------------------
 
-    def _words(self, name: Name, *arguments: str | bytes | int) -> Words:
+    def _arguments(self, name: Name, *arguments: str | bytes | int) -> Arguments:
         return ("EVALSHA", SHA, 3, *self._keys.of(name), *arguments)
 
     def _where(self, place: int) -> str:
-        return self._panel.masters[place].where
+        return self._group.masters[place].where
 
-    def _short(self, tally: Tally, command: _Simple) -> StoreError:
-        may_be_done = not isinstance(command, Read) and bool(tally.doubtful)
-        return tally.shortage(self._where, may_be_done=may_be_done)
+    def _short(self, votes: Votes, command: _Simple) -> StoreError:
+        may_be_done = not isinstance(command, Read) and bool(votes.doubtful)
+        return votes.shortage(self._where, may_be_done=may_be_done)
 
     # --- examining -----------------------------------------------------------------------------------------------
 
     @property
     def behind(self) -> Mapping[Guarantee, str]:
-        """One script on each master, and the count of their answers."""
+        """Nothing beyond one script on each master and the count of their answers."""
         return {}
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
-        """Look at every master: whether it may vote, what it forgets, whether it evicts, how its clock stands."""
+        """Diagnose every master: whether it may vote, loses data, evicts keys, and how its clock differs."""
         from lockstead.stores.redlock.doctor import examination
 
-        yield self._panel.transport()
-        yield from examination(self._panel, self._restart_delay, limit)
+        yield self._group.transport()
+        yield from examination(self._group, self._restart_delay, limit)
 
     # --- life ----------------------------------------------------------------------------------------------------
 
     def after_fork(self) -> None:
-        """Forget every inherited connection without closing it."""
-        self._panel.after_fork()
+        """Drop every inherited connection without closing it."""
+        self._group.after_fork()
 
     def close(self) -> None:
-        """Close every connection; those in use when they are given back."""
-        self._panel.close()
+        """Close every connection; those in use when they are returned."""
+        self._group.close()
 
 
 def _number() -> int:
-    """Return the number of a write: the same on every master, and no other write's."""
+    """Return a unique number for a write, the same on every master."""
     return int.from_bytes(os.urandom(7), "big") % NUMBERS
 
 
 def _nobody(_answer: object) -> None:
-    """Take an answer that nobody waits for."""
+    """Ignore an answer that nobody waits for."""

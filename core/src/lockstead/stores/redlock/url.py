@@ -1,9 +1,8 @@
-"""What a `redlock:` URL says: which masters, the prefix, credentials, TLS, and how long to wait for whom.
+"""`redlock:` URLs: the masters, prefix, credentials, TLS and time limits.
 
     redlock://[user:password@]host1[:port],host2[:port],host3[:port][/db][?prefix=...&restart_delay=...&master_limit=...]
 
-A port that is named last is that of all hosts which name none. The key stands behind `#`. A program that names many
-locks opens none, so this file imports nothing but to open one.
+A port on the last host alone is that of all hosts. The key follows `#`. Parsing a URL imports no client library.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ MASTERS_MIN: Final = 3
 PREFIX_BYTES_MAX: Final = 200
 
 RESTART_DELAY: Final = 600.0
-"""Seconds: longer than a record of the default ttl stands (303 s), with the longest lock-delay (60 s)."""
+"""Seconds: longer than the lifetime of a record with the default ttl (303 s) and the longest lock-delay (60 s)."""
 
 MASTER_LIMIT: Final = 0.2
-"""Seconds that one master is waited for: far below any ttl, and above a round trip between data centres."""
+"""Seconds to wait for one master: far below any ttl, and above a round trip between data centres."""
 
 
 class _Opener:
@@ -65,7 +64,7 @@ class _Opener:
         missing, ValueError for a URL that does not name three servers or more, TypeError for another client.
         """
         from lockstead.stores.redis.access import check_library
-        from lockstead.stores.redlock.panel import Panel
+        from lockstead.stores.redlock.masters import MasterGroup
         from lockstead.stores.redlock.store import RedlockStore
         from lockstead.values import seconds
 
@@ -73,23 +72,23 @@ class _Opener:
         restart_delay = seconds(options.get("restart_delay", RESTART_DELAY), "restart_delay")
         master_limit = seconds(options.get("master_limit", MASTER_LIMIT), "master_limit")
         if not 0.001 <= master_limit <= 5.0:
-            raise ValueError("master_limit is between 1 ms and 5 s: it has to be far below the ttl of every lock")
+            raise ValueError("master_limit must be between 1 ms and 5 s: far below the ttl of every lock")
         prefix = options.get("prefix", PREFIX)
         if not prefix or not prefix.isprintable() or len(prefix.encode()) > PREFIX_BYTES_MAX:
-            raise ValueError(f"the prefix must be printable and of 1 to {PREFIX_BYTES_MAX} bytes")
+            raise ValueError(f"the prefix must be printable and have 1 to {PREFIX_BYTES_MAX} bytes")
         check_library()
         access = self._access(store_url, client)
         if len(access.addresses) % 2 == 0:
             _warn_of_even(len(access.addresses))
-        panel = Panel(access, master_limit, restart_delay)
-        return RedlockStore(panel, self.printable(store_url), prefix, restart_delay)
+        group = MasterGroup(access, master_limit, restart_delay)
+        return RedlockStore(group, self.printable(store_url), prefix, restart_delay)
 
     def _access(self, store_url: str, client: object | None) -> Access:
         from lockstead.stores.redis.access import access_of
 
         before, options = options_of(store_url)
         if not before.startswith("redlock://"):
-            raise ValueError("not the URL of a Redlock; write 'redlock://host1,host2,host3'")
+            raise ValueError("not a Redlock URL; write 'redlock://host1,host2,host3'")
         place, _, path = before.removeprefix("redlock://").partition("/")
         who, hosts = user_and_hosts(place)
         return access_of(_addresses(hosts), _db(path), who, options, client)
@@ -99,7 +98,7 @@ def _warn_of_even(count: int) -> None:
     import logging
 
     logging.getLogger("lockstead").warning(
-        "%d masters bear no more failures than %d would; take an odd number of masters", count, count - 1
+        "%d masters tolerate no more failures than %d; use an odd number of masters", count, count - 1
     )
 
 
@@ -109,23 +108,23 @@ def _addresses(hosts: str) -> tuple[Address, ...]:
         name, _, number = host.rpartition(":") if host.rpartition(":")[2].isdigit() else (host, "", "")
         name, is_bracketed = name.strip("[]"), name.startswith("[")
         if not name or (":" in name and not is_bracketed) or (number and not 0 < int(number) < 65536):
-            raise ValueError("a host of the URL is none; write 'redlock://host1:port,host2:port,host3:port'")
+            raise ValueError("invalid host in the URL; write 'redlock://host1:port,host2:port,host3:port'")
         found.append((name, int(number) if number else None))
     last = found[-1][1]
     # one port behind the last host is that of all
     port = last if last is not None and all(one[1] is None for one in found[:-1]) else PORT
     addresses = tuple((name, port if number is None else number) for name, number in found)
     if len(addresses) < MASTERS_MIN:
-        raise ValueError(f"Redlock needs {MASTERS_MIN} masters or more, best an odd number; for one write redis://")
+        raise ValueError(f"Redlock needs {MASTERS_MIN} masters or more, ideally an odd number; for one use redis://")
     if len({(name.lower(), number) for name, number in addresses}) < len(addresses):
-        raise ValueError("the URL names a master twice: every master has to be a server of its own")
+        raise ValueError("the URL names a master twice: every master must be a separate server")
     return addresses
 
 
 def _db(path: str) -> int:
     pieces = [piece for piece in path.split("/") if piece]
     if len(pieces) > 1 or not all(piece.isascii() and piece.isdigit() for piece in pieces):
-        raise ValueError("what follows the hosts is the number of a database, as in 'redlock://h1,h2,h3/0'")
+        raise ValueError("the path must be the number of a database, as in 'redlock://h1,h2,h3/0'")
     return int(pieces[0]) if pieces else 0
 
 

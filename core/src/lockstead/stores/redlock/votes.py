@@ -1,7 +1,7 @@
-"""Decides, from what masters answered, what all of them together answer: pure counting.
+"""Deciding the answer of all masters together from the answers of each. Pure.
 
 Must not know how masters are asked. N masters, a quorum of N // 2 + 1: any two quorums have a master in common, and
-no master has two records under one name. That is all that exclusion rests on.
+no master has two records under one name. Mutual exclusion rests on nothing else.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Removed, Snapshot
-from lockstead.stores.redlock.scripts import NUMBERS, Seen, Words, seen
+from lockstead.stores.redlock.scripts import NUMBERS, Arguments, Seen, seen
 
 
 def quorum_of(masters: int) -> int:
-    """Return how many masters decide."""
+    """Return the number of masters in a quorum."""
     return masters // 2 + 1
 
 
 @dataclass(slots=True)
-class Tally:
-    """What has come of one question so far. The keys of all maps are the places of masters in the URL.
+class Votes:
+    """The answers to one question so far. The keys of all maps are the positions of masters in the URL.
 
-    seen: clear answers. silent: asked, and nothing known. failed: certainly not done there, and why; it says nothing
-    of what stands there. young: restarted lately, so that an absent record there means nothing.
+    seen: definite answers. silent: asked, outcome unknown. failed: certainly not done, and why; nothing is known of the
+    record there. young: recently restarted, so an absent record there means nothing.
     """
 
     masters: int
@@ -38,17 +38,17 @@ class Tally:
 
     @property
     def quorum(self) -> int:
-        """How many masters decide."""
+        """The number of masters in a quorum."""
         return quorum_of(self.masters)
 
     @property
     def done(self) -> list[int]:
-        """The masters that did what they were asked."""
+        """The masters that carried out the request."""
         return [place for place, one in self.seen.items() if one.is_done]
 
     @property
     def refusing(self) -> list[Seen]:
-        """What those showed that did not, where that means something."""
+        """The records shown by masters that did not, except absent ones on young masters."""
         return [
             one
             for place, one in self.seen.items()
@@ -57,16 +57,16 @@ class Tally:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether so many refuse that no quorum can stand for what was expected."""
+        """Whether so many masters refuse that no quorum is possible."""
         return len(self.refusing) > self.masters - self.quorum
 
     @property
     def doubtful(self) -> set[int]:
-        """The masters on which it may have been done, or may yet be."""
+        """The masters on which the request was or may still be carried out."""
         return {*self.done, *self.silent, *(at for at, why in self.failed.items() if isinstance(why, OutcomeUnknown))}
 
     def shortage(self, where: Callable[[int], str], *, may_be_done: bool) -> StoreError:
-        """Say that too few masters answered: as refused for good where no quorum is left that does not refuse."""
+        """Return the error for too few answers: StoreRefused where the refusing masters leave no quorum."""
         refused = [error for error in self.failed.values() if isinstance(error, StoreRefused)]
         whys = [f"{where(place)}: {error}" for place, error in sorted(self.failed.items())]
         whys += [f"{where(place)}: no answer in time" for place in sorted(self.silent)]
@@ -83,17 +83,17 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Ballot:
-    """One question to all masters. decide(tally, is_last) gives the answer, or None while more answers matter.
+class Question:
+    """One question to all masters. decide(votes, is_last) returns the answer, or None while more answers matter.
 
-    words: what each master is asked. needs_vote: only masters may be asked that have not restarted lately. read: how
-    an answer of the script is read; ValueError for none. clears: the incarnation that is gone from a master once that
-    has answered. lists: the answers may be long.
+    arguments: the command for each master. needs_vote: recently restarted masters are not asked. read: decodes an
+    answer of the script, or raises ValueError. clears: the incarnation that a master has removed once it answers.
+    lists: the answers may be long.
     """
 
-    words: Words
-    decide: Callable[[Tally, bool], object]
-    tally: Tally
+    arguments: Arguments
+    decide: Callable[[Votes, bool], object]
+    votes: Votes
     needs_vote: bool = False
     read: Callable[[Any], Seen | dict[bytes, Seen]] = seen
     clears: str = ""
@@ -109,82 +109,82 @@ class Vote(Enum):
     LOST = "there will be no quorum for it"
 
 
-def by_read(tally: Tally, is_last: bool) -> Snapshot | Absent | None:
-    """Decide what a Read shows: what stands on a quorum; Absent where nothing can stand on one."""
-    standing = [one for one in tally.seen.values() if one.incarnation is not None]
+def by_read(votes: Votes, is_last: bool) -> Snapshot | Absent | None:
+    """Decide what a Read shows: the record on a quorum; Absent where no record can be on one."""
+    standing = [one for one in votes.seen.values() if one.incarnation is not None]
     counts = Counter(one.incarnation for one in standing)
     most = counts.most_common(1)
-    if most and most[0][1] >= tally.quorum:
-        return shown([one for one in standing if one.incarnation == most[0][0]], tally, is_last)
+    if most and most[0][1] >= votes.quorum:
+        return shown([one for one in standing if one.incarnation == most[0][0]], votes, is_last)
     unclear = (
-        tally.masters
+        votes.masters
         - len(standing)
-        - len([place for place, one in tally.seen.items() if one.incarnation is None and place not in tally.young])
+        - len([place for place, one in votes.seen.items() if one.incarnation is None and place not in votes.young])
     )
-    if (most[0][1] if most else 0) + unclear < tally.quorum:
+    if (most[0][1] if most else 0) + unclear < votes.quorum:
         return Absent()
     return None
 
 
-def by_extend(tally: Tally, is_last: bool) -> Snapshot | Conflict | Absent | None:
-    """Decide what an Extend without a revision answers: done where a quorum did it."""
-    done = tally.done
-    if len(done) >= tally.quorum:
-        one = Counter(tally.seen[place].incarnation for place in done).most_common(1)[0]
-        if one[1] >= tally.quorum:
+def by_extend(votes: Votes, is_last: bool) -> Snapshot | Conflict | Absent | None:
+    """Decide what an Extend without a revision answers: done if a quorum did it."""
+    done = votes.done
+    if len(done) >= votes.quorum:
+        one = Counter(votes.seen[place].incarnation for place in done).most_common(1)[0]
+        if one[1] >= votes.quorum:
             return shown(
-                [tally.seen[place] for place in done if tally.seen[place].incarnation == one[0]], tally, is_last
+                [votes.seen[place] for place in done if votes.seen[place].incarnation == one[0]], votes, is_last
             )
-    if tally.is_hopeless:
-        return Conflict() if any(one.incarnation is not None for one in tally.refusing) else Absent()
+    if votes.is_hopeless:
+        return Conflict() if any(one.incarnation is not None for one in votes.refusing) else Absent()
     return None
 
 
-def by_remove(tally: Tally, _is_last: bool) -> Removed | Conflict | Absent | None:
-    """Decide what a Remove answers. What stood on no quorum any more was not removed by this command alone."""
-    done = len(tally.done)
-    if done >= tally.quorum:
+def by_remove(votes: Votes, _is_last: bool) -> Removed | Conflict | Absent | None:
+    """Decide what a Remove answers. A record on less than a quorum was not removed by this command alone."""
+    done = len(votes.done)
+    if done >= votes.quorum:
         return Removed()
-    refusing = [one for one in tally.seen.values() if not one.is_done]
-    if done == 0 and len(refusing) > tally.masters - tally.quorum:
+    refusing = [one for one in votes.seen.values() if not one.is_done]
+    if done == 0 and len(refusing) > votes.masters - votes.quorum:
         return Conflict() if any(one.incarnation is not None for one in refusing) else Absent()
     return None
 
 
-def by_vote(tally: Tally, is_last: bool) -> Vote | None:
-    """Decide how a vote went; rivals are looked at only after it."""
-    if len(tally.done) >= tally.quorum:
+def by_vote(votes: Votes, is_last: bool) -> Vote | None:
+    """Decide how a vote went; rivals are examined afterwards."""
+    if len(votes.done) >= votes.quorum:
         return Vote.WON
-    if is_last or rival(tally) is not None:
+    if is_last or rival(votes) is not None:
         return Vote.LOST
     return None
 
 
-def rival(tally: Tally) -> Conflict | Absent | None:
-    """Return what stands in the way of a vote on a quorum: another record or state, or none at all."""
-    states = Counter(one.state if one.incarnation is not None else None for one in tally.refusing)
-    by_incarnation = Counter(one.incarnation for one in tally.refusing)
+def rival(votes: Votes) -> Conflict | Absent | None:
+    """Return why a quorum cannot vote for a write: another record or state (Conflict), or no record (Absent)."""
+    states = Counter(one.state if one.incarnation is not None else None for one in votes.refusing)
+    by_incarnation = Counter(one.incarnation for one in votes.refusing)
     for state, count in states.items():
-        if count >= tally.quorum:
+        if count >= votes.quorum:
             return Absent() if state is None else Conflict()
     for incarnation, count in by_incarnation.items():
-        # the same record in different states is still somebody's record, but a vote that expects a state of it may
-        # have been refused by votes of others, which come and go
-        votes = any(one.vote for one in tally.refusing if one.incarnation == incarnation)
-        if incarnation is not None and count >= tally.quorum and not votes:
+        # the same record in different states is still a record, but a vote that expects one of its states may have been
+        # refused because of other contenders' votes, which may be withdrawn
+        has_votes = any(one.vote for one in votes.refusing if one.incarnation == incarnation)
+        if incarnation is not None and count >= votes.quorum and not has_votes:
             return Conflict()
     return None
 
 
-def shown(alike: list[Seen], tally: Tally, is_last: bool) -> Snapshot | None:
-    """Return one record from what a quorum has of it; None while masters that were asked might agree better.
+def shown(alike: list[Seen], votes: Votes, is_last: bool) -> Snapshot | None:
+    """Return one record from a quorum's copies of it; None while outstanding answers might give an agreement.
 
-    The revision is what a quorum agrees on. Where none does, some master missed a write, or writes came in different
-    orders: fields are merged, those of who applied most last, so that what was added anywhere shows; and the
-    revision is marked, so that nothing can expect it.
+    The revision is the one that a quorum agrees on. Without agreement, a master missed a write or applied writes in
+    another order: then the fields are merged, those of the master with most writes last, and the revision gets a suffix
+    that no command can expect.
     """
     agreed, count = Counter(one.state for one in alike).most_common(1)[0]
-    if count >= tally.quorum:
+    if count >= votes.quorum:
         best = next(one for one in alike if one.state == agreed)
         return Snapshot(best.fields(), best.incarnation or "", f"{best.count}.{best.total}")
     if not is_last:
@@ -197,21 +197,21 @@ def shown(alike: list[Seen], tally: Tally, is_last: bool) -> Snapshot | None:
     return Snapshot(fields, best.incarnation or "", f"{best.count}.{best.total}~{mark}")
 
 
-def by_list(by_place: Mapping[int, Seen], answered: set[int], tally: Tally) -> Snapshot | None:
-    """Show, of one name of a listing, what may stand on a quorum; None where too many are known not to have it."""
+def by_list(by_place: Mapping[int, Seen], answered: set[int], votes: Votes) -> Snapshot | None:
+    """Return the record of one name in a listing that may be on a quorum; None if too many masters lack it."""
     most: dict[str, list[Seen]] = {}
     for one in by_place.values():
         most.setdefault(one.incarnation or "", []).append(one)
     alike = max(most.values(), key=len)
-    lacking = len([place for place in answered if place not in by_place and place not in tally.young])
+    lacking = len([place for place in answered if place not in by_place and place not in votes.young])
     others = len(by_place) - len(alike)
-    return shown(alike, tally, True) if lacking + others <= tally.masters - tally.quorum else None
+    return shown(alike, votes, True) if lacking + others <= votes.masters - votes.quorum else None
 
 
 def target_of(alike: list[Seen], quorum: int) -> dict[bytes, bytes] | None:
-    """Return the hash that all who have this record should have; None where they have it, or nobody can say.
+    """Return the hash that all masters with this record should have; None where they have it or it is unclear.
 
-    A state that came of a vote which may be taken back again is passed on only if a quorum has it.
+    A state that came from a vote, which may be withdrawn, is copied only if a quorum has it.
     """
     if not all(one.is_whole for one in alike):
         return None
@@ -231,5 +231,5 @@ def target_of(alike: list[Seen], quorum: int) -> dict[bytes, bytes] | None:
 
 
 def _plain(raw: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Leave out what a master notes of its own votes."""
+    """Return the hash without a master's notes on its own votes."""
     return {name: value for name, value in raw.items() if name not in (b"b", b"h")}

@@ -1,8 +1,8 @@
-"""How one master is reached: connections that never wait, and what is known of the master behind them.
+"""Non-blocking connections to one master, and the state of that master.
 
-Connections are redis-py's; answers are taken as they come, in the order asked, and whatever nobody waits for any more
-is read and thrown away before anything else is asked on the same connection. So no connection is ever in doubt, and
-what is sent after a question is done after it. Must not know what is asked.
+Connections are redis-py's. Answers are read as they arrive, in the order of the requests; answers that nobody waits for
+any more are read and dropped first. So a connection is always usable, and a later request is always carried out after
+an earlier one. Must not know what is asked.
 """
 
 from __future__ import annotations
@@ -23,60 +23,60 @@ from lockstead.stores.redis.access import Access, Address, RedisPyConnection
 from lockstead.stores.redis.errors import OLDEST, unconnected
 from lockstead.stores.redlock.scripts import SCRIPT
 
-Sink = Callable[[object], None]
-"""Takes an answer, or the exception that stands for it."""
+OnAnswer = Callable[[object], None]
+"""Called with an answer, or with the exception in its place."""
 
 BACKLOG_BYTES_MAX: Final = 64 * 1024
 """Bytes without an answer on one connection, above which nothing more is sent: a full socket would block."""
 
 STALE_MIN: Final = 1.0
 STALE_LIMITS: Final = 3
-"""An answer that is outstanding for so many seconds, and so many times the time of a master, does not come any more."""
+"""An answer outstanding for this many seconds and this many times the limit of a master is given up."""
 
 DIAL_LIMIT: Final = 2.0
-"""Seconds for each step of connecting; who asks waits far shorter, and uses the connection next time."""
+"""Seconds for each step of connecting; a caller waits far shorter, and uses the connection next time."""
 
 DOWN_MIN: Final = 0.1
 DOWN_MAX: Final = 2.0
-"""Seconds for which a master that could not be reached is not waited for, growing while it stays away."""
+"""Seconds without attempts to reach a master after a failure, growing while it stays unreachable."""
 
 IDLE_MAX: Final = 64
 """Connections kept for each master."""
 
 
 class Pipelined(RedisPyConnection, Protocol):
-    """What is used beyond that of redis-py's connection: to write many commands, and read without waiting."""
+    """The methods of redis-py's connection that write many commands and read without blocking."""
 
-    def pack_command(self, *words: object) -> Sequence[bytes]:
-        """Write one command."""
+    def pack_command(self, *arguments: object) -> Sequence[bytes]:
+        """Encode one command."""
         ...
 
     def pack_commands(self, commands: Sequence[Sequence[object]]) -> Sequence[bytes]:
-        """Write several commands."""
+        """Encode several commands."""
         ...
 
     def read_response(
         self, disable_decoding: bool = False, *, timeout: float = 0, disconnect_on_error: bool = True
     ) -> Any:
-        """Read one reply, raising what is an error; a time-out leaves what was read so far in its place."""
+        """Read one reply; raises error replies. After a timeout the bytes read so far stay buffered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which server answers: its run id, and the instant (boot clock) before which it had started."""
+    """A server's run id, and an instant (boot clock) at which it was running already."""
 
     run_id: str
     started_before: float
 
 
-class Line:
+class MasterConnection:
     """One connection to one master. Used by one thread at a time."""
 
-    __slots__ = ("_backlog", "_connection", "_room", "_sinks", "fileno", "identity", "is_open")
+    __slots__ = ("_backlog", "_callbacks", "_connection", "_room", "fileno", "identity", "is_open")
 
     def __init__(self, connection: Pipelined, identity: Identity) -> None:
         self._connection = connection
-        self._sinks: deque[tuple[Sink, int, float]] = deque()
+        self._callbacks: deque[tuple[OnAnswer, int, float]] = deque()
         self._room = ANSWER_MAX
         self._bound()
         self._backlog = 0
@@ -87,32 +87,32 @@ class Line:
     @property
     def awaits(self) -> bool:
         """Whether answers are outstanding."""
-        return bool(self._sinks)
+        return bool(self._callbacks)
 
     def is_stale(self, seconds: float) -> bool:
-        """Return whether an answer is outstanding for longer than that: the server may be well, and the way dead."""
-        return bool(self._sinks) and time.monotonic() - self._sinks[0][2] > seconds
+        """Return whether an answer is outstanding for longer: the server may be well, but the connection dead."""
+        return bool(self._callbacks) and time.monotonic() - self._callbacks[0][2] > seconds
 
     @property
     def is_full(self) -> bool:
         """Whether nothing more may be sent until answers have come."""
         return self._backlog > BACKLOG_BYTES_MAX
 
-    def pack(self, *words: str | bytes | int) -> bytes:
-        """Return a command as it goes over the wire, to any master."""
-        return b"".join(self._connection.pack_command(*words))
+    def pack(self, *arguments: str | bytes | int) -> bytes:
+        """Encode a command, the same for every master."""
+        return b"".join(self._connection.pack_command(*arguments))
 
-    def post(self, packed: bytes, sinks: list[Sink]) -> bool:
-        """Send; each sink is given one answer, in order. False if it could not be sent whole: then all is over here."""
+    def post(self, packed: bytes, callbacks: list[OnAnswer]) -> bool:
+        """Send; each callback receives one answer, in order. False if sending failed, which ends the connection."""
         try:
             self._connection.send_packed_command([packed], check_health=False)
-        except Exception as error:  # noqa: BLE001 - whatever it was, some of it may have gone out
+        except Exception as error:  # noqa: BLE001 - part of it may have been sent
             self.fail(error)
             return False
-        share = len(packed) // len(sinks)
-        self._backlog += share * len(sinks)
+        share = len(packed) // len(callbacks)
+        self._backlog += share * len(callbacks)
         now = time.monotonic()
-        self._sinks.extend((sink, share, now) for sink in sinks)
+        self._callbacks.extend((callback, share, now) for callback in callbacks)
         return True
 
     def takes_listings(self) -> None:
@@ -121,19 +121,19 @@ class Line:
         self._bound()
 
     def _bound(self) -> None:
-        """Bound the next answer: its bytes alone, for nobody waits for it here."""
+        """Limit the size of the next answer, not its time: reading does not block."""
         connected = self._connection._sock
         if connected is not None:
             connected.bounds = Bounds(math.inf, self._room)
 
     def collect(self) -> None:
-        """Take every answer that is there, without waiting; what comes unasked ends the connection."""
+        """Read the available answers without blocking; unexpected data ends the connection."""
         from redis import exceptions
 
-        if not self._sinks:
-            self.fail(ConnectionError("it was closed, or said something unasked"))
+        if not self._callbacks:
+            self.fail(ConnectionError("it was closed, or sent data without a request"))
             return
-        while self._sinks:
+        while self._callbacks:
             answer: object
             try:
                 answer = self._connection.read_response(disable_decoding=True, timeout=0, disconnect_on_error=False)
@@ -141,20 +141,20 @@ class Line:
                 answer = error
             except exceptions.TimeoutError:
                 return
-            except Exception as error:  # noqa: BLE001 - nothing can be read from it any more
+            except Exception as error:  # noqa: BLE001 - the connection is unusable
                 self.fail(error)
                 return
             self._bound()
-            sink, share, _sent_at = self._sinks.popleft()
+            callback, share, _sent_at = self._callbacks.popleft()
             self._backlog -= share
-            sink(answer)
+            callback(answer)
 
     def fail(self, error: Exception) -> None:
-        """End it: nothing is known of what is outstanding."""
+        """End the connection; outstanding requests have an unknown outcome."""
         self.close()
-        sinks, self._sinks = self._sinks, deque()
-        for sink, _share, _sent_at in sinks:
-            sink(error)
+        callbacks, self._callbacks = self._callbacks, deque()
+        for callback, _share, _sent_at in callbacks:
+            callback(error)
 
     def close(self) -> None:
         """Close it. Idempotent."""
@@ -164,8 +164,8 @@ class Line:
 
 
 @dataclass(slots=True)
-class Debt:
-    """A removal that a master has not confirmed: how it is asked, and until when it is worth asking."""
+class PendingRemoval:
+    """A removal that a master has not confirmed: the encoded request, and until when it is sent again."""
 
     packed: bytes
     until: float
@@ -175,15 +175,15 @@ class Debt:
 class Master:
     """One of the servers. Safe to share between threads; its lock is held for memory only.
 
-    trouble: why it cannot be reached now. silent: the last who waited for it did so in vain. debts: incarnations that
-    are to go from it, by name; what it shows of them counts as absent.
+    trouble: why it cannot be reached now. is_silent: the last wait for its answer timed out. pending_removals: by
+    incarnation; such a record counts as absent.
     """
 
     access: Access
     address: Address
     restart_delay: float
     lock: threading.Lock = field(default_factory=threading.Lock)
-    idle: list[Line] = field(default_factory=list)
+    idle: list[MasterConnection] = field(default_factory=list)
     is_open: bool = True
     trouble: StoreError | None = None
     is_silent: bool = False
@@ -191,7 +191,7 @@ class Master:
     down_for: float = 0.0
     run_id: str = ""
     replaced_at: float = 0.0
-    debts: dict[str, Debt] = field(default_factory=dict)
+    pending_removals: dict[str, PendingRemoval] = field(default_factory=dict)
 
     @property
     def where(self) -> str:
@@ -199,14 +199,14 @@ class Master:
         host, port = self.address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def may_vote_at(self, line: Line) -> float:
-        """Return the instant (boot clock) from which this server may vote: its memory is then as old as any lease."""
+    def may_vote_at(self, line: MasterConnection) -> float:
+        """Return the instant (boot clock) from which this server may vote: leases that it lost are over then."""
         if self.restart_delay <= 0:
             return 0.0
         return max(line.identity.started_before, self.replaced_at) + self.restart_delay
 
-    def take(self) -> Line | None:
-        """Return an open connection; those with outstanding answers first, for what follows has to stay behind them."""
+    def take(self) -> MasterConnection | None:
+        """Return an idle open connection, if any; one with outstanding answers first, to keep the order."""
         while True:
             with self.lock:
                 if not self.idle:
@@ -216,16 +216,16 @@ class Master:
             if line.is_open:
                 return line
 
-    def give_back(self, line: Line) -> None:
-        """Keep a connection for the next one."""
+    def give_back(self, line: MasterConnection) -> None:
+        """Return a connection to the pool."""
         with self.lock:
             if self.is_open and line.is_open and len(self.idle) < IDLE_MAX:
                 self.idle.append(line)
                 return
         line.close()
 
-    def dial(self) -> Line | None:
-        """Connect, look whom we have, and send what is owed; None and `trouble` where that fails. Blocks."""
+    def dial(self) -> MasterConnection | None:
+        """Connect, identify the server and send pending removals; None and `trouble` if that fails. Blocks."""
         try:
             line = self._dialled()
         except StoreError as error:
@@ -237,42 +237,45 @@ class Master:
         with self.lock:
             self.trouble, self.down_until, self.down_for = None, 0.0, 0.0
             if self.run_id and self.run_id != line.identity.run_id:
-                # another server at this address, whatever its uptime: it need not know what the last one knew
+                # another server at this address, whatever its uptime: it may not have the earlier one's records
                 self.replaced_at = boot_now()
             self.run_id = line.identity.run_id
-            owed = [(identity, debt.packed) for identity, debt in self.debts.items()]
+            owed = [(identity, pending.packed) for identity, pending in self.pending_removals.items()]
         if owed:
-            line.post(b"".join(packed for _id, packed in owed), [self.paid(identity) for identity, _packed in owed])
+            line.post(
+                b"".join(packed for _id, packed in owed),
+                [self.removal_confirmed(identity) for identity, _packed in owed],
+            )
         return line
 
-    def paid(self, incarnation: str) -> Sink:
-        """Return what takes the answer to a removal that is owed."""
+    def removal_confirmed(self, incarnation: str) -> OnAnswer:
+        """Return the callback for the answer to a pending removal."""
 
-        def take(answer: object) -> None:
+        def on_answer(answer: object) -> None:
             if not isinstance(answer, Exception):
-                self.debts.pop(incarnation, None)
+                self.pending_removals.pop(incarnation, None)
 
-        return take
+        return on_answer
 
-    def owe(self, incarnation: str, packed: bytes, seconds: float) -> None:
-        """Note that a record has to go from here; forgotten when its ttl has done it anyhow."""
+    def defer_removal(self, incarnation: str, packed: bytes, seconds: float) -> None:
+        """Note that a record has to be removed here, for at most `seconds`: its ttl removes it by then."""
         now = time.monotonic()
         with self.lock:
-            if len(self.debts) >= 1000:
-                self.debts = dict(filter(lambda owed: owed[1].until > now, self.debts.items()))
-            self.debts[incarnation] = Debt(packed, now + seconds)
+            if len(self.pending_removals) >= 1000:
+                self.pending_removals = dict(filter(lambda owed: owed[1].until > now, self.pending_removals.items()))
+            self.pending_removals[incarnation] = PendingRemoval(packed, now + seconds)
 
-    def owes(self, incarnation: str) -> bool:
-        """Return whether a record is to go from here."""
-        debt = self.debts.get(incarnation)
-        if debt is None:
+    def has_pending_removal(self, incarnation: str) -> bool:
+        """Return whether the removal of a record is pending."""
+        pending = self.pending_removals.get(incarnation)
+        if pending is None:
             return False
-        if debt.until > time.monotonic():
+        if pending.until > time.monotonic():
             return True
-        self.debts.pop(incarnation, None)
+        self.pending_removals.pop(incarnation, None)
         return False
 
-    def _dialled(self) -> Line:
+    def _dialled(self) -> MasterConnection:
         try:
             connection = cast(Pipelined, self.access.connection(self.address, Bounds(DIAL_LIMIT), patience=DIAL_LIMIT))
         except StoreError:
@@ -288,32 +291,32 @@ class Master:
         except Exception as error:
             connection.disconnect()
             raise unconnected(error, self.where, is_secure=self.access.is_secure) from error
-        return Line(connection, identity)
+        return MasterConnection(connection, identity)
 
     def _identity(self, connection: Pipelined) -> Identity:
         from redis import exceptions
 
         asked = [("INFO", "server"), ("ROLE",), ("SCRIPT", "LOAD", SCRIPT)]
         connection.send_packed_command([b"".join(connection.pack_commands(asked))], check_health=False)
-        said: list[Any] = []
+        replies: list[Any] = []
         for _ in asked:
             try:
-                said.append(connection.read_response(disable_decoding=True))
+                replies.append(connection.read_response(disable_decoding=True))
             except exceptions.NoPermissionError as error:
-                said.append(error)
-        info, role, sha = said
+                replies.append(error)
+        info, role, sha = replies
         if isinstance(sha, Exception):
             raise unconnected(sha, self.where, is_secure=self.access.is_secure)
         if not isinstance(role, Exception) and role[0] != b"master":
             raise StoreUnavailable(
-                f"Redis at {self.where} is a {role[0].decode().replace('slave', 'replica')}: Redlock needs masters "
-                "that know nothing of one another"
+                f"Redis at {self.where} is a {role[0].decode().replace('slave', 'replica')}: Redlock needs independent "
+                "masters"
             )
         if isinstance(info, Exception):
             if self.restart_delay > 0:
                 raise StoreRefused(
-                    f"Redis at {self.where} does not let this user see when it started: grant it INFO, or set "
-                    "restart_delay=0 if its masters forget nothing"
+                    f"this user may not read the uptime of Redis at {self.where}: grant it INFO, or set "
+                    "restart_delay=0 if the masters lose no data in a restart"
                 )
             return Identity("", 0.0)
         return _identity(info, self.where)
@@ -325,9 +328,7 @@ def _identity(info: bytes, where: str) -> Identity:
     if tuple(int(piece) for piece in version.split(".")[:2] if piece.isdigit()) < (5, 0):
         raise StoreRefused(f"Redis at {where} is too old ({version}): {OLDEST} or later is needed")
     if known.get("redis_mode", "standalone") != "standalone":
-        raise StoreRefused(
-            f"Redis at {where} runs as {known['redis_mode']}: Redlock needs masters that know nothing of one another"
-        )
-    # the server counts whole seconds, from a start that may fall anywhere in one
+        raise StoreRefused(f"Redis at {where} runs as {known['redis_mode']}: Redlock needs independent masters")
+    # the server rounds its uptime to whole seconds
     uptime = int(known.get("uptime_in_seconds", "0"))
     return Identity(known.get("run_id", ""), boot_now() - max(0, uptime - 1))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lockstead.errors import OutcomeUnknown
-from lockstead.stores.gcs.wire import Place, Request, Response, complaint
+from lockstead.stores.gcs.encoding import BucketPath, Request, Response, error_details
 
 PAUSE: Final = 1.1
 """Seconds before a request that came too early for its object is sent again."""
@@ -21,20 +21,20 @@ ATTEMPTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class RetryingClient:
     """How the bucket is reached: its place, the endpoint, who we are (empty: unknown), and what sends a request.
 
     by: the variable that named the endpoint, if one did. is_signed: requests carry an access token.
     """
 
-    place: Place
+    place: BucketPath
     endpoint: str
     account: str
     send: Callable[[Request], Response]
     by: str | None = None
     is_signed: bool = False
 
-    def patiently(self, request: Request) -> Response:
+    def send_retrying(self, request: Request) -> Response:
         """Send, and send again what was refused for its pace; OutcomeUnknown after the last attempt."""
         response = self.send(request)
         for _ in range(ATTEMPTS - 1):
@@ -43,7 +43,7 @@ class Way:
             time.sleep(PAUSE)
             response = self.send(request)
         if response.status == 429 or response.status >= 500:
-            said = complaint(response)[0]
+            said = error_details(response)[0]
             raise OutcomeUnknown(f"{request.what} was answered with {response.status} {ATTEMPTS} times: {said}")
         return response
 

@@ -56,7 +56,7 @@ _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BucketPath:
     """Where a store's objects live. prefix is without slashes at its ends and may be empty."""
 
     bucket: str
@@ -149,7 +149,7 @@ class Request:
     content: bytes = b""
 
 
-def exchange(command: Command[Any], place: Place) -> Script[Request, Response, Any]:
+def exchange(command: Command[Any], place: BucketPath) -> Script[Request, Response, Any]:
     """Yield the requests of a command, be sent what came back, return the answer.
 
     One request for every command but a listing, which has one for each page. Raises OutcomeUnknown or StoreRefused.
@@ -167,7 +167,7 @@ def exchange(command: Command[Any], place: Place) -> Script[Request, Response, A
             return Listing(tuple(entries))
 
 
-def request_for(command: Command[Any], place: Place) -> Request:
+def request_for(command: Command[Any], place: BucketPath) -> Request:
     """Say how a command is asked. A listing is not one request, but one a page: see `exchange`."""
     match command:
         case Create():
@@ -194,16 +194,16 @@ def _expected(command: Extend | Replace | Remove) -> dict[str, str]:
     return {name: value for name, value in expected.items() if value is not None}
 
 
-def _objects(place: Place) -> str:
+def _objects(place: BucketPath) -> str:
     return f"/storage/v1/b/{place.bucket}/o"
 
 
-def _object(place: Place, name: Name, params: Mapping[str, str]) -> str:
+def _object(place: BucketPath, name: Name, params: Mapping[str, str]) -> str:
     path = f"{_objects(place)}/{quote(place.object_name(name), safe='')}"
     return f"{path}?{urlencode({**params, 'prettyPrint': 'false'})}"
 
 
-def _insert(place: Place, command: Create | Replace, expected: Mapping[str, str]) -> Request:
+def _insert(place: BucketPath, command: Create | Replace, expected: Mapping[str, str]) -> Request:
     about = {
         "name": place.object_name(command.name),
         "metadata": dict(command.fields),
@@ -224,7 +224,7 @@ def _insert(place: Place, command: Create | Replace, expected: Mapping[str, str]
     )
 
 
-def _list(place: Place, command: List, page: str | None) -> Request:
+def _list(place: BucketPath, command: List, page: str | None) -> Request:
     prefix = place.folder(command.space)
     params = {"prettyPrint": "false"}
     if command.key is not None:
@@ -251,7 +251,7 @@ class Response:
     body: bytes
 
 
-def answer_to(command: Command[Any], response: Response, place: Place) -> Any:
+def answer_to(command: Command[Any], response: Response, place: BucketPath) -> Any:
     """Say what an answer means. Raises OutcomeUnknown or StoreRefused; a 5xx or 429 says nothing of what was done."""
     now = _date(response.date)
     match response.status:
@@ -266,7 +266,7 @@ def answer_to(command: Command[Any], response: Response, place: Place) -> Any:
     raise _error(command, response, place)
 
 
-def page_of(command: List, response: Response, place: Place) -> tuple[list[tuple[Name, Snapshot]], str | None]:
+def page_of(command: List, response: Response, place: BucketPath) -> tuple[list[tuple[Name, Snapshot]], str | None]:
     """Read one page of a listing: its entries, and the token of the next page."""
     if response.status != 200:
         raise _error(command, response, place)
@@ -320,7 +320,7 @@ def _date(text: str | None) -> float | None:
         return None
 
 
-def complaint(response: Response) -> tuple[str, str]:
+def error_details(response: Response) -> tuple[str, str]:
     """Return (message, reason) of an error's body, empty where it has none. Source: the JSON API's error format."""
     try:
         error = json.loads(response.body)["error"]
@@ -338,7 +338,7 @@ def _is_about_object(response: Response) -> bool:
     Of a bucket the service says that "the specified bucket does not exist" and no more; of an object it repeats names,
     in which any word may stand.
     """
-    said = complaint(response)[0]
+    said = error_details(response)[0]
     return bool(said) and not _NO_BUCKET.match(said)
 
 
@@ -350,8 +350,8 @@ _RATE: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "quotaEx
 """Reasons under which a 403 speaks of the pace, not of a right."""
 
 
-def _error(command: Command[Any], response: Response, place: Place) -> StoreError:
-    what, status, (said, reason) = type(command).__name__, response.status, complaint(response)
+def _error(command: Command[Any], response: Response, place: BucketPath) -> StoreError:
+    what, status, (said, reason) = type(command).__name__, response.status, error_details(response)
     told = f": {said}" if said else ""
     where = f"gs://{place.bucket}"
     match status:

@@ -78,7 +78,7 @@ class Opened:
         ending.join(2.0)
 
 
-class Link:
+class Connection:
     """One cluster, connected by who asks first, in a thread of its own: who waits for that waits within its limit."""
 
     def __init__(self, where: Where, make: MakeCluster | None) -> None:

@@ -26,10 +26,10 @@ from lockstead.protocol.commands import (
     Replace,
     Snapshot,
 )
-from lockstead.stores.gcs.wire import (
+from lockstead.stores.gcs.encoding import (
     OBJECT_NAME_BYTES_MAX,
     PREFIX_BYTES_MAX,
-    Place,
+    BucketPath,
     Response,
     answer_to,
     escape,
@@ -40,7 +40,7 @@ from lockstead.testing.conformance.names import ODD_KEYS
 from lockstead.values import KEY_BYTES_MAX, Name, Space, checked_key
 
 APT = Name("apt")
-PLACE = Place.at("bucket", "locks")
+PLACE = BucketPath.at("bucket", "locks")
 DATE = "Sat, 21 Nov 2026 05:00:01 GMT"
 
 OBJECT = {
@@ -130,7 +130,7 @@ def test_a_record_is_an_empty_object_with_its_fields_as_metadata_that_nobody_may
 def test_plain_keys_stand_where_other_implementations_look_for_them() -> None:
     assert PLACE.object_name(Name("apt")) == "locks/apt"
     assert PLACE.object_name(Name("My_key-1.0~x")) == "locks/My_key-1.0~x"
-    assert Place.at("bucket", "").object_name(Name("apt")) == "apt"
+    assert BucketPath.at("bucket", "").object_name(Name("apt")) == "apt"
 
 
 @given(st.text(min_size=1, max_size=600))
@@ -152,7 +152,7 @@ def test_h23_no_two_odd_keys_are_written_alike() -> None:
 
 @pytest.mark.parametrize("key", [*(c * (KEY_BYTES_MAX // len(c.encode())) for c in "a/é. %😀="), "=" + "a" * 511])
 def test_h23_the_longest_keys_fit_below_the_longest_prefix(key: str) -> None:
-    place = Place.at("bucket", "p" * PREFIX_BYTES_MAX)
+    place = BucketPath.at("bucket", "p" * PREFIX_BYTES_MAX)
     for name in (Name(key), Name(key, Space.COMPANION), Name(key, Space.MEMBER, f"{2**63}/{'0' * 32}")):
         written = place.object_name(name)
         assert len(written.encode()) <= OBJECT_NAME_BYTES_MAX
@@ -183,7 +183,7 @@ def test_h23_a_foreign_object_among_the_reserved_ones_is_no_record_of_ours(path:
 )
 def test_a_place_where_locks_cannot_be_is_told(bucket: str, prefix: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        Place.at(bucket, prefix)
+        BucketPath.at(bucket, prefix)
 
 
 # --- answers -----------------------------------------------------------------------------------------------------
