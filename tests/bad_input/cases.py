@@ -233,11 +233,9 @@ def failing(status: int) -> Callable[[World, GcsServer], object]:
 
 ADDRESS = "STORAGE_EMULATOR_HOST is not an address; write 'http://127.0.0.1:PORT', or unset it"
 EXTRA = "the gs: store needs its client libraries: pip install google-cloud-storage 'httpcore[asyncio]'"
-KEPT = (
-    "Replace is forbidden in …: …; locks are deleted and written anew: use a bucket without retention policy and holds"
-)
+KEPT = "Replace is forbidden in …: …; locks are deleted and rewritten: use a bucket without retention policy and holds"
 FILE_OF_CREDENTIALS = (
-    "the file that GOOGLE_APPLICATION_CREDENTIALS names is not there, or holds no credentials (…); correct the "
+    "the file in GOOGLE_APPLICATION_CREDENTIALS does not exist or contains no credentials (…); correct the "
     "variable, or unset it to use those of this machine"
 )
 

@@ -13,7 +13,7 @@ from tests.bad_input.lines import pattern
 from tests.bad_input.world import World
 
 REMAINS = (
-    "Remove is forbidden in …: …; locks are deleted and written anew: use a bucket without retention policy and holds"
+    "Remove is forbidden in …: …; locks are deleted and rewritten: use a bucket without retention policy and holds"
 )
 POLICIES = [{"retentionPolicy": {"retentionPeriod": "3600"}}, {"defaultEventBasedHold": True}]
 

@@ -194,9 +194,7 @@ def bucket(tmp_path: Path, server: GcsServer) -> Iterator[Shell]:
     from tests.cli.shell import Shell
 
     shell = Shell(tmp_path, "gs://b/locks")
-    shell.notice = (
-        f"lockstead: STORAGE_EMULATOR_HOST is set: these locks are at {server.url}, and not in Cloud Storage\n"
-    )
+    shell.notice = f"lockstead: STORAGE_EMULATOR_HOST is set: these locks are at {server.url}, not in Cloud Storage\n"
     yield shell
     shell.close()
 

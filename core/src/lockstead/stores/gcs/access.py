@@ -1,8 +1,8 @@
-"""Where requests go and who vouches for them: endpoint, credentials, and the refresh of an access token.
+"""Endpoint, credentials, and the refresh of an access token.
 
-A refresh is a request of the credentials' own. It runs in a thread of its own, once at a time, so that a token
-endpoint which hangs costs nobody more than their limit. Must not know what is asked of the store. No message of this
-file repeats what credentials say.
+google-auth refreshes with a request of its own. It runs in a separate thread, one at a time, so that a token endpoint
+which hangs costs no caller more than its limit. Must not know what is asked of the store. No message repeats text from
+credentials.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 MISSING: Final = "the gs: store needs its client libraries: pip install google-cloud-storage 'httpcore[asyncio]'"
 
 REFRESH_LIMIT: Final = 30.0
-"""Seconds that one request for a token may take; google-auth would wait two minutes."""
+"""Seconds for one request for a token; google-auth's default is two minutes."""
 
 
 class Access:
-    """The way to the service. credentials is a `google.auth` object, or None for who needs none; by: the variable of
-    the environment that named another endpoint.
+    """Access to the service. credentials: a `google.auth` object, or None; by: the environment variable that named the
+    endpoint, if any.
 
-    Safe to share between threads and event loops. Promises no valid token, only to say in time that there is none.
+    Safe to share between threads and event loops. Promises no valid token, only an error in time.
     """
 
     def __init__(self, endpoint: str, credentials: Any = None, *, by: str | None = None) -> None:
@@ -51,7 +51,7 @@ class Access:
 
     @property
     def uses_proxies(self) -> bool:
-        """Whether the environment's proxies are heeded: not on the way to an emulator."""
+        """Whether the environment's proxies are used: not for an emulator."""
         return self.endpoint.startswith("https://")
 
     @property
@@ -61,15 +61,15 @@ class Access:
 
     @property
     def account(self) -> str:
-        """Who asks, as a member of an IAM policy; empty where the credentials do not say."""
+        """This account as a member of an IAM policy; empty if the credentials do not contain it."""
         for kind, name in (("serviceAccount", "service_account_email"), ("user", "account")):
-            told = getattr(self._credentials, name, None)
-            if isinstance(told, str) and "@" in told:
-                return f"{kind}:{told}"
+            value = getattr(self._credentials, name, None)
+            if isinstance(value, str) and "@" in value:
+                return f"{kind}:{value}"
         return ""
 
     def signed(self, headers: Mapping[str, str], bounds: Bounds) -> dict[str, str]:
-        """Return the headers with what proves who asks. StoreRefused or StoreUnavailable: nothing was sent."""
+        """Return the headers with an access token. StoreRefused or StoreUnavailable: nothing was sent."""
         refreshing = self._needs()
         if refreshing is not None:
             try:
@@ -87,7 +87,7 @@ class Access:
             awaited = asyncio.wrap_future(refreshing)
             awaited.add_done_callback(_retrieved)
             try:
-                # others wait for the same refresh: who is cancelled must not cancel theirs
+                # others wait for the same refresh: a cancellation must not end it
                 await asyncio.wait_for(asyncio.shield(awaited), bounds.left())
             except TimeoutError as error:
                 raise _late(bounds) from error
@@ -96,9 +96,9 @@ class Access:
         return self._with_token(headers)
 
     def rejected(self, headers: Mapping[str, str]) -> bool:
-        """Note that the service did not accept a request with these headers. True if it is worth sending once more.
+        """Note that the service rejected a request with these headers. True if the request should be sent once more.
 
-        The next request has another token: a new one, or the one that somebody else fetched meanwhile.
+        It will have another token: a new one, or one that another caller fetched meanwhile.
         """
         if self._credentials is None:
             return False
@@ -107,7 +107,7 @@ class Access:
         return True
 
     def forget(self) -> None:
-        """Make it usable in a forked child: the refreshing thread stayed with the parent."""
+        """Make it usable in a forked child, where the refreshing thread does not exist."""
         self._lock = threading.Lock()
         self._refreshing = None
 
@@ -118,7 +118,7 @@ class Access:
         return signed
 
     def _needs(self) -> Future[None] | None:
-        """Return refresh to wait for; None if the token will do. Starts one early, while the old token still does."""
+        """Return the refresh to wait for; None if the token is good. Starts one early, while the old token is valid."""
         credentials = self._credentials
         if credentials is None or (credentials.valid and not self._is_rejected):
             return None
@@ -130,7 +130,7 @@ class Access:
         with self._lock:
             if self._refreshing is None:
                 if self._credentials.valid and not self._is_rejected:
-                    return None  # a refresh ended since the token was looked at
+                    return None  # a refresh ended since the check above
                 self._refreshing = Future()
                 name = "lockstead-token"
                 # a daemon: a token endpoint that hangs must not keep a process from ending
@@ -156,7 +156,7 @@ class Access:
 
 
 def _proxy(endpoint: str) -> str | None:
-    """Return the address of the proxy that the environment asks for on the way there; None for none."""
+    """Return the address of the environment's proxy for an endpoint, if any."""
     from urllib.request import getproxies, proxy_bypass
 
     if proxy_bypass(urlsplit(endpoint).netloc):
@@ -169,13 +169,13 @@ def _proxy(endpoint: str) -> str | None:
 
 
 def _retrieved(awaited: asyncio.Future[None]) -> None:
-    """Look at an outcome for which nobody waits any more, or asyncio logs it as forgotten."""
+    """Retrieve an outcome that nobody waits for, or asyncio logs it."""
     if not awaited.cancelled():
         awaited.exception()
 
 
 def _still_serves(credentials: Any) -> bool:
-    """Return whether a token that is due for renewal has not run out yet."""
+    """Return whether a token that is due for renewal is still valid."""
     expiry = getattr(credentials, "expiry", None)
     if not credentials.token or not isinstance(expiry, datetime):
         return False
@@ -198,7 +198,7 @@ def _unsigned(error: Exception) -> StoreError:
 
 
 def default_access() -> Access:
-    """Find the way from the environment: an emulator, or application default credentials; StoreRefused if none."""
+    """Return the access from the environment: an emulator, or application default credentials; StoreRefused if none."""
     emulator = os.environ.get(EMULATOR)
     if emulator:
         return Access(_emulator(emulator), by=EMULATOR)
@@ -211,9 +211,9 @@ def default_access() -> Access:
         credentials, _project = google.auth.default(scopes=[SCOPE])
     except (DefaultCredentialsError, OSError, ValueError) as error:
         if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
-            # not the cause's own words: they quote the file
+            # without the cause's message, which quotes the file
             raise StoreRefused(
-                "the file that GOOGLE_APPLICATION_CREDENTIALS names is not there, or holds no credentials "
+                "the file in GOOGLE_APPLICATION_CREDENTIALS does not exist or contains no credentials "
                 f"({type(error).__name__}); correct the variable, or unset it to use those of this machine"
             ) from None
         raise StoreRefused(
@@ -223,14 +223,14 @@ def default_access() -> Access:
     return Access(ENDPOINT, credentials)
 
 
-def _emulator(said: str) -> str:
-    """Return the endpoint that STORAGE_EMULATOR_HOST names; StoreRefused if it is none, without repeating it."""
+def _emulator(text: str) -> str:
+    """Return the endpoint in STORAGE_EMULATOR_HOST; StoreRefused if it is invalid, without repeating it."""
     try:
-        parts = urlsplit(said if "://" in said else f"http://{said}")
+        parts = urlsplit(text if "://" in text else f"http://{text}")
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_address = False
-    if not is_address or not said.isascii() or not said.isprintable() or " " in said or parts.query or parts.fragment:
+    if not is_address or not text.isascii() or not text.isprintable() or " " in text or parts.query or parts.fragment:
         raise StoreRefused("STORAGE_EMULATOR_HOST is not an address; write 'http://127.0.0.1:PORT', or unset it")
     if parts.username is not None or parts.password is not None:
         raise StoreRefused("STORAGE_EMULATOR_HOST has credentials in it; an emulator needs none, leave them out")
@@ -238,7 +238,7 @@ def _emulator(said: str) -> str:
 
 
 def access_of(client: object) -> Access:
-    """Take the way from a `google.cloud.storage.Client`: its endpoint and its credentials. TypeError if it is none."""
+    """Return the access of a `google.cloud.storage.Client`: its endpoint and credentials. TypeError for other types."""
     credentials = getattr(client, "_credentials", None)
     connection = getattr(client, "_connection", None)
     if credentials is None or connection is None:

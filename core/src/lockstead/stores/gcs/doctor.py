@@ -1,4 +1,4 @@
-"""What an examination of a bucket looks at beyond a store's commands: the client there, settings, rights.
+"""Diagnosis of a bucket beyond the store's commands: endpoint, settings, permissions.
 
 Must not know how requests are sent, nor what a lock is.
 """
@@ -40,10 +40,10 @@ BEHIND: Final[Mapping[Guarantee, str]] = {
 
 
 def examination(client: RetryingClient, scratch: Callable[[str], Name]) -> Iterator[Finding]:
-    """Yield what is found of the client, the bucket and the rights. Raises what the requests raise."""
+    """Yield the findings on endpoint, bucket and permissions. Raises what the requests raise."""
     yield from _endpoint(client)
     bucket = f"/storage/v1/b/{client.place.bucket}"
-    shown = client.send_retrying(Request("a look at the bucket", "GET", f"{bucket}?prettyPrint=false"))
+    shown = client.send_retrying(Request("Get bucket", "GET", f"{bucket}?prettyPrint=false"))
     findings = list(_bucket(shown, client))
     yield from findings
     if any(finding.stops for finding in findings):
@@ -60,7 +60,7 @@ def examination(client: RetryingClient, scratch: Callable[[str], Name]) -> Itera
 
 def _endpoint(client: RetryingClient) -> Iterator[Finding]:
     there, ours = urlsplit(client.endpoint), urlsplit(ENDPOINT).hostname
-    host = there.hostname or "an address that is none"
+    host = there.hostname or "an invalid address"
     if client.endpoint == ENDPOINT:
         yield Finding(Severity.OK, "endpoint", f"requests go to {host}")
     elif client.by is not None:
@@ -72,27 +72,27 @@ def _endpoint(client: RetryingClient) -> Iterator[Finding]:
     is_secure = there.scheme == "https"
     yield transport([host], tls=is_secure, is_verified=is_secure, has_password=client.is_signed, way="https://")
     if client.is_signed:
-        owner_filter = f"asked as {client.account}; the" if client.account else "an"
-        yield Finding(Severity.OK, "credentials", f"{owner_filter} access token goes to {host}")
+        account = f"asked as {client.account}; the" if client.account else "an"
+        yield Finding(Severity.OK, "credentials", f"{account} access token goes to {host}")
 
 
 # --- the bucket --------------------------------------------------------------------------------------------------
 
 
 def _bucket(shown: Response, client: RetryingClient) -> Iterator[Finding]:
-    place, told = client.place, _told(shown)
+    place, details = client.place, _details(shown)
     match shown.status:
         case 200:
             resource = resource_of(shown)
             if resource.get("kind") == "storage#bucket":
                 yield from settings_of(resource, place.bucket, place.root)
                 return
-            yield _no_storage("the answer is not a bucket's")
+            yield _no_storage("the answer does not describe a bucket")
         case 401:
             yield Finding(
                 Severity.FAILURE,
                 "credentials",
-                f"the credentials are not accepted{told}",
+                f"the credentials are not accepted{details}",
                 "set up application default credentials: gcloud auth application-default login",
                 stops=True,
             )
@@ -100,29 +100,29 @@ def _bucket(shown: Response, client: RetryingClient) -> Iterator[Finding]:
             yield Finding(
                 Severity.NOTE,
                 f"permission.{BUCKETS_GET}",
-                f"the settings of gs://{place.bucket} cannot be looked at{told}",
-                "look by hand for retention, holds, soft delete, versioning and lifecycle rules, or: "
+                f"the settings of gs://{place.bucket} cannot be read{details}",
+                "check retention, holds, soft delete, versioning and lifecycle rules by hand, or: "
                 + client.grant("roles/storage.legacyBucketReader"),
             )
         case 404:
             yield _no_bucket(place, shown)
         case status:
-            yield _no_storage(f"it answers a request for a bucket with {status}{told}")
+            yield _no_storage(f"it answers a request for a bucket with {status}{details}")
 
 
 def _no_bucket(place: BucketPath, response: Response) -> Finding:
     return Finding(
         Severity.FAILURE,
         "bucket.exists",
-        f"there is no bucket gs://{place.bucket}{_told(response)}",
-        f"correct the URL, or make it: gcloud storage buckets create gs://{place.bucket}",
+        f"the bucket gs://{place.bucket} does not exist{_details(response)}",
+        f"correct the URL, or create it: gcloud storage buckets create gs://{place.bucket}",
         stops=True,
     )
 
 
-def _told(response: Response) -> str:
-    said = error_details(response)[0]
-    return f": {said}" if said else ""
+def _details(response: Response) -> str:
+    message = error_details(response)[0]
+    return f": {message}" if message else ""
 
 
 def _no_storage(text: str) -> Finding:

@@ -1,7 +1,8 @@
-"""How a command looks as a request to Cloud Storage's JSON API, and what its answer means. Pure.
+"""Encoding commands as requests to Cloud Storage's JSON API, and decoding the responses. Pure.
 
-Object at the prefix and the escaped key, empty body, metadata = the record's fields, as other implementations write
-and read them. incarnation is the generation, revision the metageneration. Must not know how requests are sent.
+A record is an object named by the prefix and the escaped key, with an empty body and the fields as metadata, like that
+of other implementations. incarnation is the generation, revision the metageneration. Must not know how requests are
+sent.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ from lockstead.stores.kept import bounded
 from lockstead.values import Name, Space
 
 RESERVED: Final = ".lockstead"
-"""The folder below the prefix for members, companions and audit; no escaped key begins with a dot."""
+"""The folder below the prefix for members, companions and audit entries; no escaped key begins with a dot."""
 
 OBJECT_NAME_BYTES_MAX: Final = 1024
 PREFIX_BYTES_MAX: Final = 200
-"""So that every key, and every name below it, fits into an object's name."""
+"""With this limit every key, and every name below it, fits into an object's name."""
 
 ESCAPED_BYTES_MAX: Final = 600
-"""A key whose escaped form is longer is written in base 64, which makes at most 684 bytes of a key of 512."""
+"""A key whose escaped form is longer is written in base64, which takes at most 684 bytes for a key of 512."""
 
 _LONG: Final = "="
-"""What a key in base 64 begins with: no escaped key has it."""
+"""Prefix of a key in base64: no escaped key begins with it."""
 
 _BOUNDARY: Final = "lockstead-boundary"
 _ESCAPED: Final = re.compile(r"[\x00-\x7f]")
@@ -57,14 +58,14 @@ _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0
 
 @dataclass(frozen=True, slots=True)
 class BucketPath:
-    """Where a store's objects live. prefix is without slashes at its ends and may be empty."""
+    """The bucket and prefix of a store's objects. prefix has no slashes at its ends and may be empty."""
 
     bucket: str
     prefix: str
 
     @classmethod
     def at(cls, bucket: str, prefix: str) -> Self:
-        """Return the place; ValueError if locks there could not be told from others' reserved names."""
+        """Return a validated path; ValueError if it is invalid, or inside the reserved names of another store."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", bucket):
             raise ValueError(f"{bucket!r} is not a valid bucket name")
         if RESERVED in prefix.split("/"):
@@ -75,12 +76,12 @@ class BucketPath:
 
     @property
     def url(self) -> str:
-        """The store's URL in its one form."""
+        """The store's canonical URL."""
         return f"gs://{self.bucket}/{quote(self.prefix, safe=_URL_SAFE)}" if self.prefix else f"gs://{self.bucket}"
 
     @property
     def root(self) -> str:
-        """What all object names begin with."""
+        """The common prefix of all object names."""
         return f"{self.prefix}/" if self.prefix else ""
 
     def object_name(self, name: Name) -> str:
@@ -92,35 +93,35 @@ class BucketPath:
                 full += "/" + quote(name.part, safe="/")
         if len(full.encode()) > OBJECT_NAME_BYTES_MAX:
             raise StoreRefused(
-                f"the key {name.key[:24]!r}… gives an object name above {OBJECT_NAME_BYTES_MAX} bytes; shorten it"
+                f"the key {name.key[:24]!r}… makes an object name above {OBJECT_NAME_BYTES_MAX} bytes; shorten it"
             )
         return full
 
     def folder(self, space: Space) -> str:
-        """Return the reserved folder of a space; that of locks is the root itself."""
+        """Return the folder of a space; locks are in the root itself."""
         return self.root if space is Space.LOCK else f"{self.root}{RESERVED}/{space.value}/"
 
     def name_of(self, object_name: str, space: Space) -> Name | None:
-        """Return the name that an object stands for; None if it is none that we could have written."""
+        """Return the name of the record in an object; None if lockstead does not write such an object."""
         escaped, slash, part = object_name.removeprefix(self.folder(space)).partition("/")
         key = _unescaped(escaped)
         if not key or (slash and (not part or space is Space.LOCK)):
             return None
         name = Name(key, space, unquote(part))
         try:
-            # compared as written: a foreign object must not pass for a key that is stored under another name
+            # a foreign object must not be taken for a key that is stored under another name
             return name if self.object_name(name) == object_name else None
         except (StoreRefused, ValueError):
-            return None  # it would be too long as we write it, or is not text: one such object must hide no other
+            return None  # too long in our encoding, or not text: one such object must not hide others
 
 
 _URL_SAFE: Final = "/:@!$&*+,;="
 
 
 def escape(key: str) -> str:
-    """Write a key as one piece of a path, one-to-one: no slash, no dot in front, at most 684 bytes for a key of 512.
+    """Encode a key as one path segment, reversibly: no slash, no leading dot, at most 684 bytes for a key of 512.
 
-    Letters outside ASCII stay as they are, so that other implementations find the same object.
+    Characters outside ASCII stay as they are, so that other implementations find the same object.
     """
     text = _ESCAPED.sub(lambda found: found[0] if found[0] in _PLAIN else f"%{ord(found[0]):02X}", key)
     if len(text.encode()) > ESCAPED_BYTES_MAX:
@@ -140,7 +141,7 @@ def _unescaped(text: str) -> str | None:
 
 @frozen
 class Request:
-    """One HTTP request: target is path and query below the endpoint, what says in words what is asked."""
+    """One HTTP request. target: path and query below the endpoint. what: the name of the operation, for messages."""
 
     what: str
     method: str
@@ -150,9 +151,9 @@ class Request:
 
 
 def exchange(command: Command[Any], place: BucketPath) -> Script[Request, Response, Any]:
-    """Yield the requests of a command, be sent what came back, return the answer.
+    """Yield the requests of a command, and return its answer.
 
-    One request for every command but a listing, which has one for each page. Raises OutcomeUnknown or StoreRefused.
+    One request for each command except a listing, which has one for each page. Raises OutcomeUnknown or StoreRefused.
     """
     if not isinstance(command, List):
         response = yield request_for(command, place)
@@ -168,7 +169,7 @@ def exchange(command: Command[Any], place: BucketPath) -> Script[Request, Respon
 
 
 def request_for(command: Command[Any], place: BucketPath) -> Request:
-    """Say how a command is asked. A listing is not one request, but one a page: see `exchange`."""
+    """Return the request of a command. A listing has one request for each page: see `exchange`."""
     match command:
         case Create():
             return _insert(place, command, {"ifGenerationMatch": "0"})
@@ -232,7 +233,7 @@ def _list(place: BucketPath, command: List, page: str | None) -> Request:
         if command.part_prefix:
             prefix += "/" + quote(command.part_prefix, safe="/")
     elif command.space is Space.LOCK:
-        params["delimiter"] = "/"  # below it are other stores, and the reserved names
+        params["delimiter"] = "/"  # below are other stores and the reserved names
     params["prefix"] = prefix
     if page is not None:
         params["pageToken"] = page
@@ -244,7 +245,7 @@ def _list(place: BucketPath, command: List, page: str | None) -> Request:
 
 @frozen
 class Response:
-    """What came back: the status, the `Date` header, the body."""
+    """An HTTP response: status, `Date` header, body."""
 
     status: int
     date: str | None
@@ -252,7 +253,7 @@ class Response:
 
 
 def answer_to(command: Command[Any], response: Response, place: BucketPath) -> Any:
-    """Say what an answer means. Raises OutcomeUnknown or StoreRefused; a 5xx or 429 says nothing of what was done."""
+    """Return the answer in a response. Raises StoreRefused, or OutcomeUnknown: after a 5xx or 429 nothing is known."""
     now = _date(response.date)
     match response.status:
         case 200 | 204 if isinstance(command, Remove):
@@ -267,7 +268,7 @@ def answer_to(command: Command[Any], response: Response, place: BucketPath) -> A
 
 
 def page_of(command: List, response: Response, place: BucketPath) -> tuple[list[tuple[Name, Snapshot]], str | None]:
-    """Read one page of a listing: its entries, and the token of the next page."""
+    """Return the entries of one page of a listing, and the token of the next page."""
     if response.status != 200:
         raise _error(command, response, place)
     now = _date(response.date)
@@ -289,7 +290,7 @@ def _snapshot(resource: Mapping[str, Any], now: float | None, command: Command[A
             revision=str(metageneration),
             updated_at=_instant(resource["updated"]),
             store_now=now,
-            # of a companion: grows with every write, and over its deletion too
+            # of a companion record: grows with every write, also across its deletion
             token=int(_instant(resource["timeCreated"]) * 1000) + metageneration,
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -321,7 +322,7 @@ def _date(text: str | None) -> float | None:
 
 
 def error_details(response: Response) -> tuple[str, str]:
-    """Return (message, reason) of an error's body, empty where it has none. Source: the JSON API's error format."""
+    """Return (message, reason) from an error's body, empty where missing. Source: the JSON API's error format."""
     try:
         error = json.loads(response.body)["error"]
         if not isinstance(error, dict):
@@ -333,13 +334,13 @@ def error_details(response: Response) -> tuple[str, str]:
 
 
 def _is_about_object(response: Response) -> bool:
-    """Tell a missing object from a missing bucket, and from a stranger's "not found".
+    """Return whether a 404 means a missing object, and not a missing bucket or a proxy's "not found".
 
-    Of a bucket the service says that "the specified bucket does not exist" and no more; of an object it repeats names,
-    in which any word may stand.
+    The message for a missing bucket is exactly "the specified bucket does not exist"; that for a missing object repeats
+    its name, which may contain any word.
     """
-    said = error_details(response)[0]
-    return bool(said) and not _NO_BUCKET.match(said)
+    message = error_details(response)[0]
+    return bool(message) and not _NO_BUCKET.match(message)
 
 
 _NO_BUCKET: Final = re.compile(
@@ -347,26 +348,26 @@ _NO_BUCKET: Final = re.compile(
 )
 
 _RATE: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "quotaExceeded", "slowDown", "backendError"})
-"""Reasons under which a 403 speaks of the pace, not of a right."""
+"""Reasons of a 403 that mean a rate limit, not a missing permission."""
 
 
 def _error(command: Command[Any], response: Response, place: BucketPath) -> StoreError:
-    what, status, (said, reason) = type(command).__name__, response.status, error_details(response)
-    told = f": {said}" if said else ""
+    what, status, (message, reason) = type(command).__name__, response.status, error_details(response)
+    details = f": {message}" if message else ""
     where = f"gs://{place.bucket}"
     match status:
-        case 404 if said:
+        case 404 if message:
             return StoreRefused(f"the bucket {where} does not exist; create it, or correct the URL")
         case 401:
-            return StoreRefused(f"not signed in to {where} ({what}){told}; set up application default credentials")
+            return StoreRefused(f"not signed in to {where} ({what}){details}; set up application default credentials")
         case 403 if reason not in _RATE:
-            return StoreRefused(f"{what} is forbidden in {where}{told}; {_remedy(said, reason)}")
+            return StoreRefused(f"{what} is forbidden in {where}{details}; {_remedy(message, reason)}")
         case 400 | 405 | 410 | 411 | 413 | 414 | 431:
-            return StoreRefused(f"{where} refused {what} with {status}{told}; check the endpoint and the URL")
-    return OutcomeUnknown(f"{where} answered {what} with {status}{told}")
+            return StoreRefused(f"{where} refused {what} with {status}{details}; check the endpoint and the URL")
+    return OutcomeUnknown(f"{where} answered {what} with {status}{details}")
 
 
-def _remedy(said: str, reason: str) -> str:
-    if re.search("retention|under active .* hold|activehold", f"{said} {reason}", re.IGNORECASE):
-        return "locks are deleted and written anew: use a bucket without retention policy and holds"
+def _remedy(message: str, reason: str) -> str:
+    if re.search("retention|under active .* hold|activehold", f"{message} {reason}", re.IGNORECASE):
+        return "locks are deleted and rewritten: use a bucket without retention policy and holds"
     return "grant this account the role 'Storage Object User' on the bucket"

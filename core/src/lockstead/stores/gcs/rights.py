@@ -1,8 +1,8 @@
-"""Which rights an account has in a bucket: asked for (testIamPermissions), then tried.
+"""Diagnosis of an account's permissions in a bucket: queried (testIamPermissions), then tried.
 
-A condition or a folder's policy may say something else than what holds for the bucket, so what was tried counts.
-Nothing is written where it could not be deleted again. Sources: "IAM permissions for JSON methods" and "Cloud Storage
-roles" of the service's documentation.
+IAM conditions and folder policies may differ from the bucket's policy, so the trial decides. Nothing is written that
+could not be deleted again. Sources: "IAM permissions for JSON methods" and "Cloud Storage roles" of the service's
+documentation.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ NEEDED: Final = {
     GET: "to see who holds one",
     UPDATE: "to renew a lease",
     DELETE: "to release a lock, and to take over a dead holder's",
-    LIST: "to be told that a lock is free and not just hidden, and to list locks",
+    LIST: "to distinguish a free lock from a hidden one, and to list locks",
 }
 
 KEPT: Final = "kept"
 NULL: Final = "null"
-"""What else a trial may show, besides permissions."""
+"""What a trial may show besides permissions: objects cannot be deleted; how a PATCH treats null."""
 
 _PERMISSION: Final = re.compile(r"storage\.[a-zA-Z]+\.[a-zA-Z]+")
 _NULL: Final = b'{"metadata":{"gone":null}}'
 
 
 def rights(client: RetryingClient, name: Name, listed: Response, *, is_kept: bool) -> Iterator[Finding]:
-    """Yield each right by itself, tried with a scratch object of this name.
+    """Yield a finding for each permission, tried with a scratch object of this name.
 
-    listed is the answer to a listing; is_kept: objects of this bucket cannot be deleted, as is known already.
+    listed: the response to a listing. is_kept: it is known already that objects of this bucket cannot be deleted.
     """
     granted = _granted(client)
     found = _judged(LIST, listed)
@@ -54,14 +54,14 @@ def rights(client: RetryingClient, name: Name, listed: Response, *, is_kept: boo
         yield Finding(
             Severity.FAILURE,
             "rights.enough",
-            "nothing further was tried: what is written could not be deleted again, or nothing be written at all",
-            "mend the failures above and ask again",
+            "nothing further was tried: objects cannot be written, or not be deleted again",
+            "fix the failures above and run the command again",
             stops=True,
         )
 
 
 def _granted(client: RetryingClient) -> frozenset[str] | None:
-    """Ask which permissions we have on the bucket; None where the endpoint cannot say. Needs no permission itself."""
+    """Return our permissions on the bucket; None if the endpoint cannot tell. Needs no permission itself."""
     asked = urlencode([("permissions", permission) for permission in (*NEEDED, BUCKETS_GET)])
     target = f"/storage/v1/b/{client.place.bucket}/iam/testPermissions?{asked}&prettyPrint=false"
     response = client.send_retrying(Request("testIamPermissions", "GET", target))
@@ -73,22 +73,22 @@ def _granted(client: RetryingClient) -> frozenset[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of one operation: allowed, or refused with these words."""
+    """The outcome of one operation: allowed, or refused with this message."""
 
     is_allowed: bool
-    said: str = ""
+    message: str = ""
 
 
 def _tried(
     client: RetryingClient, name: Name, granted: frozenset[str] | None, *, can_list: bool, is_kept: bool
 ) -> Iterator[tuple[str, Tried]]:
-    """Try each operation on a scratch object, if it could be deleted again; else on one that is not there.
+    """Try each operation on a scratch object if that can be deleted again, otherwise on a missing object.
 
-    Who may not list is told that what is not there is forbidden, so that such an answer says nothing of a permission.
+    An account without the right to list gets "forbidden" for a missing object, which says nothing about a permission.
     """
     place = client.place
     delete = request_for(Remove(name, "1"), place)
-    # no precondition: the object is ours alone, and an emulator may not know any
+    # no precondition: nobody else uses the object, and an emulator may not support preconditions
     delete = replace(delete, target=delete.target.partition("?")[0])
     gone = _judged(DELETE, client.send_retrying(delete))
     may_delete = gone[1].is_allowed or (not can_list and granted is not None and DELETE in granted)
@@ -114,19 +114,19 @@ def _tried(
 
 
 def _judged(permission: str, response: Response) -> tuple[str, Tried]:
-    """Say what an answer speaks of: the permission it names or that the operation needs, or what keeps objects."""
+    """Return what a response is about: the permission that it names or the operation needs, or KEPT."""
     if response.status not in (401, 403):
         return permission, Tried(is_allowed=True)
-    said, reason = error_details(response)
-    named = _PERMISSION.search(said)
-    if named is None and ("retention" in f"{said} {reason}".lower() or " hold" in said.lower()):
-        return KEPT, Tried(is_allowed=False, said=said)
-    said = said or f"it was answered with {response.status}"
-    return (named[0] if named else permission), Tried(is_allowed=False, said=said)
+    message, reason = error_details(response)
+    named = _PERMISSION.search(message)
+    if named is None and ("retention" in f"{message} {reason}".lower() or " hold" in message.lower()):
+        return KEPT, Tried(is_allowed=False, message=message)
+    message = message or f"it was answered with {response.status}"
+    return (named[0] if named else permission), Tried(is_allowed=False, message=message)
 
 
 def _is_there(permission: str, granted: frozenset[str] | None, tried: Mapping[str, Tried]) -> bool | None:
-    """Return whether we have a permission: by trying, else by what was granted; None if neither can tell."""
+    """Return whether we have a permission, by the trial or else by the query; None if unknown."""
     if permission in tried:
         return tried[permission].is_allowed
     return None if granted is None else permission in granted
@@ -143,9 +143,9 @@ def _right(
             by = ", though not on the whole bucket" if hidden else ""
             return Finding(Severity.OK, check, f"{permission} is granted{by} ({how})")
         case None:
-            return Finding(Severity.NOTE, check, f"whether {permission} is granted could not be told")
+            return Finding(Severity.NOTE, check, f"whether {permission} is granted is unknown")
         case _:
-            said = f": {tried[permission].said}" if permission in tried else ""
+            said = f": {tried[permission].message}" if permission in tried else ""
     return Finding(
         Severity.FAILURE,
         check,
@@ -155,13 +155,13 @@ def _right(
 
 
 def _others(tried: Mapping[str, Tried]) -> Iterator[Finding]:
-    """Yield what the trial of the rights showed besides."""
+    """Yield the other findings of the trial."""
     if KEPT in tried:
-        text = f"objects cannot be deleted: {tried[KEPT].said}"
-        remedy = "use a bucket without retention policy and holds: locks are deleted and written anew"
+        text = f"objects cannot be deleted: {tried[KEPT].message}"
+        remedy = "use a bucket without retention policy and holds: locks are deleted and rewritten"
         yield Finding(Severity.FAILURE, "bucket.retention-policy", text, remedy)
     if NULL in tried and tried[NULL].is_allowed:
-        yield Finding(Severity.OK, "metadata.null", "a PATCH with null takes a metadata key away")
+        yield Finding(Severity.OK, "metadata.null", "a PATCH with null deletes a metadata key")
     elif NULL in tried:
-        text = "a PATCH with null leaves the metadata key there; lockstead does without it, others may not"
+        text = "a PATCH with null does not delete the metadata key; lockstead does not need that, other programs may"
         yield Finding(Severity.WARNING, "metadata.null", text, "use Cloud Storage itself, or a faithful emulator")

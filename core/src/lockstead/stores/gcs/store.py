@@ -1,7 +1,7 @@
-"""How commands reach Google Cloud Storage: our own requests, one a command, never repeated.
+"""Records as objects in Google Cloud Storage: one HTTP request for each command, never repeated.
 
-`google-cloud-storage` is asked for credentials and endpoint only: its client repeats requests, asks for the bucket
-behind one's back, and hides response headers. Must not know what a request says nor what the fields of a record mean.
+`google-cloud-storage` provides credentials and endpoint only: its client repeats requests, fetches the bucket without
+being asked, and hides response headers. Must not know the encoding of requests nor what the fields of a record mean.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TRAITS: Final = Traits(
 class GcsStore:
     """Records as objects in a bucket. Promises no speed: a request takes tens to hundreds of milliseconds.
 
-    One object takes about one change a second; what is above is refused by the service, with an unknown outcome.
+    An object accepts about one change per second; the service rejects further ones with an unknown outcome.
     """
 
     def __init__(self, place: BucketPath, access: Access) -> None:
@@ -66,20 +66,20 @@ class GcsStore:
 
     @property
     def url(self) -> str:
-        """The store's URL; there are no credentials in it."""
+        """The store's URL, without credentials."""
         return self._place.url
 
     @property
     def diverted(self) -> str | None:
-        """Where an emulator's variable sends the locks; None if it is not set."""
+        """A warning that an emulator's variable diverts the locks; None if it is not set."""
         if self._access.by is None:
             return None
-        return f"{self._access.by} is set: these locks are at {self._access.endpoint}, and not in Cloud Storage"
+        return f"{self._access.by} is set: these locks are at {self._access.endpoint}, not in Cloud Storage"
 
     # --- blocking ------------------------------------------------------------------------------------------------
 
     def perform(self, command: Command[A], limit: float) -> A:
-        """Carry out one command within `limit` seconds: one request, but for a listing of several pages."""
+        """Carry out one command within `limit` seconds: one request, except a listing of several pages."""
         bounds = bounds_of(command, limit)
         return cast(A, drive(exchange(command, self._place), lambda request: self._send(request, bounds)))
 
@@ -94,9 +94,9 @@ class GcsStore:
             raise translated(error, request, bounds) from error
         finally:
             if not self._is_open:
-                pool.close()  # closed meanwhile, and it may have connected anew since
+                pool.close()  # the store was closed meanwhile, and the pool may have reconnected since
         if answer.status == 401 and self._access.rejected(headers) and again:
-            # refused before anything was done, so this is not a repetition
+            # refused before anything was done, so this does not repeat the request
             return self._send(request, bounds, again=False)
         return _response(answer)
 
@@ -111,13 +111,13 @@ class GcsStore:
 
     @property
     def behind(self) -> Mapping[Guarantee, str]:
-        """What of Cloud Storage keeps a promise."""
+        """The mechanisms of Cloud Storage behind each guarantee."""
         from lockstead.stores.gcs.doctor import BEHIND
 
         return BEHIND
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:
-        """Look at the way to the bucket, its settings and our rights."""
+        """Diagnose the endpoint, the bucket's settings and this account's permissions."""
         from lockstead.stores.gcs.client import RetryingClient
         from lockstead.stores.gcs.doctor import examination
 
@@ -158,7 +158,7 @@ class GcsStore:
     # --- both ----------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make what the first request needs: how long its answer takes calibrates the clocks, so nothing may add."""
+        """Create what the first request needs: its duration calibrates the clocks, so nothing may add to it."""
         self._blocking()
 
     def _check_open(self) -> None:
@@ -166,7 +166,7 @@ class GcsStore:
             raise StoreUnavailable(f"the store {self.url} is closed")
 
     def after_fork(self) -> None:
-        """Forget every inherited connection, without closing it: its bytes belong to the parent."""
+        """Drop every inherited connection without closing it: it belongs to the parent."""
         self._inherited += [self._pool, self._awaiting, self._transports]
         self._lock = threading.Lock()
         self._pool = None
@@ -175,7 +175,7 @@ class GcsStore:
         self._access.forget()
 
     def close(self) -> None:
-        """Close every connection. Idempotent. Those of other event loops are closed in these, which may take 1 s."""
+        """Close every connection. Idempotent. Those of other event loops are closed there, which may take 1 s."""
         with self._lock:
             self._is_open = False
             pool, self._pool = self._pool, None

@@ -1,6 +1,6 @@
-"""How a request leaves for Cloud Storage: by which connections, proxy and certificates; and why it got nowhere.
+"""Connections to Cloud Storage with proxy and certificates, and translation of their errors.
 
-Must not know what is asked, nor who owns the connections and closes them.
+Must not know what is asked, nor who owns and closes the connections.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _HEADERS: Final = {"User-Agent": "lockstead"}
 
 
 class Transports:
-    """Makes connections to the service that an `Access` names, and requests for them. Promises to close none of them.
+    """Creates connection pools for the service that an `Access` names, and requests for them. Closes none of them.
 
-    Made by one thread at a time; requests by any.
+    Pools are created by one thread at a time; requests by any.
     """
 
     def __init__(self, access: Access) -> None:
@@ -37,19 +37,19 @@ class Transports:
         self._tls: ssl.SSLContext | None = None
 
     def blocking(self) -> Pool:
-        """Make connections. StoreRefused or StoreUnavailable if the environment names a way that cannot be."""
+        """Return a connection pool. StoreRefused or StoreUnavailable for an unusable proxy or certificate."""
         from lockstead.stores.http import blocking
 
         return self._made(blocking)
 
     def awaiting(self) -> AwaitedPool:
-        """Make awaiting connections, like `blocking`."""
+        """Return an awaiting connection pool, like `blocking`."""
         from lockstead.stores.http import awaiting
 
         return self._made(awaiting)
 
     def request(self, request: Request, headers: Mapping[str, str]) -> httpcore.Request:
-        """Return a request as httpcore wants it."""
+        """Return the request for httpcore."""
         import httpcore
 
         from lockstead.stores.http import request as asked
@@ -59,18 +59,18 @@ class Transports:
         base = self._base
         target: bytes | None = base.target.rstrip(b"/") + request.target.encode("ascii")
         if self._access.proxy is not None:
-            # a tunnel through a proxy would be asked for by that very target
+            # httpcore would use the target for the tunnel through the proxy
             base = httpcore.URL(scheme=base.scheme, host=base.host, port=base.port, target=target or b"/")
             target = None
         return asked(request.method, base, target, {**_HEADERS, **headers}, request.content)
 
     def _made(self, make: Callable[[ssl.SSLContext, str | None], T]) -> T:
-        """Make connections. No message repeats the address of a proxy, for there may be a password in it."""
+        """Create a pool. No message contains the address of a proxy, which may include a password."""
         try:
             tls = self._verification()
         except OSError as error:
             raise StoreUnavailable(
-                f"no certificates for the way to Cloud Storage ({error}); correct SSL_CERT_FILE or SSL_CERT_DIR"
+                f"cannot load the certificates for Cloud Storage ({error}); correct SSL_CERT_FILE or SSL_CERT_DIR"
             ) from error
         try:
             return make(tls, self._access.proxy)
@@ -83,14 +83,14 @@ class Transports:
 
     def _verification(self) -> ssl.SSLContext:
         if self._tls is None:
-            # reading all the authorities takes a tenth of a second; a context without any trusts nobody
+            # loading the authorities takes 0.1 s; a context without any trusts nobody
             is_secure = self._access.endpoint.startswith("https://")
             self._tls = _authorities() if is_secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         return self._tls
 
 
 def _authorities() -> ssl.SSLContext:
-    """Trust those whom SSL_CERT_FILE or SSL_CERT_DIR names, or those that browsers trust."""
+    """Return a context that trusts the authorities of SSL_CERT_FILE or SSL_CERT_DIR, or those of certifi."""
     import certifi
 
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
@@ -100,14 +100,14 @@ def _authorities() -> ssl.SSLContext:
 
 
 def translated(error: Exception, request: Request, bounds: Bounds) -> StoreError:
-    """Tell what was certainly never sent from everything else, which may have been applied."""
+    """Return the error: StoreUnavailable if the request was certainly not sent, otherwise OutcomeUnknown."""
     import httpcore
 
-    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, httpcore.ConnectError | httpcore.ConnectTimeout | httpcore.PoolTimeout | httpcore.ProxyError):
-        return StoreUnavailable(f"no connection to Cloud Storage for {request.what} ({told}); nothing was sent")
+        return StoreUnavailable(f"no connection to Cloud Storage for {request.what} ({text}); nothing was sent")
     if isinstance(error, httpcore.UnsupportedProtocol):
-        return StoreRefused(f"the endpoint of Cloud Storage is not an address ({told}); correct the client's endpoint")
+        return StoreRefused(f"the endpoint of Cloud Storage is not an address ({text}); correct the client's endpoint")
     if isinstance(error, httpcore.TimeoutException | TimeoutError):
         return OutcomeUnknown(f"no answer to {request.what} within {bounds.limit:.3g} s")
-    return OutcomeUnknown(f"no clear answer to {request.what} ({told})")
+    return OutcomeUnknown(f"no clear answer to {request.what} ({text})")
