@@ -1,4 +1,4 @@
-"""The lock protocol: pure. No clock, no thread, no socket, no dice, no logging.
+"""The lock protocol. Pure: no clock, thread, socket, random numbers or logging.
 
 Every conversation with a store is a generator that yields commands and is sent replies; drivers run it.
 """

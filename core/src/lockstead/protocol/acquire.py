@@ -1,6 +1,6 @@
-"""How a lock is asked for: try, adopt what an earlier attempt left, take over what is dead, wait for the rest.
+"""Acquiring a lock: try, adopt the record of an earlier attempt, take over a dead lease, wait for a live one.
 
-Must not know which driver runs it. Waiting reads and never writes; only a free or dead key is written to.
+Must not know which driver runs it. Waiting reads and never writes; only a free or expired key is written to.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from lockstead.protocol.record import Record
 from lockstead.values import Name, PreviousLease
 
 TURNS_MAX: Final = 16
-"""Turns of one attempt. Each but the first is caused by a change that somebody else made."""
+"""Turns of one attempt. Each but the first is caused by another client's change."""
 
 DOUBTS_MAX: Final = 4
-"""Writes of one attempt with an unknown outcome, until it ends with that: who is asked too fast is not asked faster."""
+"""Writes of one attempt with an unknown outcome, until it fails: a store that is overloaded is not asked faster."""
 
 
 @dataclass(slots=True, weakref_slot=True)
 class AcquireRequest:
-    """One wish for one lock: the same holder through all its attempts.
+    """One acquisition of one lock, with the same holder through all its attempts.
 
-    fields is the record to write. unsettled: some write of ours has an unknown outcome and may still land, so
-    whoever gives up, and whoever releases, must look once more. doubts: how many such writes there were; doubt: what
-    became of the last one. has_waited: there may be a place of ours in the
-    store's queue. reclaim: take the lock from an earlier process of the same owner. keeps tells whether this
-    very process keeps a lease of a holder. on_wait is told, before each pause, what it is that is waited out.
+    fields: the record to write. unsettled: a write of ours has an unknown outcome and may still take effect, so giving
+    up and releasing must check once more. doubts: the number of such writes; doubt: the error of the last one.
+    has_waited: we may have a place in the store's queue. reclaim: take the lock from an earlier process of the same
+    owner. keeps: returns whether this process holds a lease of a holder. on_wait: called before each pause with what
+    is waited for.
     """
 
     name: Name
@@ -82,7 +82,7 @@ class AcquireRequest:
 
 @frozen
 class Grant:
-    """The lock is ours until `deadline`, unless it is renewed; `sent_at` is the send that last renewed its life.
+    """The lock is ours until `deadline`, or longer if renewed; `sent_at` is the send of the last renewal.
 
     Both are instants of the caller's boot clock, in seconds.
     """
@@ -97,9 +97,9 @@ class Grant:
 
 @frozen
 class Contended:
-    """Somebody else holds it: an answer, not an error. record is None when it kept changing under our eyes.
+    """Another holder has the lock: an answer, not an error. record is None if it changed with every read.
 
-    is_queued: it may be free, but others asked first. over_in: seconds from the answer until the record can be over.
+    is_queued: it may be free, but earlier waiters go first. over_in: seconds from the answer until it can expire.
     """
 
     record: Record | None
@@ -116,11 +116,11 @@ def acquire(
     tries_once: bool,
     look_first: bool = False,
 ) -> Script[Grant | Contended]:
-    """Ask until granted or out of time. gives_up_at is an instant on the caller's boot clock, None forever.
-    look_first: read before the first write, as who has waited in the process's own line must.
+    """Try until granted or out of time. gives_up_at is an instant on the caller's boot clock; None waits indefinitely.
+    look_first: read before the first write, as a waiter must that was queued in this process.
 
-    A store that is down while waiting is waited out like contention; it is raised only if it is still down at the
-    end: as OutcomeUnknown where any write of ours may yet be applied, whatever failed last.
+    An unavailable store is retried like contention; its error is raised only if it is still unavailable at the end, as
+    OutcomeUnknown if any write of ours may still take effect.
     """
     settings = context.settings
     contended: Contended | None = None
@@ -144,7 +144,7 @@ def acquire(
         waited_out = contended or silence
         if request.on_wait is not None and waited_out is not None:
             request.on_wait(waited_out)
-        # as `ask` does, without its frame: every waiter comes through here with every poll
+        # `ask` inlined: every poll of every waiter runs this
         request.has_waited = True
         left = inf if contended is None else contended.over_in
         pause: Reply[Paused] = yield context.waiting_pause(
@@ -158,7 +158,7 @@ def acquire(
 
 
 def _as_known(request: AcquireRequest, error: StoreError) -> StoreError:
-    """Return the error that says what is known of the whole acquisition, not of its last request alone."""
+    """Return the error for the whole acquisition, not only for its last request."""
     if not request.unsettled or isinstance(error, OutcomeUnknown):
         return error
     return OutcomeUnknown(
@@ -169,7 +169,7 @@ def _as_known(request: AcquireRequest, error: StoreError) -> StoreError:
 def attempt(
     request: AcquireRequest, context: ProtocolContext, *, look_first: bool, gives_up_at: float | None = None
 ) -> Script[Grant | Contended]:
-    """Try once, without waiting for anybody but, to reclaim, for members. look_first: read before writing."""
+    """Try once, without waiting, except for members in a reclaim. look_first: read before writing."""
     write_first, doubts, paced_for = not look_first, request.doubts, request.doubts
     for _turn in range(TURNS_MAX):
         if write_first:
@@ -205,10 +205,9 @@ def attempt(
 
 
 def _keep_pace(request: AcquireRequest, doubts: int, context: ProtocolContext) -> Script[int]:
-    """Pause before a write is asked again whose like had an unknown outcome; give how many such writes that was for.
+    """Pause before repeating a write after an unknown outcome; return the number of such writes so far.
 
-    doubts: how many there were when the attempt began. After a few more it ends with the last one's: nobody was seen
-    to hold the key.
+    doubts: their number when the attempt began. After a few more it raises the last one's error.
     """
     since = request.doubts - doubts
     if since >= DOUBTS_MAX and request.doubt is not None:
@@ -240,7 +239,7 @@ def _create(request: AcquireRequest, context: ProtocolContext) -> Script[Grant |
 
 
 def _adopt(request: AcquireRequest, seen: Snapshot, record: Record, context: ProtocolContext) -> Script[Grant | None]:
-    """Take up what an earlier attempt of ours left: its age is unknown, so only an Extend of it counts."""
+    """Adopt the record of an earlier attempt of ours: its age is unknown, so it is extended first."""
     if record.is_ending:
         yield unused(request.name, seen.incarnation, previous_of(record, context), context)
         return None
@@ -281,15 +280,15 @@ def _take_over(
 
 
 def _is_ample(grant: Grant, reply: Reply[Any], context: ProtocolContext) -> bool:
-    """Return whether one may begin to work: a lease of the server may have been renewed too long ago."""
+    """Return whether enough time is left to begin: a lease of the server may have been renewed too long ago."""
     if reply.answer.renewed_at is None:
-        return True  # if it was slow, the keeper sees to it
+        return True  # after a slow answer the keeper renews at once
     return grant.deadline - reply.received_at > context.settings.abort_margin + context.settings.renew_every
 
 
 def _renewed(request: AcquireRequest, grant: Grant, context: ProtocolContext) -> Script[Grant | None]:
-    """Renew at once what hangs on a lease of the server that was renewed too long ago to begin work under."""
-    # from here on our record stands: if it cannot be renewed, it must be swept
+    """Renew a grant at once if too little of the server's lease is left to begin with."""
+    # our record exists from here on: if it cannot be renewed, it must be swept
     was_unsettled, request.unsettled = request.unsettled, True
     renewed = yield from ask(Extend(request.name, {}, grant.lease.incarnation, lifetime=context.settings.ttl))
     if not isinstance(renewed.answer, Snapshot):
@@ -303,7 +302,7 @@ def _renewed(request: AcquireRequest, grant: Grant, context: ProtocolContext) ->
 
 
 def _may_reclaim(request: AcquireRequest, record: Record) -> bool:
-    # a tombstone bears its victim's name, and stands for what that one may still have under way
+    # a tombstone has the former holder's owner, and blocks the key while that holder may still be writing
     if not request.reclaim or record.is_foreign or record.tombstone:
         return False
     return record.owner == request.owner and not request.keeps(record.holder)
@@ -312,14 +311,14 @@ def _may_reclaim(request: AcquireRequest, record: Record) -> bool:
 def _reclaim(
     request: AcquireRequest, reply: Reply[Any], record: Record, context: ProtocolContext, gives_up_at: float | None
 ) -> Script[Grant | Contended | None]:
-    """Take the lock from our own dead predecessor, after its members have left; Contended if they do not in time.
+    """Take the lock from an earlier process of our owner after its members have left; Contended if they stay too long.
 
-    None: the record changed under our eyes, or the outcome is unknown; the next turn looks again.
+    None: the record changed meanwhile, or the outcome is unknown; the next turn reads it again.
     """
     seen: Snapshot = reply.answer
     lease = LeaseId(request.name, record.holder, seen.incarnation, record.ttl or context.settings.ttl)
     closed = reply
-    if not record.closing:  # once is enough: where a record takes one change a second, this one turns the next away
+    if not record.closing:  # once is enough: a store with a write interval would reject the next write
         closed = yield from ask(Extend(request.name, {"closing": "1"}, seen.incarnation))
     if not isinstance(closed.answer, Snapshot):
         return None
@@ -331,17 +330,17 @@ def _reclaim(
     latest = yield from ask(Read(request.name))
     if isinstance(latest.answer, Absent) or latest.answer.incarnation != seen.incarnation:
         return None
-    # it goes on with what was its own, so nobody who waits is overtaken
+    # it continues with its own lock, so it does not overtake waiters
     record = context.decode(request.name, latest.answer)
     taken = yield from _take_over(request, latest.answer, record, context, queues=False)
     return taken if isinstance(taken, Contended) else (yield from _fenced(request, taken, context))
 
 
 def _fenced(request: AcquireRequest, grant: Grant | None, context: ProtocolContext) -> Script[Grant | None]:
-    """Draw the token at once for who reclaims: the earlier process may live after all, and must be fenced first."""
+    """Draw the token at once in a reclaim: the earlier process may still be alive, and must be fenced first."""
     if grant is None or not request.reclaim or context.traits.tokens is not TokenSource.DRAWN:
         return grant
-    # from here on our record stands: if no token comes, it must be swept
+    # our record exists from here on: without a token it must be swept
     was_unsettled, request.unsettled = request.unsettled, True
     token = yield from draw_token(grant.lease, context, salt=request.holder)
     if token is None:

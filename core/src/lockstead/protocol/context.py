@@ -1,4 +1,4 @@
-"""What every conversation is held under: which lease is meant, what its store is like, what was seen so far."""
+"""What every protocol script is given: the lease, the store's traits, the lock's settings, earlier observations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lockstead.values import Name, Space
 
 @frozen
 class LeaseId:
-    """Which lease: ownership is compared by holder and incarnation, never by token or revision.
+    """Identity of a lease: ownership is compared by holder and incarnation, never by token or revision.
 
     ttl is seconds, fixed at the grant.
     """
@@ -33,20 +33,20 @@ class LeaseId:
 
 @frozen
 class ProtocolContext:
-    """The store's traits, the lock's settings and the client's book, for one conversation."""
+    """The store's traits, the lock's settings and the client's observations."""
 
     traits: Traits
     settings: Settings
     observations: ObservationCache = field(default_factory=ObservationCache)
 
     def deadline(self, sent_at: float, ttl: float) -> float:
-        """Return the holder's deadline from the send of a request that renewed this record's life."""
+        """Return the holder's deadline after a request, sent at sent_at, that renewed the record."""
         return expiry.holder_deadline(sent_at, ttl, self.settings.drift)
 
     def renewed_at(self, reply: Reply[Any]) -> float:
-        """Return the instant of the send that renewed the life of the record in an answer to a write of ours.
+        """Return when the request was sent that renewed the record in an answer to a write of ours.
 
-        Taking a lock that hangs on a lease of the server does not renew that lease.
+        Taking a lock that is bound to a lease of the server does not renew that lease.
         """
         earlier: float | None = reply.answer.renewed_at
         return reply.sent_at if earlier is None else min(earlier, reply.sent_at)
@@ -54,7 +54,7 @@ class ProtocolContext:
     def deadline_by(self, reply: Reply[Any], ttl: float, lock_delay: float = 0.0) -> float:
         """Return the holder's deadline from the answer to a write of ours that shows the record.
 
-        What the server grants less than was asked is taken from the belief, never from the lock-delay.
+        A lifetime that the server granted shorter than requested shortens the deadline, never the lock-delay.
         """
         lifetime: float | None = reply.answer.lifetime
         if lifetime is not None:
@@ -66,15 +66,15 @@ class ProtocolContext:
         return expiry.record_lifetime(ttl, lock_delay, self.settings.drift)
 
     def drain_bound(self) -> float:
-        """Return for how long a release waits for members (seconds): a dead registration must expire within it."""
+        """Return how long a release waits for members (seconds): a dead registration must expire within it."""
         clock = self.traits.clock
         observing = clock is StoreClock.NONE or (clock is StoreClock.TWO_CLOCKS and not self.observations.is_calibrated)
         return self.settings.drain_bound(self.traits.clock_skew_max, observing=observing)
 
     def retry_pause(self, name: Name, turn: int) -> Pause:
-        """Return the pause before a change is asked for again whose outcome is unknown; turn counts from 0.
+        """Return the pause before a write with an unknown outcome is repeated; turn counts from 0.
 
-        The third one is as long as the store's pace: asked for in quick succession, all of them would be turned away.
+        From the third on it is as long as the store's pace, which otherwise might reject all of them.
         """
         at_least = max(self.settings.backoff_min, self.traits.pace * min(turn, 2) / 2)
         return Pause(name, at_least, at_least * 2, wake_on_change=False)
@@ -82,26 +82,26 @@ class ProtocolContext:
     def waiting_pause(
         self, name: Name, waiter_id: str, at_most: float, *, wake_on_change: bool, over_in: float = inf
     ) -> Pause:
-        """Return the pause of who waits until a record is gone or over; over_in as `over_in` gives it.
+        """Return the pause of a waiter until a record is gone or over; over_in as `over_in` returns it.
 
-        Those who saw the same record do not come back in the same instant, and not faster than the store takes writes.
+        Waiters that saw the same record come back spread over time, not faster than the store accepts writes.
         """
         at_least = self.settings.backoff_min
         spread = max(at_least, self.traits.pace)
         if not wake_on_change:
-            # after a doubt: what judges a dead record may be a write, and each that is turned away keeps others out
+            # after an unknown outcome: judging a dead record may take a write, and a rejected one delays all others
             at_least = spread
         return Pause(name, at_least, max(at_least, at_most), waiter_id, wake_on_change, max(at_least, over_in), spread)
 
     def decode(self, name: Name, seen: Snapshot) -> Record:
-        """Read a record; StoreRefused if it is damaged, not ours, or newer.
+        """Decode a record; StoreRefused if it is damaged, not ours, or newer.
 
-        One that says what the last one said is that one: a waiter's polls cost no decoding.
+        The last record is cached by its fields, so a waiter's polls cost no decoding.
         """
         observations, fields = self.observations, seen.fields
         foreign = self.traits.foreign and name.space is Space.LOCK
         last = observations.last_read
-        # by what it says, never by its revision: fields that somebody repaired by hand must be seen
+        # compared by fields, not by revision: a record repaired by hand must be decoded again
         if last is not None and last[0] == fields and last[1] is foreign:
             return last[2]
         record = decode(name, fields, foreign=foreign)
@@ -109,12 +109,12 @@ class ProtocolContext:
         return record
 
     def observe(self, name: Name, reply: Reply[Any], seen: Snapshot) -> Observation:
-        """Note what an answer shows of a record and of the store's clock; give what is known of its state."""
+        """Note what an answer shows of a record and of the store's clock; return the observation of the record."""
         self._read_clock(name, reply, seen)
         return self.observations.observe(name, seen, reply)
 
     def note_write(self, name: Name, reply: Reply[Any], seen: Snapshot) -> None:
-        """Note what the answer to a write of ours shows of a record and of the store's clocks."""
+        """Note what the answer to a write of ours shows of the record and of the store's clocks."""
         self._read_clock(name, reply, seen)
         self.observations.calibrate(self.traits, reply)
         self.observations.note_own_change(name, seen, reply)
@@ -125,10 +125,10 @@ class ProtocolContext:
             self.observations.read_clock(name.key, seen.store_now, reply, self.settings.drift, error)
 
     def shows_age(self, name: Name, seen: Snapshot) -> bool:
-        """Return whether what an answer says of a record's age by the store's clock means anything.
+        """Return whether an answer shows a record's age by the store's clock.
 
-        It does not if the record is younger than nothing, nor if it was stamped before that clock was set, as far as
-        this client saw. Of a `Date` the latter is not asked: it is a hint, and a write of our own has to prove it.
+        It does not if the age is negative, or the record was stamped before a clock jump that this client saw. The
+        latter is not checked for a `Date`, which is only a hint that a write of our own has to confirm.
         """
         traits = self.traits
         if seen.updated_at is None or seen.store_now is None or traits.clock is StoreClock.NONE:
@@ -143,11 +143,11 @@ class ProtocolContext:
         return reading is not None and seen.updated_at is not None and seen.updated_at < reading.set_at
 
     def deadline_by_look(self, look: Observation, reply: Reply[Any], seen: Snapshot, ttl: float) -> float | None:
-        """Return a deadline from what reads show of somebody's renewal; None where they cannot tell.
+        """Return a deadline from reads that show another process's renewal; None if they show none.
 
-        Whatever moved the revision came after the look before was sent, and renewed the record's life; but where that
-        hangs on something else, that may have been renewed before. The store's clock is asked only where a write of our
-        own has proved it: others can be set at any time.
+        A changed revision means a renewal after the previous read was sent; but not where the record is bound to a
+        lease of the server, which may have been renewed earlier. The store's clock is used only if a write of our own
+        has calibrated it: other clocks can be set at any time.
         """
         traits = self.traits
         if traits.clock is StoreClock.SERVER_EXPIRES:
@@ -165,7 +165,7 @@ class ProtocolContext:
 
 
 def loss(lease: LeaseId, answer: Snapshot | Absent, context: ProtocolContext) -> LossReason | None:
-    """Say why a lease is lost, from what the store shows under its key; None if it is still ours."""
+    """Return why a lease is lost, from the answer to a read of its key; None if it is still ours."""
     if isinstance(answer, Absent):
         return LossReason.GONE
     record = context.decode(lease.name, answer)
@@ -177,7 +177,7 @@ def loss(lease: LeaseId, answer: Snapshot | Absent, context: ProtocolContext) ->
 
 
 def draw(key: str, salt: str, context: ProtocolContext) -> Script[Snapshot]:
-    """Move the companion record of a key and give it as it then stands: a number that grows, and the store's time.
+    """Write the companion record of a key and return it: a growing number, and the store's time.
 
     salt makes the written value differ from the last one. The answer proves nothing about the lock.
     """
@@ -188,7 +188,7 @@ def draw(key: str, salt: str, context: ProtocolContext) -> Script[Snapshot]:
         if not isinstance(reply.answer, Snapshot):
             created = yield from ask(_Create(name, fields))
             if not isinstance(created.answer, Snapshot):
-                continue  # somebody else created it meanwhile
+                continue  # another client created it meanwhile
             context.observations.calibrate(context.traits, created)
             return created.answer
         context.observations.calibrate(context.traits, reply)
@@ -198,25 +198,25 @@ def draw(key: str, salt: str, context: ProtocolContext) -> Script[Snapshot]:
 def is_over(
     name: Name, record: Record, reply: Reply[Any], seen: Snapshot, salt: str, context: ProtocolContext
 ) -> Script[bool]:
-    """Judge, as a contender, whether a record's time is up. reply is the one that showed `seen`.
+    """Return whether a record has expired, as judged by a contender. reply is the one that showed `seen`.
 
-    Where the store's `Date` and `updated` are two clocks, `Date` only hints when to look closer: the verdict comes
-    from the `updated` of a companion write of our own, which is the very clock that stamped the record.
+    Where the store's `Date` and `updated` are two clocks, `Date` is only a hint: the verdict comes from the `updated`
+    of a companion write of our own, the same clock that stamped the record.
     """
     verdict = seems_over(name, record, reply, seen, context)
     if verdict is not None:
         return verdict
-    # another value each time: a write that changes nothing need not move `updated`
+    # a new value each time: a write without a change need not move `updated`
     drawn = yield from draw(name.key, f"{salt}:{reply.received_at:.6f}", context)
     return drawn.updated_at is not None and _is_over_by(drawn.updated_at, record, seen, context)
 
 
 def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, context: ProtocolContext) -> bool | None:
-    """Judge by a read alone whether a record's time is up; None if it seems so and only a write could prove it."""
+    """Return whether a record has expired, by a read alone; None if it seems so, but only a write can prove it."""
     if seen.dead or record.ended:
         return True
     if context.traits.clock is StoreClock.SERVER_EXPIRES:
-        return False  # a renewal there need not change the record, so standing still proves nothing
+        return False  # a renewal there need not change the record, so an unchanged one proves nothing
     first_received_at = context.observe(name, reply, seen).first_received_at
     ttl = record.ttl
     if ttl is None:
@@ -235,13 +235,13 @@ def seems_over(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, co
 
 
 def over_in(name: Name, record: Record, reply: Reply[Any], seen: Snapshot, context: ProtocolContext) -> float:
-    """Return the seconds until a record that is not over can be, by what a read shows; inf where nothing tells.
+    """Return the seconds until a live record can expire, as shown by a read; inf if unknown.
 
-    A hint when to look again, and no verdict: it may be renewed until then.
+    A hint for when to read again, not a verdict: the record may be renewed until then.
     """
     traits, drift = context.traits, context.settings.drift
     if traits.clock is StoreClock.SERVER_EXPIRES:
-        return inf  # the server drops it in its own time, which no read shows
+        return inf  # the server decides when it drops the record, which no read shows
     ttl = context.settings.foreign_ttl if record.ttl is None else record.ttl
     if record.ttl is None and record.expires_at is not None:
         return inf if seen.store_now is None else expiry.foreign_left(seen.store_now, record.expires_at)
@@ -267,7 +267,7 @@ def _is_over_by(store_now: float, record: Record, seen: Snapshot, context: Proto
 
 
 def token_of(record: Record, seen: Snapshot, context: ProtocolContext) -> int | None:
-    """Return the fencing token that an answer shows: the store's own, or the one published into the record."""
+    """Return the fencing token in an answer: the store's own, or the one published in the record."""
     match context.traits.tokens:
         case TokenSource.NATIVE:
             return seen.token

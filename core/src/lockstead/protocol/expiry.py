@@ -1,7 +1,7 @@
-"""Arithmetic of expiry: until when a holder may consider itself the holder, and when a contender may take over.
+"""Arithmetic of expiry: until when a lease is valid for its holder, and when a contender may take over.
 
-Every margin of the protocol stands in this file and nowhere else. Must not know commands, records or stores.
-Never compares the clocks of two machines.
+All margins of the protocol are in this file. Must not know commands, records or stores. Never compares the clocks of
+two machines.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 FOREIGN_ALLOWANCE: Final = 60.0
-"""Seconds by which the wall clock of a foreign writer may be ahead of the store's before we overtake it."""
+"""Seconds by which a foreign writer's wall clock may be behind the store's without its lock being taken over early."""
 
 CLOCK_SLACK: Final = 0.01
-"""Seconds by which two readings of a store's clock may differ from what ours says without its having been set."""
+"""Seconds by which the time between two readings of a store's clock may differ from ours without counting as a jump."""
 
 
 def holder_deadline(sent_at: float, ttl: float, drift: float) -> float:
@@ -47,10 +47,10 @@ def expired_by_store_clock(
 def expired_by_observation(
     first_received_at: float, last_sent_at: float, ttl: float, lock_delay: float, drift: float
 ) -> bool:
-    """Return whether a record is over, because one client saw the same state for longer than it can live.
+    """Return whether a record is over, because one client saw the same state for longer than its lifetime.
 
-    Counted from the *receipt* of the first sight to the *send* of the last: the time in which it certainly stood
-    still. Both are instants of the observer's boot clock.
+    Counted from the *receipt* of the first read to the *send* of the last: the time in which it was certainly
+    unchanged. Both are instants of the observer's boot clock.
     """
     return last_sent_at - first_received_at > record_lifetime(ttl, lock_delay, drift)
 
@@ -65,7 +65,7 @@ def left_by_store_clock(
 def left_by_observation(
     first_received_at: float, received_at: float, ttl: float, lock_delay: float, drift: float
 ) -> float:
-    """Return how many seconds after received_at `expired_by_observation` will hold, if the record still stands then."""
+    """Return how many seconds after received_at `expired_by_observation` will hold, if the record stays unchanged."""
     return record_lifetime(ttl, lock_delay, drift) - (received_at - first_received_at)
 
 
@@ -92,7 +92,7 @@ def calibrated(
 
 
 def ran_steadily(store_elapsed: float, at_least: float, at_most: float, drift: float) -> bool:
-    """Return whether a store's clock can have run by store_elapsed without being set, between two of its readings.
+    """Return whether a store's clock can have advanced by store_elapsed between two readings without a jump.
 
     at_least and at_most bound, on our boot clock, the time between the two: from the receipt of the first to the send
     of the second, and from the send of the first to the receipt of the second. Negative where the two overlap.
@@ -111,15 +111,15 @@ def deadline_by_read(
     clock_skew_max: float,
     clock_resolution: float,
 ) -> float | None:
-    """Return a member's deadline from a read that shows when somebody last renewed the record.
+    """Return a member's deadline from a read that shows when the record was last renewed.
 
-    The record's age by the store's clock is taken as large as it can be, and counted backwards from the send. None if
-    even so it is negative: that clock was set, or is not the one that stamped the record.
+    The record's greatest possible age by the store's clock is subtracted from the send. None if even that is negative:
+    the clock has jumped, or another clock stamped the record.
     """
     age = store_now + clock_resolution + clock_skew_max - updated_at
     return None if age < 0 else read_sent_at - age * (1 + drift) + ttl * (1 - drift)
 
 
 def overlap_until(store_now: float, ttl: float, drift: float, clock_skew_max: float) -> float:
-    """Give, on the store's clock, until when a holder whose record was just removed may still believe."""
+    """Return, on the store's clock, until when the holder of a just removed record may consider itself the holder."""
     return store_now + clock_skew_max + ttl * (1 + drift)

@@ -1,7 +1,7 @@
-"""How a fencing token is obtained and checked.
+"""Drawing and verifying fencing tokens.
 
-A token counts only when it stands in the record of the incarnation that asks: published under a precondition that
-was read before the draw. "Still before my deadline" would prove nothing against a break, a reclaim or a deletion.
+A token counts only once it is published in the record of its incarnation, under a precondition that was read before the
+draw. "Still before my deadline" would prove nothing against a break, a reclaim or a deletion.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ TURNS_MAX: Final = 16
 
 
 def draw_token(lease: LeaseId, context: ProtocolContext, *, salt: str) -> Script[int | None]:
-    """Return the token that all who work under this lease share; None if the lease is no longer ours.
+    """Return the token shared by owner and members of this lease; None if the lease is no longer ours.
 
-    Reads the record, draws a number, publishes it expecting the state read. A sibling's token that got there first
-    is the token.
+    Reads the record, draws a number, and publishes it expecting the state read. If another process of the lease has
+    published a token first, that is the token.
     """
     doubts = 0
     for turn in range(TURNS_MAX):
@@ -44,7 +44,7 @@ def draw_token(lease: LeaseId, context: ProtocolContext, *, salt: str) -> Script
         except OutcomeUnknown:
             if turn == TURNS_MAX - 1:
                 raise
-            doubts += 1  # the next read shows whether it landed
+            doubts += 1  # the next read shows whether it took effect
             continue
         answer = published.answer
         if isinstance(answer, Snapshot) and loss(lease, answer, context) is None:
@@ -53,9 +53,9 @@ def draw_token(lease: LeaseId, context: ProtocolContext, *, salt: str) -> Script
 
 
 def verify(sequencer: Sequencer, context: ProtocolContext) -> Script[bool]:
-    """Return whether a sequencer names the lease that holds its key now. Absent, expired or newer is no.
+    """Return whether a sequencer names the current lease of its key: False if that is absent, expired or newer.
 
-    The answer is true of the instant of the read and says nothing about the next.
+    True at the instant of the read only.
     """
     name = Name(sequencer.key)
     reply = yield from ask(Read(name))
@@ -66,11 +66,11 @@ def verify(sequencer: Sequencer, context: ProtocolContext) -> Script[bool]:
     if record.ttl is None or token_of(record, seen, context) != sequencer.token:
         return False
     look = context.observe(name, reply, seen)
-    # its holder's belief ends before the lock-delay begins
+    # the holder's deadline is before the lock-delay begins
     is_over = seems_over(name, replace(record, lock_delay=0.0), reply, seen, context)
     if is_over is not None:
         return not is_over
-    # only a `Date` says so: a guard need not have the right to the write that would prove it
+    # only a `Date` shows it: a guard may lack the right for the write that would prove it
     if context.is_from_before_the_clock_was_set(name, seen):
         return True
     deadline = context.deadline_by_look(look, reply, seen, record.ttl)

@@ -1,7 +1,7 @@
 """The keeper's step: which renewals are sent, what their answers change, and which losses are notified.
 
-Pure: no clock, thread, socket or dice. It is given the time and what happened, and returns what must be done; the
-caller does that outside every lock. The engine's keeper and the simulator both run this class.
+Pure: no clock, thread, socket or random numbers. Time and events are arguments, and the actions are returned; the
+caller performs them outside every lock. The engine's keeper and the simulator both run this class.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from lockstead.protocol.renew import Over, Renewed
 from lockstead.protocol.schedule import RenewalSchedule
 
 DROPPED_FOR: Final = 0.2
-"""Seconds for which nothing has to refer to a lease until it is abandoned: the collector first clears what refers to
-it, and only then closes the block that gives it back."""
+"""Seconds without a reference to a lease until it is abandoned: the garbage collector clears the references first, and
+only then closes the block that releases the lease."""
 
 Outcome: TypeAlias = Renewed | MemberRenewed | Over | StoreError
 """How a renewal ended."""
 
 
 class HasLeaseState(Protocol):
-    """A lease as the one who runs the step refers to it, perhaps weakly."""
+    """The caller's reference to a lease, which may be weak."""
 
     @property
     def lease_state(self) -> LeaseState:
-        """The lease's life in this process."""
+        """The lease's state in this process."""
         ...
 
 
@@ -41,7 +41,7 @@ K = TypeVar("K", bound=HasLeaseState)
 
 @dataclass(slots=True)
 class SendNext(Generic[K]):
-    """Have a worker send the renewal of the queued lease that has least time left; `kept` was queued for it."""
+    """Have a worker send the renewal of the queued lease with least time left; `kept` was queued for it."""
 
     kept: K
 
@@ -56,14 +56,14 @@ class SendBatch(Generic[K]):
 
 @dataclass(slots=True)
 class NotifyLoss(Generic[K]):
-    """Notify everybody concerned of the loss; `Keeping.may_notify` says whether that was done before."""
+    """Notify the loss, unless `Keeping.may_notify` says that it was notified before."""
 
     kept: K
 
 
 @dataclass(slots=True)
 class ReportAbandoned(Generic[K]):
-    """Report that nothing refers to a lease any more, so that it is left to expire."""
+    """Report that a lease has no references any more, so that it is left to expire."""
 
     kept: K
 
@@ -105,11 +105,11 @@ class Keeping(Generic[K]):
         self._kept: dict[int, K] = {}
         self._by_holder: dict[str, K] = {}
         self._queue: list[tuple[float, int, K]] = []
-        """A heap of what is due and was not sent yet: the lease that has least time left goes first."""
+        """A heap of due renewals that were not sent yet: the lease with least time left goes first."""
         self._orphans: dict[int, tuple[float, K]] = {}
-        """What nothing refers to any more, and when it is abandoned; in this order."""
+        """Leases without references, with the instant at which each is abandoned; in this order."""
         self._found: deque[K] = deque()
-        """Leases that may be lost, found so by others than the step."""
+        """Leases that may be lost, found outside the step."""
         self._count = itertools.count()
 
     def __len__(self) -> int:
@@ -119,11 +119,11 @@ class Keeping(Generic[K]):
         return iter([*self._kept.values()])
 
     def of(self, lease_state: LeaseState) -> K | None:
-        """Return what is kept for a lease."""
+        """Return the reference that is kept for a lease."""
         return self._kept.get(id(lease_state))
 
     def of_holder(self, holder: str) -> K | None:
-        """Return what is kept for a holder: its newest lease."""
+        """Return the reference that is kept for a holder's newest lease."""
         return self._by_holder.get(holder)
 
     def wake_at(self) -> float:
@@ -141,7 +141,7 @@ class Keeping(Generic[K]):
         return self._schedule.plan(lease_state)
 
     def registered(self, lease_state: LeaseState, joined: Attached, now: float) -> None:
-        """An owner that works beside members became one too: the earlier deadline counts."""
+        """Note that an owner became a member too: the earlier deadline counts."""
         lease_state.registration = joined.registration
         lease_state.registered(joined.registration_deadline, now)
         if id(lease_state) in self._kept:
@@ -157,8 +157,8 @@ class Keeping(Generic[K]):
         return was_held
 
     def lose(self, kept: K, reason: LossReason, detail: str = "") -> bool:
-        """Note a loss that was found elsewhere; True if it was not lost before. The next round notifies it."""
-        # noted first: the caller may be interrupted before the end of this
+        """Note a loss that was found outside the step; True if it is new. The next round notifies it."""
+        # first: the caller may be interrupted before the end of this method
         self._found.append(kept)
         is_lost = kept.lease_state.lose(reason, detail)
         if is_lost:
@@ -166,14 +166,14 @@ class Keeping(Generic[K]):
         return is_lost
 
     def orphaned(self, kept: K, now: float) -> None:
-        """Nothing refers to a lease any more. It is abandoned after a moment, unless it is kept again until then."""
+        """Note that a lease has no references: it is abandoned after `DROPPED_FOR`, unless it is kept again."""
         lease_state = kept.lease_state
         if self._kept.get(id(lease_state)) is kept:
             self._schedule.drop(lease_state)
             self._orphans[id(lease_state)] = now + DROPPED_FOR, kept
 
     def leave_all(self, spared: Container[int]) -> list[K]:
-        """Leave all leases to expire but those whose ids are spared; return which."""
+        """Leave all leases to expire except those whose ids are spared; return them."""
         left = [one for number, one in self._kept.items() if number not in spared]
         for one in left:
             one.lease_state.leave()
@@ -192,7 +192,7 @@ class Keeping(Generic[K]):
     # --- the step ------------------------------------------------------------------------------------------------
 
     def round(self, now: float, actions: list[KeeperAction[K]]) -> None:
-        """Add what must be done at this instant to the actions. If it raises, those added until then still hold."""
+        """Append what must be done at this instant to the actions. If it raises, those appended before still apply."""
         while self._found:
             found = self._found.popleft()
             if found.lease_state.state is State.LOST:
@@ -225,20 +225,20 @@ class Keeping(Generic[K]):
                 actions.append(ReportAbandoned(kept))
 
     def _send(self, due: list[K], now: float, actions: list[KeeperAction[K]]) -> None:
-        """Have renewals sent; to a store that batches in one request, with those that are due soon."""
+        """Have renewals sent; where the store batches, in one request with those that are due soon."""
         if self.batch_max == 1:
             for kept in due:
                 heapq.heappush(self._queue, (kept.lease_state.deadline, next(self._count), kept))
                 actions.append(SendNext(kept))
             return
         if len(self._kept) > len(due):
-            # renewed a little early, leases that were acquired at different times come to be renewed together
+            # renewing a little early brings leases that were acquired at different times into one batch
             for number, kept in self._kept.items():
                 if kept.lease_state.may_join(now) and number not in self._orphans:
                     kept.lease_state.queue()
                     self._schedule.plan(kept.lease_state)
                     due.append(kept)
-        # leases of one limit in each: where a short one stands beside a thousand long ones, its limit is not for all
+        # batches of equal limits: a single short limit must not apply to a thousand leases with long ones
         alike: dict[float, list[K]] = {}
         for kept in sorted(due, key=lambda one: one.lease_state.deadline):
             alike.setdefault(kept.lease_state.settings.request_timeout, []).append(kept)
@@ -247,11 +247,11 @@ class Keeping(Generic[K]):
                 actions.append(SendBatch(together[first : first + self.batch_max], limit))
 
     def take_queued(self) -> K | None:
-        """Take out the queued lease that has least time left; `sending` says whether it is still to be renewed."""
+        """Remove and return the queued lease with least time left; `sending` says whether it is still to be renewed."""
         return heapq.heappop(self._queue)[2] if self._queue else None
 
     def sending(self, lease_state: LeaseState, now: float) -> bool:
-        """Note that a renewal is sent at this instant; False if it must not be sent any more."""
+        """Note that a renewal is sent now; False if it must not be sent any more."""
         if not lease_state.is_queued:
             return False
         if not lease_state.believes(now) or id(lease_state) in self._orphans:
@@ -262,13 +262,13 @@ class Keeping(Generic[K]):
         return True
 
     def not_sent(self, lease_state: LeaseState, error: StoreError, now: float) -> None:
-        """A queued renewal could not be sent: that counts as an attempt that failed."""
+        """Note that a queued renewal could not be sent, which counts as a failed attempt."""
         if lease_state.is_queued:
             lease_state.failed(now, error)
             self._replan(lease_state)
 
     def answered(self, kept: K, outcome: Outcome, now: float, *, is_ours: bool = True) -> KeeperAction[K] | None:
-        """A renewal ended. is_ours: it was sent for the step, and not by somebody beside it."""
+        """Note the outcome of a renewal. is_ours: the step sent it, not the lease's user."""
         lease_state = kept.lease_state
         in_flight, was_held = lease_state.in_flight, lease_state.state is State.HELD
         _apply(lease_state, outcome, now)
@@ -290,12 +290,12 @@ class Keeping(Generic[K]):
             self._schedule.plan(lease_state)
 
     def may_notify(self, lease_state: LeaseState) -> bool:
-        """Whether the loss is to be notified now: True once for each lease."""
+        """Return whether to notify the loss now: True once for each lease."""
         was_notified, lease_state.is_notified = lease_state.is_notified, True
         return not was_notified
 
     def recover(self) -> None:
-        """After a fault of our own in a round: forget no lease, and queue anew what may not have been handed on."""
+        """Repair after an exception in a round: keep every lease, and requeue renewals that may not have been sent."""
         for number, kept in self._kept.items():
             lease_state = kept.lease_state
             if lease_state.is_queued:

@@ -1,8 +1,8 @@
-"""What becomes of a lease in the process that holds it: a table of states, and the arithmetic of its rounds.
+"""The state machine of a lease in the process that holds it: a transition table, and the arithmetic of renewal rounds.
 
-Several actors push a lease (the keeper, a renewal's answer, the body, an operator's word), so its life is a table.
-LOST absorbs everything: a renewal that succeeds late never revives a lease. Must not know threads or clocks: every
-instant is handed in, in seconds on the holder's boot clock.
+The keeper, a renewal's answer, the task code and an operator all act on a lease, so its transitions are a table. LOST
+absorbs everything: a late renewal never revives a lease. Must not know threads or clocks: every instant is an argument,
+in seconds on the holder's boot clock.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from lockstead.values import PreviousLease
 
 
 class State(Enum):
-    """Where a lease stands in this process."""
+    """State of a lease in this process."""
 
     HELD = "held"
-    LEAVING = "being released or detached: the body is over and nobody here believes any more"
+    LEAVING = "being released or detached: the task code has ended and the lease is no longer used"
     LEFT = "released, detached or left to expire"
     LOST = "may no longer be ours"
 
-    # a member is one object, and every step looks it up in the table: by identity that costs a tenth
+    # members are singletons, and every step looks one up in the table: hashing by identity takes a tenth
     __hash__ = object.__hash__
 
 
@@ -34,9 +34,9 @@ class Event(Enum):
     """What can happen to a lease."""
 
     RENEWED = "a renewal succeeded"
-    LOSE = "the loss became certain, or the margin for the abort has come"
-    LEAVE = "the body is over"
-    LEFT = "the giving back has ended, however"
+    LOSE = "the loss is certain, or the abort margin has begun"
+    LEAVE = "the task code has ended"
+    LEFT = "the release has ended, in whatever way"
 
     __hash__ = object.__hash__  # as for `State`
 
@@ -62,20 +62,21 @@ TABLE: Final[dict[tuple[State, Event], State]] = {
 
 
 class Action(Enum):
-    """What a keeper owes a lease at an instant."""
+    """What the keeper has to do for a lease now."""
 
     NOTHING = "nothing is due"
     RENEW = "send a renewal"
-    NOTIFY_LOSS = "tell the loss"
+    NOTIFY_LOSS = "notify the loss"
 
 
 @dataclass(slots=True)
 class LeaseState:
-    """One lease's life in one process. Moves only through its methods; read freely.
+    """One lease in one process. Changed only by its methods and `keeping`; read freely.
 
-    deadline is the end of the belief: for a member the earlier of the record's and its registration's. jitter is in
-    [0, 1) and fixed. renewal_sent_at: when the last renewal was sent. shared: a ticket was ever made. unsettled: an
-    acquisition with an unknown outcome. unused: nobody works or ever worked under it. is_notified: its loss was.
+    deadline: until when the lease is valid without a renewal; for a member the earlier of the record's and its
+    registration's. jitter: in [0, 1), fixed. renewal_sent_at: when the last renewal was sent. shared: a ticket exists.
+    unsettled: a write of the acquisition has an unknown outcome. unused: no work was done under it. is_notified: its
+    loss was notified.
     """
 
     lease: LeaseId
@@ -109,16 +110,16 @@ class LeaseState:
         self._plan(self.renewed_at)
 
     def believes(self, now: float) -> bool:
-        """Return whether the lease is held: not lost, and before its deadline. Never "the keeper is alive"."""
+        """Return whether the lease is held: not lost, and before its deadline. Does not depend on a live keeper."""
         return self.state is State.HELD and now < self.deadline
 
     @property
     def notify_at(self) -> float:
-        """The instant at which the loss is told at the latest, whatever is in flight."""
+        """The latest instant at which the loss is notified, whatever is in flight."""
         return self.deadline - self.settings.abort_margin
 
     def wake_at(self) -> float:
-        """Return the instant at which something is due next; infinity once the keeper owes nothing more."""
+        """Return the instant of the next action; infinity if there is none."""
         if self.state is not State.HELD:
             return float("inf")
         due = self.notify_at
@@ -129,9 +130,9 @@ class LeaseState:
         return due
 
     def next_action(self, now: float) -> Action:
-        """Say what is due, and count a round that went by without success.
+        """Return what is due, and count a round that passed without success.
 
-        A round that nobody tried in is not counted: a process that was stopped must not blame the store.
+        A round without an attempt is not counted: a process that was stopped must not blame the store.
         """
         if self.state is not State.HELD:
             return Action.NOTHING
@@ -139,7 +140,7 @@ class LeaseState:
             return Action.NOTIFY_LOSS if self.lose(LossReason.EXPIRED) else Action.NOTHING
         if self.round_started_at is not None and now >= self.round_started_at + self.settings.renew_every:
             self.failures += 1
-            # a renewal that waits to be sent is nobody's fault but ours: the next round begins when it is sent
+            # a queued renewal is not the store's failure: the next round begins when it is sent
             self.round_started_at = now if self.in_flight and not self.is_queued else None
             if self.failures >= self.settings.max_failures:
                 return Action.NOTIFY_LOSS if self.lose(LossReason.UNREACHABLE) else Action.NOTHING
@@ -148,28 +149,27 @@ class LeaseState:
         return Action.RENEW
 
     def may_join(self, now: float) -> bool:
-        """Return whether a renewal may go out early, in a batch with one that is due."""
+        """Return whether a renewal may be sent early, in a batch with one that is due."""
         if self.state is not State.HELD or self.in_flight:
             return False
         return may_renew_early(self.due_at - now, self.settings.renew_every)
 
     def queue(self) -> None:
-        """A renewal is to go out as soon as it can."""
+        """Note that a renewal is queued."""
         self.in_flight = self.is_queued = True
 
     def sending(self, now: float) -> None:
-        """A renewal goes out."""
+        """Note that a renewal is sent."""
         self.in_flight, self.is_queued = True, False
         self.renewal_sent_at = now
         if self.round_started_at is None:
             self.round_started_at = now
 
     def renewed(self, sent_at: float, deadline: float | None, received_at: float) -> None:
-        """A renewal came back good. deadline None: the lease is closing, a member's deadline stands.
+        """Note a successful renewal. deadline None: the lease is closing, and a member's deadline does not change.
 
-        Who works under a lease that others may close is a member of it. An owner that is none and sees it closing is
-        being taken for dead by a process of the same name (reclaim): it stops at once, and extends nothing any more.
-        An answer processed after the deadline is ignored: once past, the belief is over for good.
+        An owner that is not a member and sees its lease closing is being reclaimed by a process of the same owner: it
+        loses the lease at once. An answer processed after the deadline is ignored.
         """
         self.in_flight = False
         if self.state is State.HELD and received_at >= self.deadline:
@@ -189,19 +189,19 @@ class LeaseState:
         self._plan(sent_at)
 
     def registered(self, deadline: float, received_at: float) -> None:
-        """A member's registration was renewed, or an owner that shares its lease registered as a member."""
+        """Note that a member's registration was renewed, or that an owner became a member."""
         if self.state is State.HELD and received_at < self.deadline:
             self.registration_deadline = max(self.registration_deadline, deadline)
             self._settle()
 
     def failed(self, now: float, error: StoreError) -> None:
-        """A renewal came back with nothing known: state and deadline do not move, another attempt is planned."""
+        """Note a failed renewal: state and deadline do not change, another attempt is planned."""
         self.in_flight = self.is_queued = False
         self.last_error = error
         self.due_at = now + retry_after(self.settings.ttl)
 
     def lose(self, reason: LossReason, detail: str = "") -> bool:
-        """Note the loss. Return True exactly once: to the caller that has to report it."""
+        """Note the loss. Returns True exactly once: to the caller that has to report it."""
         was = self.state
         if self._move(Event.LOSE) is State.LOST and was is not State.LOST:
             self.reason, self.detail = reason, detail
@@ -209,12 +209,12 @@ class LeaseState:
         return False
 
     def leave(self) -> bool:
-        """The body is over: the belief ends here, and no renewal is sent any more. False if it was over before."""
+        """End the use of the lease: no more renewals. False if it had ended before."""
         was = self.state
         return self._move(Event.LEAVE) is State.LEAVING and was is State.HELD
 
     def left(self) -> None:
-        """The giving back has ended, however."""
+        """Note that the release has ended, in whatever way."""
         self._move(Event.LEFT)
 
     def _move(self, event: Event) -> State:

@@ -1,7 +1,7 @@
-"""How several processes work under one lease: register, read, renew, withdraw, and be waited for.
+"""Members: several processes that work under one lease register, renew and withdraw; a release waits for them.
 
 A member's registration is a small lease of its own under a reserved name that contains the incarnation. The order
-is strict: the record is read only after the answer that proves the registration.
+is strict: the record is read only after the answer that confirms the registration.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from lockstead.values import Name, Space
 REMOVALS_MAX: Final = 4
 REGISTRATIONS_MAX: Final = 8
 LATE_LOOKS_MAX: Final = 4
-"""Looks of a drain beyond its bound which found somebody dead and removed the registration."""
+"""Reads of a drain after its bound, each of which found and removed a dead registration."""
 
 JOINS_MAX: Final = 8
 
 MEMBERS_MAX: Final = 10_000
-"""Registrations under one lease. Each is a process that renews; more are refused and not looked through."""
+"""Registrations under one lease. Each is a process that renews; a larger number is refused."""
 
 
 class _Drain(Enum):
-    EMPTY = "nobody is registered"
+    EMPTY = "no member is registered"
     CHANGED = "some were removed: read the list again"
-    LIVE = "somebody is live, or nothing is known"
+    LIVE = "a member is live, or nothing is known"
 
 
 @frozen
 class Attached:
-    """This process is a member. Both deadlines are instants of its boot clock; its belief lasts until the earlier."""
+    """This process is a member. Both deadlines are instants of its boot clock; the earlier one counts."""
 
     lease: LeaseId
     registration: LeaseId
@@ -79,7 +79,7 @@ def member_name(lease: LeaseId, nonce: str) -> Name:
 
 
 def attach(lease: LeaseId, nonce: str, fields: Mapping[str, str], context: ProtocolContext) -> Script[Attached | Over]:
-    """Become a member of a lease, or say why it cannot be. fields is the registration's record, its holder `nonce`.
+    """Become a member of a lease, or return why not. fields is the registration's record, its holder `nonce`.
 
     Withdraws if the read that follows the registration shows closing, revoked, or another incarnation.
     """
@@ -119,10 +119,10 @@ def _register(
                 context.note_write(name, reply, reply.answer)
                 return LeaseId(name, nonce, reply.answer.incarnation, ttl), reply
         except OutcomeUnknown:
-            # a store that reads and does not write would otherwise be asked forever, without a pause
+            # otherwise a store that reads but does not write would be asked forever, without a pause
             if turn == REGISTRATIONS_MAX - 1:
                 raise
-        # an earlier attempt of ours landed: its age is unknown, so only an Extend of it counts
+        # an earlier attempt of ours took effect: its age is unknown, so it is extended
         seen = yield from ask(Read(name))
         if isinstance(seen.answer, Absent):
             yield from ask(context.retry_pause(name, turn))
@@ -154,7 +154,7 @@ def _join(lease: LeaseId, context: ProtocolContext) -> Script[float | Over]:
         try:
             renewed = yield from renew(lease, {}, context)
         except OutcomeUnknown:
-            # where many attach at once and one change a second is taken, one of them renews it for all
+            # where many attach at once and the store accepts one change a second, one of them renews for all
             if turn == JOINS_MAX - 1:
                 raise
             yield from ask(context.retry_pause(lease.name, turn))
@@ -175,7 +175,7 @@ def _is_ample(left: float, context: ProtocolContext) -> bool:
 def renew_member(
     lease: LeaseId, registration: LeaseId, fields: Mapping[str, str], context: ProtocolContext
 ) -> Script[MemberRenewed | Over]:
-    """Renew a registration; extend the lease itself if nobody has since our last look at it, or little is left."""
+    """Renew a registration; extend the lease itself if it was not renewed since our last read, or time is short."""
     own = yield from renew(registration, {}, context)
     if isinstance(own, Over):
         return own
@@ -205,9 +205,9 @@ def renew_member(
 
 
 def remove_member(registration: LeaseId, context: ProtocolContext, *, ours_until: float = inf) -> Script[bool]:
-    """Take a registration back; True if we removed it. The member's belief must have ended before this is sent.
+    """Remove a registration; True if we removed it. The member must have stopped working before this is sent.
 
-    Raises StoreUnavailable or OutcomeUnknown if the store stays silent: it expires, and a drain waits for that.
+    Raises StoreUnavailable or OutcomeUnknown if the store does not answer: it expires, and a drain waits for that.
     """
     return (yield from take_back(registration, context, ours_until=ours_until))
 
@@ -215,10 +215,10 @@ def remove_member(registration: LeaseId, context: ProtocolContext, *, ours_until
 def take_back(
     lease: LeaseId, context: ProtocolContext, revision: str | None = None, *, ours_until: float = inf
 ) -> Script[bool]:
-    """Remove exactly this incarnation, at this revision if given; asked again after an unknown outcome, some times.
+    """Remove exactly this incarnation, at this revision if given; repeated a few times after an unknown outcome.
 
-    True if we removed it. An absent record after an unknown outcome is our work only while nobody else could have taken
-    it over and removed it: until the deadline (boot clock).
+    True if we removed it. A record that is absent after an unknown outcome counts as removed by us only until
+    ours_until (boot clock): later another client may have taken it over and removed it.
     """
     was_unknown, turn = False, 0
     while True:
@@ -243,7 +243,7 @@ def registered(lease: LeaseId) -> Script[Reply[Listing]]:
 
 
 def check_count(name: Name, members: Listing) -> None:
-    """Raise StoreRefused for more registrations under a key than processes make: somebody else wrote them."""
+    """Raise StoreRefused for more registrations than lockstead can have written."""
     count = len(members.entries)
     if count > MEMBERS_MAX:
         raise StoreRefused(
@@ -263,8 +263,8 @@ def drain(
     """Wait until no member of a lease is live; False if one still is at `bound_at` (boot clock).
 
     Registrations judged dead are removed by incarnation *and* revision, and the list is read again: a member that
-    renewed in between is alive. whose chooses members by their owner, None all; one that cannot be read is always
-    waited for. Only on a lease that is closing does an empty list stay empty. StoreRefused as `registered`.
+    renewed in between is alive. owner_filter selects members by owner, None all; an unreadable registration is always
+    waited for. An empty list stays empty only on a lease that is closing. StoreRefused as `registered`.
     """
     settings = context.settings
     longest = settings.backoff_min
@@ -275,14 +275,14 @@ def drain(
             listed = yield from registered(lease)
             verdict = yield from _sift(listed, context, salt, owner_filter)
         except OutOfTime:
-            return False  # who waits for a lock has less time than the bound: without this the loop would spin
+            return False  # the caller's time ends before the bound: without this the loop would spin
         except (StoreUnavailable, OutcomeUnknown):
-            verdict = _Drain.LIVE  # nothing is known, so nobody is proved gone
-            at_least = max(at_least, context.traits.pace)  # what was turned away was a write, to judge somebody by
+            verdict = _Drain.LIVE  # nothing is known, so a member may be live
+            at_least = max(at_least, context.traits.pace)  # the store may have rejected a write that judges a member
         if verdict is _Drain.EMPTY:
             return True
         if verdict is _Drain.CHANGED:
-            # who writes registrations on and on must not keep the release waiting
+            # a client that writes registrations endlessly must not block the release
             late += listed.received_at >= bound_at
             if late > LATE_LOOKS_MAX:
                 return False
@@ -290,7 +290,7 @@ def drain(
         if is_last:
             return False
         pause = yield from ask(Pause(lease.name, at_least, max(at_least, longest)))
-        # a member that died before the closing is overdue by now, so the last look judges as well as counts
+        # a member that died before the closing has expired by now, so the last read removes it too
         is_last = pause.received_at >= bound_at
         longest = min(settings.backoff_max, max(settings.backoff_min, pause.answer.seconds * 2))
 
@@ -298,23 +298,23 @@ def drain(
 def _sift(
     listed: Reply[Listing], context: ProtocolContext, salt: str, owner_filter: Callable[[str], bool] | None
 ) -> Script[_Drain]:
-    somebody = was_removed = False
+    has_members = was_removed = False
     for name, seen in listed.answer.entries:
         try:
             record = context.decode(name, seen)
         except StoreRefused:
-            somebody = True  # cannot be judged, so it counts as live until the bound
+            has_members = True  # cannot be judged, so it counts as live until the bound
             continue
         if owner_filter is not None and not owner_filter(record.owner or record.holder):
             continue
-        somebody = True
+        has_members = True
         if (yield from is_over(name, record, listed, seen, salt, context)):
             yield from ask(Remove(name, seen.incarnation, seen.revision))
             context.observations.discard(name)
             was_removed = True
     if was_removed:
         return _Drain.CHANGED
-    return _Drain.LIVE if somebody else _Drain.EMPTY
+    return _Drain.LIVE if has_members else _Drain.EMPTY
 
 
 __all__ = [

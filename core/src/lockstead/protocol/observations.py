@@ -1,6 +1,6 @@
-"""What a client remembers of what it saw: since when each record stands still, and which clocks ran steadily.
+"""A client's observations: since when each record is unchanged, and whether the store's clocks ran steadily.
 
-The one thing in the protocol that changes in place; it outlives an acquisition.
+The only mutable state in the protocol; it outlives an acquisition.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ V = TypeVar("V")
 
 
 class Observation(NamedTuple):
-    """What a client knows of a record that it has seen. All instants are of its own boot clock.
+    """What a client knows of a record's state. All instants are of its own boot clock.
 
-    first_received_at: the receipt of the first look that showed this state. sent_at, received_at: of the last one.
-    changed_after: an instant after which this state was written; None if it is not known.
+    first_received_at: the receipt of the first read that showed this state. sent_at, received_at: of the last one.
+    changed_after: an instant after which this state was written; None if unknown.
     """
 
     incarnation: str
@@ -36,14 +36,14 @@ class Observation(NamedTuple):
     changed_after: float | None = None
 
     def is_change(self, reply: Reply[Any]) -> bool:
-        """Return whether the look that this reply gave is the first of a state that came after one seen before."""
+        """Return whether this reply is the first to show a state that followed an observed one."""
         return self.changed_after is not None and self.first_received_at == reply.received_at
 
 
 class Reading(NamedTuple):
-    """What a store's clock last said for a key, and when (boot clock). set_at: what it said when it was seen to be set.
+    """The last reading of a store's clock for a key (sent_at, received_at: boot clock). set_at: its value after a jump.
 
-    What was stamped before that says nothing of its age.
+    The age of a record stamped before that is unknown.
     """
 
     store_now: float
@@ -66,9 +66,9 @@ class ObservationCache:
     last_read: tuple[Mapping[str, str], bool, Record] | None = None
 
     def observe(self, name: Name, seen: Snapshot, reply: Reply[Any]) -> Observation:
-        """Note a look at a record, and give what is known of its state.
+        """Note a read of a record, and return what is known of its state.
 
-        Of two looks that overlap nobody knows which came first: then what differs is not said to be a change.
+        The order of two overlapping reads is unknown: then a difference does not count as a change.
         """
         known = self.looks.get(name)
         sent_at, received_at = reply.sent_at, reply.received_at
@@ -86,20 +86,19 @@ class ObservationCache:
         return look
 
     def discard(self, name: Name) -> None:
-        """Drop what was seen of a record that is gone."""
+        """Drop the observation of a record that is gone."""
         self.looks.pop(name, None)
 
     def note_own_change(self, name: Name, seen: Snapshot, reply: Reply[Any]) -> None:
-        """Note a change of our own, if we look at that record: the state that its answer shows came after its send."""
+        """Note our own change of an observed record: the state in its answer was written after its send."""
         if name in self.looks:
             at = reply.received_at
             self.looks[name] = Observation(seen.incarnation, seen.revision, at, reply.sent_at, at, reply.sent_at)
 
     def read_clock(self, key: str, store_now: float, reply: Reply[Any], drift: float, error: float = 0.0) -> None:
-        """Note what the store's clock says for a key, and whether it was set since its last reading.
+        """Note a reading of the store's clock for a key, and whether the clock jumped since the last one.
 
-        error: seconds by which two readings of it may differ from what they should. Another server's clock, after a
-        fail-over, is such a one too.
+        error: tolerated seconds between two readings. After a fail-over, another server's clock counts as a jump too.
         """
         known = self.readings.get(key)
         set_at = -inf
@@ -111,7 +110,7 @@ class ObservationCache:
         _enter(self.readings, key, Reading(store_now, reply.sent_at, reply.received_at, set_at))
 
     def calibrate(self, traits: Traits, reply: Reply[Any]) -> None:
-        """Calibrate by the answer to a write of our own."""
+        """Calibrate the store's two clocks by the answer to a write of our own."""
         answer = reply.answer
         if traits.clock is not StoreClock.TWO_CLOCKS or not isinstance(answer, Snapshot):
             return

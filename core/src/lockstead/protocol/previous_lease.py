@@ -1,7 +1,7 @@
-"""What a holder is told of the lease before its own, and that this outlives a lease which nobody worked under.
+"""What a holder learns about the previous lease, and how that survives a lease that was never used.
 
-Who takes a record over writes into its own what it is told of the one before. A holder that gives the lease back
-without having worked under it leaves that for the next one; so does who finds the record of such a holder.
+A client that takes over a record copies the outcome of the previous lease into its own. A holder that releases its
+lease unused leaves that for the next one, and so does a client that finds the record of such a holder.
 """
 
 from __future__ import annotations
@@ -18,54 +18,54 @@ NOBODY_BEFORE: Final = PreviousLease(LeaseOutcome.CLEAN)
 UNKNOWN_BEFORE: Final = PreviousLease(LeaseOutcome.UNKNOWN)
 
 FORGOTTEN: Final = {"before": previous_lease_text(UNKNOWN_BEFORE)}
-"""What the record of a new holder says where the store has dropped the record of one that never gave back."""
+"""Fields of a new holder's record where the store dropped a record that was never released."""
 
 ENDED: Final = {"ended": "1"}
 UNUSED: Final = {"ended": "1", "unused": "1"}
 ENDED_LIVES: Final = 0.001
-"""Seconds that an ended record is said to live, so that other implementations find it expired."""
+"""Seconds of the ttl of an ended record, so that other implementations find it expired."""
 
 
 def previous_of(record: Record, context: ProtocolContext) -> PreviousLease:
-    """Return what the holder of a record is told of the lease before its own."""
+    """Return the previous lease that the holder of a record learns of."""
     if record.before is not None:
         return record.before
-    # where the server drops what is not renewed, a holder that died leaves as little behind as one that gave back
+    # where the server drops expired records, a holder that died leaves as little as one that released
     return UNKNOWN_BEFORE if context.traits.clock is StoreClock.SERVER_EXPIRES else NOBODY_BEFORE
 
 
 def previous_of_created(fields: Mapping[str, str], context: ProtocolContext) -> PreviousLease:
-    """Return what the holder of a record that was just created is told: nobody decodes what he wrote himself."""
+    """Return the previous lease that the holder of a just created record learns of; saves decoding it."""
     is_unknown = "before" in fields or context.traits.clock is StoreClock.SERVER_EXPIRES
     return UNKNOWN_BEFORE if is_unknown else NOBODY_BEFORE
 
 
 def previous_for_next(record: Record, holder: str, context: ProtocolContext) -> PreviousLease:
-    """Return what a record that is over leaves to be told to the next holder, who asks as `holder`.
+    """Return the previous lease that the next holder, `holder`, learns of when it takes over an expired record.
 
-    A record of that very holder was never worked under: it is what is left of an earlier attempt of the same wish.
+    A record of that same holder was never used: it is left from an earlier attempt of the same acquisition.
     """
     if record.unused or record.holder == holder:
         return previous_of(record, context)
-    # one that ended without a word of an operator was lost by its holder, who then stopped
+    # a record that ended without a break was lost by its holder, which then stopped
     ending = LeaseOutcome.REVOKED if record.revoked is not None else LeaseOutcome.EXPIRED
     return PreviousLease(ending, record.owner, record.holder)
 
 
 def written(fields: Mapping[str, str], before: PreviousLease) -> dict[str, str]:
-    """Add to the fields of a record what its holder is told of the one before."""
+    """Return the fields of a record with the previous lease added."""
     return truncated({**fields, "before": previous_lease_text(before)})
 
 
 def is_written(before: PreviousLease, context: ProtocolContext) -> bool:
-    """Whether a record whose holder was told this says so, and must not vanish before somebody worked under it."""
+    """Whether a record contains this previous lease, and so must not be removed before a holder has used the lock."""
     if before.ending is LeaseOutcome.UNKNOWN:
         return context.traits.clock is not StoreClock.SERVER_EXPIRES
     return before.ending is not LeaseOutcome.CLEAN
 
 
 def unused(name: Name, incarnation: str, before: PreviousLease, context: ProtocolContext) -> Extend | Remove:
-    """Return the command that frees a key under which nobody worked, and leaves what was told of the lease before."""
+    """Return the command that frees a key whose lease was unused, and keeps the outcome of the lease before."""
     if is_written(before, context):
         return Extend(name, UNUSED, incarnation, lifetime=ENDED_LIVES)
     return Remove(name, incarnation)

@@ -1,6 +1,6 @@
-"""What a renewal's answer means: a new deadline, no change, or the loss.
+"""Renewing a lease: a new deadline, no change, or the loss.
 
-One Extend that expects the incarnation alone: idempotent, so lost answers and siblings do no harm.
+One Extend that expects the incarnation alone: idempotent, so lost answers and concurrent renewals do no harm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BEING_RELEASED: Final = "it is being released"
 
 @frozen
 class Renewed:
-    """The record's life was renewed. deadline is None where the lease is closing and must not be believed longer."""
+    """The record was renewed. deadline is None if the lease is closing, so that it is not extended."""
 
     deadline: float | None
     sent_at: float
@@ -35,7 +35,7 @@ class Over:
 
 
 def renew(lease: LeaseId, fields: Mapping[str, str], context: ProtocolContext) -> Script[Renewed | Over]:
-    """Renew once. Raises StoreUnavailable or OutcomeUnknown where nothing is known: then nothing changes."""
+    """Renew once. Raises StoreUnavailable or OutcomeUnknown if nothing is known: then nothing changes."""
     reply = yield from ask(Extend(lease.name, fields, lease.incarnation, lifetime=lease.ttl))
     answer = reply.answer
     if isinstance(answer, Conflict):
@@ -54,10 +54,10 @@ def renew(lease: LeaseId, fields: Mapping[str, str], context: ProtocolContext) -
 
 
 def extensible(lease: LeaseId, context: ProtocolContext) -> Script[Record | Over]:
-    """Look whether a lease may still be extended: its record if it is ours, neither revoked nor closing.
+    """Return the record of a lease that may still be extended: it is ours, neither revoked nor closing.
 
-    For who renews now and then and remembers no loss: each Extend of a revoked record would keep the key blocked for
-    another ttl, for as long as somebody's loop goes on renewing.
+    For callers that renew by a ticket and remember no loss: each Extend of a revoked record would block the key for
+    another ttl, as long as a loop continues to renew.
     """
     reply = yield from ask(Read(lease.name))
     if isinstance(reply.answer, Absent):
@@ -70,12 +70,12 @@ def extensible(lease: LeaseId, context: ProtocolContext) -> Script[Record | Over
 
 
 def effective_ttl(lease: LeaseId, record: Record) -> float:
-    """Return ttl a belief may count with (seconds): contenders judge by the record's, so it must not outlast that."""
+    """Return the ttl for the holder's deadline (seconds): not more than the record's, by which contenders judge."""
     return min(lease.ttl, record.ttl or lease.ttl)
 
 
 def over(lease: LeaseId, answer: Snapshot | Absent, context: ProtocolContext) -> Over | None:
-    """Say why a lease is lost, and who is behind it; None if it is still ours."""
+    """Return why a lease is lost, and by whom; None if it is still ours."""
     reason = loss(lease, answer, context)
     if reason is None:
         return None

@@ -1,7 +1,7 @@
-"""How often a conversation is held again that a caller waits for, while the store is silent for a moment.
+"""Retries of a script that a caller waits for, while the store does not answer.
 
-The keeper renews again and again by itself. A token, a registration or a renewal by ticket is asked for once, by
-somebody whose step fails with it: one answer that says "too many requests" must not be the end of that.
+The keeper repeats renewals anyway. A token, a registration or a renewal by ticket is requested once, and the caller
+fails with it: a single "too many requests" must not be enough for that.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from lockstead.values import Name
 T = TypeVar("T")
 
 ATTEMPTS_MAX: Final = 8
-"""Attempts until the store's silence is raised: about 7 s at the defaults, if each is refused at once."""
+"""Attempts until the error is raised: about 7 s at the defaults, if each fails at once."""
 
 
 def with_retries(
     hold: Callable[[], Script[T]], name: Name, context: ProtocolContext, *, until: float = inf
 ) -> Script[T]:
-    """Hold a conversation anew while the store is silent. until: when it is of no use any more (boot clock).
+    """Run a script, again while the store does not answer. until: when to stop retrying (boot clock).
 
-    hold gives the script from its beginning, which must do no harm if an earlier one was carried out in part. Raises
+    hold returns a new script, which must do no harm if an earlier one was carried out in part. Raises
     StoreUnavailable or OutcomeUnknown, as the last attempt did.
     """
     settings, longest = context.settings, context.settings.backoff_min

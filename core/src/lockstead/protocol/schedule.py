@@ -1,6 +1,6 @@
-"""Who is due when: the keeper's plan for all leases of a client. Pure: it is told the time, it never waits.
+"""Renewal schedule: when the next action of each lease of a client is due. Pure: the time is an argument.
 
-One heap entry a lease; an entry that came too early is put back where the lease's own `wake_at` says.
+One heap entry per lease; the lease's `wake_at` determines the instant.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RenewalSchedule:
         return len(self._planned)
 
     def plan(self, lease_state: LeaseState) -> float:
-        """Put a lease where its `wake_at` says, whether it was planned before or not; give that instant."""
+        """Schedule or reschedule a lease at its `wake_at`; return that instant."""
         at = lease_state.wake_at()
         known = self._planned.get(id(lease_state))
         if known is not None and known[0] == at:
@@ -39,20 +39,20 @@ class RenewalSchedule:
         return at
 
     def drop(self, lease_state: LeaseState) -> None:
-        """Forget a lease."""
+        """Remove a lease from the schedule."""
         self._planned.pop(id(lease_state), None)
         if len(self._heap) > 64 and len(self._heap) > 4 * len(self._planned):
             self._heap = [entry for entry in self._heap if self._is_current(entry)]
             heapq.heapify(self._heap)
 
     def wake_at(self) -> float:
-        """Return the instant of the first duty; infinity when there is none."""
+        """Return the instant of the first action; infinity if there is none."""
         while self._heap and not self._is_current(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else float("inf")
 
     def due(self, now: float) -> list[LeaseState]:
-        """Take out every lease whose instant has come. The caller acts, then plans each again."""
+        """Remove and return every lease that is due. The caller acts, then plans each again."""
         ready = []
         while self._heap and self._heap[0][0] <= now:
             entry = heapq.heappop(self._heap)

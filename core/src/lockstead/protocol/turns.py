@@ -1,7 +1,7 @@
 """The waiters of one process: which of them asks the store for a key, and which is woken.
 
-One waiter for each key asks, in the order they came, so a thousand of them poll like one. Pure: no clock, thread,
-socket or dice. The caller wakes the waiter that a method returns. The engine and the simulator both run it.
+One waiter for each key asks, in order of arrival, so a thousand waiters poll like one. Pure: no clock, thread, socket
+or random numbers. The caller wakes the waiter that a method returns. The engine and the simulator both run it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 LOOK_AGAIN: Final = 5.0
-"""Seconds until a waiter behind others looks by itself whether it is first: the one before it may not have woken it."""
+"""Seconds until a waiter behind others checks whether it is first: the one before it may not have woken it."""
 
 
 class Turn(Protocol):
@@ -75,7 +75,7 @@ class Turns(Generic[W]):
         queue = self._queues.get(key)
         if queue is None:
             return None
-        # not queued: somebody who looked who is first has forgotten it already, and woke nobody
+        # not queued: a call of `first` has dropped it already, and woke no waiter
         was_first = waiter not in queue or next(filter(partial(_asks_or_is, waiter), queue)) is waiter
         if waiter in queue:
             queue.remove(waiter)

@@ -1,6 +1,6 @@
-"""How one waits until a key is free without asking for it: reads and pauses, and never a write.
+"""Waiting until a key is free, without acquiring it: reads and pauses, never a write.
 
-What it finds is a hint, as every look is: whoever acts on it must ask for the lock, and may find it taken again.
+The result is a hint: a caller that acts on it must acquire the lock, and may find it taken again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from lockstead.values import Name
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look found, and so how a wait ended. status is what stands under the key: None if nothing does.
+    """The result of a read, and so of a wait. status: the record under the key, None if there is none.
 
-    over_in: seconds from the answer until it can be over.
+    over_in: seconds from the answer until the record can expire.
     """
 
     status: RecordStatus | None
@@ -36,15 +36,15 @@ def until_free(
     tries_once: bool,
     on_wait: Callable[[RecordStatus], None],
 ) -> Script[Found]:
-    """Look until the key is free, or the time of its record is up. gives_up_at is on the boot clock, None forever.
+    """Read until the key is free, or its record has expired. gives_up_at is on the boot clock; None waits indefinitely.
 
-    on_wait is told once, before the first pause. A store that is down is waited out like a holder; its error is raised
-    only if it is still down at the end. StoreRefused, for a record that cannot be read, ends the wait at once.
+    on_wait is called once, before the first pause. An unavailable store is retried; its error is raised only if it is
+    still unavailable at the end. StoreRefused, for an unreadable record, ends the wait at once.
     """
     settings = context.settings
     latest: Found | None = None
     silence: StoreError | None = None
-    told = False
+    was_notified = False
     longest = settings.backoff_min
     is_last = tries_once
     while True:
@@ -57,8 +57,8 @@ def until_free(
                 raise (silence or error) from None
         if latest is not None and (latest.is_free or is_last):
             return latest
-        if latest is not None and latest.status is not None and not told:
-            told = True
+        if latest is not None and latest.status is not None and not was_notified:
+            was_notified = True
             on_wait(latest.status)
         left = inf if latest is None else latest.over_in
         pause = yield from ask(
@@ -66,7 +66,7 @@ def until_free(
         )
         if gives_up_at is not None and pause.received_at >= gives_up_at:
             is_last = True
-        # decorrelated jitter, as who waits to acquire
+        # decorrelated jitter, as in `acquire`
         longest = settings.backoff_min if pause.answer.changed else min(settings.backoff_max, pause.answer.seconds * 3)
 
 
