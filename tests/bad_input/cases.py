@@ -101,7 +101,7 @@ NAMING = [
     Case(
         "key too long",
         ValueError,
-        "the key … is longer than 512 bytes; take a shorter one, or a digest",
+        "the key … is longer than 512 bytes; use a shorter one, or a digest",
         of_file("#" + "k" * 513),
     ),
     Case("key not UTF-8", ValueError, "the key in the URL is not UTF-8 once percent-decoded", of_file("#%ff")),
@@ -141,7 +141,7 @@ def relation(name: str, settings: str, says: str, kind: type[Exception] = ValueE
 
 ROUNDS = (
     "(1 + max_failures) * renew_every + abort_margin is … s, above ttl * (1 - drift) = … s; renew more often, "
-    "tolerate fewer failures, or take a longer ttl or a smaller abort_margin"
+    "tolerate fewer failures, or use a longer ttl or a smaller abort_margin"
 )
 BACKOFF = "backoff_min is … s and backoff_max … s; needed is 0 < backoff_min <= backoff_max"
 LIMIT = "request_timeout is … s; it must be above 0 and below renew_every (… s)"

@@ -21,7 +21,7 @@ KEY_TYPE = "a key is text, not …"
 UNKNOWN_SETTING = "unknown setting …; known are …"
 MISTYPED_SETTING = "unknown setting …, did you mean …?"
 RECLAIM = "reclaim needs an explicit owner: the name of the earlier process whose lock is taken"
-REASON = "breaking a lease needs a reason; the holder and the audit are told it"
+REASON = "breaking a lease needs a reason, for the holder and the audit"
 CLOSED = "the client was closed: open another one"
 SHARED = (
     "cannot keep locks in …: it is on a file system shared between machines (…), where neither SQLite's locks nor the "

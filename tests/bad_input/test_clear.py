@@ -201,6 +201,6 @@ def test_a_doctor_says_who_can_read_what_is_sent() -> None:
 
     assert found("127.0.0.1")[0] == "ok"
     assert found("h", tls=True, is_verified=True)[0] == "ok"
-    assert found("h", tls=True) == ("warning", "TLS, but whoever answers at h need not prove who it is")
+    assert found("h", tls=True) == ("warning", "TLS, but the server at h is not authenticated")
     assert found("h") == ("warning", "no TLS: who is on the way to h can read and change every lock")
     assert "read the password" in found("h", has_password=True)[1]

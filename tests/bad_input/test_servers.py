@@ -191,7 +191,7 @@ def test_h22_a_url_that_cannot_be_one_is_a_value_error_that_repeats_no_password(
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_key_that_is_too_long_is_told_before_any_server_is_asked(name: str) -> None:
     url = PLAIN[name].format(who=WHO, port=free_port())
-    with pytest.raises(ValueError, match=r"longer than 512 bytes; take a shorter one, or a digest") as raised:
+    with pytest.raises(ValueError, match=r"longer than 512 bytes; use a shorter one, or a digest") as raised:
         lockstead.Lock(f"{url}#{'k' * 513}")
     assert SECRET not in str(raised.value)
 

@@ -98,7 +98,9 @@ def test_where_there_is_nothing_to_break_that_is_said(files: Shell) -> None:
 
 def test_break_asks_nobody_where_there_is_no_terminal(files: Shell) -> None:
     ticket = files.hold()
-    files.run("break", files.url(), "--reason", "x").fails(64, "is not a terminal, so nobody can be asked: add --yes")
+    files.run("break", files.url(), "--reason", "x").fails(
+        64, "is not a terminal, so there is no one to confirm: add --yes"
+    )
     files.run("break", files.url(), "--reason", "x", given="y\n").fails(64, "add --yes")
     assert files.run("renew", ticket).code == 0
 

@@ -71,7 +71,7 @@ def test_a_holder_that_did_not_end_cleanly_is_told_of_once(runs: Runs) -> None:
         assert runs.start("--", "true").outcome() == (
             0,
             "",
-            "lockstead: the lease of 'nightly' on 'apt' ended REVOKED; look at what it left\n",
+            "lockstead: the lease of 'nightly' on 'apt' ended REVOKED; check what it left\n",
         )
         assert not lease.release()
     assert runs.start("--", "true").outcome() == (0, "", "")

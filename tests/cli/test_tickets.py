@@ -298,7 +298,7 @@ def test_76_a_lease_that_was_broken_is_given_back_once_at_most_and_who_broke_it_
         client.lock("apt").break_lease(reason="stuck", by="anna", now=now)
         first = shell.run("release", ticket)
         if not now:
-            told = "lockstead: 'apt': the lease was revoked before it was given back (by anna: stuck)\n"
+            told = "lockstead: 'apt': the lease was revoked before it was released (by anna: stuck)\n"
             assert (first.code, first.out, first.err) == (0, "apt is given back\n", told)
         for done in (first, shell.run("release", ticket), shell.run("release", ticket))[not now :]:
             done.fails(76, "on 'apt', REVOKED: it was revoked (by anna: stuck)")
@@ -309,7 +309,7 @@ def test_h27_75_release_waits_for_who_works_under_the_lease_and_leaves_it_to_exp
     ticket = files.hold()
     with files.client() as client:
         member = client.lock("apt").attach(ticket)
-        files.run("release", "--drain", "300ms", ticket).fails(75, "somebody works under the lease")
+        files.run("release", "--drain", "300ms", ticket).fails(75, "a member still works under it")
         assert member.is_held
         files.run("renew", ticket).fails(76, "it is being released")
         releasing = files.start("release", "--drain", "60", ticket)
@@ -364,7 +364,7 @@ def test_the_url_of_the_lock_names_the_store_too(files: Shell) -> None:
         (["lockstead1.x"], "not a lease ticket"),
         (["lockstead1." + "x" * 100_000], "not a lease ticket: 'lockstead1.xxx"),
         ([FORGED, "--store", ""], "name the one that the ticket is for with --store URL, or in LOCKSTEAD_STORE"),
-        ([FORGED, "--store", "memory:"], "a memory: store lives in one process"),
+        ([FORGED, "--store", "memory:"], "a memory: store is private to one process"),
         ([FORGED, "--store", "nowhere://x"], "no store has the scheme 'nowhere'"),
         ([FORGED, "--store", "sqlite:///locks.db?ttl=soon"], "ttl 'soon' is not a duration"),
         ([FORGED, "--store", "sqlite:///locks.db#yum"], "the ticket is for 'apt', --store names 'yum'"),

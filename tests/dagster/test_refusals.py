@@ -127,7 +127,7 @@ def test_an_op_that_is_declared_within_a_graph_may_have_a_lock(place: Place) -> 
         (lambda: LockResource(store="nonsense"), ValueError, "URL"),
         (lambda: LockResource(store="sqlite:///a#k"), ValueError, "leave out what is behind '#'"),
         (lambda: LockStore(url="nowhere://x"), ValueError, "nowhere"),
-        (lambda: LockStore(url="sqlite:///a", password="p"), ValueError, "takes neither user nor password"),
+        (lambda: LockStore(url="sqlite:///a", password="p"), ValueError, "has neither user nor password"),
         (lambda: LockResource(store="sqlite:///a", ttl="soon"), ValueError, "not a duration"),
         (lambda: LockResource(store="sqlite:///a", gcs=object()), TypeError, "get_client()"),
         (

@@ -303,7 +303,7 @@ def test_any_key_and_any_holder_will_do(manager: LocksteadLockManager) -> None:
     ("store", "said"),
     [
         ("nosuch:x", "no store has the scheme 'nosuch'"),
-        ("sqlite:///locks.db#apt", "the URL names a lock, and a store is wanted"),
+        ("sqlite:///locks.db#apt", "the URL names a lock, not a store"),
     ],
 )
 def test_a_store_that_cannot_be_is_refused_at_once(store: str, said: str) -> None:

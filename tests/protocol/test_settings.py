@@ -38,7 +38,7 @@ def test_at_the_defaults_a_loss_is_told_with_half_the_ttl_left() -> None:
         ),
         (
             {"max_failures": 6},
-            "tolerate fewer failures, or take a longer ttl or a smaller abort_margin",
+            "tolerate fewer failures, or use a longer ttl or a smaller abort_margin",
         ),
         ({"abort_margin": 150}, "(1 + max_failures) * renew_every + abort_margin is 300 s"),
         ({"request_timeout": 37.5}, "request_timeout is 37.5 s; it must be above 0 and below renew_every (37.5 s)"),

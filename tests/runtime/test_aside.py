@@ -140,7 +140,7 @@ def test_an_answer_that_comes_after_the_end_of_the_loop_is_dropped() -> None:
 
 def test_without_a_thread_nothing_is_awaited() -> None:
     async def work() -> None:
-        with pytest.raises(StoreUnavailable, match="there is no thread to ask the store in"):
+        with pytest.raises(StoreUnavailable, match="no thread for the request"):
             await called(Threads(are_there=False), int)
 
     asyncio.run(work())

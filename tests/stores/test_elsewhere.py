@@ -146,7 +146,7 @@ def test_what_a_wrapper_asks_of_a_url_reads_no_file(tmp_path: Path) -> None:
     pointer = kept(tmp_path, SECRET, 0o644)
     urls.check_store(pointer)
     assert urls.is_elsewhere(pointer)
-    with pytest.raises(ValueError, match="a store at file: takes neither user nor password"):
+    with pytest.raises(ValueError, match="a store at file: has neither user nor password"):
         urls.with_user(pointer, "anna", "hunter2")
     ticket = LeaseTicket(store="redis:///etc/passwd", key="apt", holder="a/1", incarnation="1", ttl=30.0)
     assert urls.of_ticket(f"{pointer}#other", ticket) == f"{pointer}#apt", "a ticket chooses no file"

@@ -24,7 +24,7 @@ def test_user_and_password_come_into_the_url(url: str, who: tuple[str, str], mad
 
 
 def test_a_store_without_users_says_so_in_one_line() -> None:
-    with pytest.raises(ValueError, match=r"^a store at gs: takes neither user nor password: leave both empty$"):
+    with pytest.raises(ValueError, match=r"^a store at gs: has neither user nor password: leave both empty$"):
         urls.with_user("gs://bucket/locks", "me", "")
 
 
@@ -32,7 +32,7 @@ def test_a_store_without_users_says_so_in_one_line() -> None:
 def test_every_scheme_takes_a_user_or_says_that_it_takes_none(scheme: str) -> None:
     url = f"{scheme}://host/db" if scheme != "memory" else "memory:"
     if not known(ALSO.get(scheme, scheme)).takes_user:
-        with pytest.raises(ValueError, match="takes neither user nor password"):
+        with pytest.raises(ValueError, match="has neither user nor password"):
             urls.with_user(url, "me", "secret")
     else:
         assert urls.with_user(url, "me", "secret") == f"{scheme}://me:secret@host/db"

@@ -128,7 +128,7 @@ class HeldBatch(Generic[L]):
         errors: list[BaseException] = []
         for one in asks:
             if one.outcome is None:
-                error = one.error or StoreUnavailable("the round ended before it was asked for")
+                error = one.error or StoreUnavailable("the round ended before it was tried")
                 one.acquisition.failed(error)
                 errors.append(error)
                 continue

@@ -167,7 +167,7 @@ def log(event: LockEvent) -> None:
         case Released():
             _log.info("%r: released by %r%s", event.key, event.holder, "" if event.removed else f": {event.detail}")
         case ReleaseFailed():
-            _log.warning("%r: not given back, the ttl will free it: %s", event.key, event.error)
+            _log.warning("%r: not released, the ttl will free it: %s", event.key, event.error)
         case Detached():
             _log.info("%r: works no more under the lease of %r", event.key, event.holder)
         case LeaseDropped():

@@ -342,7 +342,7 @@ def _told_of_revocation(lease: LeaseId, context: ProtocolContext) -> Script[str]
         seen = over(lease, looked.answer, context)
         if seen is not None and seen.reason is LossReason.REVOKED and seen.detail:
             by = f" ({seen.detail})"
-    return f"the lease was revoked before it was given back{by}"
+    return f"the lease was revoked before it was released{by}"
 
 
 def renewed(
@@ -452,7 +452,7 @@ def contenders(engine: Engine, key: str, settings: Settings) -> list[Contender]:
     engine.refuse_if_closed()
     store = engine.store
     if not isinstance(store, ShowsQueue):
-        raise StoreRefused(f"{engine.traits.scheme}: this store does not know who waits; etcd: and zk: do")
+        raise StoreRefused(f"{engine.traits.scheme}: this store has no queue to show; etcd: and zk: have one")
     return [contender(standing) for standing in store.standing(Name(key), settings.request_timeout)]
 
 

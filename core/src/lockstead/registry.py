@@ -124,7 +124,7 @@ def made_settings(given: Mapping[str, Any]) -> Settings:
 
 
 _INSTEAD: Final = {
-    "blocking": "for one try that waits for nobody call try_acquire()",
+    "blocking": "for a single try call try_acquire()",
     "blocking_timeout": "write timeout=",
 }
 """What other locks call it, and what does it here."""
@@ -216,7 +216,7 @@ def person() -> str:
 def revocation(reason: str, by: str | None, settings: Settings) -> Revocation:
     """Say who breaks a lease, and why; ValueError without a reason."""
     if not reason or not reason.strip():
-        raise ValueError("breaking a lease needs a reason; the holder and the audit are told it")
+        raise ValueError("breaking a lease needs a reason, for the holder and the audit")
     from lockstead.protocol.record import Revocation
 
     # whatever cannot be written as UTF-8 would be refused by some stores, and fail in others

@@ -37,7 +37,7 @@ def check_store(url: str) -> None:
     from lockstead.lock import Lock
 
     if "#" in url:
-        raise ValueError("the URL names a lock, and a store is wanted: leave out what is behind '#'")
+        raise ValueError("the URL names a lock, not a store: remove '#' and what follows")
     Lock(lock_url(url, "key"))
     if not is_elsewhere(url):  # this may be another machine than the one that has the file
         # many stores read more of it to show it
@@ -100,6 +100,6 @@ def with_user(url: str, username: str, password: str) -> str:
     scheme, who, rest = parts(url)
     opens = scheme.partition(":")[0]
     if is_elsewhere(url) or not getattr(opener(opens), "takes_user", False):
-        raise ValueError(f"a store at {opens}: takes neither user nor password: leave both empty")
+        raise ValueError(f"a store at {opens}: has neither user nor password: leave both empty")
     user = quote(username, safe="") or who
     return f"{scheme}://{user}{':' + quote(password, safe='') if password else ''}@{rest}"

@@ -249,7 +249,7 @@ def checked_key(key: str) -> str:
     if not key:
         raise ValueError("the key is empty; name the lock, as in 'gs://bucket/prefix#apt'")
     if len(key.encode("utf-8", "surrogatepass")) > KEY_BYTES_MAX:
-        raise ValueError(f"the key {key[:24]!r}… is longer than {KEY_BYTES_MAX} bytes; take a shorter one, or a digest")
+        raise ValueError(f"the key {key[:24]!r}… is longer than {KEY_BYTES_MAX} bytes; use a shorter one, or a digest")
     if not key.isprintable():
         raise ValueError(f"the key {key!r} has control or unprintable characters; leave them out")
     if not key.isascii():

@@ -378,8 +378,8 @@ def test_it_takes_the_credentials_of_a_nested_block(account: dict[str, str]) -> 
         (LocksteadLock, {"url": "sqlite:///x#apt?ttl=0.5s"}, "ttl is 0.5 s; it must be at least 1 s"),
         (LocksteadLock, {"url": "sqlite:///x#apt", "timeout": "soon"}, "timeout 'soon' is not a duration"),
         (LocksteadLock, {"url": "sqlite:///x#apt", "purpose": "a\nb"}, "purpose must be printable text"),
-        (LocksteadLock, {"url": "sqlite:///x#apt", "password": "hunter2"}, "sqlite: takes neither user nor password"),
-        (LocksteadStore, {"url": "redis://host/0#apt"}, "the URL names a lock, and a store is wanted"),
+        (LocksteadLock, {"url": "sqlite:///x#apt", "password": "hunter2"}, "sqlite: has neither user nor password"),
+        (LocksteadStore, {"url": "redis://host/0#apt"}, "the URL names a lock, not a store"),
         (LocksteadStore, {"url": "sqlite:///x?ttl=5s"}, "the setting 'ttl' belongs to a lock"),
     ],
 )

@@ -166,7 +166,7 @@ def answering(said: bytes) -> Iterator[int]:
 )
 def test_another_server_behind_the_port_is_named_as_such(said: bytes) -> None:
     with answering(said) as port:
-        assert "no Cassandra" in refusal(f"cassandra://127.0.0.1:{port}/k")
+        assert "is not Cassandra" in refusal(f"cassandra://127.0.0.1:{port}/k")
 
 
 def test_a_server_that_is_too_old_is_told_with_the_version_it_takes() -> None:

@@ -55,7 +55,7 @@ def test_who_waits_and_what_is_stray_is_shown_by_inspect_and_the_api(
         assert asyncio.run(lockstead.AsyncLock(url).contenders()) == [stray, theirs]
     assert call(["inspect", url]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"^  stray +evil.*stops nobody$", said, re.MULTILINE), said
+    assert re.search(r"^  stray +evil.*blocks no waiter$", said, re.MULTILINE), said
     assert re.search(r"^  waiting +theirs/1$", said, re.MULTILINE), said
     assert call(["inspect", "--json", url]) == 0
     waiting = json.loads(capsys.readouterr().out)["waiting"]

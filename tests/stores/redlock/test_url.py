@@ -42,7 +42,7 @@ def test_a_port_behind_the_last_host_is_that_of_all_that_name_none(
         ("redlock://u:p@a,u:p@b,u:p@c", "write user and password once, before the first host"),
         ("redlock://a,,c", "invalid host in the URL"),
         ("redlock://a,b,c:99999", "invalid host in the URL"),
-        ("redlock://a,b,c/prod", "is the number of a database"),
+        ("redlock://a,b,c/prod", "must be the number of a database"),
         ("redlock://a,b,c?master_limit=10m", "master_limit must be between 1 ms and 5 s"),
         ("redlock://a,b,c?restart_delay=soon", "restart_delay 'soon' is not a duration"),
         ("redlock://a,b,c?tls=perhaps", "tls is true or false"),

@@ -48,7 +48,7 @@ def test_locks_that_do_not_hold_between_processes_are_a_failure(tmp_path: Path) 
     other.close()
     finding = found(tmp_path / "locks.db", child=child)["file.processes"]
     assert finding.severity is Severity.FAILURE
-    assert "did not keep another one out" in finding.text
+    assert "did not exclude another one" in finding.text
 
 
 def test_writes_that_another_process_does_not_see_are_a_failure(tmp_path: Path) -> None:

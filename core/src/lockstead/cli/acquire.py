@@ -119,7 +119,7 @@ def _hand_out(client: Client, lease: Lease, signals: Signals, *, json: bool) -> 
 def _unless_ended(signals: Signals) -> None:
     for number in signals.taken():
         if number in ENDING:
-            raise Failed(Exit.SIGNALLED + number, "a signal came in; the lock is given back")
+            raise Failed(Exit.SIGNALLED + number, "interrupted by a signal; the lock is released")
 
 
 def _give_back(lease: Lease) -> None:
@@ -127,4 +127,4 @@ def _give_back(lease: Lease) -> None:
     try:
         lease.release(unused=True)
     except StoreError as error:
-        say(f"{lease.key!r} was not given back, the ttl frees it: {error}")
+        say(f"{lease.key!r} was not released, the ttl frees it: {error}")

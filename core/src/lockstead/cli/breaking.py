@@ -27,14 +27,14 @@ Examples:
 
 \b
 Exit codes: 0 broken, or free already, or
-  64 wrong usage   69 the store failed, or refuses to break what is not ours
-  75 still held: the answer was no, or somebody else has taken it meanwhile
+  64 wrong usage   69 the store failed, or refuses to break a foreign record
+  75 still held: the answer was no, or another holder has acquired it
 """
 
 
 @click.command("break", epilog=EPILOG)
 @click.argument("url")
-@click.option("--reason", metavar="TEXT", required=True, help="Why; the holder and the history are told.")
+@click.option("--reason", metavar="TEXT", required=True, help="Reason, for the holder and the history.")
 @click.option("--by", metavar="TEXT", help="Who breaks it. Default: user@host.")
 @click.option(
     "--now", is_flag=True, help="Remove it at once; its holder may still consider itself the holder for a while."
@@ -49,9 +49,9 @@ def break_lease(url: str, reason: str, by: str | None, now: bool, yes: bool, jso
     """
     named = parse_lock_url(url)
     if not reason.strip():
-        raise click.UsageError("breaking a lease needs a reason; the holder and the history are told it")
+        raise click.UsageError("breaking a lease needs a reason, for the holder and the history")
     if not yes and not sys.stdin.isatty():
-        raise click.UsageError("standard input is not a terminal, so nobody can be asked: add --yes")
+        raise click.UsageError("standard input is not a terminal, so there is no one to confirm: add --yes")
     with opened(named.store) as client:
         lock = client.lock(named.key, **named.settings)
         held = _looked_at(client, lock, now=now)
@@ -143,9 +143,8 @@ def _in_words(key: str, broken: BreakResult) -> str:
         else f"the holder until {until} at the latest"
     )
     if broken.removed:
-        return (
-            f"{key} is removed. If its holder lives, it may consider itself {until_when}: make sure that it has stopped"
-        )
+        alive = "If its holder is alive, it may consider itself"
+        return f"{key} is removed. {alive} {until_when}: make sure that it has stopped"
     return (
         f"{key} is revoked. Its holder finds out at its next renewal; it may consider itself {until_when}{_dead(until)}"
     )

@@ -151,7 +151,7 @@ def entry_facts(entry: AuditEntry) -> dict[str, Any]:
 
 def headline(key: str, held: LockInfo | None, now: float) -> str:
     """Say in one line how it stands."""
-    owner = "" if held is None else plain(held.owner or held.holder) or "somebody unknown"
+    owner = "" if held is None else plain(held.owner or held.holder) or "an unknown holder"
     match state_of(held, now):
         case "free":
             return f"{plain(key)} is free: the store has no record of it"
@@ -177,7 +177,7 @@ def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
     until = _with(expires_epoch(held, now), f"{_short(left)} left{unless}" if left else None)
     said = {
         "decode_error": held.decode_error,
-        "program": f"{FOREIGN}; the labels are what it says" if held.is_foreign else None,
+        "program": f"{FOREIGN}; its fields are shown as labels" if held.is_foreign else None,
         "purpose": held.purpose,
         "progress": held.progress,
         "since": _with(held.acquired_epoch, _ago(held_for(held, now))),
@@ -202,9 +202,9 @@ def details(held: LockInfo, now: float) -> Iterator[tuple[str, str]]:
 def queue(waiting: Sequence[Contender], now: float) -> Iterator[tuple[str, str]]:
     """Yield a line for each entry of a queue."""
     for one in waiting:
-        who = plain(one.holder) or "somebody unknown"
+        who = plain(one.holder) or "an unknown holder"
         if one.is_stray:
-            yield "stray", f"{who} stands in the queue; nobody waits there, and it stops nobody"
+            yield "stray", f"{who} is a stray entry of the queue, which blocks no waiter"
         else:
             yield "waiting", " ".join(text for text in (who, _for(_waited(one, now))) if text)
 

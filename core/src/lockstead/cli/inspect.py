@@ -34,7 +34,7 @@ Exit codes: 0 shown, whether it is held or free, or
 
 @click.command(epilog=EPILOG)
 @click.argument("url")
-@click.option("--exit-code", is_flag=True, help="Exit with 75 if somebody holds it.")
+@click.option("--exit-code", is_flag=True, help="Exit with 75 if it is held.")
 @as_json()
 def inspect(url: str, exit_code: bool, json: bool) -> int:
     """Show who holds the lock at URL, since when, why, until when; and who waits, where the store keeps a queue."""

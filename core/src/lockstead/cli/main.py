@@ -23,7 +23,7 @@ from lockstead.cli.exits import Exit, Failed, judged, say
 from lockstead.cli.output import out_json
 
 COMMANDS: Final = {
-    "acquire": ("acquire:acquire", "Take a lock for several steps; print its ticket."),
+    "acquire": ("acquire:acquire", "Acquire a lock for several steps; print its ticket."),
     "bench": ("bench.command:bench", "Measure what a lock costs on a store, beside its floor."),
     "break": (
         "breaking:break_lease",
@@ -34,10 +34,10 @@ COMMANDS: Final = {
     "history": ("history:history", "Show who broke which lease, when and why."),
     "inspect": ("inspect:inspect", "Show who holds a lock, since when, why, until when."),
     "list": ("listing:list_locks", "Show every lock of a store, overdue ones first."),
-    "release": ("release:release", "Give back the lease that a ticket names."),
+    "release": ("release:release", "Release the lease that a ticket names."),
     "renew": ("renew:renew", "Extend the lease that a ticket names by its ttl."),
     "run": ("run:run", "Hold a lock while a command runs."),
-    "wait": ("wait:wait", "Wait until a lock is free; never takes it."),
+    "wait": ("wait:wait", "Wait until a lock is free; never acquires it."),
 }
 """The subcommands: where each stands below `lockstead.cli` (module:name), and its line in the help."""
 

@@ -86,7 +86,7 @@ def settings_in(parsed: StoreUrl) -> dict[str, Any]:
 def _refuse_memory(store: StoreUrl) -> None:
     if store.scheme == "memory":
         raise click.UsageError(
-            "a memory: store lives in one process, it keeps nobody else out; take sqlite: or another"
+            "a memory: store is private to one process and excludes no other; use sqlite: or another"
         )
 
 

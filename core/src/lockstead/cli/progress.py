@@ -31,7 +31,7 @@ def warn_of_unclean(key: str, before: PreviousLease) -> None:
     """Say that the last holder did not end cleanly. The holder after this one is not told."""
     found = unclean.last(key, before)
     if found is not None:
-        say(f"{found}; look at what it left")
+        say(f"{found}; check what it left")
 
 
 class ProgressListener:
@@ -78,7 +78,7 @@ class ProgressListener:
                 if self._verbose:
                     say(f"released {event.key!r}" if event.removed else f"{event.key!r}: {event.detail}")
             case ReleaseFailed() | CallbackFailed():
-                say(f"{event.key!r} was not given back, the ttl frees it: {event.error}")
+                say(f"{event.key!r} was not released, the ttl frees it: {event.error}")
             case Lost() | Attached() | Detached() | LeaseDropped():
                 pass  # a loss is told by whoever stops the command for it
             case _:

@@ -65,7 +65,7 @@ def _say_why_not(client: Client, said: LeaseTicket) -> None:
     if held is not None and held.incarnation == said.incarnation:
         raise Failed(
             Exit.NOT_ACQUIRED,
-            f"{said.key!r} is still held: somebody works under the lease; it ends with its ttl of {said.ttl:g} s",
+            f"{said.key!r} is still held: a member still works under it; it ends with its ttl of {said.ttl:g} s",
         )
     plain = operations.PLAIN
     raise converse(client._engine, plain, operations.why_over(client._engine, said.key, plain, said))

@@ -72,7 +72,8 @@ class Run(click.Command):
         behind = given[given.index(command[0]) :] if command and command[0] in given else ()
         if "--" not in given and (failure or any(word.startswith("-") for word in behind)):
             raise click.UsageError(
-                "the command begins behind '--', or its options are taken for ours: lockstead run URL -- CMD", ctx
+                "put '--' before the command, or its options are parsed as ours: lockstead run URL -- CMD",
+                ctx,
             ) from None
         if failure is not None:
             raise failure
@@ -155,8 +156,8 @@ def _tell_of_itself(key: str, store: StoreUrl) -> None:
     """Warn who is part of a command that holds this very lock: it would wait until that has ended."""
     if os.environ.get("LOCKSTEAD_KEY") == key and os.environ.get("LOCKSTEAD_STORE") == handed_on(store):
         say(
-            f"the 'lockstead run' around this command took {key!r}: while it holds it, this one waits for itself, for "
-            "ever; give --timeout, or leave one of the two out"
+            f"the 'lockstead run' around this command took {key!r}: while it holds it, this one waits for itself "
+            "indefinitely; add --timeout, or remove one of the two"
         )
 
 
@@ -207,7 +208,7 @@ def _give_back(lease: Lease, *, unused: bool) -> None:
     try:
         lease.release(unused=unused)
     except StoreError as error:
-        say(f"{lease.key!r} was not given back, the ttl frees it: {error}")
+        say(f"{lease.key!r} was not released, the ttl frees it: {error}")
 
 
 def _exports(lease: Lease, store: StoreUrl, *, ticket: bool) -> dict[str, str]:

@@ -32,7 +32,7 @@ Exit codes: 0 it is free, or was a moment ago, or
 
 @click.command(epilog=EPILOG)
 @click.argument("url")
-@click.option("--timeout", metavar="TIME", help="Maximum time to wait (0: look once). Default: wait forever.")
+@click.option("--timeout", metavar="TIME", help="Maximum time to wait (0: check once). Default: wait forever.")
 @click.option("-v", "--verbose", is_flag=True, help="Print waiting even if standard error is not a terminal.")
 @as_json()
 def wait(url: str, timeout: str | None, verbose: bool, json: bool) -> int:

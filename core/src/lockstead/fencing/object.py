@@ -59,7 +59,7 @@ class GcsFenceStore:
             if floor == token or self._patched(seen, key, token):
                 self._admitted(seen, key, token)
                 return token
-        raise StoreUnavailable(f"{self._blob.name!r} changes too fast to be fenced; ask again")
+        raise StoreUnavailable(f"{self._blob.name!r} changes too fast to be fenced; retry")
 
     def rewrite(self, data: bytes | str, content_type: str = "application/octet-stream") -> None:
         """Write the object anew under the token that was admitted last; its other metadata is kept.

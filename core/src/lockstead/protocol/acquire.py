@@ -162,7 +162,7 @@ def _as_known(request: AcquireRequest, error: StoreError) -> StoreError:
     if not request.unsettled or isinstance(error, OutcomeUnknown):
         return error
     return OutcomeUnknown(
-        f"{request.name.key!r} was asked for and no answer came in time; it may yet be granted: {error}"
+        f"{request.name.key!r} was requested, but not answered in time; it may still be granted: {error}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a lock's record says and how it is written as a flat map of text, the same in every store.
+"""A lock's record, and its encoding as a flat map of text, the same in every store.
 
 Must not know which store holds the map. Unknown fields are kept; a newer major version is refused; a damaged record
 is never treated as free.
@@ -40,19 +40,18 @@ from lockstead.values import DURATION_MAX, LeaseOutcome, Name, PreviousLease
 VERSION: Final = 1
 PID_MAX: Final = 2**31 - 1
 PROGRESS_BYTES_MAX: Final = 1000
-"""Bytes of how far the work is, as it is stored."""
+"""Bytes of the progress text as stored."""
 REVOKED_BYTES_MAX: Final = 1024
-"""Bytes of who broke a lease and why, as it is stored."""
+"""Bytes of the revocation (who broke a lease and why) as stored."""
 BY_BYTES_MAX: Final = 200
-"""Bytes of who broke it, so that there is always room for why."""
+"""Bytes of the name in a revocation, which leaves room for the reason."""
 ROOM: Final = FIELDS_BYTES_MAX - len("progressrevoked") - PROGRESS_BYTES_MAX - REVOKED_BYTES_MAX - 256
-"""Bytes that the other fields of a record may take when it is written.
+"""Bytes for the other fields of a new record.
 
-What is written later always fits: how far the work is, who broke the lease, and 256 bytes of what drivers and renewals
-add.
+Leaves room for what is written later: the progress, a revocation, and 256 bytes that drivers and renewals add.
 """
 NAMED_MAX: Final = 200
-"""Characters of each name of a predecessor that a record repeats."""
+"""Characters of each name of the previous lease in a record."""
 _CUT: Final = "…"
 
 
@@ -66,15 +65,14 @@ class Revocation:
 
 @frozen
 class Record:
-    """What a lock's record says while it is held.
+    """The decoded record of a lock.
 
-    holder is the identity that ownership is compared by (owner and nonce). ttl is seconds, fixed at the grant; None
-    in the records of other implementations. ended: nobody holds it any more, whatever its age; the record only tells
-    the next holder how the lease went. unused: nobody worked under it. before: what its holder is told of the lease
-    before, where that is not what a free key says. acquired_at, expires_at, alert_at, auto_unlock_at are seconds since
-    the epoch by the writer's wall clock: for people and foreign readers only, never for a decision of ours. What is for
-    people alone and is beyond a calendar (or a lifetime, or the numbers of processes) is left out. Text is in one line
-    and clean, but for the lines of a backtrace.
+    holder: the identity for comparing ownership (owner and nonce). ttl: seconds, fixed at the grant; None in records of
+    other implementations. ended: the lease is over, whatever the record's age; it only informs the next holder. unused:
+    no work was done under it. before: the previous lease that its holder learned of, if not the default for a free key.
+    acquired_at, expires_at, alert_at, auto_unlock_at: seconds since the epoch by the writer's wall clock, for people
+    and foreign readers only, never for a decision. Informational values outside their range (dates, durations, pids)
+    are left out. Text is one clean line, except for a backtrace.
     """
 
     holder: str
@@ -109,7 +107,7 @@ class Record:
 
     @property
     def is_ending(self) -> bool:
-        """Whether nobody may extend it any more."""
+        """Whether it may not be extended any more."""
         return self.closing or self.ended or self.revoked is not None
 
 
@@ -120,12 +118,12 @@ _NUMBERS: Final = (*_INSTANTS, "expected")
 
 
 def encode(record: Record) -> dict[str, str]:
-    """Write a record as fields that stay below 8 KiB in all; what is too long is cut, the backtrace first."""
+    """Encode a record as fields of less than 8 KiB in all; long values are truncated, the backtrace first."""
     return truncated(encoded_unbounded(record))
 
 
 def encoded_unbounded(record: Record) -> dict[str, str]:
-    """Write a record as fields of any size, for who adds some more before they are `truncated`."""
+    """Encode a record as fields of any size, to which more are added before they are `truncated`."""
     fields = dict(record.unknown)
     fields["v"] = str(VERSION)
     fields["identity"] = record.holder
@@ -156,15 +154,15 @@ def encoded_unbounded(record: Record) -> dict[str, str]:
 
 
 def _ended_how(record: Record) -> dict[str, str]:
-    said = {} if record.revoked is None else {"revoked": revocation_text(record.revoked)}
-    return said if record.before is None else {**said, "before": previous_lease_text(record.before)}
+    fields = {} if record.revoked is None else {"revoked": revocation_text(record.revoked)}
+    return fields if record.before is None else {**fields, "before": previous_lease_text(record.before)}
 
 
 def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> Record:
-    """Read a record; StoreRefused, naming the key, if it is damaged, not ours, or of a newer major version.
+    """Decode a record; StoreRefused, naming the key, if it is damaged, not ours, or of a newer major version.
 
-    foreign: records without our version are other implementations' locks and respected as such. Text is cleaned here,
-    once, and numbers are bounded: anybody who may write to the store may have written them.
+    foreign: records without our version are locks of other implementations and respected as such. Text is cleaned and
+    numbers are bounded here: anyone who may write to the store may have written them.
     """
     version = fields.get("v")
     if version is None:
@@ -182,7 +180,7 @@ def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> R
             f"the record of {name.key!r} has version {clean(version[:40])}, this lockstead reads {VERSION}: "
             "upgrade this process"
         )
-    # a waiter decodes with every poll, so only what is there is looked at
+    # a waiter decodes with every poll, so only existing fields are processed
     values: dict[str, Any] = {}
     unknown: dict[str, str] = {}
     for key, text in fields.items():
@@ -201,7 +199,7 @@ def decode(name: Name, fields: Mapping[str, str], *, foreign: bool = False) -> R
 
 
 def _decode_foreign(name: Name, fields: Mapping[str, str]) -> Record:
-    """Read another implementation's record: what it says beyond the two fields we share is kept for people to see."""
+    """Decode another implementation's record: fields beyond the two shared ones become labels."""
     identity = clean(fields.get("identity", ""))
     others = {
         clean(key): clean(text) for key, text in fields.items() if key not in ("identity", "expires_at", "revoked")
@@ -230,7 +228,7 @@ def _foreign_expiry(name: Name, text: str | None) -> float | None:
 
 
 def _foreign_revocation(name: Name, text: str | None) -> Revocation | None:
-    """Read what our own `break_lease` left in it; a field of theirs that is called alike says nothing to us."""
+    """Decode the revocation that our own `break_lease` wrote; ignore another program's field of that name."""
     if text is None:
         return None
     try:
@@ -240,13 +238,13 @@ def _foreign_revocation(name: Name, text: str | None) -> Revocation | None:
 
 
 def is_ours(fields: Mapping[str, str]) -> bool:
-    """Return whether lockstead wrote a record, in a version that this one reads, however damaged it is."""
+    """Return whether lockstead wrote a record in a readable version, however damaged it is."""
     major = _major(fields.get("v", ""))
     return major is not None and major <= VERSION
 
 
 _MAJOR: Final = re.compile(r"([0-9]{1,9})(\..*)?", re.DOTALL)
-"""Not `isdigit`, which takes superscripts for digits, and not any length: `int` refuses thousands of them."""
+"""Not `isdigit`, which accepts superscripts, and of bounded length: `int` rejects thousands of digits."""
 
 
 def _major(version: str) -> int | None:
@@ -255,10 +253,10 @@ def _major(version: str) -> int | None:
 
 
 def revocation_text(revoked: Revocation) -> str:
-    """Write who broke a lease and why as one field of a bounded size."""
+    """Encode a revocation as one field of bounded size."""
     by, reason = shortened(clean(revoked.by), BY_BYTES_MAX), shortened(clean(revoked.reason), REVOKED_BYTES_MAX)
     while (over := len((text := _revocation_text(by, reason)).encode()) - REVOKED_BYTES_MAX) > 0:
-        # in JSON a character of a clean text takes twice its bytes at the most
+        # in JSON a character of a clean text takes at most twice its bytes
         reason = shortened(reason, len(reason.encode()) - (over + 1) // 2)
     return text
 
@@ -268,12 +266,12 @@ def _revocation_text(by: str, reason: str) -> str:
 
 
 def progress_text(text: str) -> str:
-    """Write how far the work is as one field of a bounded size."""
+    """Encode the progress as one field of bounded size."""
     return shortened(clean(text[:PROGRESS_BYTES_MAX]), PROGRESS_BYTES_MAX)
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a clean text in at most so many bytes; one that is cut ends with a mark, if there is room for more."""
+    """Return a clean text of at most `most` bytes; a truncated one ends with an ellipsis, if there is room."""
     raw = text.encode()
     if len(raw) <= most:
         return text
@@ -282,25 +280,25 @@ def shortened(text: str, most: int) -> str:
 
 
 def previous_lease_text(before: PreviousLease) -> str:
-    """Write how the lease before ended, and whose it was, as one field of a bounded size."""
+    """Encode the outcome of the previous lease as one field of bounded size."""
     owner, holder = clean(before.owner[:NAMED_MAX]), clean(before.holder[:NAMED_MAX])
-    said = {"ending": before.ending.value, "owner": owner, "holder": holder}
-    return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+    fields = {"ending": before.ending.value, "owner": owner, "holder": holder}
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def number(value: float) -> str:
-    """Write a number with microseconds at the most, without an exponent."""
+    """Format a number with at most six decimals, without an exponent."""
     text = f"{value:.6f}"
     return text if text[-1] != "0" else text.rstrip("0").rstrip(".")
 
 
 def with_timestamps(command: Command[Any], wall_now: float, clock: StoreClock = StoreClock.ONE_CLOCK) -> Command[Any]:
-    """Add what people read to a command that writes a lock's life: `acquired_at`, `expires_at`.
+    """Add the informational `acquired_at` and `expires_at` to a command with a lifetime.
 
-    No `expires_at` where a server drops what is not renewed: a renewal there writes nothing, and an old one would lie.
+    No `expires_at` where the server drops expired records: renewals there write nothing, so it would become wrong.
 
-    wall_now is seconds since the epoch on the writer's wall clock. Called by the driver just before the send, since
-    a script has no wall clock. It is also why an Extend changes a value even when nothing else does.
+    wall_now: seconds since the epoch on the writer's wall clock. Called by the driver just before the send, since a
+    script has no wall clock. It also makes every Extend change a value.
     """
     match command:
         case Remove() | Read():
@@ -336,8 +334,8 @@ def _granted(fields: Mapping[str, str], lifetime: float, wall_now: float, clock:
 
 
 def truncated(fields: dict[str, str]) -> dict[str, str]:
-    """Cut what is too long, so that a store takes the fields and what is written later: the backtrace first."""
-    # no character takes more than four bytes, so nearly every record is seen to fit without being encoded
+    """Truncate long fields, the backtrace first, so that the store accepts them and what is written later."""
+    # a character takes at most four bytes, so most records need not be encoded to see that they fit
     if 4 * (sum(map(len, fields)) + sum(map(len, fields.values()))) <= ROOM:
         return fields
     over = _size(fields) - ROOM
@@ -357,7 +355,7 @@ def truncated(fields: dict[str, str]) -> dict[str, str]:
 
 
 def _size(fields: Mapping[str, str]) -> int:
-    """Count the bytes of fields, without those that have room of their own."""
+    """Count the bytes of all fields except those with a reserved size."""
     counted = ((key, value) for key, value in fields.items() if key not in ("progress", "revoked"))
     return sum(len(key.encode()) + len(value.encode()) for key, value in counted)
 
@@ -399,7 +397,7 @@ def _lifetime(name: Name, what: str, text: str) -> float | None:
 
 
 def _life(name: Name, what: str, text: str) -> float:
-    """Read how long others must leave a record alone: longer than we write it is damage, for it blocks forever."""
+    """Decode a ttl or lock-delay: a value longer than lockstead writes is damage, since it would block forever."""
     value = _number(name, what, text)
     if not 0 <= value <= (DURATION_MAX if what == "ttl" else LOCK_DELAY_MAX):
         raise _damaged(name, what, text)
@@ -420,27 +418,27 @@ def _process(name: Name, what: str, text: str) -> int | None:
 
 def _revocation(name: Name, what: str, text: str) -> Revocation:
     try:
-        said = json.loads(text)
-        return Revocation(by=clean(str(said["by"])), reason=clean(str(said["reason"])))
+        fields = json.loads(text)
+        return Revocation(by=clean(str(fields["by"])), reason=clean(str(fields["reason"])))
     except (ValueError, KeyError, TypeError, RecursionError):
         raise _damaged(name, what, text) from None
 
 
 def _predecessor(_: Name, __: str, text: str) -> PreviousLease:
-    """Read `previous_lease_text`. What nobody can read says that the end is unknown: it keeps nobody from the lock."""
+    """Decode `previous_lease_text`. An invalid value means an unknown outcome and does not block the lock."""
     try:
-        said = json.loads(text)
-        names = {what: clean(said[what][:NAMED_MAX]) for what in ("owner", "holder") if isinstance(said.get(what), str)}
-        return PreviousLease(LeaseOutcome(said["ending"]), **names)
+        fields = json.loads(text)
+        names = {one: clean(fields[one][:NAMED_MAX]) for one in ("owner", "holder") if isinstance(fields.get(one), str)}
+        return PreviousLease(LeaseOutcome(fields["ending"]), **names)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return PreviousLease(LeaseOutcome.UNKNOWN)
 
 
 def _labels(name: Name, what: str, text: str) -> Mapping[str, str]:
     try:
-        said = json.loads(text)
-        if isinstance(said, dict):
-            return {clean(str(key)): clean(str(value)) for key, value in said.items()}
+        labels = json.loads(text)
+        if isinstance(labels, dict):
+            return {clean(str(key)): clean(str(value)) for key, value in labels.items()}
     except (ValueError, RecursionError):
         pass
     raise _damaged(name, what, text)
@@ -460,4 +458,4 @@ _READERS: Final[dict[str, tuple[str, Callable[[Name, str, str], Any]]]] = {
     "before": ("before", _predecessor),
     "labels": ("labels", _labels),
 }
-"""What a field is called in a `Record`, and how it is read."""
+"""For each field: the attribute of `Record`, and its decoder."""

@@ -1,7 +1,7 @@
-"""How a lease is given back, broken, swept up and looked at.
+"""Releasing, breaking, sweeping and inspecting a lease.
 
-Nothing here removes by anything but the incarnation (and, where a revision is known to matter, the revision): a late
-delete must never hit the next holder.
+Every removal expects the incarnation (and, where it matters, the revision): a late delete must never hit the next
+holder.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from lockstead.protocol.renew import effective_ttl
 from lockstead.values import Name, Space
 
 AUDITED_BYTES_MAX: Final = 4000
-"""Bytes of why a lease was broken, as the history keeps it."""
+"""Bytes of the reason in an audit entry."""
 
 
 class Outcome(Enum):
     """How a release ended."""
 
     REMOVED = "we removed it"
-    ENDED = "it is free, and its record tells the next holder how it went"
+    ENDED = "it is free, and its record informs the next holder of the outcome"
     NOT_OURS = "it was not ours any more, or already gone"
     LEFT = "left to expire: a member is still live, or closing was never acknowledged"
 
     @property
     def is_free(self) -> bool:
-        """Whether the key is free by what we did."""
+        """Whether the release has freed the key."""
         return self in (Outcome.REMOVED, Outcome.ENDED)
 
 
@@ -76,11 +76,11 @@ def release(
 ) -> Script[Outcome]:
     """Release a lease as its owner. bound_at (boot clock) bounds the wait for members.
 
-    shared: a ticket was ever made, so others may work under it: close first, and wait until none is live. by_ticket:
-    the lease is only known from a ticket, so the record is read before anything is written. leaves: what the record
-    says to the next holder, who finds there what has to be repaired; None if it is removed. It stays also if the lease
-    was shared and revoked. deadline: until when nobody else can have had it (boot clock). Raises StoreUnavailable or
-    OutcomeUnknown if the store stays silent; the record then expires.
+    shared: a ticket was made, so others may work under it: close first, and wait until none is live. by_ticket: the
+    lease is known only from a ticket, so the record is read before anything is written. leaves: fields that the record
+    keeps for the next holder, which may have to repair something; None removes it. It is also kept if the lease was
+    shared and revoked. deadline: until when no other client can have taken it over (boot clock). Raises
+    StoreUnavailable or OutcomeUnknown if the store does not answer; the record then expires.
     """
     if not shared:
         return remove(lease, context, ours_until=deadline) if leaves is None else end(lease, context, leaves)
@@ -108,10 +108,10 @@ def _after_members(
 
 
 def _remove_closed(lease: LeaseId, closed: Reply[Any], context: ProtocolContext) -> Script[Outcome]:
-    """Remove the record as it was closed, after its members have left; end it if it was revoked until then.
+    """Remove the record as it was closed, after its members have left; end it if it was revoked before.
 
-    An owner that has not noticed its revocation worked to its end; whether a member stopped in the middle it cannot
-    know. Nobody is cut off by what comes later.
+    An owner that did not notice its revocation completed its work, but cannot know whether a member stopped before its
+    end. A later revocation stops nobody.
     """
     record = context.decode(lease.name, closed.answer)
     if record.revoked is not None:
@@ -130,10 +130,10 @@ def _remove_closed(lease: LeaseId, closed: Reply[Any], context: ProtocolContext)
 
 
 def give_back(lease_state: LeaseState, context: ProtocolContext, *, bound_at: float) -> Script[Outcome]:
-    """Release what this process has of a lease: a member its registration alone, an owner the lease.
+    """Release this process's part of a lease: a member its registration alone, an owner the lease.
 
-    The belief must have ended before. After a loss an owner frees only what nobody can hold any more: a lease that
-    was revoked or out of reach, without a lock-delay to cut short, and only before its own deadline.
+    The lease must not be in use any more. After a loss an owner frees only a lease that was revoked or unreachable,
+    without a lock-delay, and only before its own deadline.
     """
     lease = lease_state.lease
     leaving = release(
@@ -152,9 +152,9 @@ def give_back(lease_state: LeaseState, context: ProtocolContext, *, bound_at: fl
 
 
 def _leaves(lease_state: LeaseState, context: ProtocolContext) -> Mapping[str, str] | None:
-    """Return what the record of a lease says when it is given; None if it has nothing to say, and is removed."""
+    """Return the fields that the record keeps after the release; None if it is removed."""
     if lease_state.unused:
-        # nobody worked under it: what was told of the one before is told to the next holder
+        # the next holder learns of the lease before this one
         return (
             UNUSED
             if lease_state.previous_lease is not None and is_written(lease_state.previous_lease, context)
@@ -166,7 +166,7 @@ def _leaves(lease_state: LeaseState, context: ProtocolContext) -> Mapping[str, s
 def _withdrawn(
     registration: LeaseId, leaving: Script[Outcome] | None, context: ProtocolContext, *, ours_until: float
 ) -> Script[Outcome]:
-    """Take a registration back, and then do what an owner still has to do."""
+    """Remove a registration, and then run the owner's release, if any."""
     try:
         withdrawn = yield from take_back(registration, context, ours_until=ours_until)
     except (StoreUnavailable, OutcomeUnknown):
@@ -177,7 +177,7 @@ def _withdrawn(
 
 
 def may_remove_after_loss(lease_state: LeaseState, now: float) -> bool:
-    """Return whether a lease that was lost may still be removed by its loser, now that the body is over."""
+    """Return whether a lost lease may still be removed by its former holder, after the task code has ended."""
     if not lease_state.is_owner:
         return lease_state.reason is not LossReason.FORKED
     return (
@@ -188,9 +188,9 @@ def may_remove_after_loss(lease_state: LeaseState, now: float) -> bool:
 
 
 def _look_first(lease: LeaseId, context: ProtocolContext, bound_at: float) -> Script[Outcome | None]:
-    """Read whether the lease of a ticket stands there, revoked or not; None if it does. Only then anything is written.
+    """Read whether the lease of a ticket exists, revoked or not; None if it does. Only then anything is written.
 
-    Where incarnations are counted anew, a ticket of elsewhere would close somebody else's lease.
+    Where incarnations restart from 1, a ticket of another store would close another holder's lease.
     """
     longest = context.settings.backoff_min
     while True:
@@ -203,14 +203,14 @@ def _look_first(lease: LeaseId, context: ProtocolContext, bound_at: float) -> Sc
             longest = min(context.settings.backoff_max, longest * 2)
         else:
             seen = reply.answer
-            # an ended record is over, even if somebody broke it: the second release must not say that it gave it back
+            # an ended record is over, even if it was broken: a second release must not report a removal
             if isinstance(seen, Absent) or context.decode(lease.name, seen).ended:
                 return Outcome.NOT_OURS
             return None if loss(lease, seen, context) in (None, LossReason.REVOKED) else Outcome.NOT_OURS
 
 
 def _close(lease: LeaseId, context: ProtocolContext, bound_at: float) -> Script[Outcome | Reply[Any]]:
-    """Get an answer that shows `closing`, and give it. Only such an answer lets the members be listed."""
+    """Mark the lease as closing and return the answer that confirms it; members are listed only after that."""
     longest, turn = context.settings.backoff_min, 0
     while True:
         try:
@@ -233,12 +233,12 @@ def _close(lease: LeaseId, context: ProtocolContext, bound_at: float) -> Script[
 
 
 def remove(lease: LeaseId, context: ProtocolContext, *, ours_until: float = inf) -> Script[Outcome]:
-    """Remove exactly this incarnation, asking again after an unknown outcome, a bounded number of times."""
+    """Remove exactly this incarnation, with a bounded number of retries after an unknown outcome."""
     return Outcome.REMOVED if (yield from take_back(lease, context, ours_until=ours_until)) else Outcome.NOT_OURS
 
 
 def end(lease: LeaseId, context: ProtocolContext, fields: Mapping[str, str] = ENDED) -> Script[Outcome]:
-    """Say in the record of exactly this incarnation that nobody holds it any more; asked again like a removal."""
+    """Mark the record of exactly this incarnation as ended; retried like a removal."""
     turn = 0
     while True:
         try:
@@ -254,7 +254,7 @@ def end(lease: LeaseId, context: ProtocolContext, fields: Mapping[str, str] = EN
 
 @frozen
 class Had:
-    """The lease that an acquisition had which is swept. is_shared: it may have live members. is_clean: not lost."""
+    """The lease of an acquisition that is swept. is_shared: it may have live members. is_clean: not lost."""
 
     incarnation: str
     is_shared: bool = False
@@ -262,11 +262,11 @@ class Had:
 
 
 LOOKS: Final = (1, 2, 4, 8, 16)
-"""When an acquisition that was given up is looked after again: request limits after the first look, at once."""
+"""When an abandoned acquisition is swept again: multiples of the request limit after the first sweep."""
 
 
 def sweep_pauses(request_timeout: float) -> Iterator[float]:
-    """Return how long to wait before each look at what an acquisition that was given up may have written."""
+    """Yield the pause before each sweep of an abandoned acquisition."""
     last = 0.0
     for at in (0.0, *(limits * request_timeout for limits in LOOKS)):
         yield at - last
@@ -274,11 +274,11 @@ def sweep_pauses(request_timeout: float) -> Iterator[float]:
 
 
 def sweep(name: Name, holder: str, context: ProtocolContext, had: Had | None = None) -> Script[bool]:
-    """Look once more for what an acquisition that is over may have written, and take it back.
+    """Remove what an acquisition that is over may have written; True if there was anything.
 
-    had: the lease that it had, if somebody worked under it. Its members may be live after its owner has stopped: it is
-    left alone then. One that was lost says so to the next holder. What else bears the holder's name landed late or was
-    never given to anybody: nobody worked under it, so that the next holder is told of the lease before.
+    had: its lease, if it was used. A shared one may still have live members and is left alone; a lost one is marked as
+    ended for the next holder. Any other record with this holder was written late and never used: it is removed, and the
+    next holder learns of the lease before it.
     """
     reply = yield from ask(Read(name))
     if isinstance(reply.answer, Absent):
@@ -299,7 +299,7 @@ def sweep(name: Name, holder: str, context: ProtocolContext, had: Had | None = N
 
 @frozen
 class RecordStatus:
-    """What is stored under a key. age is seconds since its last change by the store's clock, if that is known."""
+    """The record under a key. age: seconds since its last change by the store's clock, None if unknown."""
 
     record: Record
     seen: Snapshot
@@ -308,7 +308,7 @@ class RecordStatus:
 
 
 def read_status(name: Name, context: ProtocolContext) -> Script[RecordStatus | None]:
-    """Return what stands under a key; None if nothing does. Writes nothing, so its word on expiry is a hint."""
+    """Return the record under a key, None if there is none. Writes nothing, so `is_expired` is a hint."""
     reply = yield from ask(Read(name))
     if isinstance(reply.answer, Absent):
         return None
@@ -317,7 +317,7 @@ def read_status(name: Name, context: ProtocolContext) -> Script[RecordStatus | N
 
 
 def status(name: Name, seen: Snapshot, context: ProtocolContext) -> RecordStatus:
-    """Put a snapshot into words."""
+    """Return the status of a record from a snapshot."""
     record = context.decode(name, seen)
     if seen.store_now is None or seen.updated_at is None or not context.shows_age(name, seen):
         return RecordStatus(record, seen, None, seen.dead)
@@ -342,10 +342,10 @@ def _looks_expired(record: Record, updated_at: float, store_now: float, context:
 
 @frozen
 class Broken:
-    """What breaking did; neither revoked nor removed: it was revoked before, and nothing was written.
+    """The result of a break; neither revoked nor removed: it was revoked before, and nothing was written.
 
-    max_overlap: seconds, from the answer on, for which the old holder may still believe; 0 if its time was up before,
-    None where it is not known. record is what was broken.
+    max_overlap: seconds from the answer for which the old holder may still consider itself the holder; 0 if it had
+    expired, None if unknown. record: what was broken.
     """
 
     record: Record
@@ -360,11 +360,11 @@ def break_lease(
 ) -> Script[Broken | None]:
     """Break the lease under a key as an operator; None if there is none (or no longer that incarnation).
 
-    Default: end a lease whose time is up, as a contender judges it; revoke any other, and the holder's next renewal
-    finds out. There is no overlap. One that is revoked already is left alone: each write would let it live for another
-    ttl. now: revoke and end it at once, so that the key is free and the next holder finds how the lease went; or leave
-    a tombstone of the record's lock-delay by one Replace (a Remove and a Create would leave a gap). A damaged or
-    foreign record can only be removed; what is newer is refused.
+    Default: end an expired lease, as a contender judges it; revoke any other, and the holder's next renewal finds out.
+    There is no overlap. A lease that is revoked already is left alone: each write would extend it by another ttl.
+    now: revoke and end it at once, so that the key is free and the next holder learns the outcome; or leave a tombstone
+    for the record's lock-delay by one Replace (a Remove and a Create would leave a gap). A damaged or foreign record
+    can only be removed; a newer version is refused.
     """
     reply = yield from ask(Read(name))
     seen = reply.answer
@@ -375,7 +375,7 @@ def break_lease(
     except StoreRefused:
         if not now or not is_ours(seen.fields):
             raise
-        # nobody can read it, so nobody can be told: removing it is all that an operator can do
+        # unreadable, so no outcome can be kept: it can only be removed
         record = Record(holder=seen.fields.get("identity", ""), ttl=None)
     if record.ended:
         return None
@@ -386,8 +386,8 @@ def break_lease(
             return Broken(record, seen, False, True, 0.0)
         if not is_dead and record.revoked is not None:
             return Broken(record, seen, False, False, _overlap(record, context))
-        said = yield from ask(Extend(name, {"revoked": revocation_text(revoked)}, seen.incarnation))
-        done = isinstance(said.answer, Snapshot)
+        revocation = yield from ask(Extend(name, {"revoked": revocation_text(revoked)}, seen.incarnation))
+        done = isinstance(revocation.answer, Snapshot)
         return Broken(record, seen, True, False, _overlap(record, context)) if done else None
     if record.lock_delay > 0:
         return (yield from _replace_by_tombstone(name, seen, record, revoked, context, salt))
@@ -399,7 +399,7 @@ def break_lease(
 def _end_record(
     name: Name, seen: Snapshot, record: Record, revoked: Revocation, revision: str | None = None
 ) -> Script[bool]:
-    """End the incarnation that was seen (in that revision, where given); remove it where nobody can be told of it."""
+    """End the incarnation that was read (in that revision, if given); remove a foreign record."""
     gone: Reply[Any]
     if not record.is_foreign:
         fields = {"revoked": revocation_text(revoked), **ENDED}
@@ -413,26 +413,26 @@ def _replace_by_tombstone(
     name: Name, seen: Snapshot, record: Record, revoked: Revocation, context: ProtocolContext, salt: str
 ) -> Script[Broken | None]:
     tomb = encode(Record(f"tombstone/{salt}", record.lock_delay, owner=record.owner, revoked=revoked, tombstone=True))
-    standing: Snapshot = seen
+    latest: Snapshot = seen
     while True:
         min_retention = context.min_retention(record.lock_delay)
         reply = yield from ask(
             Replace(
                 name,
                 tomb,
-                standing.incarnation,
-                standing.revision,
+                latest.incarnation,
+                latest.revision,
                 lifetime=record.lock_delay,
                 min_retention=min_retention,
             )
         )
         if isinstance(reply.answer, Snapshot):
             return Broken(record, seen, False, True, _overlap(record, context))
-        # a revision changes under the operator's eyes; the incarnation is what was meant
-        looked = yield from ask(Read(name))
-        if isinstance(looked.answer, Absent) or looked.answer.incarnation != seen.incarnation:
+        # the revision may change meanwhile; the operator means the incarnation
+        reread = yield from ask(Read(name))
+        if isinstance(reread.answer, Absent) or reread.answer.incarnation != seen.incarnation:
             return None
-        standing = looked.answer
+        latest = reread.answer
 
 
 def _overlap(record: Record, context: ProtocolContext) -> float | None:
@@ -442,7 +442,7 @@ def _overlap(record: Record, context: ProtocolContext) -> float | None:
 
 
 def audit(name: Name, part: str, entry: dict[str, str]) -> Script[bool]:
-    """Leave an audit entry: append-only, in the same store."""
+    """Write an audit entry: append-only, in the same store."""
     reply = yield from ask(Create(Name(name.key, Space.AUDIT, part), {"v": "1", **entry}))
     return isinstance(reply.answer, Snapshot)
 

@@ -48,7 +48,7 @@ async def in_thread(
             came_late()
 
     if not workers.submit(work, queue=queue):
-        raise StoreUnavailable("there is no thread to ask the store in: the client was closed, or the system has none")
+        raise StoreUnavailable("no thread for the request: the client was closed, or the system has no more threads")
     return await future
 
 

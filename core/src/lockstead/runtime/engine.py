@@ -1,6 +1,6 @@
-"""What a client shares between its blocking and its awaiting side: store, keeper, book, lines, bookkeeping.
+"""What a client shares between its blocking and its awaiting side: store, keeper, observations, local queue.
 
-Runs no script itself but what the keeper's crew does afterwards (sweeps). One engine per opened store and process.
+Runs no script itself except sweeps in the keeper's worker threads. One engine per opened store and process.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ from lockstead.stores.port import BlockingFifoQueue, Store, SupportsFifoQueue
 from lockstead.values import Name
 
 CALLS_MAX: Final = 32
-"""Requests at once that awaiting callers have in threads, to a store without an awaiting side."""
+"""Concurrent requests of awaiting callers in threads, to a store without an awaiting side."""
 
 LEAVE_AGAIN_MAX: Final = 30.0
-"""Seconds, at most, until a place in a store's queue that could not be given up is given up again."""
+"""Maximum seconds until giving up a place in a store's queue is retried."""
 
 WATCHES_MAX: Final = 64
 """Keys that awaiting callers watch in threads at once, where the store can watch; those beyond poll."""
 
 OWNER_NOTES_MIN: Final = 64
-"""Keys with a lease of this process from which on leases that were dropped are looked for."""
+"""Number of keys with a lease of this process from which on notes of dropped leases are removed."""
 
 LESS: Final = "less than a second"
 
 
 def fresh_nonce() -> str:
-    """Return 16 hexadecimal digits that nobody else has."""
+    """Return 16 random hexadecimal digits."""
     return os.urandom(8).hex()
 
 
 HOST: Final = os.uname().nodename
-"""The name of this machine. Asking for it anew costs as much as all the rest of an acquisition."""
+"""The name of this machine; reading it takes as long as the rest of an acquisition."""
 
 
 def default_owner() -> str:
@@ -71,7 +71,7 @@ def default_owner() -> str:
 
 @dataclass(slots=True, eq=False)
 class OwnerNote:
-    """Which thread or task took a lease on a key."""
+    """Which thread or task acquired a lease on a key."""
 
     key: str
     by: weakref.ref[Any]
@@ -79,18 +79,18 @@ class OwnerNote:
     lease_state: LeaseState
 
     def holds(self, caller: object, now: float) -> bool:
-        """Whether the caller is who took it and holds it still; a lost or dropped lease may be asked for anew."""
+        """Whether the caller acquired it and still holds it; a lost or dropped lease may be acquired again."""
         return self.by() is caller and self.lease_state.believes(now) and self.kept() is not None
 
 
 def _living(notes: dict[str, list[OwnerNote]]) -> dict[str, list[OwnerNote]]:
-    # no loop of its own stands in a `with` statement: there a Ctrl-C at a jump back would skip the exit
+    # no loop directly in a `with` statement: a Ctrl-C at its jump back would skip the exit
     living = {key: [one for one in ours if one.kept() is not None] for key, ours in notes.items()}
     return {key: left for key, left in living.items() if left}
 
 
 class Engine:
-    """An opened store and the keeper of all its leases. Closed by `close`, or when nobody refers to it any more."""
+    """An opened store and the keeper of all its leases. Closed by `close`, or when it is not referenced any more."""
 
     def __init__(self, store: Store, emit: Listener | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.store = store
@@ -106,28 +106,28 @@ class Engine:
     def _renew_state(self) -> None:
         self.keeper = Keeper(self.store, self.clock, self._listener)
         self.local_queue = LocalQueue()
-        # holders that were asked for and are not in the keeper's care yet; a wish that was interrupted goes by itself
+        # holders that are being acquired and not kept yet; an interrupted request disappears by itself
         self.pending_holders: weakref.WeakValueDictionary[str, AcquireRequest] = weakref.WeakValueDictionary()
         self.calls = Workers("lockstead-call", CALLS_MAX)
         self.watches = Workers("lockstead-watch", WATCHES_MAX)
         self._lock = threading.Lock()
         self._owner_notes: dict[str, list[OwnerNote]] = {}
         self._owner_notes_max = OWNER_NOTES_MIN
-        # whose settings were written last, and what they say in every record: a lock is asked for again and again
+        # cache of the last settings' fields: a lock is often acquired repeatedly
         self._owner = default_owner()
         self._drafted: tuple[Settings, str, dict[str, str]] | None = None
-        # what the finalizer closes: never the engine itself, or it would never be collected
+        # what the finalizer closes; not the engine itself, or it would never be collected
         self._closing: dict[str, Any] = getattr(self, "_closing", {})
         self._closing.update(keeper=self.keeper, store=self.store, crews=(self.calls, self.watches))
 
     # --- conversations -------------------------------------------------------------------------------------------
 
     def context(self, settings: Settings) -> ProtocolContext:
-        """Return what a conversation about a lock with these settings is held under."""
+        """Return the context of scripts for a lock with these settings."""
         return ProtocolContext(self.traits, settings, self.observations)
 
     def new_request(self, name: Name, settings: Settings, *, reclaim: bool) -> AcquireRequest:
-        """Make one wish for one lock, with a holder of its own."""
+        """Return a request for one lock, with a new holder."""
         if reclaim and settings.owner is None:
             raise ValueError("reclaim needs an explicit owner: the name of the earlier process whose lock is taken")
         owner = settings.owner or self._owner
@@ -143,7 +143,7 @@ class Engine:
         return AcquireRequest(name, holder, owner, truncated(fields), reclaim=reclaim, keeps=self.keeps)
 
     def _draft(self, settings: Settings, owner: str) -> dict[str, str]:
-        """Return what the record of every acquisition with these settings says."""
+        """Return the fields that all records with these settings have in common."""
         last = self._drafted
         if last is not None and last[0] is settings and last[1] == owner:
             return last[2]
@@ -172,7 +172,7 @@ class Engine:
         return encode(Record(nonce, ttl, owner=owner, host=HOST, pid=os.getpid(), where=where, labels=settings.labels))
 
     def warn_once(self, key: str, settings: Settings) -> None:
-        """Warn of settings that work but are not wise on this store."""
+        """Warn of settings that work but are not recommended on this store."""
         recommended = self.traits.ttl_recommended
         if settings.ttl < recommended:
             self._warn(key, f"ttl is {settings.ttl:g} s; at least {recommended:g} s is recommended on this store")
@@ -185,13 +185,13 @@ class Engine:
             self.emit(EngineWarning(key, message))
 
     def emit(self, event: LockEvent) -> None:
-        """Tell the listener."""
+        """Call the listener."""
         self.keeper.emit(event)
 
     # --- what follows an acquisition -----------------------------------------------------------------------------
 
     def granted(self, grant: Grant, request: AcquireRequest, context: ProtocolContext, waited: float) -> KeptLease:
-        """Take a grant into the keeper's care."""
+        """Have the keeper renew a granted lease."""
         settings = context.settings
         lease_state = LeaseState(
             lease=grant.lease,
@@ -207,7 +207,7 @@ class Engine:
         try:
             self.keeper.keep(kept)
         except StoreUnavailable:
-            request.unsettled = True  # its record stands, and nobody renews it: it is given back
+            request.unsettled = True  # its record exists, but cannot be renewed: it is removed
             raise
         if request.may_keep_place:
             self.leave_queue(request.name, request.holder, settings.request_timeout)
@@ -215,7 +215,7 @@ class Engine:
         return kept
 
     def attached(self, joined: Attached, settings: Settings) -> KeptLease:
-        """Take a membership into the keeper's care."""
+        """Have the keeper renew a membership."""
         lease_state = LeaseState(
             lease=joined.lease,
             settings=settings,
@@ -233,16 +233,16 @@ class Engine:
         return kept
 
     def keeps(self, holder: str) -> bool:
-        """Return whether this very process keeps a lease of this holder, or is about to."""
+        """Return whether this process keeps a lease of this holder, or is about to."""
         return holder in self.pending_holders or self.keeper.keeps(holder)
 
     def clean_up_abandoned(
         self, request: AcquireRequest, settings: Settings, error: BaseException | None = None
     ) -> None:
-        """Take back what an acquisition that ended without a lease may have written: now, and once more later.
+        """Remove what an acquisition that ended without a lease may have written: now, and again later.
 
-        error is what ended it. Any that is not the protocol's own may fall after the grant, when nobody has the lease
-        yet who could release it; a reclaim asks for a token after it was granted.
+        error: what ended it. One that is not a LocksteadError may come after the grant, before any caller has the lease
+        and could release it; a reclaim draws a token after the grant.
         """
         if request.has_waited:
             self.leave_queue(request.name, request.holder, settings.request_timeout)
@@ -251,7 +251,7 @@ class Engine:
             self.sweep(request.name, request.holder, settings)
 
     def leave_queue(self, name: Name, holder: str, limit: float, delay: float = 0.0) -> None:
-        """Give up a place in the store's queue, if it keeps one: asked until it is gone, as nobody gets past it."""
+        """Give up a place in the store's queue, if it has one; retried until it is gone, since it blocks later ones."""
         store = self.store
         if not isinstance(store, SupportsFifoQueue | BlockingFifoQueue):
             return
@@ -259,23 +259,22 @@ class Engine:
         def leave() -> None:
             try:
                 store.leave(name, holder, limit)
-            except Exception:  # noqa: BLE001 - whatever a foreign store raises, the place may still be there
+            except Exception:  # noqa: BLE001 - whatever a store raises, the place may still exist
                 if not self.is_closed:
                     self.leave_queue(name, holder, limit, min(LEAVE_AGAIN_MAX, max(1.0, delay * 2)))
 
         self.keeper.schedule(delay, leave)
 
     def sweep(self, name: Name, holder: str, settings: Settings, had: Had | None = None) -> None:
-        """Look for a record of this holder, whose acquisition is over, and free its key; and again later.
+        """Sweep the record of a holder whose acquisition is over; now, and again later.
 
-        A request may commit late, so there are some more looks, each after twice the time of the one before.
-        had: the lease that it had, if anybody worked under it.
+        A request may commit late, so more sweeps follow, each after twice the time. had: its lease, if it was used.
         """
         self._look(name, holder, settings, had, deque(sweep_pauses(settings.request_timeout)))
 
     def _look(self, name: Name, holder: str, settings: Settings, had: Had | None, left: deque[float]) -> None:
         def look() -> None:
-            # one after the other: a client that is closed looks once more and not for each of them
+            # one after the other: when the client is closed, only one more sweep runs
             if left:
                 self._look(name, holder, settings, had, left)
             self.sweep_once(name, holder, settings, had)
@@ -283,18 +282,18 @@ class Engine:
         self.keeper.schedule(left.popleft(), look)
 
     def sweep_soon(self, name: Name, holder: str, settings: Settings) -> None:
-        """Look once, now, for what a request wrote that was answered after its acquisition was over."""
+        """Sweep once, now, for a request that was answered after its acquisition was over."""
         self.keeper.schedule(0.0, partial(self.sweep_once, name, holder, settings))
 
     def sweep_once(self, name: Name, holder: str, settings: Settings, had: Had | None = None) -> None:
-        """Look once, in this thread, for a record of this holder, whose acquisition is over, and free its key."""
+        """Sweep once, in this thread, the record of a holder whose acquisition is over."""
         script = sweep(name, holder, self.context(settings), had)
         run(script, self.store, self.clock, Limits(settings.request_timeout), ThreadWaker())
 
     # --- bookkeeping ---------------------------------------------------------------------------------------------
 
     def not_acquired(self, name: Name, contended: Contended, waited: float, *, has_waited: bool) -> NotAcquired:
-        """Put a contention into the words of the error that ends a wait. has_waited: it was more than one try."""
+        """Return the error of an acquisition that ended because of contention. has_waited: it was more than one try."""
         record, key = contended.record, name.key
         after = f"; waited {seconds_text(waited)}" if has_waited else ""
         if record is None and contended.is_queued:
@@ -308,7 +307,7 @@ class Engine:
         held_for = self._held_for(record)
         since = "" if held_for is None else f" for {duration_text(held_for)}"
         purpose = f" (purpose: {record.purpose})" if record.purpose else ""
-        owner = record.owner or record.holder or "somebody unknown"
+        owner = record.owner or record.holder or "an unknown holder"
         return NotAcquired(
             f"{key!r} is held by {owner!r}{since}{purpose}{after}",
             key=key,
@@ -319,7 +318,7 @@ class Engine:
         )
 
     def emit_waiting(self, key: str, holder: str, contended: Contended) -> None:
-        """Tell that an acquisition waits."""
+        """Emit that an acquisition waits."""
         record = contended.record
         if record is not None:
             owner = record.owner or record.holder
@@ -329,11 +328,11 @@ class Engine:
         return None if record.acquired_at is None else max(0.0, self.clock.wall() - record.acquired_at)
 
     def note_acquired(self, kept: KeptLease) -> OwnerNote:
-        """Note that this thread or task holds the key; give what `note_released` wants."""
+        """Note that this thread or task holds the key; return the note for `note_released`."""
         key = kept.lease_state.lease.name.key
         note = OwnerNote(key, weakref.ref(_caller()), weakref.ref(kept), kept.lease_state)
         with self._lock:
-            # a lease that was dropped is never given back, so it goes here, or with all of its kind
+            # a dropped lease is never released, so its note is removed here, or with all others of that kind
             others = self._owner_notes.get(key, ())
             self._owner_notes[key] = [note, *(one for one in others if one.lease_state.state is State.HELD)]
             if len(self._owner_notes) > self._owner_notes_max:
@@ -342,7 +341,7 @@ class Engine:
         return note
 
     def note_released(self, note: OwnerNote) -> None:
-        """Forget what `note_acquired` noted, and wake who waits for the key in this process."""
+        """Remove a note of `note_acquired`, and wake the first waiter for the key in this process."""
         key = note.key
         with self._lock:
             left = [*filter(partial(is_not, note), self._owner_notes.get(key, ()))]
@@ -353,7 +352,7 @@ class Engine:
         self.local_queue.wake_first(key)
 
     def refuse_self_wait(self, name: Name) -> None:
-        """NotAcquired at once if this very thread or task holds the key: it would wait for itself."""
+        """NotAcquired at once if this thread or task holds the key: it would wait for itself."""
         notes = self._owner_notes.get(name.key)
         if not notes:
             return
@@ -367,13 +366,13 @@ class Engine:
             )
 
     def refuse_if_closed(self) -> None:
-        """StoreRefused after `close`: nothing would ever come of a wait."""
+        """StoreRefused after `close`: a wait could never succeed."""
         if self.is_closed:
             raise StoreRefused("the client was closed: open another one")
 
     @holds_no_lock
     def close(self) -> None:
-        """Close the keeper and the store. Leases still held are left to expire, and who waits is refused."""
+        """Close the keeper and the store. Leases still held are left to expire, and waiters are refused."""
         if is_inside(1):
             _in_a_thread(self.close)
             return
@@ -404,8 +403,8 @@ def _close(closing: dict[str, Any]) -> None:
 
 
 def _in_a_thread(close: Callable[[], None]) -> None:
-    """Close from a finalizer or a signal handler that came while this thread may hold a lock."""
-    with suppress(RuntimeError):  # there is no thread: nothing is closed, and every lease is left to expire
+    """Close in another thread, since a finalizer or a signal handler may run while this one holds a lock."""
+    with suppress(RuntimeError):  # no thread can be started: nothing is closed, and every lease is left to expire
         threading.Thread(target=_apart, args=(close,), name="lockstead-close", daemon=True).start()
 
 
@@ -415,7 +414,7 @@ def _apart(close: Callable[[], None]) -> None:
 
 
 def _caller() -> Any:
-    """Return the running task, or else the thread: the object, since an identifier comes when its owner is gone."""
+    """Return the running task, or else the thread; the object, since an identifier may be reused."""
     asyncio = sys.modules.get("asyncio")
     # None outside of a loop, where current_task would raise
     loop = None if asyncio is None else asyncio._get_running_loop()
@@ -424,12 +423,12 @@ def _caller() -> Any:
 
 
 def seconds_text(duration: float) -> str:
-    """Say a duration in whole seconds: "300 s"."""
+    """Format a duration in whole seconds: "300 s"."""
     return LESS if duration < 0.95 else f"{duration:.0f} s"
 
 
 def duration_text(duration: float) -> str:
-    """Say a duration as a person would: "12 minutes"."""
+    """Format a duration for people: "12 minutes"."""
     for size, unit in ((86400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
         if duration >= size:
             count = int(duration // size)

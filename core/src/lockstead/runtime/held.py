@@ -21,7 +21,7 @@ from lockstead.runtime.keeper import KeptLease
 from lockstead.values import LeaseOutcome, LeaseTicket, PreviousLease
 
 _WHY = {
-    LossReason.TAKEN: "somebody else holds it now",
+    LossReason.TAKEN: "another holder has it now",
     LossReason.GONE: "its record is gone",
     LossReason.REVOKED: "it was revoked",
     LossReason.EXPIRED: "it was not renewed in time",

@@ -1,7 +1,7 @@
 """The keeper: one timing thread for all leases of a client, which carries out what `protocol.keeping` decides.
 
-The timing thread never waits for the network: renewals run in a small crew of workers, so a store that hangs cannot
-delay the news of a loss. Callbacks run on a thread of their own, and whatever is decided is done outside the lock.
+The timing thread never waits for the network: renewals run in worker threads, so a store that hangs cannot delay the
+notification of a loss. Callbacks run in threads of their own, and actions are performed outside the lock.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from lockstead.stores.port import Store, SupportsBatching
 
 WORKERS_MAX: Final = 32
 CALLBACKS_MAX: Final = 128
-"""Callbacks that may hang before another one has to wait for them."""
+"""Callbacks that may hang before another one has to wait."""
 
 LONGEST_SLEEP: Final = 1.0
-"""Seconds. A timer stands still in suspend, so the timing thread never trusts it for long."""
+"""Seconds. A timer does not run in suspend, so the timing thread sleeps no longer."""
 
 TASK_RETRY: Final = 1.0
-"""Seconds until a task is tried again for which there was no thread."""
+"""Seconds until a task is tried again for which no thread could be started."""
 
-NO_THREAD: Final = StoreUnavailable("there is no thread to ask the store in: the system has none")
+NO_THREAD: Final = StoreUnavailable("no thread can be started for the request")
 
 BATCH_MAX: Final = 1000
-"""Renewals that a store which batches is given at once."""
+"""Renewals in one request to a store that batches."""
 
 OnLost = Callable[[], None]
 
@@ -73,7 +73,7 @@ class Fires(Protocol):
 
 
 class KeptLease:
-    """A lease as the keeper sees it: its state, what to store with the next renewal, and whom to tell."""
+    """A lease as the keeper sees it: its state, the progress for the next renewal, and its callbacks and guards."""
 
     __slots__ = ("__weakref__", "callbacks", "context", "found_in", "guards", "lease_state", "progress")
 
@@ -82,13 +82,13 @@ class KeptLease:
         self.context = context
         self.progress: str | None = None
         self.callbacks: list[OnLost] = []
-        """User's callbacks: told once, on the telling thread."""
+        """The user's callbacks: called once, in the callback threads."""
         self.guards: list[weakref.ref[Fires]] = []
         self.found_in: int | None = None
 
 
 class _Held(weakref.ref[KeptLease]):
-    """A lease that is renewed for as long as somebody refers to it."""
+    """A lease that is renewed for as long as it is referenced."""
 
     __slots__ = ("lease_state",)
 
@@ -99,10 +99,10 @@ _Lease: TypeAlias = "_Held | KeptLease"
 
 
 class Keeper:
-    """Renews what it is given until it is told to stop. Started with the first lease, ended by `close`.
+    """Renews leases. Started with the first lease, ended by `close`.
 
-    It refers to what it keeps weakly. So a lease that nobody has any more is left to expire, also where an exception
-    kept it from being given back.
+    It refers to leases weakly, so a lease without other references is left to expire, even if an exception prevented
+    its release.
     """
 
     def __init__(self, store: Store, clock: Clock, emit: Listener) -> None:
@@ -118,23 +118,23 @@ class Keeper:
         self._workers = Workers("lockstead-renewal", WORKERS_MAX)
         self._callback_threads = Workers("lockstead-callback", CALLBACKS_MAX)
         self._give_back_threads = Workers("lockstead-give-back", WORKERS_MAX)
-        """Who gives back what was handed over. Not the crew: a giving back may wait long for the lease's members."""
+        """Threads for releases that were handed over. Not the workers: a release may wait long for members."""
         self._handed_over: deque[tuple[Callable[[], None], KeptLease | None]] = deque()
         self._leaving: dict[int, KeptLease] = {}
-        """What was handed over and is under way: a client that is closed meanwhile gives it back all the same."""
+        """Releases under way that were handed over: they complete even if the client is closed meanwhile."""
         self._dropped: deque[weakref.ref[KeptLease]] = deque()
-        """Leases that nobody refers to any more, as the collector says."""
+        """Leases without references, as reported by the garbage collector."""
         self._sleeps_until = float("inf")
         self._closed = False
 
     def _make_lock(self) -> None:
         self._lock = threading.RLock()
-        """Of everything here. Callers may be interrupted at any line of Python, so it is entered and left by C alone:
-        a `threading.Condition` does both in Python, and an exception within them leaves its lock held forever."""
+        """Of everything here. Callers may be interrupted at any line of Python, so it is acquired and released in C: a
+        `threading.Condition` does both in Python, and an exception within them leaves its lock held forever."""
         self._changed = ThreadWaker()
-        """Only the timing thread waits for it: something is due before it would wake up."""
+        """Wakes the timing thread, because something is due earlier than it would wake up."""
         self._waiting: list[ThreadWaker] = []
-        """Callers who wait for a renewal or a task to come back."""
+        """Callers that wait for a renewal or a task to end."""
 
     def __len__(self) -> int:
         return len(self._keeping)
@@ -154,29 +154,29 @@ class Keeper:
                 kept.lease_state.leave()
                 kept.lease_state.left()
                 raise StoreUnavailable(
-                    f"no thread can be started to renew the lease, so it is given back: {error}"
+                    f"no thread can be started to renew the lease, so it is released: {error}"
                 ) from error
             self._wake(self._register(kept))
 
     def _register(self, kept: KeptLease) -> float:
-        # the last reference is dropped and noted in C code, which nothing interrupts
+        # dropping the last reference is noted in C code, which nothing interrupts
         held = _Held(kept, self._dropped.append)
         held.lease_state = kept.lease_state
         return self._keeping.keep(held)
 
     def keeps(self, holder: str) -> bool:
-        """Return whether this very process keeps a lease of this holder."""
+        """Return whether this process keeps a lease of this holder."""
         held = self._keeping.of_holder(holder)
         return held is not None and _referred(held) is not None
 
     def register(self, kept: KeptLease, joined: Attached) -> None:
-        """An owner that goes on working beside others became a member too: believe the earlier deadline."""
+        """Note that an owner became a member too: the earlier deadline counts."""
         with self._lock:
             self._keeping.registered(kept.lease_state, joined, self._clock.now())
             self._wake(self._keeping.wake_at())
 
     def leave(self, kept: KeptLease, now: float) -> bool:
-        """End the belief and the renewing; True if the lease was held until this instant."""
+        """End the use and the renewals of a lease; True if it was held until this instant."""
         with self._lock:
             was_lost = kept.lease_state.state is State.LOST
             was_held = self._keeping.leave(kept, now)
@@ -186,19 +186,19 @@ class Keeper:
         return was_held
 
     def settle(self, kept: KeptLease, seconds: float) -> None:
-        """Wait for the renewal that is in flight, at most so long. Called once nothing new is sent any more."""
+        """Wait at most `seconds` for the renewal in flight. Called when no new renewal is sent any more."""
         lease_state = kept.lease_state
         if lease_state.in_flight:
-            # what was not sent yet is sent no more
+            # a queued renewal is not sent any more
             self._wait_until(lambda: lease_state.is_queued or not lease_state.in_flight, seconds)
 
     def left(self, kept: KeptLease) -> None:
-        """The giving back has ended, however."""
+        """Note that the release has ended, in whatever way."""
         with self._lock:
             kept.lease_state.left()
 
     def lose(self, kept: KeptLease, reason: LossReason, detail: str = "") -> None:
-        """Note a loss that somebody else found; the timing thread tells it."""
+        """Note a loss that was found elsewhere; the timing thread notifies it."""
         if kept.lease_state.is_notified:
             return
         with self._lock:
@@ -207,7 +207,7 @@ class Keeper:
             self._changed.ring()
 
     def on_lost(self, kept: KeptLease, callback: OnLost) -> None:
-        """Tell this callback of the loss, exactly once; at once if it is already lost."""
+        """Call this exactly once when the lease is lost; now if it is already lost."""
         with self._lock:
             if not kept.lease_state.is_notified:
                 kept.callbacks.append(callback)
@@ -215,7 +215,7 @@ class Keeper:
         self._run_callback(partial(self._call, kept, callback))
 
     def guard(self, kept: KeptLease, interrupter: Fires) -> None:
-        """Fire this once the lease is lost; at once if that was told already."""
+        """Fire this interrupter when the lease is lost; now if the loss was notified already."""
         with self._lock:
             if not kept.lease_state.is_notified:
                 kept.guards = [*filter(call, kept.guards), weakref.ref(interrupter)]
@@ -223,12 +223,12 @@ class Keeper:
         interrupter.fire()
 
     def unguard(self, kept: KeptLease, interrupter: Fires) -> None:
-        """Fire this no more."""
+        """Stop firing this interrupter."""
         with self._lock:
             kept.guards = [*filter(partial(ne, weakref.ref(interrupter)), kept.guards)]
 
     def schedule(self, delay: float, work: Callable[[], None]) -> None:
-        """Do some bounded piece of work after a while, once, in the crew."""
+        """Run a bounded task once in a worker thread, after `delay` seconds."""
         with self._lock:
             if self._closed:
                 return
@@ -238,37 +238,37 @@ class Keeper:
                 heapq.heappush(self._tasks, (self._clock.now() + delay, next(self._count), work))
                 self._changed.ring()
                 return
-        # no thread can be started: it is done here and now, or not at all
+        # no thread can be started: run it here now, or not at all
         if delay == 0:
             with suppress(Exception):
                 work()
 
     def hand_over(self, work: Callable[[], None], kept: KeptLease | None = None) -> None:
-        """Have something cleaned up by a thread of the keeper's. Enters no lock: the caller may hold any.
+        """Have a thread of the keeper run a clean-up. Acquires no lock: the caller may hold any.
 
-        kept: the lease that is left by it. The one step that counts is made in C, and nothing that an interrupt could
-        tear follows it. If no lease was kept yet nor waited for, it is done with the first one, or by `close`.
+        kept: the lease that it releases. The only essential step runs in C, and nothing that an interrupt could break
+        follows. If the keeper's thread was not started yet, it runs with the first lease, or in `close`.
         """
         self._handed_over.append((work, kept))
         self._changed.ring()
 
     def ensure_started(self) -> None:
-        """See to it that what is handed over from now on is done soon, though no lease is kept yet."""
-        with self._lock, suppress(RuntimeError):  # the system has no thread just now
+        """Start the timing thread, so that clean-ups handed over from now on run soon although no lease is kept yet."""
+        with self._lock, suppress(RuntimeError):  # no thread can be started at the moment
             self._start()
 
     def _leave_handed_over(self) -> None:
-        """Have done what was handed over. Called with the lock held."""
+        """Start the clean-ups that were handed over. Called with the lock held."""
         while self._handed_over:
             work, kept = self._handed_over.popleft()
             number = next(self._count)
             if kept is not None:
                 if self._keeping.of(kept.lease_state) is not None:
-                    self._register(kept)  # the collector has cleared what referred to it, and then came to the exit
+                    self._register(kept)  # the garbage collector cleared the weak reference before the block's exit ran
                 self._leaving[number] = kept
             if not self._give_back_threads.submit(partial(self._leave, number, work)):
                 self._leaving.pop(number, None)
-                self._handed_over.appendleft((work, kept))  # the system has no thread just now: the next round tries
+                self._handed_over.appendleft((work, kept))  # no thread can be started: retried in the next round
                 return
             self._tasks_under_way += 1
 
@@ -280,14 +280,14 @@ class Keeper:
 
     @holds_no_lock
     def emit(self, event: LockEvent) -> None:
-        """Tell the listener; its failure is its own."""
+        """Call the listener; its exceptions are ignored."""
         try:  # noqa: SIM105 - a context manager takes longer than all the rest of it
             self._emit_to(event)
         except Exception:  # noqa: BLE001, S110 - a listener must never harm a lease
             pass
 
     def close(self, patience: float = 1.0) -> None:
-        """Stop: leases still held are left to expire; tasks are done now, waited for at most `patience` seconds."""
+        """Stop: leases still held are left to expire; tasks run now, and are waited for at most `patience` seconds."""
         with self._lock:
             if self._closed:
                 return
@@ -309,11 +309,11 @@ class Keeper:
             self.emit(_abandoned(one.lease_state))
 
     def _leave_all(self) -> list[_Lease]:
-        # no loop of its own stands in a `with` statement: there a Ctrl-C at a jump back would skip the exit
+        # no loop directly in a `with` statement: a Ctrl-C at its jump back would skip the exit
         return self._keeping.leave_all({id(kept.lease_state) for kept in list(self._leaving.values())})
 
     def forked(self) -> None:
-        """Mark, in a child just forked, every copy of the parent's leases as lost. No other thread exists here."""
+        """Mark every copy of the parent's leases as lost, in a forked child, where no other thread exists."""
         # another thread may have held it at the fork
         self._make_lock()
         self._closed = True
@@ -322,7 +322,7 @@ class Keeper:
             self._keeping.may_notify(one.lease_state)
 
     def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Wait until something that came back makes it true, at most so long."""
+        """Wait at most `seconds` until the condition holds; checked when a renewal or task ends."""
         ends_at = time.monotonic() + seconds
         while True:
             waker = ThreadWaker()
@@ -334,7 +334,7 @@ class Keeper:
                 return
 
     def _wake_waiting(self) -> None:
-        """Wake all who wait for something to come back. Called with the lock held."""
+        """Wake all callers in `_wait_until`. Called with the lock held."""
         waiting, self._waiting = self._waiting, []
         for waker in waiting:
             waker.ring()
@@ -343,7 +343,7 @@ class Keeper:
 
     def _start(self) -> None:
         if self._thread is None and not self._closed:
-            # the thread must not keep a client alive that nobody uses any more
+            # the thread must not keep an unused client alive
             thread = threading.Thread(
                 target=_run_rounds,
                 args=(weakref.ref(self), self._changed),
@@ -388,14 +388,14 @@ class Keeper:
             _at, _number, work = heapq.heappop(self._tasks)
             if self._workers.submit(partial(self._do, work)):
                 self._tasks_under_way += 1
-            else:  # the system has no thread just now
+            else:  # no thread can be started at the moment
                 heapq.heappush(self._tasks, (now + TASK_RETRY, next(self._count), work))
         wake_at = min(self._keeping.wake_at(), self._tasks[0][0] if self._tasks else float("inf"))
         self._sleeps_until = min(wake_at, now + LONGEST_SLEEP)
         return max(0.0, self._sleeps_until - now)
 
     def _carry_out(self, action: KeeperAction[_Lease]) -> None:
-        """Do what was decided. Called without the lock."""
+        """Perform an action. Called without the lock."""
         match action:
             case SendNext(kept=one):
                 if not self._workers.submit(self._renew_next):
@@ -425,7 +425,7 @@ class Keeper:
             self._changed.ring()
 
     def _recover(self, error: Exception) -> None:
-        """After a fault of our own in a round: report it, and forget no lease over it."""
+        """After an exception in a round: report it, and keep every lease."""
         with self._lock:
             self._sleeps_until = float("inf")
             self._keeping.recover()
@@ -433,10 +433,10 @@ class Keeper:
             partial(self.emit, EngineWarning("", f"a round of the keeper failed: {type(error).__name__}: {error}"))
         )
 
-    # --- in the crew ---------------------------------------------------------------------------------------------
+    # --- in the worker threads -----------------------------------------------------------------------------------
 
     def _renew_next(self) -> None:
-        """Renew the lease that has least time left, of those that are due and were not sent yet."""
+        """Renew the queued lease with least time left."""
         kept: KeptLease | None = None
         with self._lock:
             while kept is None:
@@ -448,24 +448,24 @@ class Keeper:
         self._renewed(kept, progress, self._ask(kept, fields))
 
     def _sent(self, one: _Lease) -> KeptLease | None:
-        """Note that a renewal goes out now, if it still has to. Called with the lock held."""
+        """Note that a renewal is sent now, if it is still needed. Called with the lock held."""
         kept = _referred(one)
         return kept if kept is not None and self._keeping.sending(kept.lease_state, self._clock.now()) else None
 
     def _renew_many(self, batch: list[_Lease], limit: float) -> None:
         with self._lock:
             sent = [kept for kept in map(self._sent, batch) if kept is not None]
-        told = [self._fields(kept) for kept in sent]
-        scripts = [_renewal(kept, fields) for kept, (fields, _progress) in zip(sent, told, strict=True)]
+        pending = [self._fields(kept) for kept in sent]
+        scripts = [_renewal(kept, fields) for kept, (fields, _progress) in zip(sent, pending, strict=True)]
         for at, outcome in run_many(scripts, cast(SupportsBatching, self._store), self._clock, limit):
             is_ours = isinstance(outcome, Renewed | MemberRenewed | Over | StoreError)
-            self._renewed(sent[at], told[at][1], outcome if is_ours else _failure(outcome))
+            self._renewed(sent[at], pending[at][1], outcome if is_ours else _failure(outcome))
 
     def renewal(self, kept: KeptLease) -> Script[Renewed | MemberRenewed | Over]:
-        """Return the script of a renewal that somebody asks for himself; `renewed` takes up what came of it.
+        """Return the script of a renewal that the user requests; its outcome is passed to `renewed`.
 
-        It brings the progress that is pending. If it fails or is given up, the next renewal brings that; if the store
-        refuses it, nobody does.
+        It includes the pending progress. If it fails or is abandoned, the next renewal includes that; a progress that
+        the store refuses is dropped.
         """
         fields, progress = self._fields(kept)
         try:
@@ -478,12 +478,12 @@ class Keeper:
             raise
 
     def renewed(self, kept: KeptLease, outcome: Renewed | MemberRenewed | Over) -> None:
-        """Take up a renewal that somebody asked for himself, beside one of our own that may be under way."""
+        """Note the outcome of a renewal that the user requested; one of the keeper's may be in flight too."""
         self._renewed(kept, None, outcome, is_ours=False)
 
     def _renewed(self, kept: KeptLease, progress: str | None, outcome: Outcome, *, is_ours: bool = True) -> None:
         with self._lock:
-            # what the store refuses once it would refuse again, and a lease is worth more than a word about it
+            # a progress that the store refused would be refused again, and the lease matters more
             if isinstance(outcome, StoreError) and not isinstance(outcome, StoreRefused):
                 _restore_progress(kept, progress)
             action = self._keeping.answered(kept, outcome, self._clock.now(), is_ours=is_ours)
@@ -500,7 +500,7 @@ class Keeper:
             return run(_renewal(kept, fields), self._store, self._clock, limits, ThreadWaker())
         except StoreError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - the keeper outlives everything and reports it
+        except Exception as error:  # noqa: BLE001 - the keeper survives every error and reports it
             return _failure(error)
 
     def _fields(self, kept: KeptLease) -> tuple[dict[str, str], str | None]:
@@ -518,14 +518,14 @@ class Keeper:
     def _do(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception:  # noqa: BLE001, S110 - a task tries once; what it leaves, the ttl frees
+        except Exception:  # noqa: BLE001, S110 - a task tries once; the ttl frees what remains
             pass
         finally:
             with self._lock:
                 self._tasks_under_way -= 1
                 self._wake_waiting()
 
-    # --- telling -------------------------------------------------------------------------------------------------
+    # --- notifying -----------------------------------------------------------------------------------------------
 
     def _notify_loss(self, kept: KeptLease, *, in_callback_thread: bool = False) -> None:
         """Notify a loss, once. in_callback_thread: call the listener there too, since this thread must not block."""
@@ -551,10 +551,10 @@ class Keeper:
         else:
             self.emit(event)
 
-    def _run_callback(self, telling: Callable[[], None]) -> None:
-        # where no thread can be had any more, being late is better than being silent
-        if not self._callback_threads.submit(telling):
-            telling()
+    def _run_callback(self, callback: Callable[[], None]) -> None:
+        # without a thread it is called here: a delay is better than no notification
+        if not self._callback_threads.submit(callback):
+            callback()
 
     @holds_no_lock
     def _call(self, kept: KeptLease, callback: OnLost) -> None:
@@ -572,7 +572,7 @@ def _renewal(kept: KeptLease, fields: dict[str, str]) -> Script[Renewed | Member
 
 
 def _restore_progress(kept: KeptLease, progress: str | None) -> None:
-    """Keep the progress that a failed renewal did not bring, unless there is a newer one. Called with the lock held."""
+    """Keep the progress of a failed renewal, unless there is a newer one. Called with the lock held."""
     if kept.progress is None:
         kept.progress = progress
 
@@ -584,7 +584,7 @@ def _failure(error: Exception) -> OutcomeUnknown:
 
 
 def _referred(one: _Lease) -> KeptLease | None:
-    """Return a lease if anything refers to it yet."""
+    """Return a lease if it is still referenced."""
     return one() if isinstance(one, _Held) else one
 
 
@@ -597,7 +597,7 @@ def _run_rounds(keeper_ref: weakref.ref[Keeper], changed: ThreadWaker) -> None:
         keeper = keeper_ref()
         if keeper is None:
             return
-        # silenced before the look: what changes after it rings again
+        # reset before the round: a later change sets it again
         changed.take()
         sleep = keeper._round()
         del keeper

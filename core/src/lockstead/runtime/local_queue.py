@@ -1,7 +1,7 @@
-"""What waiters of one process wait by, and the lock around `protocol.turns`, which decides whose turn it is.
+"""Wakers for the waiters of one process, and the thread-safe queue around `protocol.turns`.
 
-A waiter may be interrupted at any line of Python, so also on the first of the call that takes it out of its line. That
-it waits no longer is therefore noted by a plain assignment (`is_over`), which cannot be interrupted.
+A waiter may be interrupted at any line of Python, also at the first of the call that removes it from the queue. So the
+end of its wait is noted by a plain assignment (`is_over`), which cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lockstead.protocol.turns import LOOK_AGAIN, Turn, Turns
 
 
 class Waiter(Turn, Protocol):
-    """Somebody in a line, who can be woken."""
+    """A waiter in the queue, which can be woken."""
 
     def ring(self) -> None:
         """Wake it up, from any thread."""
@@ -57,7 +57,7 @@ class ThreadWaker:
 
 
 class LocalQueue:
-    """The waiters of one client, a line for each key, and what the first in line saw last. Safe to share."""
+    """The waiters of one client, a queue for each key, and what the first of each saw last. Safe to share."""
 
     __slots__ = ("_lock", "_turns")
 
@@ -66,17 +66,17 @@ class LocalQueue:
         self._turns = Turns[Waiter]()
 
     def enter(self, key: str, waiter: Waiter) -> bool:
-        """Stand in line; True if first. Who is first asks the store, the others wait until they are rung."""
+        """Queue; True if first. The first asks the store, the others wait until they are woken."""
         with self._lock:
             return self._turns.enter(key, waiter)
 
     def is_first(self, key: str, waiter: Waiter) -> bool:
-        """Return whether it is this one's turn to ask the store."""
+        """Return whether it is this waiter's turn to ask the store."""
         with self._lock:
             return self._turns.first(key) is waiter
 
     def leave(self, key: str, waiter: Waiter) -> None:
-        """Leave the line; if first, the next one is rung. Whose waiter is over is passed over, even if not called."""
+        """Leave the queue; if first, the next one is woken. A waiter that is over is skipped even without this call."""
         waiter.is_over = True
         with self._lock:
             following = self._turns.leave(key, waiter)
@@ -84,12 +84,12 @@ class LocalQueue:
             following.ring()
 
     def note(self, key: str, seen: object) -> None:
-        """Keep what the first in line saw of the key, for those behind it, until the line ends or the key moves."""
+        """Keep what the first saw of the key, for those behind it, until the queue ends or the key is freed."""
         with self._lock:
             self._turns.note(key, seen)
 
     def is_followed(self, key: str) -> bool:
-        """Return whether anybody stands behind the first."""
+        """Return whether any waiter is behind the first."""
         return self._turns.is_followed(key)
 
     def noted(self, key: str) -> object | None:
@@ -97,14 +97,14 @@ class LocalQueue:
         return self._turns.noted(key)
 
     def wake_first(self, key: str) -> None:
-        """Wake the first in line: the key may just have become free."""
+        """Wake the first waiter: the key may just have become free."""
         with self._lock:
             first = self._turns.freed(key)
         if first is not None:
             first.ring()
 
     def wake_all(self) -> None:
-        """Wake everybody: there is nothing left to wait for."""
+        """Wake all waiters: there is nothing left to wait for."""
         with self._lock:
             waiters = [*self._turns]
         for waiter in waiters:

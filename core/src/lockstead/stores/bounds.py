@@ -60,7 +60,7 @@ class Bounds:
         room = self._room
         room[0] -= count
         if room[0] < 0:
-            raise AnswerTooLong("the answer is longer than any that this store gives")
+            raise AnswerTooLong("the answer is longer than any of this store")
 
 
 def bounds_of(command: Command[Any], limit: float) -> Bounds:

@@ -42,12 +42,12 @@ class Finding:
 class Guarantee(Enum):
     """What a lock rests on, as a store's commands show it. The value is a sentence that is true of a good store."""
 
-    CREATE = "Create writes a record where there is none"
+    CREATE = "Create writes a record if there is none"
     CREATE_PRESENT = "Create refuses where there is a record"
     CREATE_RACE = "of many Creates at once exactly one wins"
-    EXTEND = "Extend answers with the record as it now stands"
+    EXTEND = "Extend answers with the current record"
     EXTEND_KEEPS = "Extend keeps the fields that it was not given"
-    EXTEND_REVISION_MOVES = "Extend moves the revision and keeps the incarnation"
+    EXTEND_REVISION_MOVES = "Extend changes the revision and keeps the incarnation"
     EXTEND_UPDATED_MOVES = "Extend moves the time of the last change"
     EXTEND_INCARNATION = "Extend refuses a wrong incarnation"
     EXTEND_REVISION = "Extend refuses a stale revision"
@@ -58,12 +58,12 @@ class Guarantee(Enum):
     REMOVE = "Remove deletes the record that it expects"
     REMOVE_INCARNATION = "Remove refuses a wrong incarnation"
     REMOVE_REVISION = "Remove refuses a wrong revision"
-    FRESH_INCARNATION = "an incarnation does not come back when a record is made anew"
+    FRESH_INCARNATION = "a new record gets a new incarnation"
     STALE_EXTEND = "Extend refuses the incarnation before a re-creation"
     STALE_REPLACE = "Replace refuses the incarnation before a re-creation"
     STALE_REMOVE = "Remove refuses the incarnation before a re-creation"
-    ABSENT = "a record that is not there is told apart from a failure"
-    LIST = "List shows exactly the records that stand, each under its own name"
+    ABSENT = "an absent record is distinguished from a failure"
+    LIST = "List shows exactly the existing records, each under its own name"
     TOKEN = "tokens grow"  # noqa: S105 - a fencing token is not a secret
 
     @property

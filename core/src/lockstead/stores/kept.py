@@ -26,7 +26,7 @@ MALFORMED: Final = (ValueError, TypeError, KeyError, IndexError, AttributeError,
 
 def senseless(server: str, error: Exception) -> OutcomeUnknown:
     """Return the error of a command whose answer cannot be read: what was asked for may have been done."""
-    return OutcomeUnknown(f"no clear answer of {server}: it says what no such server does ({type(error).__name__})")
+    return OutcomeUnknown(f"no clear answer from {server}: it says what no such server does ({type(error).__name__})")
 
 
 def map_of_text(written: object) -> dict[str, str]:

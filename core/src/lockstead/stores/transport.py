@@ -75,9 +75,9 @@ def transport(hosts: Iterable[str], *, tls: bool, is_verified: bool, has_passwor
     if tls and is_verified:
         return Finding(Severity.OK, "transport", "TLS, and certificates are held against the hosts of the URL")
     if not others:
-        return Finding(Severity.OK, "transport", "the way does not leave this machine")
+        return Finding(Severity.OK, "transport", "the connection does not leave this machine")
     if tls:
-        text = f"TLS, but whoever answers at {others[0]} need not prove who it is"
+        text = f"TLS, but the server at {others[0]} is not authenticated"
         return Finding(Severity.WARNING, "transport", text, f"check certificates: {way}")
     what = "read the password, and with it every lock" if has_password else "read and change every lock"
     return Finding(

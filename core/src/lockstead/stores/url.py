@@ -103,7 +103,9 @@ def resolved(url: StoreUrl) -> StoreUrl:
     if found.key is not None or found.options:
         raise StoreRefused(f"{url.text} holds more than the URL of a store; write key and settings behind {url.text}")
     if found.scheme in {*ELSEWHERE, "memory"}:
-        raise StoreRefused(f"{url.text} holds {found.scheme}:, which cannot be kept there; name it where it is used")
+        raise StoreRefused(
+            f"{url.text} holds {found.scheme}:, which cannot be kept there; give it where the lock is used"
+        )
     if is_public and has_password(text):
         raise StoreRefused(
             f"{url.text} holds a password and every user of this machine may read it: chmod o-r, or mode 0440 of the "

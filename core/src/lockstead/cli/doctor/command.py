@@ -169,7 +169,7 @@ def _failed(error: StoreError) -> Finding:
         case StoreUnavailable():
             remedy = "see to it that the store can be reached from here: network, proxy, endpoint, credentials"
         case OutcomeUnknown():
-            remedy = "ask again; if it stays so, look for what stands between here and the store"
+            remedy = "run it again; if it persists, look for a proxy in front of the store"
         case _:
             remedy = ""  # a refusal says itself what to do
     return Finding(Severity.FAILURE, "store", str(error), remedy, stops=True)
@@ -178,5 +178,5 @@ def _failed(error: StoreError) -> Finding:
 def _left(count: int) -> Finding:
     records = "1 scratch record" if count == 1 else f"{count} scratch records"
     text = f"{records} may be left, under the reserved name of the member {KEY!r}"
-    remedy = "ask again in an hour: an examination also removes what an older one left"
+    remedy = "run it again in an hour: a run also removes what an older one left"
     return Finding(Severity.WARNING, "scratch", text, remedy)

@@ -55,7 +55,7 @@ def of_time(answers: Sequence[TimedAnswer], traits: Traits) -> Iterator[Finding]
 def _shared(answers: Sequence[TimedAnswer]) -> Finding:
     timed = [(one.seen.updated_at, one.seen.store_now) for one in answers]
     if any(updated is None or now is None for updated, now in timed):
-        text = "answers do not say the store's time: a dead holder's lock is taken over only after a whole ttl"
+        text = "answers do not contain the store's time: a dead holder's lock is taken over only after a whole ttl"
         return Finding(Severity.WARNING, "clock", text, "see the findings on the clock above")
     if any(updated > now for updated, now in timed if updated is not None and now is not None):
         text = (
@@ -79,7 +79,7 @@ def _set_apart(answers: Sequence[TimedAnswer]) -> Iterator[Finding]:
         f"the store's clock is {abs(skew):.0f} s {'behind' if skew > 0 else 'ahead of'} this machine's: one of them is "
     )
     text += "wrong, and if the store's is set forward, a lease that is held can be taken over early"
-    remedy = "find out which is wrong; let the time service slew the store's clock, or set it while nobody holds a lock"
+    remedy = "find out which is wrong; slew the store's clock, or set it while no lock is held"
     yield Finding(Severity.WARNING, "clock.wall", text, remedy, figures)
 
 
@@ -93,7 +93,7 @@ def _dated(answers: Sequence[TimedAnswer], traits: Traits) -> Iterator[Finding]:
         text = (
             f"{len(answers) - len(dated)} of {len(answers)} answers have no Date: a dead holder's lock is taken over "
         )
-        remedy = "look for a proxy that takes the header Date out of answers"
+        remedy = "look for a proxy that removes the Date header"
         yield Finding(Severity.WARNING, "clock.date", text + "only after it was watched for its whole ttl", remedy)
         if not dated:
             return

@@ -60,7 +60,7 @@ def one_winner(prober: Prober, once: Callable[[float], tuple[Name, list[Any]]]) 
             return f"{len(won)} of {len(answers)} won"
         if len(won) == 1:
             now = prober.standing(name)
-            return "" if dict(now.fields) == dict(won[0].fields) else "what stands there is not the winner's"
+            return "" if dict(now.fields) == dict(won[0].fields) else "the record is not the winner's"
         if not unclear:
             return f"none of {len(answers)} won"
     if isinstance(unclear[0], StoreError):

@@ -99,7 +99,7 @@ class Prober:
     def once(self, command: Command[A]) -> A | StoreError:
         """Ask once: the answer, or the error that leaves open whether it was applied. Raises StoreRefused."""
         if SYSTEM_CLOCK.now() >= self._ends_at:
-            raise StoreUnavailable("the examination took too long; nothing further was asked")
+            raise StoreUnavailable("the diagnosis took too long; the rest was skipped")
         return self._once(command)
 
     def _once(self, command: Command[A]) -> A | StoreError:

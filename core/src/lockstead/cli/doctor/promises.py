@@ -36,7 +36,7 @@ ODD: Final = ("é ?#%&+'\"/x", "A", "a", "\u00c4", "A\u0308", " a", "a ")
 FAILED_MAX: Final = 2
 """Trials in a row that end without an answer; a store that is as silent as that is not asked any further."""
 
-REMEDY: Final = "no lock is safe here: use a store that keeps this promise"
+REMEDY: Final = "locks are not safe here: use a store with this guarantee"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,13 @@ def _untold(promise: Guarantee, error: StoreError) -> Finding:
         Severity.FAILURE,
         promise.check,
         f"{error} (needed: {promise.value})",
-        "mend what is named here and ask again",
+        "fix this and run it again",
     )
 
 
 def _rest(error: StoreError) -> Finding:
     text = f"no other promise could be tested: {error}"
-    return Finding(Severity.FAILURE, "promise.others", text, "mend what is named here and ask again", stops=True)
+    return Finding(Severity.FAILURE, "promise.others", text, "fix this and run it again", stops=True)
 
 
 def shows(seen: Snapshot, fields: Mapping[str, str]) -> bool:
@@ -129,7 +129,7 @@ def _extends(prober: Prober) -> Iterator[Verdict]:
     yield Verdict(Guarantee.EXTEND, _answers(prober, extend))
     now = prober.standing(name)
     is_kept = shows(now, {"n": "2", "kept": "1", "empty": ""})
-    yield Verdict(Guarantee.EXTEND_KEEPS, "" if is_kept else f"what stands there is {dict(now.fields)}")
+    yield Verdict(Guarantee.EXTEND_KEEPS, "" if is_kept else f"the record is {dict(now.fields)}")
     broken = ""
     if now.incarnation != made.incarnation:
         broken = "the incarnation changed"
@@ -138,7 +138,7 @@ def _extends(prober: Prober) -> Iterator[Verdict]:
     yield Verdict(Guarantee.EXTEND_REVISION_MOVES, broken)
     if made.updated_at is not None or now.updated_at is not None:
         has_moved = None not in (made.updated_at, now.updated_at) and now.updated_at > made.updated_at  # type: ignore[operator]  # neither is None here
-        yield Verdict(Guarantee.EXTEND_UPDATED_MOVES, "" if has_moved else "it stands still")
+        yield Verdict(Guarantee.EXTEND_UPDATED_MOVES, "" if has_moved else "it does not change")
     yield from _tokens(prober, made, now)
     wrong = Extend(name, {"n": "3"}, other(now.incarnation))
     yield Verdict(Guarantee.EXTEND_INCARNATION, refusal(prober, wrong, now))
@@ -205,7 +205,7 @@ def _replaces(prober: Prober) -> Iterator[Verdict]:
     if after.incarnation == now.incarnation:
         broken = "the incarnation is the old one"
     elif not shows(after, {"n": "4"}) or "old" in after.fields:
-        broken = f"what stands there is {dict(after.fields)}"
+        broken = f"the record is {dict(after.fields)}"
     yield Verdict(Guarantee.REPLACE, broken)
 
 

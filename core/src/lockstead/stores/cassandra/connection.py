@@ -98,13 +98,13 @@ class Connection:
         writes = statement in rows.WRITES
         left = ends_at - time.monotonic()
         if left <= 0:
-            raise StoreUnavailable(f"{self._where.url}: no time was left to send the request")
+            raise StoreUnavailable(f"{self._where.url}: no time left to send the request")
         answer = _Answer()
         try:
             bound = opened.prepared[statement].bind(values)
         except Exception as error:
             raise StoreRefused(
-                f"{self._where.url}: {rows.TABLE} has other columns than lockstead makes; drop it, or take another "
+                f"{self._where.url}: {rows.TABLE} has other columns than lockstead creates; drop it, or use another "
                 "keyspace"
             ) from error
         future = opened.session.execute_async(bound, timeout=left, execution_profile=opened.profile)

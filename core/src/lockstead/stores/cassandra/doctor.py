@@ -63,7 +63,7 @@ def _consistency(where: Where, centres: int) -> Finding:
     text = "LOCAL_SERIAL: every data centre has a lock of its own"
     if centres > 1:
         return Finding(Severity.WARNING, check, text, "leave consistency=local_serial out, or lock in one centre only")
-    return Finding(Severity.NOTE, check, text, "never ask for one lock with both consistencies")
+    return Finding(Severity.NOTE, check, text, "never use both consistencies for one lock")
 
 
 def _copies(ask: Ask, where: Where, nodes: int) -> Finding:
@@ -89,7 +89,7 @@ def _commit_log(ask: Ask) -> Finding:
     except cassandra.RequestValidationException:
         found = []  # Cassandra before 4.0, ScyllaDB
     if not found:
-        text = "whether nodes write to disk before they answer cannot be told"
+        text = "whether nodes write to disk before they answer is unknown"
         return Finding(Severity.NOTE, check, text, "see to it that commitlog_sync is 'batch' or 'group'")
     mode = str(found[0]["value"])
     if mode == "periodic":

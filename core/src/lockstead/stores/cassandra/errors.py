@@ -21,7 +21,7 @@ PROTOCOL: Final = 4
 """The version of the native protocol that is spoken: the newest that both Cassandra and ScyllaDB know."""
 
 _OLD: Final = "it speaks no version 4 of the native protocol: Cassandra 2.2 or later is needed, or ScyllaDB"
-_FOREIGN: Final = "what listens there is no Cassandra, or wants TLS: look at the port, or add tls=true"
+_FOREIGN: Final = "the server is not Cassandra, or requires TLS: check the port, or add tls=true"
 
 _UNKNOWN: Final = "a node does not know the table: it was dropped, or the nodes do not agree on the schema yet"
 
@@ -59,7 +59,7 @@ def unreachable(error: BaseException, url: str) -> StoreError:
     for cause in causes:
         # the driver puts what TLS said into the text of an OSError
         if isinstance(cause, ssl.SSLError) or "[SSL" in str(cause):
-            return StoreRefused(f"{url}: TLS failed: {_said(cause)}; look at ca= and the host name, or leave tls out")
+            return StoreRefused(f"{url}: TLS failed: {_said(cause)}; check ca= and the host name, or leave tls out")
         if isinstance(cause, ProtocolError):
             return StoreRefused(f"{url}: {_FOREIGN}")
         if "protocol_version" in str(cause):
@@ -84,7 +84,7 @@ def not_created(error: BaseException, url: str, cql: str) -> StoreError:
         return StoreUnavailable(f"{url}: {_UNKNOWN}: {_said(error)}")
     if isinstance(error, _REFUSED):
         return StoreRefused(f"{url}: the schema is not there, and: {_said(error)}; let an administrator run: {cql}")
-    return StoreUnavailable(f"{url}: the schema could not be made: {_said(error)}")
+    return StoreUnavailable(f"{url}: the schema could not be created: {_said(error)}")
 
 
 def _causes(error: BaseException) -> Iterable[BaseException]:

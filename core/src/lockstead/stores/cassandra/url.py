@@ -24,7 +24,7 @@ KEYSPACE: Final = "lockstead"
 CONSISTENCIES: Final = ("serial", "local_serial")
 
 _OPTIONS: Final = frozenset({"ca", "cert", "consistency", "datacenter", "key", "replication", "tls", "cleartext"})
-_SHAPE: Final = "write 'cassandra://host1,host2:9042/keyspace', with 'user:password@' before the hosts where wanted"
+_SHAPE: Final = "write 'cassandra://host1,host2:9042/keyspace', with 'user:password@' before the hosts if needed"
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 _KEYSPACE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 _DATACENTER_COPIES: Final = re.compile(r"([A-Za-z0-9._-]+):([1-9]\d?)")
@@ -181,7 +181,7 @@ def where_of(store_url: str, environ: Mapping[str, str] | None = None) -> Where:
 def _host(text: str) -> tuple[str, int]:
     found = _HOST.fullmatch(text.strip())
     if found is None or not 0 < int(found[2] or PORT) < 65536:
-        raise ValueError(f"the URL of a Cassandra store names no node, or one that is none; {_SHAPE}")
+        raise ValueError(f"no node, or an invalid one, in the URL of the Cassandra store; {_SHAPE}")
     return found[1].strip("[]"), int(found[2] or PORT)
 
 

@@ -132,7 +132,7 @@ def translated(error: Exception, request: Request, member: str, bounds: Bounds) 
         return StoreUnavailable(f"no connection to etcd at {member} for {request.what} ({told}); nothing was sent")
     if isinstance(error, httpcore.TimeoutException | TimeoutError):
         return OutcomeUnknown(f"etcd at {member} gave no answer to {request.what} within {bounds.limit:.3g} s")
-    return OutcomeUnknown(f"no clear answer of etcd at {member} to {request.what} ({told})")
+    return OutcomeUnknown(f"no clear answer from etcd at {member} to {request.what} ({told})")
 
 
 def _chain(error: BaseException | None) -> str:

@@ -43,7 +43,7 @@ class _Opener:
         from lockstead.stores.memory.store import named
 
         if client is not None:
-            raise TypeError("a memory store takes no client")
+            raise TypeError("a memory store accepts no client")
         found = _NAME.fullmatch(store_url)
         if found is None:
             raise ValueError(

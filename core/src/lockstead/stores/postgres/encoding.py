@@ -90,5 +90,5 @@ def _count(said: str | None) -> int:
     """Read a number of the server's; OutcomeUnknown for what is none, as only another server says."""
     count = whole(said or "0")
     if count is None:
-        raise OutcomeUnknown(f"no clear answer of PostgreSQL: {clean(str(said)[:40])!r} stands where a number does")
+        raise OutcomeUnknown(f"no clear answer from PostgreSQL: {clean(str(said)[:40])!r} stands where a number does")
     return count

@@ -29,7 +29,7 @@ _REFUSED: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         "server requested a cleartext password",
-        "write sslmode=require (verify-full is better), or cleartext=true where everybody on the way is trusted",
+        "write sslmode=require (verify-full is better), or cleartext=true if everyone on the network is trusted",
     ),
     ("no password supplied", "give the password: in the URL, PGPASSWORD, or ~/.pgpass"),
     ("SASL authentication failed", "correct the user or the password: in the URL, PGUSER and PGPASSWORD, or ~/.pgpass"),

@@ -77,11 +77,11 @@ def _file(path: Path, *, was_there: bool) -> Finding:
 def _system(path: Path) -> Finding:
     check, kind = "file.system", file_system(path.parent)
     if kind is None:
-        text = "which file system the file is on cannot be told"
+        text = "the file system of the file is unknown"
         return Finding(Severity.NOTE, check, text, "see to it that no other machine can reach the file")
     if kind == "overlay":
         text = "the file is in a container's own layer: other containers do not see it, and it ends with this one"
-        return Finding(Severity.NOTE, check, text, "put it on a volume that all who lock share")
+        return Finding(Severity.NOTE, check, text, "put it on a volume that all processes share")
     return Finding(Severity.OK, check, f"the file is on a local file system ({kind})")
 
 
@@ -104,14 +104,16 @@ def _journal(connection: sqlite3.Connection) -> Finding:
     text = f"the journal mode is {mode} (SQLite {sqlite3.sqlite_version})"
     if mode == "wal":
         return Finding(Severity.OK, "file.journal", text)
-    return Finding(Severity.WARNING, "file.journal", text, "stop all who use the file, so that it can be turned to wal")
+    return Finding(
+        Severity.WARNING, "file.journal", text, "stop all processes that use the file, so that it can be set to wal"
+    )
 
 
 def _damage(connection: sqlite3.Connection, path: Path) -> Finding:
     said = " ".join(str(connection.execute("PRAGMA quick_check(1)").fetchone()[0]).split())
     if said == "ok":
         return Finding(Severity.OK, "file.damage", "the file is whole")
-    remedy = f"stop all who use {path} and remove it, with its -wal and -shm"
+    remedy = f"stop all processes that use {path} and remove it, with its -wal and -shm"
     return Finding(Severity.FAILURE, "file.damage", f"the file is damaged: {said}", remedy)
 
 
@@ -122,11 +124,11 @@ def _processes(connection: sqlite3.Connection, path: Path, program: str) -> Find
     check, remedy = "file.processes", "no lock is safe in this file: put it on a local disk"
     held, then, written = _with_child(connection, path, program)
     if held != "busy":
-        text = f"a write lock of one process did not keep another one out: the other was told {held!r}"
+        text = f"a write lock of one process did not exclude another one: the other got {held!r}"
         return Finding(Severity.FAILURE, check, text, remedy)
     word, _, seen = then.partition(" ")
     if word != "free" or int(seen) < written:
-        text = f"another process does not see what was written: it was told {then!r}, not 'free {written}'"
+        text = f"another process does not see what was written: it got {then!r}, not 'free {written}'"
         return Finding(Severity.FAILURE, check, text, remedy)
     return Finding(Severity.OK, check, "what one process locks or writes, another process sees")
 

@@ -157,7 +157,7 @@ def check_schema(connection: sqlite3.Connection, path: Path, *, writes: bool) ->
     if connection.execute(_FOREIGN if writes else _FOREIGN_RECORD).fetchone() is not None:
         raise StoreRefused(
             f"cannot keep locks in {path}: another program added a trigger, a view or a virtual table to it; "
-            "stop all who use the file and remove it"
+            "stop all processes that use the file and remove it"
         )
 
 
@@ -314,7 +314,9 @@ def failure(error: sqlite3.Error, path: Path, limit: float, *, may_be_applied: b
         case sqlite3.SQLITE_NOTADB:
             return StoreRefused(f"cannot keep locks in {path}: it is not a database; name another file")
         case sqlite3.SQLITE_CORRUPT:
-            return StoreRefused(f"the locks in {path} are damaged ({error}); stop all who use the file and remove it")
+            return StoreRefused(
+                f"the locks in {path} are damaged ({error}); stop all processes that use the file and remove it"
+            )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_CANTOPEN:
             return StoreRefused(
                 f"cannot keep locks in {path}: {error}; this process must be able to write the file and its folder"

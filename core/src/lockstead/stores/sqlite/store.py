@@ -277,7 +277,7 @@ class SqliteStore:
         if not isinstance(counted, int) or not 0 <= counted < COUNTER_MAX:
             raise StoreRefused(
                 f"the counter of grants in {self._path} was changed by another program: it is {str(counted)[:40]!r}; "
-                "stop all who use the file and remove it"
+                "stop all processes that use the file and remove it"
             )
         granted = max(counted + 1, int(self._wall() * 1000))
         connection.execute(_COUNT, (granted,))

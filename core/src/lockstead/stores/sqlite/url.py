@@ -47,7 +47,7 @@ class _Opener:
         from lockstead.stores.sqlite.store import SqliteStore
 
         if client is not None:
-            raise TypeError("a SQLite store takes no client; give the file in the URL")
+            raise TypeError("a SQLite store accepts no client; name the file in the URL")
         path = path_of(store_url)
         check_place(Path(absolute(path)))
         return SqliteStore(path)
