@@ -73,7 +73,7 @@ def test_a_lock_that_does_not_say_when_it_ends_never_does(
     for _ in range(3):
         assert client.lock("apt").try_acquire() is None
         clock.advance(YEAR)
-    with pytest.raises(lockstead.NotAcquired, match="'apt' is held by 'somebody unknown'"):
+    with pytest.raises(lockstead.NotAcquired, match="'apt' is held by 'an unknown holder'"):
         client.lock("apt").acquire(timeout=0)
     assert look(server)["generation"] == theirs["generation"]
 

@@ -94,7 +94,7 @@ def test_the_error_that_ends_a_wait_says_who_holds_it_and_since_when(alone: Alon
     assert str(known) == f"'apt' is held by 'ci' for 2 minutes (purpose: publish){after}"
     assert (known.key, known.holder, known.purpose, known.held_for, known.waited) == ("apt", "ci", "publish", 120, 12.0)
     assert str(error(Contended(Record("ci/1", 300.0)))) == f"'apt' is held by 'ci/1'{after}"
-    assert str(error(Contended(Record("", None)))) == f"'apt' is held by 'somebody unknown'{after}"
+    assert str(error(Contended(Record("", None)))) == f"'apt' is held by 'an unknown holder'{after}"
     ahead = error(Contended(replace(record, acquired_at=alone.clock.wall() + 60)))
     assert ahead.held_for == 0.0
 
