@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from lockstead.stores.etcd.encoding import Root, b64
 from lockstead.stores.etcd.store import EtcdStore
-from lockstead.stores.etcd.wire import Root, b64
 from lockstead.stores.port import Store
 from lockstead.testing.conformance import (
     AwaitingConformance,

@@ -25,11 +25,11 @@ from lockstead.reading import EPOCH_MAX, RECORD_BYTES_MAX, clean
 from lockstead.settings import Settings
 from lockstead.stores import url as urls
 from lockstead.stores.cassandra import rows as cassandra
-from lockstead.stores.etcd import wire as etcd
+from lockstead.stores.etcd import encoding as etcd
 from lockstead.stores.etcd.leases import Leases
-from lockstead.stores.etcd.line import Line
+from lockstead.stores.etcd.operations import Operations
+from lockstead.stores.etcd.queue import Queue
 from lockstead.stores.etcd.steps import Course
-from lockstead.stores.etcd.talk import Talker
 from lockstead.stores.gcs import encoding as gcs
 from lockstead.stores.kept import map_of_text
 from lockstead.stores.postgres import encoding as postgres
@@ -213,7 +213,9 @@ def on_etcd(text: str, fields: Fields) -> None:
             Extend(APT, {}, "7"),
             List(Space.LOCK),
         ):
-            course: Course[Any] = Course(Talker(etcd.Root.at("x"), Leases(), Line(etcd.Root.at("x"))).steps(command))
+            course: Course[Any] = Course(
+                Operations(etcd.Root.at("x"), Leases(), Queue(etcd.Root.at("x"))).steps(command)
+            )
             with suppress(StoreError):
                 asked = course.on(None)
                 for _ in range(3):

@@ -26,8 +26,8 @@ import lockstead
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Conflict, Create, Extend, Read, Remove, Removed
 from lockstead.stores import url as urls
+from lockstead.stores.etcd.encoding import Request, Response
 from lockstead.stores.etcd.errors import LeaseGone, answered
-from lockstead.stores.etcd.wire import Request, Response
 from lockstead.stores.examination import Severity
 from lockstead.stores.port import AsyncStore, ShowsQueue, Store, SupportsDiagnostics, SupportsFifoQueue
 from lockstead.testing.conformance.base import is_a, shows

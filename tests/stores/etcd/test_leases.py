@@ -20,10 +20,10 @@ from lockstead.events import LockEvent, Renewed
 from lockstead.protocol.commands import Absent, Create, Extend, Read, Remove, Removed, Snapshot
 from lockstead.renewal import PATIENCE, default_renew_every
 from lockstead.stores.bootclock import boot_now
+from lockstead.stores.etcd.encoding import Request, Response, Root, value_of
 from lockstead.stores.etcd.extend import Extension
 from lockstead.stores.etcd.leases import Hold, Lease, Leases
 from lockstead.stores.etcd.steps import Beat, lifetime
-from lockstead.stores.etcd.wire import Request, Response, Root, value_of
 from lockstead.stores.port import Store, SupportsBatching
 from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import Name

@@ -18,10 +18,10 @@ import pytest
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
 from lockstead.protocol.commands import Create, Remove, Replace
 from lockstead.stores.etcd import listener as etcd_listener
-from lockstead.stores.etcd.line import BEAT_EVERY, Line, Session
+from lockstead.stores.etcd.encoding import Root
+from lockstead.stores.etcd.queue import BEAT_EVERY, Queue, Session
 from lockstead.stores.etcd.store import EtcdStore
 from lockstead.stores.etcd.watches import STREAMS_MAX
-from lockstead.stores.etcd.wire import Root
 from lockstead.stores.port import Store, SupportsFifoQueue, SupportsWatch
 from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import Name
@@ -60,7 +60,7 @@ def test_a_thousand_awaiting_waiters_of_two_hundred_keys_take_one_thread_and_few
         with contextlib.closing(queues.enqueue(Name(f"k{number % KEYS}"), f"w{number}", on_turn)):
             await turn.wait()
 
-    known = is_a(EtcdStore, store)._talker.line.places
+    known = is_a(EtcdStore, store)._operations.queue.places
 
     async def main() -> None:
         waiters = [asyncio.create_task(wait(number)) for number in range(WAITERS)]
@@ -130,7 +130,7 @@ def test_places_are_kept_while_requests_of_waiters_fill_all_room(
     monkeypatch.setattr(etcd_listener, "REQUESTS_MAX", 1)
     monkeypatch.setattr(etcd_listener, "LIMIT", 120.0)
     watching(far, "first", proxy)
-    session = is_a(EtcdStore, far)._talker.line.session
+    session = is_a(EtcdStore, far)._operations.queue.session
     assert session is not None
     stuck = proxy.arm(Fault.HALF_OPEN, lambda sent: b"POST /v3/kv/txn" in sent)
     other = Waiter(far, "other", Name("slow"))
@@ -145,7 +145,7 @@ def test_places_are_taken_anew_and_in_order_after_their_lease_was_lost(
 ) -> None:
     held = shows(store.perform(taking("holder"), LIMIT))
     first, second = queued(etcd, space, [store, other])
-    lease = is_a(EtcdStore, store)._talker.line.session
+    lease = is_a(EtcdStore, store)._operations.queue.session
     assert lease is not None
     ask(etcd.server.port, "lease/revoke", {"ID": lease.lease})
     until(lambda: places(etcd, space) == ["w01", "w00"], "no place was taken anew")
@@ -195,13 +195,13 @@ class TestPlacesInMemory:
     """When a place may be taken, whoever asks for what at the same time."""
 
     @pytest.fixture
-    def line(self) -> Line:
-        return Line(Root.at("x"), Session("7", float("inf")))
+    def queue(self) -> Queue:
+        return Queue(Root.at("x"), Session("7", float("inf")))
 
-    def is_taken(self, line: Line) -> bool:
-        place = line.find("apt", "me")
+    def is_taken(self, queue: Queue) -> bool:
+        place = queue.find("apt", "me")
         assert place is not None
-        steps = line.take(place)
+        steps = queue.take(place)
         try:
             next(steps)
         except StopIteration:
@@ -210,35 +210,35 @@ class TestPlacesInMemory:
         place.doubt = None
         return True
 
-    def test_not_while_its_waiter_asks_for_the_lock(self, line: Line) -> None:
-        line.enter("apt", "me")
-        assert self.is_taken(line)
-        with line.asking("apt", "me"):
-            assert not self.is_taken(line)
-        assert self.is_taken(line)
+    def test_not_while_its_waiter_asks_for_the_lock(self, queue: Queue) -> None:
+        queue.enter("apt", "me")
+        assert self.is_taken(queue)
+        with queue.asking("apt", "me"):
+            assert not self.is_taken(queue)
+        assert self.is_taken(queue)
 
     @pytest.mark.parametrize("error", [OutcomeUnknown, GeneratorExit, KeyboardInterrupt])
     def test_not_after_an_unknown_outcome_until_it_is_entered_again(
-        self, line: Line, error: type[BaseException]
+        self, queue: Queue, error: type[BaseException]
     ) -> None:
-        line.enter("apt", "me")
-        with pytest.raises(error), line.asking("apt", "me"):
+        queue.enter("apt", "me")
+        with pytest.raises(error), queue.asking("apt", "me"):
             raise error("x")
-        assert not self.is_taken(line)
-        line.enter("apt", "me")
-        assert self.is_taken(line)
+        assert not self.is_taken(queue)
+        queue.enter("apt", "me")
+        assert self.is_taken(queue)
 
-    def test_again_after_nothing_was_written(self, line: Line) -> None:
-        line.enter("apt", "me")
-        with pytest.raises(StoreUnavailable), line.asking("apt", "me"):
+    def test_again_after_nothing_was_written(self, queue: Queue) -> None:
+        queue.enter("apt", "me")
+        with pytest.raises(StoreUnavailable), queue.asking("apt", "me"):
             raise StoreUnavailable("x")
-        assert self.is_taken(line)
+        assert self.is_taken(queue)
 
-    def test_not_after_its_waiter_has_left(self, line: Line) -> None:
-        place = line.enter("apt", "me")
-        leaving = line.leave("apt", "me")
+    def test_not_after_its_waiter_has_left(self, queue: Queue) -> None:
+        place = queue.enter("apt", "me")
+        leaving = queue.leave("apt", "me")
         next(leaving)
-        assert not self.is_taken(line)
+        assert not self.is_taken(queue)
         assert place.doubt is None
         leaving.close()
 

@@ -13,7 +13,7 @@ from lockstead.cli.main import call
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import Conflict, Create, Extend, List, Read, Remove, Removed, Snapshot
 from lockstead.stores.etcd.batch import RANGED_MIN
-from lockstead.stores.etcd.wire import b64, end_of
+from lockstead.stores.etcd.encoding import b64, end_of
 from lockstead.stores.port import Store
 from lockstead.testing.conformance.base import is_a, shows
 from lockstead.values import Name, Space

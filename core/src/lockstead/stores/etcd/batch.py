@@ -13,12 +13,12 @@ from typing import Any, Final
 from lockstead.frozen import frozen
 from lockstead.protocol.commands import Absent, Command, Extend, Read
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.etcd import wire
+from lockstead.stores.etcd import encoding
+from lockstead.stores.etcd.encoding import Json, Kv, Root
 from lockstead.stores.etcd.errors import LeaseGone
 from lockstead.stores.etcd.extend import counted, judged
+from lockstead.stores.etcd.operations import Operations
 from lockstead.stores.etcd.steps import Beat, Steps, ask, beats_in, record_in, shared, term_of
-from lockstead.stores.etcd.talk import Talker
-from lockstead.stores.etcd.wire import Json, Kv, Root
 from lockstead.stores.kept import is_damaged
 from lockstead.values import Name
 
@@ -36,7 +36,7 @@ MOVES_MAX: Final = 60
 """Records that are moved to another lease in one transaction."""
 
 
-def batch(talker: Talker, commands: Sequence[Command[Any]], *, is_ranged: bool = True) -> Steps[list[Any]]:
+def batch(operations: Operations, commands: Sequence[Command[Any]], *, is_ranged: bool = True) -> Steps[list[Any]]:
     """Carry out what can be carried out together; None stands for what is to be asked alone.
 
     is_ranged: what others put between the records may be read along with them.
@@ -46,7 +46,7 @@ def batch(talker: Talker, commands: Sequence[Command[Any]], *, is_ranged: bool =
         (n, one) for n, one in enumerate(commands) if isinstance(one, Extend) and not one.fields and one.incarnation
     ]
     records = [(one.name, one.incarnation or "") for _number, one in plain]
-    held = zip(plain, talker.leases.wanted(records, boot_now()), strict=True)
+    held = zip(plain, operations.leases.wanted(records, boot_now()), strict=True)
     renewals = {number: (one, hold) for (number, one), hold in held if hold is not None}
     reads = {number: one for number, one in enumerate(commands) if isinstance(one, Read)}
     if len(renewals) + len(reads) < 2:
@@ -54,11 +54,11 @@ def batch(talker: Talker, commands: Sequence[Command[Any]], *, is_ranged: bool =
     beats: dict[str, Beat] = {}
     leases = {hold.lease: hold.is_alone for _one, hold in renewals.values() if hold.is_good}
     if leases:
-        request = wire.keep_alive(*leases)
+        request = encoding.keep_alive(*leases)
         response = yield request
-        beats = beats_in(talker.leases, request, response, leases)
+        beats = beats_in(operations.leases, request, response, leases)
     names = {one.name for one, _hold in renewals.values()} | {one.name for one in reads.values()}
-    seen, term = yield from _seen(talker.root, names, is_ranged=is_ranged)
+    seen, term = yield from _seen(operations.root, names, is_ranged=is_ranged)
     for number, read in reads.items():
         kv = seen.get(read.name)
         answers[number] = kv.snapshot() if isinstance(kv, Kv) else kv
@@ -68,10 +68,10 @@ def batch(talker: Talker, commands: Sequence[Command[Any]], *, is_ranged: bool =
         if one.name not in seen or (isinstance(kv, Kv) and is_damaged(kv.fields)):
             continue
         standing = kv if isinstance(kv, Kv) else None
-        answers[number] = judged(talker.leases, one, standing, beats.get(hold.lease), term)
+        answers[number] = judged(operations.leases, one, standing, beats.get(hold.lease), term)
         if answers[number] is None and standing is not None and standing.lease == hold.lease and not hold.is_good:
             moving.append(_Move(number, one, standing, hold.asked))
-    yield from _moved(talker, moving, answers)
+    yield from _moved(operations, moving, answers)
     return answers
 
 
@@ -85,24 +85,26 @@ class _Move:
     asked: int
 
 
-def _moved(talker: Talker, moving: list[_Move], answers: list[Any]) -> Steps[None]:
+def _moved(operations: Operations, moving: list[_Move], answers: list[Any]) -> Steps[None]:
     """Move records to the lease that is good now, many in one transaction; those that changed are asked alone."""
     for asked in {move.asked for move in moving}:
         group = [move for move in moving if move.asked == asked]
         for first in range(0, len(group), MOVES_MAX):
             some = group[first : first + MOVES_MAX]
-            beat = yield from shared(talker.leases, asked)
+            beat = yield from shared(operations.leases, asked)
             for move in some:
-                talker.leases.hangs(move.command.name, beat.lease, move.kv.created, boot_now())
-            same = [wire.compared_key(move.kv.key, "mod_revision", move.kv.changed) for move in some]
+                operations.leases.hangs(move.command.name, beat.lease, move.kv.created, boot_now())
+            same = [encoding.compared_key(move.kv.key, "mod_revision", move.kv.changed) for move in some]
             puts = [
-                wire.put(move.kv.key, wire.value_of(move.kv.fields, move.kv.min_retention, is_alone=False), beat.lease)
+                encoding.put(
+                    move.kv.key, encoding.value_of(move.kv.fields, move.kv.min_retention, is_alone=False), beat.lease
+                )
                 for move in some
             ]
             try:
-                body = yield from ask(wire.txn("Extend", same, puts, []))
+                body = yield from ask(encoding.txn("Extend", same, puts, []))
             except LeaseGone:
-                talker.leases.retire(beat.lease)
+                operations.leases.retire(beat.lease)
                 continue
             if not body.get("succeeded") or not beat.is_proved(term_of(body)):
                 continue
@@ -117,7 +119,7 @@ def _moved(talker: Talker, moving: list[_Move], answers: list[Any]) -> Steps[Non
                     kv.min_retention,
                     is_alone=False,
                 )
-                answers[move.number] = counted(talker.leases, move.command, now, beat)
+                answers[move.number] = counted(operations.leases, move.command, now, beat)
 
 
 def _seen(root: Root, names: set[Name], *, is_ranged: bool) -> Steps[tuple[dict[Name, Kv | Absent], str]]:
@@ -129,22 +131,22 @@ def _seen(root: Root, names: set[Name], *, is_ranged: bool) -> Steps[tuple[dict[
             # by the whole key: a colon sorts above digits, so that "key-1:" comes after "key-10:"
             wanted = sorted(group, key=lambda name: root.base(name) + ":")
             limit = str(2 * len(wanted) + STRANGERS_MAX)
-            start, stop = root.base(wanted[0]) + ":", wire.end_of(root.base(wanted[-1]) + ":")
-            body = yield from ask(wire.range_of("Range", start, stop, limit=limit))
+            start, stop = root.base(wanted[0]) + ":", encoding.end_of(root.base(wanted[-1]) + ":")
+            body = yield from ask(encoding.range_of("Range", start, stop, limit=limit))
             terms.add(term_of(body))
             if not body.get("more"):
                 found: dict[Name | None, list[Json]] = {}
                 for item in body.get("kvs", ()):
-                    found.setdefault(root.name_of(wire.text(item["key"]), space), []).append(item)
+                    found.setdefault(root.name_of(encoding.text(item["key"]), space), []).append(item)
                 seen.update({name: _record(found.get(name)) for name in wanted})
     left = list(names - seen.keys())
     for some in (left[first : first + GETS_MAX] for first in range(0, len(left), GETS_MAX)):
-        gets = [get for name in some for get in wire.seeking(root.base(name))]
-        body = yield from ask(wire.txn("Range", [], gets, []))
+        gets = [get for name in some for get in encoding.seeking(root.base(name))]
+        body = yield from ask(encoding.txn("Range", [], gets, []))
         terms.add(term_of(body))
         for number, name in enumerate(some):
-            first = number * wire.SOUGHT
-            seen[name] = wire.sought(body["responses"][first : first + wire.SOUGHT]) or Absent()
+            first = number * encoding.SOUGHT
+            seen[name] = encoding.sought(body["responses"][first : first + encoding.SOUGHT]) or Absent()
     return seen, terms.pop() if len(terms) == 1 else ""
 
 

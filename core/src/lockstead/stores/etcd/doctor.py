@@ -11,10 +11,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Final
 
 from lockstead.errors import StoreError
-from lockstead.stores.etcd import wire
+from lockstead.stores.etcd import encoding
+from lockstead.stores.etcd.encoding import Json, Request, Response
 from lockstead.stores.etcd.errors import NEEDED, complaint
 from lockstead.stores.etcd.settings import EtcdSettings
-from lockstead.stores.etcd.wire import Json, Request, Response
 from lockstead.stores.examination import Finding, Guarantee, Severity
 
 BEHIND: Final[Mapping[Guarantee, str]] = {
@@ -60,7 +60,7 @@ def _versions(settings: EtcdSettings, each: Each) -> Iterator[Finding]:
 def _members(settings: EtcdSettings, each: Each) -> Generator[Finding, None, list[Json]]:
     states: list[Json] = []
     for endpoint, answer in zip(
-        settings.endpoints, each(wire.request("Status", "maintenance/status", {})), strict=True
+        settings.endpoints, each(encoding.request("Status", "maintenance/status", {})), strict=True
     ):
         if isinstance(answer, StoreError) or answer.status != 200:
             continue
@@ -81,7 +81,7 @@ def _members(settings: EtcdSettings, each: Each) -> Generator[Finding, None, lis
 
 
 def _alarms(each: Each) -> Iterator[Finding]:
-    for answer in each(wire.request("Alarm", "maintenance/alarm", {"action": "GET"})):
+    for answer in each(encoding.request("Alarm", "maintenance/alarm", {"action": "GET"})):
         if isinstance(answer, StoreError):
             continue
         said = complaint(_body(answer))[1]

@@ -11,7 +11,7 @@ import json
 from typing import Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
-from lockstead.stores.etcd.wire import Json, Request, Response
+from lockstead.stores.etcd.encoding import Json, Request, Response
 
 NEEDED: Final = "3.4"
 """The oldest etcd that serves the gateway's paths."""

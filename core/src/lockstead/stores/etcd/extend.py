@@ -13,7 +13,8 @@ from lockstead.errors import StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import Absent, Conflict, Extend, Snapshot
 from lockstead.reading import DAMAGE
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.etcd import wire
+from lockstead.stores.etcd import encoding
+from lockstead.stores.etcd.encoding import NO_LEASE, Kv, Root
 from lockstead.stores.etcd.errors import LeaseGone
 from lockstead.stores.etcd.leases import Leases
 from lockstead.stores.etcd.steps import (
@@ -30,7 +31,6 @@ from lockstead.stores.etcd.steps import (
     shared,
     term_of,
 )
-from lockstead.stores.etcd.wire import NO_LEASE, Kv, Root
 from lockstead.stores.kept import is_damaged
 
 Answer = Snapshot | Conflict | Absent
@@ -143,7 +143,7 @@ class Extension:
         A shared lease of another store is left alone: whoever renewed it would keep all records of a process alive
         that may be dead.
         """
-        ttl = wire.ttl_of(kv.min_retention)
+        ttl = encoding.ttl_of(kv.min_retention)
         is_ours, lease = self._leases.ours(kv.lease, boot_now())
         if lease is not None or kv.is_alone:
             beat = yield from keep_alive(self._leases, kv.lease, is_alone=lease is None)
@@ -168,17 +168,17 @@ class Extension:
         if beat is not None and not is_alone:
             # before it is sent: what lands there late must be known to hang there
             self._leases.hangs(name, lease, kv.created, boot_now())
-        same = wire.compared_record(kv)
-        value = wire.value_of(fields, kv.min_retention, is_alone=is_alone)
-        shows = wire.seeking(self._root.base(name))
+        same = encoding.compared_record(kv)
+        value = encoding.value_of(fields, kv.min_retention, is_alone=is_alone)
+        shows = encoding.seeking(self._root.base(name))
         try:
-            body = yield from ask(wire.txn("Extend", same, [wire.put(kv.key, value, lease)], shows))
+            body = yield from ask(encoding.txn("Extend", same, [encoding.put(kv.key, value, lease)], shows))
         except LeaseGone:
             self._leases.retire(lease)
             self._spare = None
             return (yield from look(self._root, name))
         if not body.get("succeeded"):
-            return wire.sought(body["responses"]), term_of(body)
+            return encoding.sought(body["responses"]), term_of(body)
         if kv.is_alone and lease != kv.lease:
             self._left.append(kv.lease)
         if self._spare is not None and self._spare.lease == lease:

@@ -62,7 +62,7 @@ class Lease:
 
 
 @dataclass(slots=True, eq=False)
-class Alone:
+class DedicatedLease:
     """A lease that carries one record alone, which whoever extends that record keeps alive."""
 
     id: str
@@ -87,7 +87,7 @@ class Leases:
         self._current: dict[int, Lease] = {}
         self._by_id: dict[str, Lease] = {}
         self._where: dict[Name, Lease] = {}
-        self._alone: dict[Name, Alone] = {}
+        self._alone: dict[Name, DedicatedLease] = {}
 
     # --- which lease ---------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class Leases:
             self._forget(name)
             if len(self._alone) >= ALONE_MAX:
                 self._alone.pop(next(iter(self._alone)))
-            self._alone[name] = Alone(lease_id, incarnation)
+            self._alone[name] = DedicatedLease(lease_id, incarnation)
 
     def forget(self, name: Name, incarnation: str) -> None:
         """Note that a record of this incarnation certainly stands no more."""

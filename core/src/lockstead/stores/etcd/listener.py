@@ -18,8 +18,8 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any, Final, Protocol, TypeAlias
 
-from lockstead.stores.etcd import wire
-from lockstead.stores.etcd.line import Line, Sight
+from lockstead.stores.etcd import encoding
+from lockstead.stores.etcd.queue import Queue, Sight
 from lockstead.stores.etcd.steps import Steps, ask
 from lockstead.stores.etcd.transport import Members
 from lockstead.stores.etcd.watches import Span, Watch, Watches
@@ -65,8 +65,8 @@ class Carries(Protocol):
 class Listener:
     """The subscriptions of one store. Its thread lives while there are any; replaced in a forked child."""
 
-    def __init__(self, line: Line, members: Members, carry: Carries, token: Callable[[], str | None]) -> None:
-        self.line = line
+    def __init__(self, queue: Queue, members: Members, carry: Carries, token: Callable[[], str | None]) -> None:
+        self.queue = queue
         self.members = members
         self.carry = carry
         self.token = token
@@ -81,7 +81,7 @@ class Listener:
 
     def enqueue(self, name: Name, waiter_id: str, on_turn: OnChange) -> Subscription:
         """Return a subscription to a waiter's turn, as `stores.port.SupportsFifoQueue` wants it."""
-        self.line.enter(name.key, waiter_id)  # here: a `leave` that follows has to know of it
+        self.queue.enter(name.key, waiter_id)  # here: a `leave` that follows has to know of it
         return self._added((name, waiter_id), on_turn)
 
     def _added(self, key: Key, on_change: OnChange) -> Subscription:
@@ -175,7 +175,7 @@ class _Worker:
             await asyncio.sleep(TICK)
             idle = 0.0 if listener.subscriptions else idle + TICK
             self.watches.follow()
-            if listener.line.places:
+            if listener.queue.places:
                 with suppress(Exception):  # whatever it is, it is tried again
                     await self.beat()
 
@@ -206,7 +206,7 @@ class _Worker:
     async def beat(self) -> None:
         """See to it that there is a session that lives: one caller does, and others wait for it."""
         async with self._beating:  # not behind the requests of a thousand waiters, whose places it keeps
-            await self.listener.carry(self.listener.line.beat(), LIMIT)
+            await self.listener.carry(self.listener.queue.beat(), LIMIT)
 
     def saw(self, waiter: _Waiter, state: str | None) -> None:
         """Note what the record is like for one whose turn it is, and call it if that has changed."""
@@ -240,8 +240,8 @@ class _Waiter:
         self.task: asyncio.Task[None] | None = None
         self._name, waiter_id = key
         self._worker = worker
-        self._line = worker.listener.line
-        self._place = self._line.find(self._name.key, waiter_id) if waiter_id else None
+        self._queue = worker.listener.queue
+        self._place = self._queue.find(self._name.key, waiter_id) if waiter_id else None
         self._waker = asyncio.Event()
         self._watches: dict[Span, Watch] = {}
         self._has_ended = bool(waiter_id) and self._place is None
@@ -275,7 +275,7 @@ class _Waiter:
             return True
         worker, record = self._worker, self._record()
         ahead = record if sight.ahead is None else (sight.ahead, None)
-        own = () if self._place is None else ((self._line.root.place(*self._place.id), None),)
+        own = () if self._place is None else ((self._queue.root.place(*self._place.id), None),)
         self._watch((ahead, *own), sight.revision + 1)
         if ahead == record:
             worker.saw(self, None if sight.record is None else sight.record.changed)
@@ -294,12 +294,12 @@ class _Waiter:
                 worker.saw(self, watch.state)
 
     def _record(self) -> Span:
-        base = self._line.root.base(self._name) + ":"
-        return base, wire.end_of(base)
+        base = self._queue.root.base(self._name) + ":"
+        return base, encoding.end_of(base)
 
     async def _sight(self) -> Sight | None:
         """Look at what stands ahead and at the record, with a place in the queue; None if the waiter has left."""
-        worker, line, place = self._worker, self._line, self._place
+        worker, queue, place = self._worker, self._queue, self._place
         if place is None:
             sight: Sight = await worker.carried(_looked(self._record()))
             return sight
@@ -310,9 +310,9 @@ class _Waiter:
             if place.created is None:
                 worker.saw_others(self)
                 await worker.beat()
-                await worker.carried(line.take(place))
+                await worker.carried(queue.take(place))
                 continue
-            sight = await worker.carried(line.look(self._name, place))
+            sight = await worker.carried(queue.look(self._name, place))
             if sight.is_in_queue:
                 return sight
             place.created = None
@@ -332,6 +332,6 @@ class _Waiter:
 
 def _looked(record: Span) -> Steps[Sight]:
     start, end = record
-    body = yield from ask(wire.range_of("Range", start, end or "", keys_only=True))
+    body = yield from ask(encoding.range_of("Range", start, end or "", keys_only=True))
     found = body.get("kvs")
-    return Sight(True, None, wire.kv_of(found[0]) if found else None, int(body["header"]["revision"]))
+    return Sight(True, None, encoding.kv_of(found[0]) if found else None, int(body["header"]["revision"]))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote, unquote
 
-from lockstead.stores.etcd.wire import Root
+from lockstead.stores.etcd.encoding import Root
 from lockstead.stores.transport import CLEARTEXT, flag, refuse_clear, wants_tls
 from lockstead.stores.url import options_of, query
 

@@ -13,10 +13,10 @@ from typing import Final, Generic, TypeAlias, TypeVar, cast
 from lockstead.errors import OutcomeUnknown, StoreError
 from lockstead.frozen import frozen
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.etcd import wire
+from lockstead.stores.etcd import encoding
+from lockstead.stores.etcd.encoding import Json, Kv, Request, Response, Root
 from lockstead.stores.etcd.errors import LeaseGone, answered, each_answered
 from lockstead.stores.etcd.leases import Lease, Leases
-from lockstead.stores.etcd.wire import Json, Kv, Request, Response, Root
 from lockstead.stores.kept import MALFORMED, senseless
 from lockstead.values import Name
 
@@ -97,13 +97,13 @@ def term_of(body: Json) -> str:
 
 def record_in(found: list[Json] | None) -> Kv | None:
     """Return the record that a range showed."""
-    return wire.kv_of(wire.first_of(found)) if found else None
+    return encoding.kv_of(encoding.first_of(found)) if found else None
 
 
 def look(root: Root, name: Name) -> Steps[tuple[Kv | None, str]]:
     """Return a record as it stands, and the term in which it was read."""
-    body = yield from ask(wire.txn("Range", [], wire.seeking(root.base(name)), []))
-    return wire.sought(body["responses"]), term_of(body)
+    body = yield from ask(encoding.txn("Range", [], encoding.seeking(root.base(name)), []))
+    return encoding.sought(body["responses"]), term_of(body)
 
 
 def cleared(root: Root, key: str) -> Steps[bool]:
@@ -112,19 +112,21 @@ def cleared(root: Root, key: str) -> Steps[bool]:
     True if something was deleted, so that the queue is worth another look.
     """
     queue = root.queue(key)
-    body = yield from ask(wire.range_of("Range", queue, wire.end_of(queue), limit=str(STRAYS_MAX), keys_only=True))
-    strays = [item["key"] for item in body.get("kvs", ()) if item.get("lease", wire.NO_LEASE) == wire.NO_LEASE]
+    body = yield from ask(
+        encoding.range_of("Range", queue, encoding.end_of(queue), limit=str(STRAYS_MAX), keys_only=True)
+    )
+    strays = [item["key"] for item in body.get("kvs", ()) if item.get("lease", encoding.NO_LEASE) == encoding.NO_LEASE]
     if not strays:
         return False
-    same = [{"target": "LEASE", "result": "EQUAL", "key": stray, "lease": wire.NO_LEASE} for stray in strays]
+    same = [{"target": "LEASE", "result": "EQUAL", "key": stray, "lease": encoding.NO_LEASE} for stray in strays]
     gone = [{"request_delete_range": {"key": stray}} for stray in strays]
-    deleted = yield from ask(wire.txn("Clear", same, gone, []))
+    deleted = yield from ask(encoding.txn("Clear", same, gone, []))
     return bool(deleted.get("succeeded"))
 
 
 def grant(ttl: int) -> Steps[Beat]:
     """Get a new lease."""
-    request = wire.grant(ttl)
+    request = encoding.grant(ttl)
     response = yield request
     body = answered(response, request)
     return Beat(body["ID"], int(body["TTL"]), response.sent_at, None)
@@ -132,7 +134,7 @@ def grant(ttl: int) -> Steps[Beat]:
 
 def keep_alive(leases: Leases, lease: str, *, is_alone: bool = False) -> Steps[Beat | None]:
     """Renew one lease; None if it is gone."""
-    request = wire.keep_alive(lease)
+    request = encoding.keep_alive(lease)
     response = yield request
     return beats_in(leases, request, response, {lease: is_alone}).get(lease)
 
@@ -171,7 +173,7 @@ def shared(leases: Leases, ttl: int) -> Steps[Beat]:
 def end(lease: str) -> Steps[None]:
     """End a lease that carries nothing any more; if that fails, it runs out by itself."""
     with suppress(StoreError, LeaseGone):
-        yield from ask(wire.revoke(lease))
+        yield from ask(encoding.revoke(lease))
 
 
 def lifetime(min_retention: float, beat: Beat) -> float | None:

@@ -1,6 +1,6 @@
 """How commands reach etcd: our own requests to its JSON gateway, blocking or awaiting, never repeated.
 
-Must not know what a request says; that is what the conversations (`talk`) are for.
+Must not know what a request says; that is what the conversations (`operations`) are for.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from lockstead.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from lockstead.protocol.commands import Command, List, StoreClock, TokenSource, Traits
 from lockstead.stores.bootclock import boot_now
 from lockstead.stores.bounds import LISTING_MAX, AnswerTooLong, Bounds
-from lockstead.stores.etcd import wire
+from lockstead.stores.etcd import encoding
 from lockstead.stores.etcd.batch import batch
+from lockstead.stores.etcd.connection import Sockets
+from lockstead.stores.etcd.encoding import Request, Response
 from lockstead.stores.etcd.errors import answered, is_token_spent
 from lockstead.stores.etcd.leases import Leases
-from lockstead.stores.etcd.line import Line
 from lockstead.stores.etcd.listener import Listener
+from lockstead.stores.etcd.operations import Operations
+from lockstead.stores.etcd.queue import Queue
 from lockstead.stores.etcd.settings import TLS_WAY, EtcdSettings
-from lockstead.stores.etcd.sockets import Sockets
 from lockstead.stores.etcd.steps import Course, Steps, end
-from lockstead.stores.etcd.talk import Talker
 from lockstead.stores.etcd.transport import MISTAKE_LIMIT, Members, looks_mistaken, mistake, translated
-from lockstead.stores.etcd.wire import Request, Response
 from lockstead.stores.loops import PerLoop
 from lockstead.stores.port import Standing
 from lockstead.stores.subscriptions import OnChange, Subscription
@@ -80,8 +80,8 @@ class EtcdStore:
         self._sockets: Sockets | None = None
         self._awaiting = PerLoop(self._members.awaiting, lambda transport: transport.aclose())
         self._token: str | None = None
-        self._talker = Talker(self._settings.root, Leases(), Line(self._settings.root))
-        self._listener = Listener(self._talker.line, self._members, self._acarried, lambda: self._token)
+        self._operations = Operations(self._settings.root, Leases(), Queue(self._settings.root))
+        self._listener = Listener(self._operations.queue, self._members, self._acarried, lambda: self._token)
 
     def __repr__(self) -> str:
         return f"EtcdStore({self.url!r})"
@@ -100,7 +100,7 @@ class EtcdStore:
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds: one transaction, and what its lease needs."""
-        return cast(A, self._carried_within(self._talker.steps(command), _bounds(command, limit)))
+        return cast(A, self._carried_within(self._operations.steps(command), _bounds(command, limit)))
 
     def perform_many(self, commands: Sequence[Command[Any]], limit: float) -> list[Any]:
         """Renew many leases by one KeepAlive and one range; what is left over is carried out one by one."""
@@ -119,12 +119,12 @@ class EtcdStore:
 
     def _batched(self, commands: Sequence[Command[Any]], ends_at: float) -> list[Any]:
         try:
-            return self._carried(batch(self._talker, commands), ends_at - time.monotonic())
+            return self._carried(batch(self._operations, commands), ends_at - time.monotonic())
         except StoreError as error:
             if not _is_too_long(error):
                 raise
         # somebody put more between the records than is read for all of them
-        return self._carried(batch(self._talker, commands, is_ranged=False), ends_at - time.monotonic())
+        return self._carried(batch(self._operations, commands, is_ranged=False), ends_at - time.monotonic())
 
     def _carried(self, steps: Steps[T], limit: float) -> T:
         return self._carried_within(steps, Bounds(limit, LISTING_MAX))
@@ -201,11 +201,11 @@ class EtcdStore:
 
     def leave(self, name: Name, waiter_id: str, limit: float) -> None:
         """Give up a place in the queue."""
-        self._carried(self._talker.line.leave(name.key, waiter_id), limit)
+        self._carried(self._operations.queue.leave(name.key, waiter_id), limit)
 
     def standing(self, name: Name, limit: float) -> list[Standing]:
         """Return the first of a key's queue."""
-        return self._carried(self._talker.line.shown(name.key), limit)
+        return self._carried(self._operations.queue.shown(name.key), limit)
 
     # --- examining -----------------------------------------------------------------------------------------------
 
@@ -237,7 +237,7 @@ class EtcdStore:
 
     async def aperform(self, command: Command[Any], limit: float) -> Any:
         """Carry out one command like `perform`, awaiting, from any event loop of asyncio."""
-        return await self._acarried_within(self._talker.steps(command), _bounds(command, limit))
+        return await self._acarried_within(self._operations.steps(command), _bounds(command, limit))
 
     async def _acarried(self, steps: Steps[T], limit: float) -> T:
         return await self._acarried_within(steps, Bounds(limit, ANSWER_MAX))
@@ -321,7 +321,7 @@ class EtcdStore:
 
     def _sign_in(self) -> Request:
         who = {"name": self._settings.user, "password": self._settings.password or ""}
-        return wire.request("Authenticate", "auth/authenticate", who)
+        return encoding.request("Authenticate", "auth/authenticate", who)
 
     def _accepted(self, request: Request, response: Response) -> str | None:
         if b"authentication is not enabled" in response.body:
@@ -336,7 +336,7 @@ class EtcdStore:
 
     def after_fork(self) -> None:
         """Forget every inherited connection, without closing it, and every lease: they belong to the parent."""
-        self._inherited += [self._sockets, self._awaiting, self._members, self._talker]
+        self._inherited += [self._sockets, self._awaiting, self._members, self._operations]
         self._listener.forget()
         self._start()
 
@@ -347,7 +347,7 @@ class EtcdStore:
         self._listener.close()
         ends_at = time.monotonic() + CLEANUP_LIMIT
         if self._sockets is not None or self._awaiting:
-            for lease in [*self._talker.line.forget(), *self._talker.leases.empty()]:
+            for lease in [*self._operations.queue.forget(), *self._operations.leases.empty()]:
                 with suppress(StoreError):
                     self._carried(end(lease), max(0.05, ends_at - time.monotonic()))
         with self._lock:

@@ -1,8 +1,8 @@
 """How a request leaves for the members of an etcd: to which one, by which connections; and why it got nowhere.
 
-Blocking requests go over sockets of our own (`sockets`), awaiting ones over httpcore's; so nothing is sent twice or led
-elsewhere. Only what was certainly never sent is offered to the next member. Must not know what is
-asked, nor who owns a transport.
+Blocking requests go over sockets of our own (`connection`), awaiting ones over httpcore's; so nothing is sent twice or
+led elsewhere. Only what was certainly never sent is offered to the next member. Must not know what is asked, nor who
+owns a transport.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.stores.bounds import Bounds
+from lockstead.stores.etcd.connection import Sockets, Unanswered, Unsent, connected
+from lockstead.stores.etcd.encoding import Request
 from lockstead.stores.etcd.errors import NOT_ETCD
 from lockstead.stores.etcd.settings import EtcdSettings
-from lockstead.stores.etcd.sockets import Sockets, Unanswered, Unsent, connected
-from lockstead.stores.etcd.wire import Request
 
 if TYPE_CHECKING:
     import httpcore

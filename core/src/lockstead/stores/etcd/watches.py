@@ -17,9 +17,9 @@ from typing import Final, TypeAlias
 
 import h11
 
-from lockstead.stores.etcd.sockets import head_of
+from lockstead.stores.etcd.connection import head_of
+from lockstead.stores.etcd.encoding import Json, b64
 from lockstead.stores.etcd.transport import Members
-from lockstead.stores.etcd.wire import Json, b64
 
 LINE_BYTES_MAX: Final = 1 << 20
 CHUNK: Final = 65536

@@ -26,11 +26,12 @@ from lockstead.protocol.commands import (
     Snapshot,
 )
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.etcd import wire
+from lockstead.stores.etcd import encoding
+from lockstead.stores.etcd.encoding import NO_LEASE, Json, Kv, Root
 from lockstead.stores.etcd.errors import LeaseGone
 from lockstead.stores.etcd.extend import Extension
 from lockstead.stores.etcd.leases import Leases
-from lockstead.stores.etcd.line import Line, Place
+from lockstead.stores.etcd.queue import Place, Queue
 from lockstead.stores.etcd.steps import (
     TURNS_MAX,
     Beat,
@@ -44,18 +45,17 @@ from lockstead.stores.etcd.steps import (
     shared,
     term_of,
 )
-from lockstead.stores.etcd.wire import NO_LEASE, Json, Kv, Root
 from lockstead.stores.kept import is_damaged
 from lockstead.values import Name
 
 
 @dataclass(frozen=True, slots=True)
-class Talker:
+class Operations:
     """What the conversations of one store share: where its keys are, its leases, and those who queue."""
 
     root: Root
     leases: Leases
-    line: Line
+    queue: Queue
 
     def steps(self, command: Command[Any]) -> Steps[Any]:
         """Return the conversation that carries out a command."""
@@ -83,26 +83,26 @@ class Talker:
         start, stop = self.root.span(command.space, command.key, command.part_prefix)
         entries: dict[Name, Kv] = {}
         # of a whole space the keys come first: what others put there is not read
-        more: Json = {"limit": str(wire.PAGE), "keys_only": command.key is None}
+        more: Json = {"limit": str(encoding.PAGE), "keys_only": command.key is None}
         while True:
-            body = yield from ask(wire.range_of("List", start, stop, **more))
+            body = yield from ask(encoding.range_of("List", start, stop, **more))
             found = body.get("kvs", [])
             more.setdefault("revision", body["header"]["revision"])
             for item in (yield from _with_values(found, more["revision"])) if command.key is None else found:
-                name = self.root.name_of(wire.text(item["key"]), command.space)
+                name = self.root.name_of(encoding.text(item["key"]), command.space)
                 if name is not None and name.part.startswith(command.part_prefix):
-                    kv = wire.kv_of(item)
+                    kv = encoding.kv_of(item)
                     if name not in entries or not is_damaged(kv.fields):
                         entries[name] = kv
             if not body.get("more"):
                 return Listing(tuple((name, kv.snapshot()) for name, kv in entries.items()))
-            start = wire.text(found[-1]["key"]) + "\0"
+            start = encoding.text(found[-1]["key"]) + "\0"
 
     def _create(self, command: Create) -> Steps[Snapshot | Conflict]:
         base = self.root.base(command.name) + ":"
-        absent = [wire.compared(base, "create_revision", "0")]
-        key = self.root.slot(command.name, wire.SLOTS[0])
-        return (yield from _Taking(self, command, key, absent, None).steps())
+        absent = [encoding.compared(base, "create_revision", "0")]
+        key = self.root.slot(command.name, encoding.SLOTS[0])
+        return (yield from _Grant(self, command, key, absent, None).steps())
 
     def _replace(self, command: Replace) -> Steps[Snapshot | Conflict | Absent]:
         kv, _term = yield from look(self.root, command.name)
@@ -110,32 +110,32 @@ class Talker:
             return Absent()
         if kv.created != command.incarnation or kv.changed != command.revision:
             return Conflict()
-        same = wire.compared_record(kv)
-        return (yield from _Taking(self, command, kv.other_slot, same, kv).steps())
+        same = encoding.compared_record(kv)
+        return (yield from _Grant(self, command, kv.other_slot, same, kv).steps())
 
     def _remove(self, command: Remove) -> Steps[Removed | Conflict | Absent]:
         base = self.root.base(command.name) + ":"
-        created = wire.number(command.incarnation)
-        changed = None if command.revision is None else wire.number(command.revision)
+        created = encoding.number(command.incarnation)
+        changed = None if command.revision is None else encoding.number(command.revision)
         if created is None or (command.revision is not None and changed is None):
             kv, _term = yield from look(self.root, command.name)
             return Absent() if kv is None else Conflict()
-        expected = [wire.compared(base, "create_revision", created)]
+        expected = [encoding.compared(base, "create_revision", created)]
         if changed is not None:
-            expected.append(wire.compared(base, "mod_revision", changed))
+            expected.append(encoding.compared(base, "mod_revision", changed))
         # as long as it hangs where we hung it, nothing has to be shown: no lease ends with it
         lease = self.leases.of(command.name, created)
         if lease is not None:
-            hangs = wire.compared(base, "lease", lease)
-            body = yield from ask(wire.txn("Remove", [*expected, hangs], [wire.delete(base)], []))
+            hangs = encoding.compared(base, "lease", lease)
+            body = yield from ask(encoding.txn("Remove", [*expected, hangs], [encoding.delete(base)], []))
             if body.get("succeeded"):
                 self.leases.forget(command.name, created)
                 return Removed()
-        body = yield from ask(wire.txn("Remove", expected, [wire.delete(base, shows=True)], []))
+        body = yield from ask(encoding.txn("Remove", expected, [encoding.delete(base, shows=True)], []))
         if not body.get("succeeded"):
             return (yield from self._removed_beside(command, created))
         self.leases.forget(command.name, created)
-        for kv in map(wire.kv_of, body["responses"][0]["response_delete_range"].get("prev_kvs", ())):
+        for kv in map(encoding.kv_of, body["responses"][0]["response_delete_range"].get("prev_kvs", ())):
             if kv.is_alone:
                 yield from end(kv.lease)
         return Removed()
@@ -143,16 +143,16 @@ class Talker:
     def _removed_beside(self, command: Remove, created: str) -> Steps[Removed | Conflict | Absent]:
         """Remove a record with all that somebody else put beside it, none of which is read."""
         base = self.root.base(command.name)
-        kv = wire.sought((yield from _instead("Remove", wire.seeking(base))))
+        kv = encoding.sought((yield from _instead("Remove", encoding.seeking(base))))
         if kv is None or kv.created != created:
             self.leases.forget(command.name, created)
             return Absent() if kv is None else Conflict()
         if command.revision not in (None, kv.changed):
             return Conflict()
-        same = [wire.compared_key(kv.key, "create_revision", created)]
+        same = [encoding.compared_key(kv.key, "create_revision", created)]
         if command.revision is not None:
-            same.append(wire.compared_key(kv.key, "mod_revision", kv.changed))
-        body = yield from ask(wire.txn("Remove", same, [wire.delete(base + ":")], []))
+            same.append(encoding.compared_key(kv.key, "mod_revision", kv.changed))
+        body = yield from ask(encoding.txn("Remove", same, [encoding.delete(base + ":")], []))
         if not body.get("succeeded"):
             return Conflict()
         self.leases.forget(command.name, created)
@@ -161,13 +161,13 @@ class Talker:
         return Removed()
 
 
-class _Taking:
+class _Grant:
     """One Create or Replace: the key it writes, what it expects there, and the waiter's place in the queue."""
 
     def __init__(
-        self, talker: Talker, command: Create | Replace, key: str, expected: list[Json], old: Kv | None
+        self, operations: Operations, command: Create | Replace, key: str, expected: list[Json], old: Kv | None
     ) -> None:
-        self._talker = talker
+        self._operations = operations
         self._command = command
         self._key = key
         self._expected = expected
@@ -177,83 +177,87 @@ class _Taking:
     def steps(self) -> Steps[Snapshot | Conflict]:
         """Ask until it is clear whether the record could be written."""
         command = self._command
-        with self._talker.line.asking(command.name.key, command.waiter_id) as self._place:
+        with self._operations.queue.asking(command.name.key, command.waiter_id) as self._place:
             return (yield from self._asked())
 
     def _asked(self) -> Steps[Snapshot | Conflict]:
         """Write the record; the lease comes first."""
-        talker, command = self._talker, self._command
+        operations, command = self._operations, self._command
         for _ in range(TURNS_MAX):
             beat = None
             if command.min_retention > 0:
-                beat = yield from shared(talker.leases, wire.ttl_of(command.min_retention))
+                beat = yield from shared(operations.leases, encoding.ttl_of(command.min_retention))
             lease = NO_LEASE if beat is None else beat.lease
             try:
                 body = yield from ask(self._transaction(lease))
             except LeaseGone:
-                talker.leases.retire(lease)
-                yield from talker.line.sweep_soon(self._place)
+                operations.leases.retire(lease)
+                yield from operations.queue.check_session(self._place)
                 continue
             except (StoreUnavailable, StoreRefused):
                 raise
             except BaseException:
                 # it may be applied yet, and then nobody would know of the record that this lease keeps alive
-                talker.leases.retire(lease)
+                operations.leases.retire(lease)
                 raise
             if body.get("succeeded"):
                 return (yield from self._taken(body, beat))
             seen, first = yield from self._looked()
             if self._is_other(seen) or not command.waiter_id:
                 return Conflict()
-            if first and wire.text(first[0]["key"]) != talker.root.place(command.name.key, command.waiter_id):
-                if first[0].get("lease", NO_LEASE) == NO_LEASE and (yield from cleared(talker.root, command.name.key)):
+            if first and encoding.text(first[0]["key"]) != operations.root.place(command.name.key, command.waiter_id):
+                if first[0].get("lease", NO_LEASE) == NO_LEASE and (
+                    yield from cleared(operations.root, command.name.key)
+                ):
                     continue
                 return Conflict(is_queued=True)
             created = first[0]["create_revision"] if first else None
-            self._place = talker.line.note_place(command.name.key, command.waiter_id, created)
+            self._place = operations.queue.note_place(command.name.key, command.waiter_id, created)
         raise StoreUnavailable(f"the queue for {command.name.key!r} kept changing; nothing was written")
 
     def _looked(self) -> Steps[tuple[Kv | None, list[Json]]]:
         """Return the record that stands there instead, and who is first in the queue."""
-        root, name = self._talker.root, self._command.name
+        root, name = self._operations.root, self._command.name
         queue = root.queue(name.key)
         order = {"limit": "1", "sort_order": "ASCEND", "sort_target": "CREATE"}
-        first = {"request_range": wire.get(queue, wire.end_of(queue), keys_only=True, **order)}
-        found = yield from _instead(type(self._command).__name__, [*wire.seeking(root.base(name)), first])
-        return wire.sought(found[: wire.SOUGHT]), found[-1]["response_range"].get("kvs") or []
+        first = {"request_range": encoding.get(queue, encoding.end_of(queue), keys_only=True, **order)}
+        found = yield from _instead(type(self._command).__name__, [*encoding.seeking(root.base(name)), first])
+        return encoding.sought(found[: encoding.SOUGHT]), found[-1]["response_range"].get("kvs") or []
 
     def _is_other(self, seen: Kv | None) -> bool:
         if self._old is None or seen is None:
             return self._old is not seen
         return seen.changed != self._old.changed
 
-    def _transaction(self, lease: str) -> wire.Request:
-        root, command, place = self._talker.root, self._command, self._place
+    def _transaction(self, lease: str) -> encoding.Request:
+        root, command, place = self._operations.root, self._command, self._place
         expected = list(self._expected)
-        success = [] if self._old is None else [wire.delete_key(self._old.key)]
-        success.append(wire.put(self._key, wire.value_of(command.fields, command.min_retention, is_alone=False), lease))
+        success = [] if self._old is None else [encoding.delete_key(self._old.key)]
+        success.append(
+            encoding.put(self._key, encoding.value_of(command.fields, command.min_retention, is_alone=False), lease)
+        )
         if command.waiter_id:
             queue = root.queue(command.name.key)
             if place is None or place.created is None:
-                expected.append(wire.compared(queue, "create_revision", "0"))
+                expected.append(encoding.compared(queue, "create_revision", "0"))
             else:
                 # of all who stand there nobody came before the waiter
-                expected.append(wire.compared(queue, "create_revision", str(int(place.created) - 1), "GREATER"))
-                success.append(wire.delete_key(root.place(command.name.key, command.waiter_id)))
-            success += self._talker.line.closing(place)
-        return wire.txn(type(command).__name__, expected, success, [])
+                expected.append(encoding.compared(queue, "create_revision", str(int(place.created) - 1), "GREATER"))
+                success.append(encoding.delete_key(root.place(command.name.key, command.waiter_id)))
+            success += self._operations.queue.closing(place)
+        return encoding.txn(type(command).__name__, expected, success, [])
 
     def _taken(self, body: Json, beat: Beat | None) -> Steps[Snapshot]:
-        talker, command, old = self._talker, self._command, self._old
+        operations, command, old = self._operations, self._command, self._old
         created = body["header"]["revision"]
         if self._place is not None:
-            talker.line.granted(self._place, created)
+            operations.queue.granted(self._place, created)
         if old is not None:
-            talker.leases.forget(command.name, old.created)
+            operations.leases.forget(command.name, old.created)
         lease = NO_LEASE if beat is None else beat.lease
         kv = Kv(self._key, created, created, lease, command.fields, command.min_retention, is_alone=False)
         if beat is not None:
-            talker.leases.hangs(command.name, lease, created, boot_now(), command.renew_every)
+            operations.leases.hangs(command.name, lease, created, boot_now(), command.renew_every)
         try:
             answer = yield from self._counted(kv, beat, term_of(body))
         except StoreUnavailable as error:
@@ -263,15 +267,15 @@ class _Taking:
         return answer
 
     def _counted(self, kv: Kv, beat: Beat | None, term: str) -> Steps[Snapshot]:
-        talker, command = self._talker, self._command
+        operations, command = self._operations, self._command
         if beat is None:
             return kv.snapshot()
         if beat.is_proved(term):
             if beat.term is not None:
-                talker.leases.beat(beat.lease, beat.sent_at, beat.ttl)
+                operations.leases.beat(beat.lease, beat.sent_at, beat.ttl)
             return kv.snapshot(beat.sent_at, lifetime(command.min_retention, beat))
         renewal = Extend(command.name, {}, kv.created, lifetime=command.lifetime)
-        proved = yield from Extension(talker.root, talker.leases, renewal).steps()
+        proved = yield from Extension(operations.root, operations.leases, renewal).steps()
         if not isinstance(proved, Snapshot):
             raise OutcomeUnknown(f"{command.name.key!r} was taken and is gone already")
         return proved
@@ -280,11 +284,11 @@ class _Taking:
 def _with_values(found: list[Json], revision: str) -> Steps[list[Json]]:
     """Read the values of those keys of a range that can be records, as they stood; the others stay without."""
     items = {item["key"]: item for item in found}
-    keys = [key for key in items if wire.is_slot(key)]
-    for first in range(0, len(keys), wire.GETS_MAX):
-        some = keys[first : first + wire.GETS_MAX]
+    keys = [key for key in items if encoding.is_slot(key)]
+    for first in range(0, len(keys), encoding.GETS_MAX):
+        some = keys[first : first + encoding.GETS_MAX]
         gets = [{"request_range": {"key": key, "revision": revision}} for key in some]
-        body = yield from ask(wire.txn("List", [], gets, []))
+        body = yield from ask(encoding.txn("List", [], gets, []))
         for one in body["responses"]:
             for item in one["response_range"].get("kvs", ()):
                 items[item["key"]] = item
@@ -294,7 +298,7 @@ def _with_values(found: list[Json], revision: str) -> Steps[list[Json]]:
 def _instead(what: str, gets: list[Json]) -> Steps[list[Json]]:
     """Read what stands there after a transaction has failed: nothing was written, whatever becomes of the reading."""
     try:
-        body = yield from ask(wire.txn(what, [], gets, []))
+        body = yield from ask(encoding.txn(what, [], gets, []))
     except OutcomeUnknown as error:
         raise StoreUnavailable(f"nothing was written, and what stands there could not be read: {error}") from error
     responses: list[Json] = body["responses"]

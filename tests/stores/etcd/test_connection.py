@@ -11,9 +11,9 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from lockstead.stores.bounds import BoundedSocket, Bounds
-from lockstead.stores.etcd import sockets as etcd_sockets
-from lockstead.stores.etcd.sockets import Connection, Sockets, Unanswered, Unsent
-from lockstead.stores.etcd.wire import Request
+from lockstead.stores.etcd import connection as etcd_connection
+from lockstead.stores.etcd.connection import Connection, Sockets, Unanswered, Unsent
+from lockstead.stores.etcd.encoding import Request
 from tests.servers.base import free_port
 
 LIMIT = 20.0
@@ -160,17 +160,17 @@ def test_an_answer_that_is_none_is_no_answer_and_nothing_follows_it_on_that_conn
 @pytest.mark.parametrize("shape", [*GOOD, *ENDING])
 def test_what_is_cut_out_is_what_h11_reads(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = GOOD[shape][0] if shape in GOOD else ENDING[shape]
-    framed = etcd_sockets.length_of(answer)
+    framed = etcd_connection.length_of(answer)
     if framed is not None:
         assert answer[slice(*framed)] == b"hello"
         assert framed[1] == len(answer)
-    monkeypatch.setattr(etcd_sockets, "length_of", lambda _received: None)
+    monkeypatch.setattr(etcd_connection, "length_of", lambda _received: None)
     with scripted(answer, None) as (server, sockets):
         assert exchange(server, sockets) == (GOOD[shape][1] if shape in GOOD else 200, b"hello")
 
 
 def test_the_usual_answer_does_not_need_h11() -> None:
-    assert etcd_sockets.length_of(USUAL) == (len(USUAL) - 5, len(USUAL))
+    assert etcd_connection.length_of(USUAL) == (len(USUAL) - 5, len(USUAL))
 
 
 @pytest.mark.parametrize("shape", ["usual", "chunked"])
@@ -188,7 +188,7 @@ def test_head_and_body_leave_in_one_write() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         theirs.send(USUAL)
-        head = etcd_sockets.head_of("host:2379", ASKED.path, "token", len(ASKED.content))
+        head = etcd_connection.head_of("host:2379", ASKED.path, "token", len(ASKED.content))
         assert Connection(BoundedSocket(ours)).exchanged(head, ASKED.content, Bounds(LIMIT)) == (200, b"hello")
         sent = theirs.recv(65536)
     assert sent.startswith(b"POST /v3/kv/txn HTTP/1.1\r\nHost: host:2379\r\n")
@@ -224,7 +224,7 @@ def test_an_answer_that_trickles_in_takes_no_longer_than_the_limit() -> None:
     thread = threading.Thread(target=trickle)
     with ours, theirs:
         thread.start()
-        head = etcd_sockets.head_of("host:2379", ASKED.path, None, len(ASKED.content))
+        head = etcd_connection.head_of("host:2379", ASKED.path, None, len(ASKED.content))
         connection = Connection(BoundedSocket(ours))
         with pytest.raises(TimeoutError):
             connection.exchanged(head, ASKED.content, Bounds(0.3))

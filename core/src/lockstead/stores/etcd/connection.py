@@ -21,7 +21,7 @@ import h11
 
 from lockstead.frozen import frozen
 from lockstead.stores.bounds import BoundedSocket, Bounds, dialled, in_tls
-from lockstead.stores.etcd.wire import Request
+from lockstead.stores.etcd.encoding import Request
 
 KEEPALIVE: Final = 10.0
 """Seconds for which an idle connection is used again. Longer than the longest pause of a waiter, so that polling needs

@@ -17,10 +17,10 @@ from typing import Final
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.record import number
 from lockstead.stores.bootclock import boot_now
-from lockstead.stores.etcd import wire
+from lockstead.stores.etcd import encoding
+from lockstead.stores.etcd.encoding import Json, Kv, Root
 from lockstead.stores.etcd.errors import LeaseGone, each_answered
 from lockstead.stores.etcd.steps import TURNS_MAX, Steps, ask, cleared, end, grant
-from lockstead.stores.etcd.wire import Json, Kv, Root
 from lockstead.stores.port import STANDINGS_MAX, Standing
 from lockstead.values import Name
 
@@ -72,7 +72,7 @@ class Sight:
 
 
 @dataclass(slots=True)
-class Line:
+class Queue:
     """The places of one store. Safe to share between threads; its lock is held for memory only."""
 
     root: Root
@@ -136,7 +136,7 @@ class Line:
         if place is None or place.doubt is None:
             return []
         lease = place.doubt.lease
-        return [wire.put(self.root.session(lease), place.waiter_id, lease)]
+        return [encoding.put(self.root.session(lease), place.waiter_id, lease)]
 
     def granted(self, place: Place, revision: str) -> None:
         """Forget a place that has ended in this revision."""
@@ -166,7 +166,7 @@ class Line:
         if session is not None and now - session.beaten_at < BEAT_EVERY:
             return session
         if session is not None:
-            request = wire.keep_alive(session.lease)
+            request = encoding.keep_alive(session.lease)
             response = yield request
             if any(int(body.get("TTL", 0)) > 0 for body in each_answered(response, request)):
                 session.beaten_at = response.sent_at
@@ -187,12 +187,12 @@ class Line:
             if self.session is session:
                 self.session = None
 
-    def sweep_soon(self, place: Place | None) -> Steps[None]:
+    def check_session(self, place: Place | None) -> Steps[None]:
         """After a lease was found gone: if it was the session's, nothing can arrive late on it any more."""
         session = None if place is None else place.doubt
         if place is None or session is None:
             return
-        request = wire.keep_alive(session.lease)
+        request = encoding.keep_alive(session.lease)
         response = yield request
         if not any(int(body.get("TTL", 0)) > 0 for body in each_answered(response, request)):
             place.doubt = None
@@ -207,13 +207,13 @@ class Line:
                 return
             key, guard = self.root.place(place.key, place.waiter_id), self.root.session(session.lease)
             expected = [
-                wire.compared_key(key, "create_revision", "0"),
-                wire.compared_key(guard, "mod_revision", session.guard),
+                encoding.compared_key(key, "create_revision", "0"),
+                encoding.compared_key(guard, "mod_revision", session.guard),
             ]
-            shows = [{"request_range": {"key": wire.b64(one)}} for one in (key, guard)]
+            shows = [{"request_range": {"key": encoding.b64(one)}} for one in (key, guard)]
             try:
                 body = yield from ask(
-                    wire.txn("Queue", expected, [wire.put(key, number(self.wall()), session.lease)], shows)
+                    encoding.txn("Queue", expected, [encoding.put(key, number(self.wall()), session.lease)], shows)
                 )
             except StoreUnavailable:
                 place.doubt = before
@@ -245,20 +245,20 @@ class Line:
             "keys_only": True,
         }
         reads = [
-            {"key": wire.b64(mine)},
-            wire.get(queue, wire.end_of(queue), **ahead),
+            {"key": encoding.b64(mine)},
+            encoding.get(queue, encoding.end_of(queue), **ahead),
         ]
-        asked = [*({"request_range": one} for one in reads), *wire.seeking(self.root.base(name))]
+        asked = [*({"request_range": one} for one in reads), *encoding.seeking(self.root.base(name))]
         for _ in range(TURNS_MAX):
-            body = yield from ask(wire.txn("Look", [], asked, []))
+            body = yield from ask(encoding.txn("Look", [], asked, []))
             own, before = (one["response_range"].get("kvs") for one in body["responses"][: len(reads)])
-            is_stray = bool(before) and before[0].get("lease", wire.NO_LEASE) == wire.NO_LEASE
+            is_stray = bool(before) and before[0].get("lease", encoding.NO_LEASE) == encoding.NO_LEASE
             if not is_stray or not (yield from cleared(self.root, place.key)):
                 break
         return Sight(
             is_in_queue=bool(own) and own[0]["create_revision"] == place.created,
-            ahead=wire.text(before[0]["key"]) if before else None,
-            record=wire.sought(body["responses"][len(reads) :]),
+            ahead=encoding.text(before[0]["key"]) if before else None,
+            record=encoding.sought(body["responses"][len(reads) :]),
             revision=int(body["header"]["revision"]),
         )
 
@@ -266,16 +266,16 @@ class Line:
         """Return the first entries of a queue, in its order."""
         queue = self.root.queue(key)
         order = {"limit": str(STANDINGS_MAX), "sort_order": "ASCEND", "sort_target": "CREATE", "keys_only": True}
-        body = yield from ask(wire.range_of("Range", queue, wire.end_of(queue), **order))
+        body = yield from ask(encoding.range_of("Range", queue, encoding.end_of(queue), **order))
         found = body.get("kvs", [])
         # what is noted with a place is for people: it may be a giant, and hides nobody
         noted: dict[str, str] = {}
         with suppress(StoreError):
-            looks = [{"request_range": {"key": item["key"]}} for item in found if wire.is_place(item)]
-            body = yield from ask(wire.txn("Look", [], looks, []))
+            looks = [{"request_range": {"key": item["key"]}} for item in found if encoding.is_place(item)]
+            body = yield from ask(encoding.txn("Look", [], looks, []))
             kept = [item for one in body.get("responses", ()) for item in one["response_range"].get("kvs", ())]
             noted = {item["key"]: item.get("value", "") for item in kept}
-        return [wire.standing(queue, item, noted.get(item["key"], "")) for item in found]
+        return [encoding.standing(queue, item, noted.get(item["key"], "")) for item in found]
 
     def leave(self, key: str, waiter_id: str) -> Steps[None]:
         """Give up a place, so that no request that is still under way brings it back."""
@@ -288,10 +288,10 @@ class Line:
             closing = self.closing(place)
             try:
                 body = yield from ask(
-                    wire.txn("Leave", [], [wire.delete_key(self.root.place(key, waiter_id)), *closing], [])
+                    encoding.txn("Leave", [], [encoding.delete_key(self.root.place(key, waiter_id)), *closing], [])
                 )
             except LeaseGone:
-                yield from self.sweep_soon(place)
+                yield from self.check_session(place)
                 continue
             self.granted(place, body["header"]["revision"])
             return
