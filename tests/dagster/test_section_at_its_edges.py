@@ -1,7 +1,6 @@
 """A section ends with its step, and for all threads of it; nothing is written or tried again without its lease."""
 
 import gc
-import os
 import threading
 import time
 from typing import Any
@@ -265,53 +264,6 @@ class held_by_run:
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
         self._beside.__exit__()
-
-
-def test_who_is_ended_withdraws_what_is_left_over_and_nothing_of_others(place: Place) -> None:
-    holders: list[lockstead.Lease] = []
-    lock = lockstead.Lock(f"{place.url}#k", owner="dagster:run:step:0")
-    with Beside(lambda: holders.append(lockstead.Lock(f"{place.url}#k", owner="somebody/else").acquire())):
-        pass
-    lock.break_lease(reason="taken away by a test", now=True)
-    lease = lock.acquire()
-    with holding_here.kept((lease,)):
-        acquiring.remove_member(lock)
-        assert lock.inspect() is not None, "another thread's lease was withdrawn"
-    acquiring.remove_member(lock)
-    assert lock.inspect() is None
-    # nobody worked under it: the next one has to hear of the same end
-    with Beside(lambda: holders.append(place.lock().acquire(timeout=5))):
-        pass
-    before = holders[-1].previous_lease
-    assert (before.owner, before.ending) == ("somebody/else", lockstead.LeaseOutcome.REVOKED)
-    holders[-1].release()
-    del lease
-
-
-def test_who_is_ended_withdraws_nothing_of_another_process(place: Place) -> None:
-    lock = lockstead.Lock(f"{place.url}#k", owner="dagster:run:step:0")
-    reads, writes = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            lockstead.Lock(f"{place.url}#k", owner="dagster:run:step:0").acquire()
-        finally:
-            os._exit(0)
-    os.close(reads)
-    os.close(writes)
-    os.waitpid(child, 0)
-    assert lock.inspect() is not None
-    acquiring.remove_member(lock)
-    assert lock.inspect() is not None
-
-
-def test_what_was_taken_at_once_in_a_step_is_not_withdrawn_by_another_thread_of_it(place: Place) -> None:
-    lock = LockResource(store=place.url)
-    with lock.try_many(["k"]):
-        found = place.lock().inspect()
-        assert found is not None
-        assert holding_here.is_kept(found.holder)
-    assert not holding_here.is_kept(found.holder)
 
 
 def test_an_interrupt_between_the_grant_and_the_body_gives_the_lock_back(

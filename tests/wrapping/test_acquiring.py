@@ -58,12 +58,14 @@ def test_an_interrupted_acquisition_gives_back_its_own_grant_only(url: str, is_a
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_store_that_does_not_answer_ends_no_acquisition(caplog: pytest.LogCaptureFixture, is_async: bool) -> None:
+    caplog.set_level(logging.INFO)
     url, labels = "redis://127.0.0.1:1/0#apt?request_timeout=0.3s", {acquiring.ACQUISITION: "this"}
     assert called("try_at_once", url, labels, LOG, is_async=is_async) is None
-    assert called("look", url, labels, is_async=is_async) is None
+    assert called("look", url, labels, LOG, is_async=is_async) is None
     called("take_back_granted", url, labels, LOG, is_async=is_async)
     warnings = [one.getMessage() for one in caplog.records]
     assert [text.partition(": ")[0] for text in warnings] == [
         "'apt' was not acquired at once",
+        "could not see who holds 'apt'",
         "'apt' was not released, its ttl will free it",
     ]

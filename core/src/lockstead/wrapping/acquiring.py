@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable
@@ -40,34 +39,44 @@ def try_at_once(lock: Lock, log: Log) -> Lease | None:
         return None
 
 
-def look(lock: Lock) -> LockInfo | None:
-    """Return who holds a lock; None if it is free or the store fails."""
+def look(lock: Lock, log: Log) -> LockInfo | None:
+    """Return who holds a lock; None if it is free, or that cannot be seen, whatever is in the store."""
     try:
         return lock.inspect()
-    except StoreError:
+    except Exception as error:  # noqa: BLE001 - the acquisition itself raises what is wrong with the store
+        log.info("could not see who holds %r: %s", lock.key, error)
+        return None
+
+
+def token_of(lease: Lease) -> int | None:
+    """Draw the fencing token; None from a store that has none."""
+    try:
+        return (lease.sequencer()).token
+    except StoreRefused:
         return None
 
 
 def draw_token(lease: Lease, log: Log) -> None:
-    """Draw the fencing token, so that `lease.token` has it; some stores have none."""
+    """Draw the fencing token, if the store has one and answers, so that `lease.token` has it."""
     try:
-        lease.sequencer()
-    except StoreRefused:
-        pass
+        token_of(lease)
     except StoreError as error:
         log.warning("%r: no token could be drawn yet: %s", lease.key, error)
 
 
-def unclean_before(lock: Lock, lease: Lease, *, own: str | None = None) -> Unclean | None:
+def unclean_before(lock: Lock, lease: Lease, log: Log, *, own: str | None = None) -> Unclean | None:
     """Return who left a lock unclean before this lease; None if nobody did, or it was `own`, an owner of ours.
 
-    Asks the store which leases were broken, if it has to; if it does not answer, it is the last holder.
+    Asks the store which leases were broken, if it has to; if they cannot be read, it is the last holder.
     """
     found = last(lease.key, lease.previous_lease, own)
-    if found is not None:
-        with suppress(StoreError):
-            return origin(found, lease.previous_lease, lock.history())
-    return found
+    if found is None:
+        return None
+    try:
+        return origin(found, lease.previous_lease, lock.history())
+    except Exception as error:  # noqa: BLE001 - the lock is ours, and what others wrote does not take it away
+        log.warning("could not read who broke %r before: %s", lock.key, error)
+        return found
 
 
 def give_back(lease: Lease, log: Log, *, unused: bool = True) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lockstead.unclean import Unclean
     from lockstead.views import LockInfo
 
 
@@ -24,6 +25,14 @@ def waiting_for(key: str, held: LockInfo | None) -> str:
     "waiting for 'apt'"
     """
     return f"waiting for {key!r}" if held is None else f"waiting for {key!r}, held{_by(held)}"
+
+
+def repair_first(found: Unclean) -> str:
+    """Return a sentence that says why a run is refused after an unclean end, and what to do."""
+    return (
+        f"{found}: repair what it left, then take the lock {found.key!r} and give it back once "
+        "('lockstead run LOCK -- true'); until then on_unclean='fail' refuses every run"
+    )
 
 
 def _by(held: LockInfo | None) -> str:

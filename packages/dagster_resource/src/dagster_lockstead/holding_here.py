@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -47,12 +47,11 @@ class Note:
 @dataclass(slots=True)
 class _Table:
     notes: dict[Place, Note] = field(default_factory=dict)
-    kept: list[Iterable[Lease]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def forget(self) -> None:
         """Begin afresh."""
-        self.notes, self.kept, self.lock = {}, [], threading.Lock()
+        self.notes, self.lock = {}, threading.Lock()
 
 
 _TABLE: Final = _Table()
@@ -69,8 +68,7 @@ def noted(place: Place, lease: Lease) -> Iterator[Note]:
         outer = _TABLE.notes.get(place)
         _TABLE.notes[place] = note
     try:
-        with kept((lease,)):
-            yield note
+        yield note
     finally:
         with _TABLE.lock:
             if _TABLE.notes.get(place) is note:
@@ -114,24 +112,6 @@ def beside(place: Place) -> Place | None:
             if is_ours and (one.store, one.key) != (place.store, place.key):
                 return one
     return None
-
-
-@contextmanager
-def kept(leases: Iterable[Lease]) -> Iterator[None]:
-    """Note whose leases they are, until the block ends: somebody's, so that nobody withdraws them as left over."""
-    with _TABLE.lock:
-        _TABLE.kept.append(leases)
-    try:
-        yield
-    finally:
-        with _TABLE.lock:
-            _TABLE.kept = [one for one in _TABLE.kept if one is not leases]
-
-
-def is_kept(holder: str) -> bool:
-    """Return whether a block of this process works under the lease of a holder."""
-    with _TABLE.lock:
-        return any(lease.holder == holder for leases in _TABLE.kept for lease in leases)
 
 
 def here(lock: Lock) -> Place:

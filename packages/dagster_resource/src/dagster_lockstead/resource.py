@@ -190,12 +190,12 @@ class LockResource(dagster.ConfigurableResource):
         The block's value is the batch: its leases, and the keys that somebody else holds. In a step a loss is found out
         at the end of the block, or by `lease.check()`, and fails the step; nothing is interrupted.
         """
-        from dagster_lockstead import errors, holding_here, section
+        from dagster_lockstead import errors, section
 
         said = {"ttl": self.ttl, "purpose": self.purpose, "owner": section.owner_of(context)}
         given = {name: value for name, value in {**said, **settings}.items() if value is not None}
         try:
-            with self.opened() as client, client.try_many(keys, **given) as batch, holding_here.kept(batch):
+            with self.opened() as client, client.try_many(keys, **given) as batch:
                 yield batch
         except lockstead.LeaseLost as error:
             if compat.step_of(context) is None:

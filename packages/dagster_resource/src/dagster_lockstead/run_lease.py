@@ -25,6 +25,7 @@ from dagster_lockstead.unsticking import Unsticking
 from dagster_lockstead.watching import Watch, is_ending
 from lockstead import Lease, LeaseLost, LeaseTicket, Lock, StoreError
 from lockstead.supervise.child_processes import ChildProcesses
+from lockstead.wrapping.acquiring import draw_token, give_back, look, marked, take_back_granted, try_at_once
 from lockstead.wrapping.locks import store_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class RunLease:
 
     def __init__(self, plan_context: Any, lock: Lock, spec: LockSpec, timeout: float | None, *, is_apart: bool) -> None:
         self._context = plan_context
-        self._lock = lock
+        self._lock = marked(lock)
         self._spec = spec
         self._timeout = timeout
         self._is_apart = is_apart
@@ -81,12 +82,12 @@ class RunLease:
 
     def _wait(self) -> Lease:
         """Wait for the lock, with nothing but this process; whoever interrupts leaves no grant behind."""
-        lease = acquiring.at_once(self._lock)
+        lease = try_at_once(self._lock, acquiring.LOG)
         if lease is None:
-            self._teller.waiting(self._lock.key, acquiring.look(self._lock))
+            self._teller.waiting(self._lock.key, look(self._lock, acquiring.LOG))
             lease = self._waited()
         if self._abort.why is not None:
-            acquiring.give_back(lease, unused=True)
+            give_back(lease, acquiring.LOG)
             raise self._over()
         return lease
 
@@ -97,7 +98,7 @@ class RunLease:
                 return self._lock.acquire(self._timeout)
         except BaseException as error:
             if not isinstance(error, Exception):
-                acquiring.remove_member(self._lock)
+                take_back_granted(self._lock, acquiring.LOG)
             if self._abort.why is not None:
                 raise self._over() from error
             raise
@@ -108,7 +109,7 @@ class RunLease:
         place = holding_here.Place(self._context.run_id, None, store_of(self._lock), lease.key)
         with lease, self._left_to_the_living(lease), acquiring.unused_until_begun(lease) as begin:
             acquiring.judged(self._lock, lease, self._spec, self._teller)
-            acquiring.draw(lease)
+            draw_token(lease, acquiring.LOG)
             self._teller.acquired(lease, time.monotonic() - began_at)
             with holding_here.noted(place, lease), self._ending(lease):
                 begin()

@@ -16,6 +16,7 @@ from dagster_lockstead.frames import bears_interrupts
 from dagster_lockstead.watching import Watch, is_ending
 from lockstead import Lease, LeaseLost, Lock, StoreError, nesting
 from lockstead.supervise.child_processes import ChildProcesses
+from lockstead.wrapping.acquiring import draw_token, give_back, marked, take_back_granted
 
 if TYPE_CHECKING:
     from dagster_lockstead.spec import LockSpec
@@ -34,7 +35,7 @@ class Section:
     def __init__(self, step: Any, teller: Teller, lock: Lock, spec: LockSpec) -> None:
         self._step = step
         self._teller = teller
-        self._lock = lock
+        self._lock = marked(lock)
         self._spec = spec
         self._lease: Lease | None = None
         self._loss: LeaseLost | None = None
@@ -72,7 +73,7 @@ class Section:
                 self._lease = acquiring.acquire(self._lock, within, self._step, self._teller, beside=beside)
         except BaseException as error:
             if self._lease is None and not isinstance(error, Exception):
-                acquiring.remove_member(self._lock)
+                take_back_granted(self._lock, acquiring.LOG)
             if self._abort.why is not None:
                 raise self._failure_now() from error
             if isinstance(error, LeaseLost):
@@ -85,7 +86,7 @@ class Section:
         if not lease.is_member:
             acquiring.judged(self._lock, lease, self._spec, self._teller)
         if is_whole:
-            acquiring.draw(lease)
+            draw_token(lease, acquiring.LOG)
             self._teller.acquired(lease, time.monotonic() - began_at)
         return lease
 
@@ -110,7 +111,7 @@ class Section:
     def settle(self) -> None:
         """Release what is held still, as by who was interrupted between the wait and the body."""
         if self._lease is not None and not self._is_guest:
-            acquiring.give_back(self._lease, unused=not self._has_begun)
+            give_back(self._lease, acquiring.LOG, unused=not self._has_begun)
 
     @contextmanager
     def working(self, place: holding_here.Place, lease: Lease) -> Iterator[holding_here.Note]:

@@ -39,7 +39,7 @@ async def held(spec: LockSpec, parameters: Mapping[str, Any]) -> AsyncIterator[A
     try:
         async with hosting.settled(), lease:
             try:
-                judge(await unclean_before(lock, lease), spec)
+                judge(await unclean_before(lock, lease, hosting.logger()), spec)
                 async with reentrance.noted(place, lease), hosting.inherited(lease):
                     hosting.tell_acquired(lease, time.monotonic() - began_at)
                     has_begun = True

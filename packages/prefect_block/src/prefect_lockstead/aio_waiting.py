@@ -49,7 +49,7 @@ async def _acquired(
     try:
         lease = await try_at_once(lock, logger()) if limit != 0 else await lock.acquire(0)
         if lease is None:
-            held = await look(lock)
+            held = await look(lock, logger())
             message = telling.begin_waiting(lock, held, beside, limit)
             if spec.waiting == "reschedule":
                 left = await asyncio.to_thread(left_of_all, limit)

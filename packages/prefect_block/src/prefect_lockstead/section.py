@@ -40,7 +40,7 @@ def held(spec: LockSpec, parameters: Mapping[str, Any]) -> Iterator[Lease]:
     try:
         with hosting.settled(), lease:
             try:
-                judge(unclean_before(lock, lease), spec)
+                judge(unclean_before(lock, lease, hosting.logger()), spec)
                 with reentrance.noted(place, lease), hosting.inherited(lease):
                     hosting.tell_acquired(lease, time.monotonic() - began_at)
                     has_begun = True

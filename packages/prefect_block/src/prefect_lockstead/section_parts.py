@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from lockstead import AsyncLease, AsyncLock, Lease, LeaseLost, Lock, nesting
 from lockstead.unclean import Unclean
+from lockstead.wrapping.messages import repair_first
 from prefect_lockstead import hosting, reentrance
 from prefect_lockstead.errors import PreviousLeaseUnclean
 from prefect_lockstead.places import Place
@@ -48,10 +49,7 @@ def judge(found: Unclean | None, spec: LockSpec) -> None:
     if found is None:
         return
     if spec.on_unclean == "fail":
-        raise PreviousLeaseUnclean(
-            f"{found}: repair what it left, then take the lock {found.key!r} and give it back once "
-            "('lockstead run LOCK -- true'); until then on_unclean='fail' refuses every run"
-        )
+        raise PreviousLeaseUnclean(repair_first(found))
     hosting.logger().warning("%s: what it left may need repair", found)
 
 

@@ -47,7 +47,7 @@ def _acquired(lock: Lock, spec: LockSpec, limit: float | None, began_at: float, 
     try:
         lease = try_at_once(lock, logger()) if limit != 0 else lock.acquire(0)
         if lease is None:
-            held = look(lock)
+            held = look(lock, logger())
             message = telling.begin_waiting(lock, held, beside, limit)
             if spec.waiting == "reschedule":
                 left = left_of_all(limit)
