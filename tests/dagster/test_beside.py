@@ -10,7 +10,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from dagster_lockstead import LockResource, holding_here, locked, watching
+from dagster_lockstead import LockResource, held_leases, locked, watching
 from tests.dagster import bodies
 from tests.dagster.runs import failure_of, in_process, job_with, metadata_of
 from tests.dagster.taking import LIMIT, Beside, Place, taken_away, until
@@ -90,7 +90,7 @@ def test_a_hold_in_a_schedule_holds_and_leaves_no_handler(place: Place) -> None:
     ticks(dg.build_schedule_context(resources={"lock": lock}))
     assert seen == [True, True]
     assert place.lock().inspect() is None
-    assert holding_here.count() == 0
+    assert held_leases.count() == 0
 
 
 def test_no_file_no_process_and_no_handler_of_a_log_is_left_of_a_run(place: Place) -> None:

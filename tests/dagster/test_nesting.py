@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 
 import lockstead
-from dagster_lockstead import LockResource, holding_here, locked
+from dagster_lockstead import LockResource, held_leases, locked
 from lockstead.wrapping.locks import store_of
 from tests.dagster.runs import failure_of, in_process, job_with, metadata_of
 from tests.dagster.taking import Beside, Place, taken_away, until
@@ -30,7 +30,7 @@ def test_the_inner_exit_of_the_same_key_keeps_the_lock(place: Place) -> None:
     assert in_process(job_with(nests, {"lock": LockResource(store=place.url)})).success
     assert seen == [True, True, True]
     assert place.lock().inspect() is None
-    assert holding_here.count() == 0
+    assert held_leases.count() == 0
 
 
 def test_the_same_key_of_another_store_is_another_lock(place: Place) -> None:
@@ -107,7 +107,7 @@ def test_the_runs_own_lease_in_this_process_is_worked_under_and_not_given_back(p
     lock = lockstead.Lock(f"{place.url}#k", owner=f"dagster:{run_id}")
     with (
         lock.hold() as lease,
-        holding_here.noted(holding_here.Place(run_id, None, store_of(lock), "k"), lease),
+        held_leases.recorded(held_leases.RunKey(run_id, None, store_of(lock), "k"), lease),
     ):
         result = in_process(job_with(guest, {"lock": LockResource(store=place.url)}), run_id=run_id)
         assert result.success

@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 import lockstead
-from dagster_lockstead import LeaseLost, LockResource, LockStore, holding_here
+from dagster_lockstead import LeaseLost, LockResource, LockStore, held_leases
 from tests.dagster.runs import in_process, job_with
 from tests.dagster.taking import Beside, Place, held_by_another, taken_away
 
@@ -93,7 +93,7 @@ def test_a_hold_in_a_sensor_leaves_no_handler_and_ends_no_process(lock: LockReso
         started[0].kill()
         started[0].wait()
     assert {number: signal.getsignal(number) for number in before} == before
-    assert holding_here.count() == 0
+    assert held_leases.count() == 0
 
 
 def test_a_hold_that_is_left_well_leaves_its_processes_alone(place: Place, lock: LockResource) -> None:

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 import lockstead
-from dagster_lockstead import LockResource, acquiring, compat, holding_here, locked, working
+from dagster_lockstead import LockResource, acquiring, compat, held_leases, locked, working
 from dagster_lockstead.aborting import Abort
 from lockstead import nesting
 from lockstead.wrapping.locks import store_of
@@ -113,7 +113,7 @@ def test_a_hold_within_a_generator_ends_with_its_step_though_its_frames_live_on(
     assert result.success
     assert seen == [(None, "0"), (None, "1")]
     assert place.lock().inspect() is None
-    assert holding_here.count() == 0
+    assert held_leases.count() == 0
 
 
 def test_the_failure_of_a_step_that_ends_its_section_is_written(place: Place, instance: dg.DagsterInstance) -> None:
@@ -227,7 +227,7 @@ def test_a_guest_that_is_interrupted_before_it_hears_of_the_loss_fails_by_it(
     runs = Abort()
     lock = lockstead.Lock(f"{place.url}#k", owner=f"dagster:{run_id}", ttl="2s")
     with Beside(taken_away(place)), pytest.raises(lockstead.LeaseLost), lock.hold() as lease:
-        noted = holding_here.noted(holding_here.Place(run_id, None, store_of(lock), "k"), lease)
+        noted = held_leases.recorded(held_leases.RunKey(run_id, None, store_of(lock), "k"), lease)
         with noted, runs:
             lease.on_lost(lambda: runs.now("the lease is lost"))
             result = in_process(job_with(works, with_lock(place)), run_id=run_id)
@@ -238,7 +238,7 @@ def test_a_run_that_lives_on_keeps_no_section_that_is_over(place: Place) -> None
     run_id = "00000000-0000-0000-0000-000000000005"
     lock = lockstead.Lock(f"{place.url}#k", owner=f"dagster:{run_id}")
     with lock.hold() as lease:
-        with holding_here.noted(holding_here.Place(run_id, None, store_of(lock), "k"), lease):
+        with held_leases.recorded(held_leases.RunKey(run_id, None, store_of(lock), "k"), lease):
             assert in_process(job_with(bodies.returns, with_lock(place)), run_id=run_id).success
         gc.collect()
         assert not [one for one in gc.get_objects() if isinstance(one, working.Section)]

@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 
 import lockstead
-from dagster_lockstead import LockResource, holding_here, locked, watching
+from dagster_lockstead import LockResource, held_leases, locked, watching
 from lockstead import nesting
 from tests.dagster import bodies
 from tests.dagster.runs import in_leased_run, in_process, job_with
@@ -262,5 +262,5 @@ def test_nothing_grows_with_each_run(place: Place) -> None:
         assert in_process(job).success
     until(lambda: threads() <= before, "the threads have ended")
     until(lambda: not watching._WATCHED, "nobody watches")
-    assert holding_here.count() == 0
+    assert held_leases.count() == 0
     assert signal.getsignal(signal.SIGUSR2) == handler

@@ -143,20 +143,20 @@ def _around(function: FunctionType, spec: LockSpec) -> FunctionType:
             ours = (context_name if has_context else None, spec.resource)
             known = templates.arguments_of(signature, theirs, given)
             arguments = {name: value for name, value in known.items() if name not in ours}
-        place = direct.Place(context, resource, spec, arguments)
+        locked_call = direct.LockedCall(context, resource, spec, arguments)
         step = compat.step_of(context)
         if step is None:
-            return direct.call(function, body, place)
-        return driving.listened(step, _in_step(body, place, step))
+            return direct.call(function, body, locked_call)
+        return driving.listened(step, _in_step(body, locked_call, step))
 
     return _published(function, called, signature, context_name if not has_context else None, spec)
 
 
-def _in_step(body: Callable[[], Any], place: direct.Place, step: Any) -> Generator[Any, Any, None]:
+def _in_step(body: Callable[[], Any], call: direct.LockedCall, step: Any) -> Generator[Any, Any, None]:
     from dagster_lockstead import driving, section
 
-    with section.entered(place.context, place.resource, place.spec, place.arguments, is_whole=True) as entry:
-        yield from driving.events(body, place.context, step, entry)
+    with section.entered(call.context, call.resource, call.spec, call.arguments, is_whole=True) as entry:
+        yield from driving.events(body, call.context, step, entry)
 
 
 def _published(

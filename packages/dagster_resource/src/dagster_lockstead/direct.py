@@ -20,7 +20,7 @@ from dagster_lockstead.spec import LockSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LockedCall:
     """Where a function is called, by which lock, and with which arguments its templates are rendered."""
 
     context: Any
@@ -34,33 +34,33 @@ class Place:
 
 
 @bears_interrupts
-def call(function: FunctionType, body: Callable[[], Any], place: Place) -> Any:
+def call(function: FunctionType, body: Callable[[], Any], locked_call: LockedCall) -> Any:
     """Call a body under its lock, and give the same kind of result."""
     if inspect.isasyncgenfunction(function):
-        return _async_generator(body, place)
+        return _async_generator(body, locked_call)
     if inspect.iscoroutinefunction(function):
-        return _coroutine(body, place)
+        return _coroutine(body, locked_call)
     if inspect.isgeneratorfunction(function):
-        return _generator(body, place)
-    with place.outside():
+        return _generator(body, locked_call)
+    with locked_call.outside():
         return body()
 
 
 @bears_interrupts
-def _generator(body: Callable[[], Any], place: Place) -> Generator[Any, Any, Any]:
-    with place.outside():
+def _generator(body: Callable[[], Any], locked_call: LockedCall) -> Generator[Any, Any, Any]:
+    with locked_call.outside():
         return (yield from body())
 
 
 @bears_interrupts
-async def _coroutine(body: Callable[[], Any], place: Place) -> Any:
-    async with _held(place):
+async def _coroutine(body: Callable[[], Any], locked_call: LockedCall) -> Any:
+    async with _held(locked_call):
         return await body()
 
 
 @bears_interrupts
-async def _async_generator(body: Callable[[], Any], place: Place) -> AsyncIterator[Any]:
-    async with _held(place):
+async def _async_generator(body: Callable[[], Any], locked_call: LockedCall) -> AsyncIterator[Any]:
+    async with _held(locked_call):
         steps = body()
         try:
             async for event in steps:
@@ -71,10 +71,10 @@ async def _async_generator(body: Callable[[], Any], place: Place) -> AsyncIterat
 
 @asynccontextmanager
 @bears_interrupts
-async def _held(place: Place) -> AsyncIterator[None]:
-    spec = section.named(place.spec, place.context, place.arguments)
-    lock = spec.checked(place.resource.alock(str(spec.key), **spec.settings))
-    async with await lock.acquire(section.limit(place.resource, spec)) as lease:
+async def _held(locked_call: LockedCall) -> AsyncIterator[None]:
+    spec = section.named(locked_call.spec, locked_call.context, locked_call.arguments)
+    lock = spec.checked(locked_call.resource.alock(str(spec.key), **spec.settings))
+    async with await lock.acquire(section.limit(locked_call.resource, spec)) as lease:
         try:
             await acquiring.ajudged(lock, lease, spec)
         except BaseException:

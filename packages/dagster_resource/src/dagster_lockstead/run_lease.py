@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster
 
-from dagster_lockstead import acquiring, compat, errors, holding_here
+from dagster_lockstead import acquiring, compat, errors, held_leases
 from dagster_lockstead.aborting import Abort
 from dagster_lockstead.ending import TERMS, ended
 from dagster_lockstead.frames import bears_interrupts
+from dagster_lockstead.multiprocessing_workaround import SemaphoreRepair
 from dagster_lockstead.telling import Teller
-from dagster_lockstead.unsticking import Unsticking
 from dagster_lockstead.watching import Watch, is_ending
 from lockstead import Lease, LeaseLost, LeaseTicket, Lock, StoreError
 from lockstead.supervise.child_processes import ChildProcesses
@@ -106,12 +106,12 @@ class RunLease:
     # --- the steps ------------------------------------------------------------------------------------------------
 
     def _under(self, lease: Lease, began_at: float, execute: Callable[[], Iterator[dagster.DagsterEvent]]) -> Events:
-        place = holding_here.Place(self._context.run_id, None, store_of(self._lock), lease.key)
+        run_key = held_leases.RunKey(self._context.run_id, None, store_of(self._lock), lease.key)
         with lease, self._left_to_the_living(lease), acquiring.unused_until_begun(lease) as begin:
             acquiring.judged(self._lock, lease, self._spec, self._teller)
             draw_token(lease, acquiring.LOG)
             self._teller.acquired(lease, time.monotonic() - began_at)
-            with holding_here.noted(place, lease), self._ending(lease):
+            with held_leases.recorded(run_key, lease), self._ending(lease):
                 begin()
                 yield from self._steps(lease, execute)
 
@@ -134,7 +134,7 @@ class RunLease:
     @bears_interrupts
     def _steps(self, lease: Lease, execute: Callable[[], Iterator[dagster.DagsterEvent]]) -> Events:
         inner = execute()
-        with Unsticking(lambda: compat.step_processes(inner)) if self._is_apart else nullcontext():
+        with SemaphoreRepair(lambda: compat.step_processes(inner)) if self._is_apart else nullcontext():
             try:
                 for event in inner:
                     yield event

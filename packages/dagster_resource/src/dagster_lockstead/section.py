@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from dagster_lockstead import acquiring, compat, errors, holding_here, names, template_values
+from dagster_lockstead import acquiring, compat, errors, held_leases, names, template_values
 from dagster_lockstead.aborting import Abort
 from dagster_lockstead.closing import closed_with
 from dagster_lockstead.frames import bears_interrupts
@@ -61,14 +61,14 @@ def outside(
     """Hold the lock where there is no step."""
     spec = named(spec, context, arguments)
     lock = lock_of(context, resource, spec)
-    place = holding_here.here(lock)
-    around = holding_here.at(place)
+    run_key = held_leases.key_outside_runs(lock)
+    around = held_leases.lease_of(run_key)
     if around is not None:
         yield Entry(around)
         return
     with lock.acquire(limit(resource, spec)) as lease, acquiring.unused_until_begun(lease) as begin:
         acquiring.judged(lock, lease, spec, None)
-        with holding_here.noted(place, lease):
+        with held_leases.recorded(run_key, lease):
             begin()
             yield Entry(lease)
 
@@ -92,9 +92,9 @@ def entered(
     lock = lock_of(context, resource, spec)
     store, key = store_of(lock), lock.key
     # of one attempt: the next must not work under what the one before has left
-    place = holding_here.Place(step.run_id, f"{step.step.key}:{step.previous_attempt_count}", store, key)
-    runs = holding_here.at(holding_here.Place(step.run_id, None, store, key))
-    with holding_here.joined(place) as above:
+    run_key = held_leases.RunKey(step.run_id, f"{step.step.key}:{step.previous_attempt_count}", store, key)
+    runs = held_leases.lease_of(held_leases.RunKey(step.run_id, None, store, key))
+    with held_leases.joined(run_key) as above:
         if above is not None and above is not runs:
             # the section around this one, perhaps in another thread, interrupts, sweeps and gives back
             yield Entry(above)
@@ -109,13 +109,13 @@ def entered(
         stack.enter_context(section.watched())
         stack.callback(section.settle)
         if runs is None:
-            lease = section.acquire(place, limit(resource, spec), is_whole=is_whole)
+            lease = section.acquire(run_key, limit(resource, spec), is_whole=is_whole)
         else:
             lease = section.guest(runs)
-        with section.judged(lease), section.working(place, lease) as note, section.guarded(lease) as abort:
+        with section.judged(lease), section.working(run_key, lease) as held, section.guarded(lease) as abort:
             section.begin()
             yield Entry(lease, abort)
-            section.wait_for_others(note)
+            section.wait_for_others(held)
 
 
 def named(spec: LockSpec, context: Any, arguments: Mapping[str, Any] = NOTHING) -> LockSpec:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dagster
 
-from dagster_lockstead import acquiring, compat, errors, holding_here, names
+from dagster_lockstead import acquiring, compat, errors, held_leases, names
 from dagster_lockstead.aborting import Abort, LeaseLostInterrupt, goes_on_outwards
 from dagster_lockstead.ending import ended
 from dagster_lockstead.frames import bears_interrupts
@@ -62,10 +62,10 @@ class Section:
             self._abort.now(f"the run {self._step.run_id} is to end, and the step is not tried again")
             raise self._failure_now()
 
-    def acquire(self, place: holding_here.Place, timeout: float | None, *, is_whole: bool) -> Lease:
+    def acquire(self, run_key: held_leases.RunKey, timeout: float | None, *, is_whole: bool) -> Lease:
         """Wait for the lock, or find the run's lease."""
         began_at = time.monotonic()
-        beside = self._beside(place) if timeout is None else None
+        beside = self._beside(run_key) if timeout is None else None
         within = timeout if beside is None else nesting.LIMIT
         try:
             with self._abort:
@@ -90,9 +90,9 @@ class Section:
             self._teller.acquired(lease, time.monotonic() - began_at)
         return lease
 
-    def _beside(self, place: holding_here.Place) -> str | None:
+    def _beside(self, run_key: held_leases.RunKey) -> str | None:
         """Say what is held already, on another key; None if nothing is."""
-        other = holding_here.beside(place)
+        other = held_leases.other_held(run_key)
         if other is not None:
             return f"{other.key!r} is held by this {'run' if other.attempt is None else 'step'}"
         return "the run holds another lock" if _is_leased(self._step) else None
@@ -114,25 +114,25 @@ class Section:
             give_back(self._lease, acquiring.LOG, unused=not self._has_begun)
 
     @contextmanager
-    def working(self, place: holding_here.Place, lease: Lease) -> Iterator[holding_here.Note]:
+    def working(self, run_key: held_leases.RunKey, lease: Lease) -> Iterator[held_leases.HeldLease]:
         """Note the lease for others of the step, and give it back at the end, unless one of them is still at it."""
         with nullcontext() if self._is_guest else lease:
             try:
-                with holding_here.noted(place, lease) as note:
-                    yield note
+                with held_leases.recorded(run_key, lease) as held:
+                    yield held
             finally:
                 if not self._has_begun:
                     self.settle()
-                elif not self._is_guest and note.has_others and lease.is_held:
+                elif not self._is_guest and held.has_others and lease.is_held:
                     self._teller.warn(f"{lease.key!r} is left to its ttl: another thread works under it still")
                     with suppress(LeaseLost, StoreError):
                         lease.detach()
 
     @bears_interrupts
-    def wait_for_others(self, note: holding_here.Note) -> None:
+    def wait_for_others(self, held: held_leases.HeldLease) -> None:
         """Wait until no other thread of the step works under the lease, or until this one has to end."""
         ends_at = time.monotonic() + OTHERS
-        while note.has_others and note.lease.is_held and self._abort.why is None and time.monotonic() < ends_at:
+        while held.has_others and held.lease.is_held and self._abort.why is None and time.monotonic() < ends_at:
             time.sleep(TURN)
 
     @contextmanager

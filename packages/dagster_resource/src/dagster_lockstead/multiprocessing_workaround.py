@@ -18,18 +18,18 @@ LOOK_EVERY: Final = 1.0
 """Seconds between two looks."""
 
 
-class Unsticking:
-    """Looks after the events of step processes, in a thread of its own, while the block goes on.
+class SemaphoreRepair:
+    """Repairs the events of step processes that have ended, in a thread of its own, while the block runs.
 
-    told_by gives each event with its process, which may be over.
+    stop_events returns each event with its process, which may have ended.
     """
 
-    def __init__(self, told_by: Callable[[], Iterable[tuple[Any, Any]]]) -> None:
-        self._told_by = told_by
+    def __init__(self, stop_events: Callable[[], Iterable[tuple[Any, Any]]]) -> None:
+        self._stop_events = stop_events
         self._over = threading.Event()
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._run, name="lockstead-unsticking", daemon=True).start()
+        threading.Thread(target=self._run, name="lockstead-semaphores", daemon=True).start()
         return self
 
     def __exit__(
@@ -39,7 +39,7 @@ class Unsticking:
 
     def _run(self) -> None:
         while not self._over.wait(LOOK_EVERY):
-            for event, process in self._told_by():
+            for event, process in self._stop_events():
                 if connection.wait([process.sentinel], 0):
                     free(event)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dagster_lockstead import unsticking
-from dagster_lockstead.unsticking import Unsticking, free
+from dagster_lockstead import multiprocessing_workaround
+from dagster_lockstead.multiprocessing_workaround import SemaphoreRepair, free
 from tests.dagster.taking import until
 
 CONTEXT = multiprocessing.get_context("spawn")
@@ -44,7 +44,7 @@ def taken(event: Event, *, dies: bool) -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unsticking, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(multiprocessing_workaround, "LOOK_EVERY", 0.05)
 
 
 def test_an_event_can_be_set_though_its_process_died_with_its_lock() -> None:
@@ -55,7 +55,7 @@ def test_an_event_can_be_set_though_its_process_died_with_its_lock() -> None:
         setting.start()
         setting.join(0.5)
         assert setting.is_alive(), "nothing was stuck"
-        with Unsticking(lambda: [(event, process)]):
+        with SemaphoreRepair(lambda: [(event, process)]):
             setting.join(100)
         assert not setting.is_alive()
     assert event.is_set()
@@ -70,7 +70,7 @@ def test_a_process_that_lives_keeps_the_lock() -> None:
     event = CONTEXT.Event()
     looks: list[int] = []
     with taken(event, dies=False) as process:
-        with Unsticking(lambda: looks.append(1) or [(event, process)]):  # type: ignore[func-returns-value]
+        with SemaphoreRepair(lambda: looks.append(1) or [(event, process)]):  # type: ignore[func-returns-value]
             until(lambda: len(looks) > 3, "it was looked at")
         assert not event._cond._lock.acquire(block=False)  # type: ignore[attr-defined]
 
