@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import lockstead
-from airflow_lockstead import acquiring, compat, config, connection, errors, tickets, witness
+from airflow_lockstead import acquiring, compat, config, connection, errors, liveness, tickets
 from airflow_lockstead.grants import Grant
 from airflow_lockstead.names import Attempt
 from airflow_lockstead.outcomes import Becomes, Kind, Leaving, becomes, leaving
@@ -67,9 +67,9 @@ class _Visit:
 
     @property
     def lock(self) -> Lock:
-        here = witness.Process.here(self.id)
+        here = liveness.Process.here(self.id)
         label = None if here is None else here.label
-        return connection.lock(self.spec, self.me.member, {} if label is None else {witness.LABEL: label})
+        return connection.lock(self.spec, self.me.member, {} if label is None else {liveness.LABEL: label})
 
 
 def announce(context: Any, section: Section) -> None:
@@ -224,8 +224,8 @@ def _wait_for_those_before(visit: _Visit, lock: Lock, grant: Grant) -> None:
     if not there:
         return
     visit.task.log.info("waiting for who works still, or was not seen to end: %s", ", ".join(there))
-    limit = witness.patience(grant.ticket)
-    if not witness.wait_for(lock, grant.ticket, owner_filter=is_before, limit=limit, log=visit.task.log):
+    limit = liveness.member_wait_limit(grant.ticket)
+    if not liveness.wait_for_members(lock, grant.ticket, owner_filter=is_before, limit=limit, log=visit.task.log):
         raise compat.AirflowException(
             f"lockstead: after {limit:.0f} s {', '.join(there)} still works under the lease of {grant.holder!r} on "
             f"{grant.key!r}: not working beside it"

@@ -235,7 +235,7 @@ class ReleaseLockOperator(_FromAcquire):
 
     def _wait_for_the_living(self, lock: Lock, grant: Grant) -> None:
         """Wait for those who work, while they can still renew: from the beginning of a release on they cannot."""
-        from airflow_lockstead import witness
+        from airflow_lockstead import liveness
         from lockstead.values import seconds
 
         working = [one.owner for one in lock.members(grant.ticket) if not one.is_expired]
@@ -243,9 +243,9 @@ class ReleaseLockOperator(_FromAcquire):
             return
         limit = self.drain if self.drain is not None else lock.settings.drain
         if limit is None:
-            limit = witness.patience(grant.ticket)
+            limit = liveness.member_wait_limit(grant.ticket)
         self.log.info("waiting for who still works under the lease: %s", ", ".join(sorted(working)))
-        if not witness.wait_for(
+        if not liveness.wait_for_members(
             lock, grant.ticket, owner_filter=lambda _owner: True, limit=seconds(limit, "drain"), log=self.log
         ):
             self.log.warning("they work on after %s s; releasing: they lose the lease, and are stopped", limit)

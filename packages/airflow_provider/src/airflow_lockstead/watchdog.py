@@ -25,7 +25,7 @@ from typing import Final, Self
 
 import psutil
 
-from airflow_lockstead.witness import MARK, is_alive, started_by
+from airflow_lockstead.liveness import MARK, is_alive, started_by
 from lockstead.supervise import processes
 
 TURN: Final = 0.1

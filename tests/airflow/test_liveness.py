@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 
 import lockstead
 from airflow_lockstead import vouching
-from airflow_lockstead.witness import LABEL, MARK, Process, marks_of, started_by, wait_for
+from airflow_lockstead.liveness import LABEL, MARK, Process, marks_of, started_by, wait_for_members
 from tests.runtime.faulty import until
 
 BODY = """
 import os, subprocess, sys, time
 from pathlib import Path
-from airflow_lockstead.witness import MARK, Process
+from airflow_lockstead.liveness import MARK, Process
 os.environ[MARK] = "around:" + sys.argv[1]
 child = subprocess.Popen(["setsid", "sleep", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 # setsid is to have become sleep: who looks at it meanwhile sees neither
@@ -157,7 +157,7 @@ def test_a_registration_that_somebody_wrote_into_the_store_ends_nobody(body: Bod
         lock = lockstead.Lock(f"sqlite:///{tmp_path}/locks.db#apt", ttl=600, labels={LABEL: label})
         ticket = str(lock.acquire().detach())
         member = lock.attach(ticket)
-        assert not wait_for(lock, ticket, owner_filter=lambda _owner: True, limit=0.1, log=LOG)
+        assert not wait_for_members(lock, ticket, owner_filter=lambda _owner: True, limit=0.1, log=LOG)
         assert lock.members(ticket)
         member.release()
         lock.release(ticket)
@@ -207,11 +207,11 @@ def test_a_wait_for_members_ends_with_the_death_of_the_last_of_them(body: Body, 
     lock = lockstead.Lock(f"sqlite:///{tmp_path}/locks.db#apt", ttl=600, labels={LABEL: body.label})
     ticket = str(lock.acquire().detach())
     member = lock.attach(ticket)  # as if the body had registered
-    assert not wait_for(lock, ticket, owner_filter=lambda _owner: True, limit=0.1, log=LOG)
+    assert not wait_for_members(lock, ticket, owner_filter=lambda _owner: True, limit=0.1, log=LOG)
     body.kill()
-    assert wait_for(lock, ticket, owner_filter=lambda owner: owner == "another", limit=0.0, log=LOG)
+    assert wait_for_members(lock, ticket, owner_filter=lambda owner: owner == "another", limit=0.0, log=LOG)
     assert lock.members(ticket)
-    assert wait_for(lock, ticket, owner_filter=lambda _owner: True, limit=60.0, log=LOG)
+    assert wait_for_members(lock, ticket, owner_filter=lambda _owner: True, limit=60.0, log=LOG)
     assert lock.members(ticket) == []
     member.release()
     assert MARK not in os.environ

@@ -48,7 +48,7 @@ LOOK: Final = 5.0
 SWEEP: Final = 5.0
 """Seconds that what a dead body started has to end after SIGKILL; else it is not called dead."""
 
-PATIENCE: Final = 60.0
+MEMBER_WAIT_EXTRA: Final = 60.0
 """Seconds, beside two lives of a lease, for which members are waited for: the dead have expired by then."""
 
 EXEC: Final = 1.0
@@ -72,7 +72,7 @@ class Process:
     @classmethod
     def here(cls, body: str) -> Self | None:
         """Name this process, in which a body of that id runs; None on a system that does not tell."""
-        boot, namespace = _place()
+        boot, namespace = _machine()
         start = _start_of(os.getpid())
         if not (boot and namespace and start):
             return None
@@ -82,7 +82,7 @@ class Process:
     def read(cls, text: str) -> Self | None:
         """Read a label; None if it is anything else, of another machine, or not signed by the user that it names."""
         found = _WORDS.fullmatch(text)
-        if found is None or found.group(1, 2) != _place():
+        if found is None or found.group(1, 2) != _machine():
             return None
         boot, namespace, user, pid, start, body, signature = found.groups()
         if not vouching.is_signed(text.rpartition("/")[0], signature, int(user)):
@@ -98,7 +98,7 @@ class Process:
 
     def is_dead(self) -> bool:
         """Return whether it is certain that this process does not run any more, and ends what it left; else False."""
-        if (self.boot, self.namespace) != _place() or os.getuid() not in (0, self.user) or not self._has_ended():
+        if (self.boot, self.namespace) != _machine() or os.getuid() not in (0, self.user) or not self._has_ended():
             return False
         # whoever signed it may end no others: root reads what any user has signed
         tags.end_all(self._left, 0.0, SWEEP)
@@ -139,7 +139,7 @@ def marks_of(one: psutil.Process) -> list[str] | None:
     Amid an exec a process shows no environment, though it will have one: taken for a stranger's, it would outlive its
     body. psutil.Error or OSError if the process is gone or another user's.
     """
-    if not _place()[0]:  # a system that does not tell
+    if not _machine()[0]:  # a system that does not tell
         return str(one.environ().get(MARK, "")).split(":")
     ends_at = time.monotonic() + EXEC
     while not (environ := Path(f"/proc/{one.pid}/environ").read_bytes()):
@@ -161,15 +161,15 @@ def is_alive(one: psutil.Process) -> bool:
         return False
 
 
-def patience(ticket: str) -> float:
+def member_wait_limit(ticket: str) -> float:
     """Return for how long (seconds) members of a ticket's lease are waited for, where nobody said how long.
 
     A mark outruns the end of the body, which renews until Airflow kills it, seconds later; from then on it expires.
     """
-    return 2 * LeaseTicket.parse(ticket).ttl + PATIENCE
+    return 2 * LeaseTicket.parse(ticket).ttl + MEMBER_WAIT_EXTRA
 
 
-def wait_for(
+def wait_for_members(
     lock: Lock, ticket: str, *, owner_filter: Callable[[str], bool], limit: float, log: logging.Logger
 ) -> bool:
     """Wait until no member whose owner is chosen is alive; False if one still is after `limit` seconds."""
@@ -187,7 +187,7 @@ def wait_for(
 
 
 @cache
-def _place() -> tuple[str, str]:
+def _machine() -> tuple[str, str]:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = str(Path("/proc/self/ns/pid").readlink()).removeprefix("pid:[").removesuffix("]")
