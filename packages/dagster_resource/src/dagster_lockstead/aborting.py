@@ -9,6 +9,9 @@ interrupt Dagster would make a cancelled run, or a retry.
 Who was interrupted is let out: what lies around it, or in it, and has to end a moment later raises nothing amid its
 clean-up, for the exception that is on its way ends them all.
 
+The core's interrupt (`lease.guard()`) does not fit: it is raised for a lost lease only, not for a run that is over; its
+class is the core's; it asks no orchestrator whether this is the moment; and each block around gets one of its own.
+
 A body in another thread is not interrupted: it finds out at its next event, or at its end. Nobody's handler is left
 behind, and nothing that was sent for a body is heard once that is over.
 """
