@@ -93,7 +93,7 @@ TLS_ALONE: Final = [
 @pytest.mark.parametrize("url", TLS_ALONE)
 def test_a_setting_that_is_for_tls_alone_asks_for_tls(url: str) -> None:
     store: Any = urls.open_store(url)
-    access = store._panel.masters[0].access if hasattr(store, "_panel") else store._access
+    access = store._group.masters[0].access if hasattr(store, "_group") else store._access
     store.close()
     assert access.is_secure
     assert access.is_verified

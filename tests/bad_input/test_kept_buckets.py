@@ -48,6 +48,6 @@ def test_the_shell_says_that_the_lock_was_not_given_back_and_ends_as_its_command
     world.bucket(retentionPolicy={"retentionPeriod": "3600"})
     code, out, err = world.run(f"{world.gs}#apt", "--no-ticket")
     assert (code, out) == (0, "ran\n")
-    assert "'apt' was not given back" in err
+    assert "'apt' was not released" in err
     assert "use a bucket without retention policy and holds" in err
     assert "Traceback" not in err

@@ -61,7 +61,7 @@ def test_the_error_says_which_lease_was_lost_and_why_or_that_it_has_ended(alone:
     assert error.__cause__ is failure
     error = drawn.lost_error()
     assert str(error) == (
-        f"the lease of '{drawn.holder}' on 'apt', token 7 is lost, TAKEN: somebody else holds it now (by b)"
+        f"the lease of '{drawn.holder}' on 'apt', token 7 is lost, TAKEN: another holder has it now (by b)"
     )
     assert (error.token, error.__cause__) == (7, None)
     assert ended._may_leave(alone.clock.at, unused=False)
@@ -202,7 +202,7 @@ def test_a_loss_at_the_exit_is_raised_or_noted_on_the_error_of_the_block(alone: 
 def test_who_comes_too_late_with_a_ticket_is_told_what_it_cannot_do() -> None:
     ticket = LeaseTicket("memory:", "apt", "a/1", "1", 300.0)
     error = lost_by_ticket(ticket, Over(LossReason.TAKEN, "by b"), "renew")
-    assert str(error) == "cannot renew the lease of 'a/1' on 'apt', TAKEN: somebody else holds it now (by b)"
+    assert str(error) == "cannot renew the lease of 'a/1' on 'apt', TAKEN: another holder has it now (by b)"
     assert (error.reason, error.key, error.holder) == (LossReason.TAKEN, "apt", "a/1")
     error = lost_by_ticket(ticket, Over(LossReason.GONE), "release")
     assert str(error) == "cannot release the lease of 'a/1' on 'apt', GONE: its record is gone"

@@ -124,7 +124,7 @@ def test_h02_a_late_renewal_does_not_touch_the_successor(client: Client, store: 
     clock.at += 600
     successor = client.lock("apt", ttl=60, owner="next").acquire()
     store.seen.clear()
-    with pytest.raises(LeaseLost, match=r"TAKEN: somebody else holds it now \(next\)") as caught:
+    with pytest.raises(LeaseLost, match=r"TAKEN: another holder has it now \(next\)") as caught:
         client.renew(ticket)
     assert caught.value.reason is LossReason.TAKEN
     assert writes(store) == 0
@@ -142,7 +142,7 @@ def test_h02_a_successor_between_the_look_and_the_extension_is_not_touched(clien
             next_tickets.append(client.lock("apt", ttl=60, owner="next").acquire().detach())
 
     store.before = is_succeeded
-    with pytest.raises(LeaseLost, match=r"TAKEN: somebody else holds it now \(next\)"):
+    with pytest.raises(LeaseLost, match=r"TAKEN: another holder has it now \(next\)"):
         client.renew(ticket)
     seen = client.lock("apt").inspect()
     assert seen is not None
