@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
 from lockstead import AsyncLock, AuditEntry, LeaseOutcome, Lock, PreviousLease, unclean
 from lockstead.errors import StoreUnavailable
+from lockstead.wrapping import acquiring, aio_acquiring
+
+LOG = logging.getLogger("test-unclean")
 
 
 @pytest.mark.parametrize("owner", ["somebody/else", "it's me", 'on "k" ended', ""])
@@ -43,7 +47,7 @@ def refused(url: str, owner: str) -> unclean.Unclean | None:
     """Take a lock, and give it back as unclean if it was; who it was, by what is told."""
     lock = Lock(url, owner=owner)
     lease = lock.acquire()
-    found = unclean.who(lock, lease, own=owner)
+    found = acquiring.unclean_before(lock, lease, LOG, own=owner)
     ticket = lease.detach()
     lock.break_lease(reason=str(found), by=ticket.holder, now=True, incarnation=ticket.incarnation)
     return found
@@ -59,15 +63,15 @@ def test_what_an_owner_of_ours_left_is_no_surprise(url: str) -> None:
     left_unclean(url)
     lock = Lock(url, owner="somebody/else")
     with lock.acquire() as lease:
-        assert unclean.who(lock, lease, own="somebody/else") is None
-        assert unclean.who(lock, lease) is not None
+        assert acquiring.unclean_before(lock, lease, LOG, own="somebody/else") is None
+        assert acquiring.unclean_before(lock, lease, LOG) is not None
 
 
 def test_an_awaiting_one_is_told_likewise(url: str) -> None:
     async def told() -> unclean.Unclean | None:
         lock = AsyncLock(url)
         async with await lock.acquire() as lease:
-            return await unclean.awho(lock, lease)
+            return await aio_acquiring.unclean_before(lock, lease, LOG)
 
     left_unclean(url)
     first = refused(url, "one")
@@ -85,4 +89,4 @@ def test_a_store_that_gives_no_answer_leaves_the_last_holder(url: str, monkeypat
 
     monkeypatch.setattr(Lock, "history", silent)
     with lock.acquire() as lease:
-        assert unclean.who(lock, lease) == unclean.Unclean(lock.key, "one", LeaseOutcome.REVOKED)
+        assert acquiring.unclean_before(lock, lease, LOG) == unclean.Unclean(lock.key, "one", LeaseOutcome.REVOKED)

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from lockstead.errors import StoreError
 from lockstead.values import LeaseOutcome
 
 if TYPE_CHECKING:
-    from lockstead.aio_lease import AsyncLease
-    from lockstead.aio_lock import AsyncLock
-    from lockstead.lease import Lease
-    from lockstead.lock import Lock
     from lockstead.values import PreviousLease
     from lockstead.views import AuditEntry
 
@@ -36,27 +30,6 @@ class Unclean:
 
     def __str__(self) -> str:
         return f"the lease of {self.owner or UNKNOWN!r} on {self.key!r} ended {self.ending.value}"
-
-
-def who(lock: Lock, lease: Lease, *, own: str | None = None) -> Unclean | None:
-    """Return who left a lock unclean before this lease; None if nobody did, or it was `own`, an owner of ours.
-
-    Asks the store for what was broken, if it has to; without an answer it is the last holder.
-    """
-    found = last(lease.key, lease.previous_lease, own)
-    if found is not None:
-        with suppress(StoreError):
-            return origin(found, lease.previous_lease, lock.history())
-    return found
-
-
-async def awho(lock: AsyncLock, lease: AsyncLease, *, own: str | None = None) -> Unclean | None:
-    """Do as `who` does, awaiting."""
-    found = last(lease.key, lease.previous_lease, own)
-    if found is not None:
-        with suppress(StoreError):
-            return origin(found, lease.previous_lease, await lock.history())
-    return found
 
 
 def last(key: str, before: PreviousLease, own: str | None = None) -> Unclean | None:

@@ -16,8 +16,8 @@ from airflow_lockstead import compat, connection, errors, grants, unbegun
 from airflow_lockstead.grants import Grant
 from airflow_lockstead.names import Attempt
 from airflow_lockstead.spec import LockSpec
-from lockstead import unclean
-from lockstead.values import LeaseTicket, seconds
+from lockstead.values import LeaseTicket
+from lockstead.wrapping.acquiring import look, token_of, unclean_before
 
 if TYPE_CHECKING:
     from lockstead import LockInfo
@@ -45,7 +45,8 @@ def deferral(
 
     warn_without_triggerer(log, otherwise)
     now = time.time()
-    gives_up_at = None if spec.timeout is None else now + seconds(spec.timeout, "timeout")
+    limit = spec.timeout_seconds
+    gives_up_at = None if limit is None else now + limit
     trigger = WaitTrigger(plain(spec), owner, now, gives_up_at, {**me.place, "hands_on": hands_on})
     deferred: Exception = compat.TaskDeferred(trigger=trigger, method_name=method_name)
     return deferred
@@ -61,7 +62,7 @@ def at_once(spec: LockSpec, owner: str, log: Log, me: Attempt | None = None) -> 
     """
     lock = _asked(spec, owner)
     # what an earlier try of ours knew of the one before it
-    earlier = seen(lock, log) if spec.on_unclean == "fail" else None
+    earlier = look(lock, log) if spec.on_unclean == "fail" else None
     try:
         lease = lock.try_acquire(reclaim=True)
     except (lockstead.StoreUnavailable, lockstead.OutcomeUnknown) as error:
@@ -79,7 +80,7 @@ def inline(spec: LockSpec, owner: str, log: Log, why: str = INLINE_DEFAULT, me: 
     """
     began_at = time.time()
     lock = _asked(spec, owner)
-    held = seen(lock, log)
+    held = look(lock, log)
     if held is not None and held.owner != owner:
         log.info("%s; it waits in this process, for %s", grants.waiting(lock.key, held), why)
     try:
@@ -87,15 +88,6 @@ def inline(spec: LockSpec, owner: str, log: Log, why: str = INLINE_DEFAULT, me: 
     except lockstead.NotAcquired as error:
         raise errors.NotAcquired(str(error)) from error
     return _handed_on(lock, lease, time.time() - began_at, owner, held, log, me)
-
-
-def seen(lock: lockstead.Lock, log: Log) -> LockInfo | None:
-    """Look who holds a lock, for who goes on without knowing: whatever stands in a store, it ends no wait."""
-    try:
-        return lock.inspect()
-    except Exception as error:  # noqa: BLE001 - whoever asks for the lock hears of what is wrong with the store
-        log.info("could not see who holds %r: %s", lock.key, error)
-        return None
 
 
 def _handed_on(
@@ -109,7 +101,7 @@ def _handed_on(
 ) -> Grant:
     """Detach a lease, and give what its ticket is; released, if that fails."""
     try:
-        token, before = token_of(lease), last_before(lock, lease, owner, log)
+        token, before = token_of(lease), unclean_before(lock, lease, log, own=owner)
         if me is not None:
             _refuse_if_ended(me, log)
         return grants.granted(lease.detach(), token, waited, grants.unclean_of(before, owner, earlier))
@@ -130,29 +122,12 @@ def _refuse_if_ended(me: Attempt, log: Log) -> None:
         raise compat.AirflowFailException(f"lockstead: this task was marked {state} while it asked for its lock")
 
 
-def last_before(lock: lockstead.Lock, lease: lockstead.Lease, owner: str, log: Log) -> unclean.Unclean | None:
-    """Return who left the lock unclean before this lease; by the lease alone, where the history cannot be read."""
-    try:
-        return unclean.who(lock, lease, own=owner)
-    except Exception as error:  # noqa: BLE001 - the lock is ours, and what others wrote does not take it away
-        log.warning("could not read who broke %r before: %s", lock.key, error)
-        return unclean.last(lease.key, lease.previous_lease, owner)
-
-
 def _asked(spec: LockSpec, owner: str) -> lockstead.Lock:
     """Name the lock that is asked for; ValueError where its store could never tell what the spec wants to fail for."""
     lock = connection.lock(spec, owner)
     if spec.on_unclean == "fail":
         lock.require_unclean_detection()
     return lock
-
-
-def token_of(lease: lockstead.Lease) -> int | None:
-    """Draw the fencing token; None from a store that has none."""
-    try:
-        return lease.sequencer().token
-    except lockstead.StoreRefused:
-        return None
 
 
 def told(event: Mapping[str, Any]) -> Grant:

@@ -21,6 +21,7 @@ from airflow_lockstead.names import Attempt
 from airflow_lockstead.outcomes import Becomes, Kind, Leaving, becomes, leaving
 from airflow_lockstead.spec import LockSpec, Section
 from airflow_lockstead.watchdog import Limits, Watchdog
+from lockstead.wrapping.acquiring import token_of
 
 if TYPE_CHECKING:
     from lockstead import Lease, Lock, Sequencer
@@ -248,7 +249,7 @@ class _Outcome:
 def _work(visit: _Visit, grant: Grant, lease: Lease, call: Callable[[], Any]) -> Any:
     if not lease.is_member:
         # acquired anew: the grant of the section is not what this body works under
-        grant = Grant(grant.ticket, acquiring.token_of(lease), lease.key, lease.holder)
+        grant = Grant(grant.ticket, token_of(lease), lease.key, lease.holder)
     visit.context["lockstead"] = InForce.of(grant)
     outcome = _called(visit, grant, lease, call)
     if becomes(outcome.kind, is_held=outcome.lost is None) is Becomes.LEASE_LOST:

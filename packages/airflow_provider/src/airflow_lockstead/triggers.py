@@ -18,7 +18,7 @@ import lockstead
 from airflow_lockstead import compat, connection, grants, unbegun
 from airflow_lockstead.sharing import Shared
 from airflow_lockstead.spec import LockSpec
-from lockstead import unclean
+from lockstead.wrapping.aio_acquiring import token_of, unclean_before
 
 if TYPE_CHECKING:
     import logging
@@ -99,7 +99,7 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
             left = None if self.gives_up_at is None else max(0.0, self.gives_up_at - time.time())
             lease = await lock.acquire(left, reclaim=True)
         try:
-            token, before = await _token(lease), await self._last_before(lock, lease)
+            token, before = await token_of(lease), await unclean_before(lock, lease, self.log, own=self.owner)
             told = grants.unclean_of(before, self.owner, held)
             ticket = await _detached(lock, lease, told)
         except BaseException:
@@ -114,14 +114,6 @@ class WaitTrigger(compat.BaseTrigger):  # type: ignore[misc]  # a class that is 
         if told is not None and spec.on_unclean == "fail":
             await self._mark(lock, grant)
         return grant
-
-    async def _last_before(self, lock: AsyncLock, lease: AsyncLease) -> unclean.Unclean | None:
-        """Return who left the lock unclean before this lease; by the lease alone, where the history cannot be read."""
-        try:
-            return await unclean.awho(lock, lease, own=self.owner)
-        except Exception as error:  # noqa: BLE001 - the lock is ours, and what others wrote does not take it away
-            self.log.warning("could not read who broke %r before: %s", lock.key, error)
-            return unclean.last(lease.key, lease.previous_lease, self.owner)
 
     async def _mark(self, lock: AsyncLock, grant: grants.Grant) -> None:
         """Write into the lease why its task is to fail: the task that is told may be failed before it could."""
@@ -279,13 +271,6 @@ async def _detached(lock: AsyncLock, lease: AsyncLease, told: str | None) -> Lea
             with suppress(lockstead.StoreError):
                 await lock.release(ticket)
         raise
-
-
-async def _token(lease: AsyncLease) -> int | None:
-    try:
-        return (await lease.sequencer()).token
-    except lockstead.StoreRefused:
-        return None
 
 
 def _which(spec: LockSpec) -> tuple[str | None, str | None, str | None]:
