@@ -11,22 +11,13 @@ from pathlib import Path
 import pytest
 
 from lockstead.stores import url
-from lockstead.stores.port import (
-    AsyncStore,
-    BlockingFifoQueue,
-    SupportsBatching,
-    SupportsFifoQueue,
-    SupportsWait,
-    SupportsWatch,
-)
+from lockstead.stores.port import AsyncStore, SupportsBatching, SupportsFifoQueue, SupportsWatch
 from lockstead.testing import conformance
 from lockstead.testing.conformance import StoreConformance
 
 PROMISED = {
     AsyncStore: conformance.AwaitingConformance,
     SupportsWatch: conformance.WaitingConformance,
-    SupportsWait: conformance.BlockingConformance,
-    BlockingFifoQueue: conformance.BlockingQueueConformance,
     SupportsFifoQueue: conformance.QueueConformance,
     SupportsBatching: conformance.BatchConformance,
 }

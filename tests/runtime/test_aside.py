@@ -70,11 +70,11 @@ def test_a_call_that_nobody_awaits_is_not_begun_and_one_that_ends_then_has_come_
         threads, done, faults = Threads(), list[str](), list[object]()
         asyncio.get_running_loop().set_exception_handler(lambda _loop, told: faults.append(told))
         waits = [
-            asyncio.create_task(called(threads, lambda: done.append("call"), queue=False, came_late=came))
+            asyncio.create_task(called(threads, lambda: done.append("call"), came_late=came))
             for came in (lambda: done.append("late"), lambda: done.append("late"), None)
         ]
         await asyncio.sleep(0)
-        assert threads.queued == [False] * 3
+        assert len(threads.jobs) == 3
         waits[0].cancel()
         await asyncio.sleep(0)
         threads.jobs[0]()

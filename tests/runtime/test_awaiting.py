@@ -19,7 +19,6 @@ from lockstead.runtime.awaiting import LATE, STALLED, AsyncWaker
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.local_queue import LOOK_AGAIN
 from lockstead.runtime.run import Limits
-from lockstead.values import Name
 from tests.runtime.faulty import Faulty
 from tests.runtime.keeping import APT, Alone, asked
 
@@ -38,27 +37,6 @@ class Performing(Faulty):
         return await answer if asyncio.iscoroutine(answer) else answer
 
 
-class Watches(Faulty):
-    """A store that can be watched, and keeps a queue."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.watched: list[tuple[str, float]] = []
-        self.left: list[str] = []
-        self.work: Callable[[], bool] = lambda: True
-
-    def wait(self, _name: Name, seconds: float, _is_over: object) -> bool:
-        self.watched.append(("", seconds))
-        return self.work()
-
-    def queue(self, _name: Name, waiter_id: str, seconds: float, _is_over: object) -> bool:
-        self.watched.append((waiter_id, seconds))
-        return self.work()
-
-    def leave(self, _name: Name, waiter_id: str, _limit: float) -> None:
-        self.left.append(waiter_id)
-
-
 def driven(alone: Alone, script: Script[Any], limits: Limits | None = None) -> Any:
     async def drive() -> Any:
         return await arun(script, alone.store, alone.clock, limits or Limits(5.0), AsyncWaker(alone.engine))
@@ -66,26 +44,22 @@ def driven(alone: Alone, script: Script[Any], limits: Limits | None = None) -> A
     return asyncio.run(drive())
 
 
-def test_a_bell_that_was_rung_is_heard_by_who_awaits_and_by_who_waits_until_it_is_silenced() -> None:
+def test_a_waker_that_was_rung_ends_a_wait_until_it_is_taken() -> None:
     async def work() -> AsyncWaker:
         bell = AsyncWaker(cast(Engine, None), int)
-        assert (bell.came_late, bell.is_over, bell.is_deserted) == (int, False, False)
-        assert (await bell.awaited(0), bell.wait(0), bell.take()) == (False, False, False)
+        assert (bell.came_late, bell.is_over) == (int, False)
+        assert (await bell.wait(0), bell.take()) == (False, False)
         bell.ring()
-        await asyncio.sleep(0)
-        assert (await bell.awaited(30), bell.wait(30), bell.take()) == (True, True, True)
-        assert (await bell.awaited(0), bell.wait(0), bell.take()) == (False, False, False)
+        assert (await bell.wait(30), bell.take()) == (True, True)
+        assert (await bell.wait(0), bell.take()) == (False, False)
         threading.Timer(0.01, bell.ring).start()
-        assert await bell.awaited(30)
-        bell.take()
-        bell.hush()
-        assert (bell.wait(30), bell.is_deserted, bell.is_over) == (True, True, False)
+        assert await bell.wait(30)
         return bell
 
     bell = asyncio.run(work())
     bell.take()
     bell.ring()
-    assert bell.wait(0), "the loop is closed: there is nobody in it to wake"
+    assert bell.take(), "the loop is closed: there is nobody in it to wake"
 
 
 def test_a_script_is_told_answers_and_failures_and_its_word_is_given() -> None:
@@ -207,66 +181,6 @@ def test_a_pause_is_not_taken_for_a_request_that_came_back_late_and_is_ended_by_
     assert reply.answer == Paused(0.02, True)
 
 
-def test_a_store_that_can_watch_does_and_one_that_fails_at_it_is_polled() -> None:
-    alone = Alone(store := Watches())
-    pause, looks = Pause(APT, 0.01, 0.01, "a"), Pause(APT, 0.01, 0.01)
-    queued, looked = driven(alone, asked(pause, looks))
-    assert store.watched == [("a", 0.01), ("", 0.01)]
-    assert (queued.answer, looked.answer) == (Paused(0.01, True, True), Paused(0.01, True, False))
-
-    def fails() -> bool:
-        raise ValueError("odd")
-
-    store.work = fails
-    (reply,) = driven(alone, asked(pause))
-    assert reply.answer == Paused(0.01)
-    assert store.left == []
-    may_queue: list[bool] = []
-
-    def submit(_job: object, *, queue: bool = True) -> bool:
-        may_queue.append(queue)
-        return False
-
-    alone.engine.watches.submit = submit  # type: ignore[method-assign] # no thread is free
-    (reply,) = driven(alone, asked(pause))
-    assert reply.answer == Paused(0.01)
-    assert may_queue == [False]
-
-
-@pytest.mark.parametrize("waiter_id", ["a", ""])
-def test_who_is_cancelled_while_it_stands_in_a_queue_gives_up_its_place(waiter_id: str) -> None:
-    alone = Alone(store := Watches())
-    begun, ended = threading.Event(), threading.Event()
-
-    async def drive() -> None:
-        bell = AsyncWaker(alone.engine)
-
-        def work() -> bool:
-            begun.set()
-            return bell.wait(30)
-
-        store.work = work
-        waits = asyncio.create_task(
-            arun(asked(Pause(APT, 20.0, 20.0, waiter_id)), alone.store, alone.clock, Limits(5.0), bell)
-        )
-        assert await asyncio.to_thread(begun.wait, 30)
-        waits.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waits
-        assert bell.is_deserted
-        alone.engine.watches.close()
-        await asyncio.to_thread(join)
-        ended.set()
-
-    def join() -> None:
-        for thread in list(alone.engine.watches._threads):
-            thread.join(30)
-
-    asyncio.run(drive())
-    assert ended.is_set()
-    assert alone.tasks() == [0.0] * bool(waiter_id)
-
-
 class Waited:
     """A bell that notes for how long it was awaited, and lets so much time go by."""
 
@@ -276,7 +190,7 @@ class Waited:
         self.taken = 0
         self.is_over = self.is_gone = self.is_stopped = False
 
-    async def awaited(self, seconds: float) -> bool:
+    async def wait(self, seconds: float) -> bool:
         self.waits.append(seconds)
         self.alone.clock.at += seconds
         if len(self.waits) == self.most:

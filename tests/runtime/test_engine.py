@@ -51,11 +51,11 @@ class Queueing(Faulty):
         if self.fails:
             raise StoreUnavailable("silent")
 
-    def queue(self, *_: object) -> bool:
-        return True
+    def enqueue(self, *_: object) -> None:
+        """Nobody waits here."""
 
-    def wait(self, *_: object) -> bool:
-        return True
+    def subscribe(self, *_: object) -> None:
+        """Nobody waits here."""
 
 
 def test_a_duration_is_said_as_a_person_would() -> None:
@@ -435,7 +435,7 @@ def test_a_client_that_is_closed_refuses_wakes_who_waits_and_closes_all_it_has()
     with pytest.raises(StoreRefused, match="the client was closed"):
         alone.engine.refuse_if_closed()
     assert (alone.store.is_closed, alone.engine.keeper._closed) == (True, True)
-    assert (alone.engine.calls._closed, alone.engine.watches._closed) == (True, True)
+    assert alone.engine.calls._closed
 
 
 def test_a_forked_child_begins_afresh_and_its_copies_of_leases_are_lost(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from typing import cast
 
 import pytest
@@ -16,7 +15,6 @@ from lockstead.protocol.commands import Create, Extend, Read, Replace
 from lockstead.runtime.awaiting import AsyncWaker
 from lockstead.runtime.engine import Engine
 from lockstead.runtime.local_queue import LocalQueue, ThreadWaker
-from lockstead.values import Name
 from tests.runtime.faulty import Faulty, quiet, until
 
 
@@ -170,41 +168,6 @@ def test_a_waiter_is_refused_when_its_client_is_closed() -> None:
         thread.join(60)
     assert ["closed" in str(error) for error in ended] == [True] * 3
     holder.close()
-
-
-class Blocks(Faulty):
-    """A store that blocks until a record changed, as those do that cannot notify."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waits = 0
-
-    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        self.waits += 1
-        before, ends_at = self.inner.perform(Read(name), 1.0), time.monotonic() + seconds
-        while time.monotonic() < ends_at and not is_over(0.01):
-            after = self.inner.perform(Read(name), 1.0)
-            if type(after) is not type(before):
-                return True
-        return False
-
-
-def test_many_keys_waited_for_by_tasks_do_not_starve_one_another() -> None:
-    """A store that blocks has a thread for each key, up to a bound; beyond it a waiter polls."""
-    store = Blocks()
-
-    async def crowd() -> None:
-        async with AsyncClient(store, listener=quiet) as client:
-            held = {f"{number}": await client.lock(f"{number}").acquire() for number in range(150)}
-            waiting = [asyncio.create_task(client.lock(key).acquire(timeout=60)) for key in held]
-            await asyncio.sleep(0.3)
-            for lease in held.values():
-                await lease.release()
-            for lease in await asyncio.gather(*waiting):
-                await lease.release()
-
-    asyncio.run(crowd())
-    assert store.waits > 0
 
 
 def test_who_waits_is_told_of_once() -> None:

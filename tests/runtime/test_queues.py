@@ -14,6 +14,7 @@ import lockstead
 from lockstead import AsyncClient, Client, NotAcquired
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
 from lockstead.protocol.commands import Command, Conflict, Create, Replace
+from lockstead.stores.subscriptions import Subscription
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty, lost, quiet, until
 
@@ -43,16 +44,20 @@ class Queueing(Faulty):
                 return answer
         return super().perform(command, limit)
 
-    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        return self.inner.wait(name, seconds, is_over)
+    def subscribe(self, name: Name, on_change: Callable[[bool], None]) -> Subscription:
+        return self.inner.subscribe(name, on_change)
 
-    def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
+    def enqueue(self, name: Name, waiter_id: str, on_turn: Callable[[bool], None]) -> Subscription:
         self.entering()
         with self._lock:
             if waiter_id not in self.line:
                 self.line.append(waiter_id)
-        is_over(seconds)
-        return self.line[:1] == [waiter_id] and name not in self.inner._memory.entries
+
+        def changed(_is_free: bool) -> None:
+            if self.line[:1] == [waiter_id]:
+                on_turn(name not in self.inner._memory.entries)
+
+        return self.subscribe(name, changed)
 
     def leave(self, name: Name, waiter_id: str, limit: float) -> None:
         if self.refusals:
@@ -148,31 +153,6 @@ def test_h18_a_task_that_is_cancelled_leaves_the_queue(held: Any) -> None:
                 await asking
             await asyncio.to_thread(until, lambda: store.left)
             await asyncio.to_thread(until, lambda: not store.line)
-
-    asyncio.run(use())
-
-
-def test_h18_a_place_that_is_taken_after_it_was_given_up_is_given_up_again(held: Any) -> None:
-    store, _lease = held
-    entered, go = threading.Event(), threading.Event()
-
-    def late() -> None:
-        # the thread is about to queue while its task is cancelled, and the place given up
-        entered.set()
-        go.wait(20)
-
-    async def use() -> None:
-        async with AsyncClient(store, listener=quiet) as client:
-            store.entering = late
-            asking = asyncio.create_task(client.lock("apt", **QUICK).acquire())
-            await asyncio.to_thread(entered.wait, 20)
-            asking.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await asking
-            await asyncio.to_thread(until, lambda: store.left)
-            go.set()
-            await asyncio.to_thread(until, lambda: len(store.left) == 2)
-            assert store.line == []
 
     asyncio.run(use())
 

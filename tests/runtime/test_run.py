@@ -6,17 +6,15 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lockstead.errors import LocksteadError, OutcomeUnknown, StoreRefused, StoreUnavailable
-from lockstead.protocol.commands import Absent, Create, OutOfTime, Pause, Paused, Read, Reply, Script, StoreClock, ask
+from lockstead.protocol.commands import Absent, Create, OutOfTime, Pause, Paused, Read, Reply, Script, ask
 from lockstead.runtime import context
 from lockstead.runtime.drive import run
-from lockstead.runtime.run import OVERTIME, Limits, blocks, paused, run_many, unknown
-from lockstead.stores.port import BlockingFifoQueue
+from lockstead.runtime.run import OVERTIME, Limits, run_many, unknown
 from lockstead.values import Name
 from tests.runtime.faulty import Faulty, SetClock
 from tests.runtime.keeping import asked
@@ -40,13 +38,6 @@ class Bells:
 
     def ring(self) -> None:
         self.rings = True
-
-
-class Waits(Faulty):
-    """A store that blocks until a record changed."""
-
-    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        return is_over(seconds)
 
 
 def driven(store: Any, *commands: Any, limits: Limits | None = None, bell: Bells | None = None) -> list[Any]:
@@ -177,44 +168,11 @@ def test_a_pause_waits_for_the_bell_and_says_whether_it_was_rung(rings: bool) ->
     assert bell.waits == [3.0]
 
 
-def test_a_store_is_watched_only_by_who_heeds_it_and_one_that_cannot_is_waited_out() -> None:
-    store, watched = Waits(), []
-
-    def wait(name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        watched.append((name, seconds))
-        if seconds > 4:
-            raise StoreUnavailable("down")
-        return True
-
-    store.wait = wait  # type: ignore[method-assign] # what this store does is the test's
-    bell = Bells()
-    (seen,) = driven(store, Pause(APT, 3.0, 3.0), bell=bell)
-    assert (seen.answer.changed, watched, bell.waits) == (True, [(APT, 3.0)], [])
-    (unheeded,) = driven(store, Pause(APT, 3.0, 3.0, wake_on_change=False), bell=bell)
-    assert (unheeded.answer.changed, len(watched), bell.waits) == (False, 1, [3.0])
-    (failed,) = driven(store, Pause(APT, 5.0, 5.0), bell=bell)
-    assert (failed.answer.changed, bell.waits) == (False, [3.0, 5.0])
-    assert blocks(Pause(APT, 3.0, 3.0), Faulty(), 3.0, bell) is None
-    assert store.traits.clock is StoreClock.ONE_CLOCK
-
-
-def test_who_asks_for_a_lock_stands_in_its_queue_and_who_only_looks_or_has_none_does_not() -> None:
-    class Queueing(Waits):
-        def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
-            return False
-
-        def leave(self, name: Name, waiter_id: str, limit: float) -> None:
-            pass
-
-    queueing, bell = Queueing(), Bells()
-    assert isinstance(queueing, BlockingFifoQueue)
-
-    def call(store: Any, waiter_id: str) -> Any:
-        return getattr(blocks(Pause(APT, 3.0, 3.0, waiter_id), store, 3.0, bell), "func", None)
-
-    assert (call(queueing, "a"), call(queueing, "")) == (queueing.queue, queueing.wait)
-    plain = Waits()
-    assert (call(plain, "a"), call(Faulty(), "a")) == (plain.wait, None)
+def test_nobody_sleeps_past_the_instant_at_which_the_record_can_be_over() -> None:
+    drawn = [Limits(1.0).pause(Pause(APT, 5.0, 9.0, over_in=2.0, spread=0.1), 0.0) for _ in range(100)]
+    assert all(2.0 <= one <= 2.1 for one in drawn)
+    assert len(set(drawn)) > 1
+    assert Limits(1.0, gives_up_at=0.5).pause(Pause(APT, 5.0, 9.0, over_in=2.0), 0.0) == 0.5
 
 
 class Together(Faulty):
@@ -276,24 +234,6 @@ def test_the_current_lease_is_the_innermost_that_was_entered_and_is_still_there(
     context.leave(again)
     context.leave(outer)
     assert context.current() is None
-
-
-@pytest.mark.parametrize(
-    ("wakes", "queues", "waiter_id", "changed", "is_turn"),
-    [
-        (True, False, "a", True, True),
-        (False, True, "a", True, True),
-        (False, False, "a", True, False),
-        (True, True, "", True, False),
-        (True, True, "a", False, False),
-    ],
-)
-def test_a_change_is_the_turn_of_who_asks_where_the_store_wakes_one_at_a_time(
-    wakes: bool, queues: bool, waiter_id: str, changed: bool, is_turn: bool
-) -> None:
-    does = {"queue": int, "leave": int, "wait": int} if queues else {}
-    store: Any = SimpleNamespace(traits=SimpleNamespace(wakes=wakes), **does)
-    assert paused(Pause(APT, 3.0, 3.0, waiter_id), store, 3.0, changed, Bells()) == Paused(3.0, changed, is_turn)
 
 
 @pytest.mark.parametrize("late", [0.0, 1.0])

@@ -83,8 +83,7 @@ class Listing:
 class Paused:
     """The pause is over. seconds is how long it was meant to be; changed: the store saw the key change.
 
-    is_turn: a store that keeps a queue says that the waiter's turn has come, or one that wakes that the lock is
-    free, so that asking is worth a write.
+    is_turn: the store says that the lock is free and that it is this waiter's turn, so that asking is worth a write.
     """
 
     seconds: float
@@ -260,8 +259,7 @@ class Traits:
     granularity: the greatest error of store_now against updated_at that is tolerated. clock_resolution: the resolution
     of store_now. ttl_recommended: a shorter ttl draws a warning. foreign: records of other implementations are
     respected as locks; elsewhere a record without our version is refused. pace: how far two changes of one record
-    have to be apart, or the second may be turned away with an unknown outcome. wakes: a wait that tells of a change
-    tells, as a rule, that the record has gone.
+    have to be apart, or the second may be turned away with an unknown outcome.
     """
 
     scheme: str
@@ -273,7 +271,6 @@ class Traits:
     ttl_recommended: float = 1.0
     foreign: bool = False
     pace: float = 0.0
-    wakes: bool = False
 
 
 FIELDS_BYTES_MAX: Final = 8192

@@ -12,7 +12,7 @@ from lockstead.aio_script import drive
 from lockstead.errors import LocksteadError
 from lockstead.protocol.commands import Command, Pause, Reply, Script
 from lockstead.protocol.record import with_timestamps
-from lockstead.runtime.awaiting import FIRST_LATE, REQUEST_LATE, AsyncWaker, Waker, pause, perform, rest
+from lockstead.runtime.awaiting import FIRST_LATE, REQUEST_LATE, AsyncWaker, Waker, perform
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.local_queue import LOOK_AGAIN
 from lockstead.runtime.run import Limits, unknown
@@ -46,7 +46,10 @@ async def run(script: Script[T], store: Store, clock: Clock, limits: Limits, wak
                 back_by = limits.back_by(sent_at)
                 if watching is None:
                     watching = Watching(store, waker)
-                answer = await pause(command, store, limits, sent_at, waker, watching)
+                seconds = limits.pause(command, sent_at)
+                if not watching.begin(command):
+                    await waker.wait(seconds)
+                answer = watching.end(command, seconds)
             else:
                 limit = limits.of(sent_at)
                 back_by = sent_at + limit + REQUEST_LATE
@@ -73,6 +76,6 @@ async def wait_in_line(engine: Engine, key: str, waker: AsyncWaker, gives_up_at:
             return False
         if engine.local_queue.is_first(key, waker):
             return True
-        await rest(waker, min(left, LOOK_AGAIN))
+        await waker.wait(min(left, LOOK_AGAIN))
         waker.take()
     return True

@@ -17,13 +17,11 @@ from lockstead.runtime.workers import Workers
 T = TypeVar("T")
 
 
-async def in_thread(
-    workers: Workers, job: Callable[[], T], *, queue: bool = True, came_late: Callable[[], None] | None = None
-) -> T:
+async def in_thread(workers: Workers, job: Callable[[], T], *, came_late: Callable[[], None] | None = None) -> T:
     """Run a blocking call in a thread and await its end. Cancelled, it lets the call go on and forgets its answer.
 
     came_late is called in that thread once a call has ended which nobody awaits any more. A call that has not begun by
-    then is not made. Raises StoreUnavailable if there is no thread; queue: whether to wait for one that is busy.
+    then is not made. Raises StoreUnavailable if there is no thread.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -47,7 +45,7 @@ async def in_thread(
         if came_late is not None and future.cancelled():
             came_late()
 
-    if not workers.submit(work, queue=queue):
+    if not workers.submit(work):
         raise StoreUnavailable("no thread for the request: the client was closed, or the system has no more threads")
     return await future
 

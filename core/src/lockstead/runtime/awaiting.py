@@ -1,4 +1,4 @@
-"""What the awaiting side does in its own way: its waker, requests and pauses in threads. Its twin is `blocking`.
+"""What the awaiting side does in its own way: its waker, requests and pauses. Its twin is `blocking`.
 
 A store without an awaiting side performs in threads of the engine's own. The loop's executor would not do: its few
 threads are joined at exit, so a store that hangs would hang the interpreter, and they are the user's.
@@ -7,18 +7,16 @@ threads are joined at exit, so a store that hangs would hang the interpreter, an
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from lockstead.errors import OutcomeUnknown
-from lockstead.protocol.commands import Command, Pause, Paused
+from lockstead.protocol.commands import Command
 from lockstead.runtime.aside import in_thread
 from lockstead.runtime.inside import is_inside
-from lockstead.runtime.run import STALLED, Limits, blocks, paused
-from lockstead.runtime.watching import Watching
+from lockstead.runtime.run import STALLED
 from lockstead.stores.port import AsyncStore, Store
 
 if TYPE_CHECKING:
@@ -43,16 +41,15 @@ class AsyncWaker:
     more. What the request did, it did until then.
     """
 
-    __slots__ = ("_async", "_loop", "_thread", "came_late", "engine", "is_deserted", "is_over")
+    __slots__ = ("_awaited", "_is_rung", "_loop", "came_late", "engine", "is_over")
 
     def __init__(self, engine: Engine, came_late: Callable[[], None] | None = None) -> None:
         self.engine = engine
         self.came_late = came_late
-        self.is_deserted = False
         self.is_over = False
         self._loop = asyncio.get_running_loop()
-        self._async = asyncio.Event()
-        self._thread = threading.Event()
+        self._awaited = asyncio.Event()
+        self._is_rung = False
 
     @property
     def is_gone(self) -> bool:
@@ -66,33 +63,23 @@ class AsyncWaker:
 
     def ring(self) -> None:
         """Wake the waiter, from any thread."""
-        self._thread.set()
+        self._is_rung = True
         with suppress(RuntimeError):  # the loop is closed, so nobody waits in it
-            self._loop.call_soon_threadsafe(self._async.set)
+            self._loop.call_soon_threadsafe(self._awaited.set)
 
-    def wait(self, seconds: float) -> bool:
-        """Sleep in a thread, up to `seconds`; True as soon as it was rung, or nobody awaits the thread any more."""
-        return self.is_deserted or self._thread.wait(seconds)
-
-    async def awaited(self, seconds: float) -> bool:
+    async def wait(self, seconds: float) -> bool:
         """Await up to `seconds`; True as soon as it was rung."""
         try:
             async with asyncio.timeout(seconds):
-                return await self._async.wait()
+                return await self._awaited.wait()
         except TimeoutError:
             return False
 
     def take(self) -> bool:
         """Return whether it was rung, and silence it."""
-        was = self._thread.is_set()
-        self._thread.clear()
-        self._async.clear()
+        was, self._is_rung = self._is_rung, False
+        self._awaited.clear()
         return was
-
-    def hush(self) -> None:
-        """Make a thread that waits come back at once: who awaited it has gone (`is_deserted`)."""
-        self.is_deserted = True
-        self._thread.set()
 
 
 Waker: TypeAlias = AsyncWaker
@@ -108,11 +95,6 @@ def quiet_waker(engine: Engine) -> AsyncWaker:
     return AsyncWaker(engine)
 
 
-async def rest(waker: AsyncWaker, seconds: float) -> bool:
-    """Await up to `seconds`; True as soon as it was rung."""
-    return await waker.awaited(seconds)
-
-
 async def perform(command: Command[Any], store: Store, limit: float, waker: AsyncWaker) -> Any:
     """Send one command, in a thread if the store has no awaiting side."""
     try:
@@ -124,39 +106,6 @@ async def perform(command: Command[Any], store: Store, limit: float, waker: Asyn
             return await in_thread(waker.engine.calls, call, came_late=waker.came_late)
     except TimeoutError as error:
         raise OutcomeUnknown(f"no answer within {limit:.3g} s") from error
-
-
-async def pause(
-    command: Pause, store: Store, limits: Limits, sent_at: float, waker: AsyncWaker, watching: Watching
-) -> Paused:
-    """Pause as a script wants, until the store notifies; where it blocks instead, in a thread, if one is free."""
-    engine, seconds = waker.engine, limits.pause(command, sent_at)
-    watch = blocks(command, store, seconds, waker)
-    if watch is not None:
-
-        def watched() -> bool:
-            try:
-                return watch()
-            finally:
-                # cancelled while this thread was about to queue: the place was given up before it was taken
-                if waker.is_deserted and command.waiter_id:
-                    engine.leave_queue(command.name, command.waiter_id, limits.request_timeout)
-
-        try:
-            changed = await in_thread(engine.watches, watched, queue=False)
-        except asyncio.CancelledError:
-            waker.hush()
-            raise
-        except GeneratorExit:  # it is being collected, perhaps by who rings the waker: nothing is entered
-            waker.is_deserted = True
-            raise
-        except Exception:  # noqa: BLE001, S110 - no thread is free, or the store cannot watch: it is polled
-            pass
-        else:
-            return paused(command, store, seconds, changed, waker)
-    if not watching.begin(command):
-        await waker.awaited(seconds)
-    return watching.end(command, seconds)
 
 
 async def settle(engine: Engine, kept: KeptLease) -> None:

@@ -9,10 +9,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from lockstead.protocol.commands import Command, Pause, Paused
+from lockstead.protocol.commands import Command
 from lockstead.runtime.local_queue import ThreadWaker
-from lockstead.runtime.run import Limits, blocks, paused
-from lockstead.runtime.watching import Watching
 from lockstead.stores.port import Store
 
 if TYPE_CHECKING:
@@ -27,10 +25,8 @@ __all__ = [
     "Waker",
     "given_back",
     "new_waker",
-    "pause",
     "perform",
     "quiet_waker",
-    "rest",
     "settle",
 ]
 
@@ -54,32 +50,9 @@ def quiet_waker(engine: Engine) -> ThreadWaker:  # noqa: ARG001 - its twin needs
     return ThreadWaker()
 
 
-def rest(waker: ThreadWaker, seconds: float) -> bool:
-    """Sleep up to `seconds`; True as soon as it was rung."""
-    return waker.wait(seconds)
-
-
 def perform(command: Command[Any], store: Store, limit: float, waker: ThreadWaker) -> Any:  # noqa: ARG001 - its twin needs it
     """Send one command."""
     return store.perform(command, limit)
-
-
-def pause(
-    command: Pause, store: Store, limits: Limits, sent_at: float, waker: ThreadWaker, watching: Watching
-) -> Paused:
-    """Pause as a script wants, until the store notifies; where it blocks instead, in its queue."""
-    seconds = limits.pause(command, sent_at)
-    watch = blocks(command, store, seconds, waker)
-    if watch is not None:
-        try:
-            changed = watch()
-        except Exception:  # noqa: BLE001 - a store that cannot watch is polled, and says what is wrong when it is read
-            waker.wait(seconds)
-            changed = False
-        return paused(command, store, seconds, changed, waker)
-    if not watching.begin(command):
-        waker.wait(seconds)
-    return watching.end(command, seconds)
 
 
 def settle(engine: Engine, kept: KeptLease) -> None:

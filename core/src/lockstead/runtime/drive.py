@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from lockstead.errors import LocksteadError
 from lockstead.protocol.commands import Command, Pause, Reply, Script
 from lockstead.protocol.record import with_timestamps
-from lockstead.runtime.blocking import FIRST_LATE, REQUEST_LATE, ThreadWaker, Waker, pause, perform, rest
+from lockstead.runtime.blocking import FIRST_LATE, REQUEST_LATE, ThreadWaker, Waker, perform
 from lockstead.runtime.clock import Clock
 from lockstead.runtime.local_queue import LOOK_AGAIN
 from lockstead.runtime.run import Limits, unknown
@@ -47,7 +47,10 @@ def run(script: Script[T], store: Store, clock: Clock, limits: Limits, waker: Wa
                 back_by = limits.back_by(sent_at)
                 if watching is None:
                     watching = Watching(store, waker)
-                answer = pause(command, store, limits, sent_at, waker, watching)
+                seconds = limits.pause(command, sent_at)
+                if not watching.begin(command):
+                    waker.wait(seconds)
+                answer = watching.end(command, seconds)
             else:
                 limit = limits.of(sent_at)
                 back_by = sent_at + limit + REQUEST_LATE
@@ -74,6 +77,6 @@ def wait_in_line(engine: Engine, key: str, waker: ThreadWaker, gives_up_at: floa
             return False
         if engine.local_queue.is_first(key, waker):
             return True
-        rest(waker, min(left, LOOK_AGAIN))
+        waker.wait(min(left, LOOK_AGAIN))
         waker.take()
     return True

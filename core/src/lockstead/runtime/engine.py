@@ -37,7 +37,7 @@ from lockstead.runtime.local_queue import LocalQueue, ThreadWaker
 from lockstead.runtime.run import Limits
 from lockstead.runtime.workers import Workers
 from lockstead.settings import Settings
-from lockstead.stores.port import BlockingFifoQueue, Store, SupportsFifoQueue
+from lockstead.stores.port import Store, SupportsFifoQueue
 from lockstead.values import Name
 
 CALLS_MAX: Final = 32
@@ -45,9 +45,6 @@ CALLS_MAX: Final = 32
 
 LEAVE_AGAIN_MAX: Final = 30.0
 """Maximum seconds until giving up a place in a store's queue is retried."""
-
-WATCHES_MAX: Final = 64
-"""Keys that awaiting callers watch in threads at once, where the store can watch; those beyond poll."""
 
 OWNER_NOTES_MIN: Final = 64
 """Number of keys with a lease of this process from which on notes of dropped leases are removed."""
@@ -109,7 +106,6 @@ class Engine:
         # holders that are being acquired and not kept yet; an interrupted request disappears by itself
         self.pending_holders: weakref.WeakValueDictionary[str, AcquireRequest] = weakref.WeakValueDictionary()
         self.calls = Workers("lockstead-call", CALLS_MAX)
-        self.watches = Workers("lockstead-watch", WATCHES_MAX)
         self._lock = threading.Lock()
         self._owner_notes: dict[str, list[OwnerNote]] = {}
         self._owner_notes_max = OWNER_NOTES_MIN
@@ -118,7 +114,7 @@ class Engine:
         self._drafted: tuple[Settings, str, dict[str, str]] | None = None
         # what the finalizer closes; not the engine itself, or it would never be collected
         self._closing: dict[str, Any] = getattr(self, "_closing", {})
-        self._closing.update(keeper=self.keeper, store=self.store, crews=(self.calls, self.watches))
+        self._closing.update(keeper=self.keeper, store=self.store, calls=self.calls)
 
     # --- conversations -------------------------------------------------------------------------------------------
 
@@ -253,7 +249,7 @@ class Engine:
     def leave_queue(self, name: Name, holder: str, limit: float, delay: float = 0.0) -> None:
         """Give up a place in the store's queue, if it has one; retried until it is gone, since it blocks later ones."""
         store = self.store
-        if not isinstance(store, SupportsFifoQueue | BlockingFifoQueue):
+        if not isinstance(store, SupportsFifoQueue):
             return
 
         def leave() -> None:
@@ -397,8 +393,7 @@ def _close(closing: dict[str, Any]) -> None:
         _in_a_thread(partial(_close, closing))
         return
     closing["keeper"].close()
-    for crew in closing["crews"]:
-        crew.close()
+    closing["calls"].close()
     closing["store"].close()
 
 

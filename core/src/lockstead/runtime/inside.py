@@ -23,7 +23,7 @@ THREADS: Final = {
     f"lockstead-{name}"
     for name in (
         *("keeper", "renewal", "callback", "give-back", "call", "watch", "aside", "close", "interrupt"),
-        *("dial", "listen", "redis-ear", "cassandra-connect", "cassandra-end"),
+        *("dial", "listen", "redis-watch", "etcd", "cassandra-connect", "cassandra-end"),
         *("zookeeper", "zookeeper-watch", "zookeeper-close"),
     )
 }

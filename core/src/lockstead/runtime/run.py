@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from lockstead.errors import OutcomeUnknown, StoreError, StoreRefused
 from lockstead.frozen import frozen
@@ -18,7 +18,7 @@ from lockstead.protocol.acquire import OutOfTime
 from lockstead.protocol.commands import Command, Pause, Paused, Reply, Script
 from lockstead.protocol.record import with_timestamps
 from lockstead.runtime.clock import Clock
-from lockstead.stores.port import BlockingFifoQueue, Store, SupportsBatching, SupportsWait, SupportsWatch
+from lockstead.stores.port import Store, SupportsBatching
 
 T = TypeVar("T")
 
@@ -75,18 +75,6 @@ class Limits:
         if self.gives_up_at is None:
             return drawn
         return max(0.0, min(drawn, self.gives_up_at - now))
-
-
-class Waker(Protocol):
-    """What ends a pause early: rung by a release in this very process, or by who wants the waiter to stop."""
-
-    def wait(self, seconds: float) -> bool:
-        """Sleep up to `seconds`; True as soon as it was rung."""
-        ...
-
-    def take(self) -> bool:
-        """Return whether it was rung, and silence it."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -148,23 +136,6 @@ def _perform_many(commands: list[Command[Any]], store: SupportsBatching, clock: 
     # whose answer is missing nobody can tell
     why = f"{len(commands)} commands were answered by {len(answers)} answers"
     return [OutcomeUnknown(why) for _ in commands]
-
-
-def paused(command: Pause, store: Store, seconds: float, changed: bool, waker: Waker) -> Paused:
-    """Say how a pause ended in which the store was watched, or its queue stood in."""
-    tells_turns = store.traits.wakes or isinstance(store, BlockingFifoQueue)
-    return Paused(seconds, waker.take() or changed, changed and bool(command.waiter_id) and tells_turns)
-
-
-def blocks(command: Pause, store: Store, seconds: float, waker: Waker) -> Callable[[], bool] | None:
-    """Return a call that blocks in the store, in its queue if it keeps one; None for a store that notifies."""
-    if not command.wake_on_change:
-        return None
-    if command.waiter_id and isinstance(store, BlockingFifoQueue):
-        return partial(store.queue, command.name, command.waiter_id, seconds, waker.wait)
-    if isinstance(store, SupportsWait) and not isinstance(store, SupportsWatch):
-        return partial(store.wait, command.name, seconds, waker.wait)
-    return None
 
 
 def unknown(error: Exception) -> OutcomeUnknown:

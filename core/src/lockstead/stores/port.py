@@ -85,37 +85,6 @@ class SupportsWatch(Protocol):
 
 
 @runtime_checkable
-class SupportsWait(Protocol):
-    """A store that blocks until a record changed. Awaiting callers take a thread each: prefer `SupportsWatch`."""
-
-    def wait(self, name: Name, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        """Block until the record changed or may have (True), `seconds` passed, or is_over(pause) says True (False).
-
-        is_over(pause) sleeps for up to `pause` seconds and returns True as soon as the caller wants to stop. A
-        store that blocks in a client library must come back to it at least every 50 ms. On a record that is absent
-        the wait is short (some 20 ms) and ends in True: it may have gone between the caller's read and this call.
-        """
-        ...
-
-
-@runtime_checkable
-class BlockingFifoQueue(SupportsWait, Protocol):
-    """Like `SupportsFifoQueue`, blocking: awaiting callers take a thread each."""
-
-    def queue(self, name: Name, waiter_id: str, seconds: float, is_over: Callable[[float], bool]) -> bool:
-        """Like `wait`, but takes a place in the queue first, or keeps the one taken earlier: until the turn has come.
-
-        True when it is worth asking for the lock at once: the waiter is first and the record is gone. False, early,
-        when it is first and the record has changed: then it is looked at.
-        """
-        ...
-
-    def leave(self, name: Name, waiter_id: str, limit: float) -> None:
-        """See `SupportsFifoQueue.leave`."""
-        ...
-
-
-@runtime_checkable
 class SupportsFifoQueue(SupportsWatch, Protocol):
     """A store that keeps waiters in the order in which they came, and grants in that order.
 

@@ -8,16 +8,13 @@
         def twin(self, store): ...  # the same place, opened once more
 
 A store that has `aperform` also subclasses `AwaitingConformance`, one that has `subscribe` `WaitingConformance`, one
-that has `wait` `BlockingConformance`, one that has `enqueue` `QueueConformance`, one that has `perform_many`
-`BatchConformance`. One whose place can be written to past it subclasses `HostileConformance` too, with a fixture
-`spoil` that does so.
+that has `enqueue` `QueueConformance`, one that has `perform_many` `BatchConformance`. One whose place can be written to
+past it subclasses `HostileConformance` too, with a fixture `spoil` that does so.
 H-numbers are hazards of the lock protocol that rest on the store. Must not know any store.
 """
 
 from lockstead.testing.conformance.awaiting import AwaitingConformance
 from lockstead.testing.conformance.batches import BatchConformance
-from lockstead.testing.conformance.blocking import BlockingConformance
-from lockstead.testing.conformance.blocking_queue import BlockingQueueConformance
 from lockstead.testing.conformance.hostile import HostileConformance
 from lockstead.testing.conformance.queueing import QueueConformance
 from lockstead.testing.conformance.store import StoreConformance
@@ -26,8 +23,6 @@ from lockstead.testing.conformance.waiting import WaitingConformance
 __all__ = [
     "AwaitingConformance",
     "BatchConformance",
-    "BlockingConformance",
-    "BlockingQueueConformance",
     "HostileConformance",
     "QueueConformance",
     "StoreConformance",
