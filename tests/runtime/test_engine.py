@@ -115,7 +115,7 @@ def test_unwise_settings_are_warned_of_once(alone: Alone) -> None:
         alone.engine.warn_once("apt", Settings.make(ttl=48, renew_every=8))
     assert alone.events == [
         EngineWarning("apt", "ttl is 48 s; at least 60 s is recommended on this store"),
-        EngineWarning("apt", "renew_every is 8 s, above an eighth of the ttl"),
+        EngineWarning("apt", "renew_every is 8 s, above 1/8 of the ttl"),
     ]
 
 

@@ -299,7 +299,7 @@ def test_settings_that_are_unwise_are_warned_of_once(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING, "lockstead"), lockstead.Client(MemoryStore()) as client:
         for _ in range(2):
             client.lock("apt", ttl=300, renew_every=50)
-    assert [record.message for record in caplog.records] == ["'apt': renew_every is 50 s, above an eighth of the ttl"]
+    assert [record.message for record in caplog.records] == ["'apt': renew_every is 50 s, above 1/8 of the ttl"]
 
 
 # --- secrets --------------------------------------------------------------------------------------------------------

@@ -22,12 +22,12 @@ SHARED: Final = {
 
 
 def test_the_tests_know_every_store_that_is_registered() -> None:
-    assert sorted(map(folder, STORES)) == FOLDERS
+    assert sorted(map(folder, STORES)) == FOLDERS, "each folder of a store has an entry in STORES of tests/inventory.py"
 
 
 def test_every_store_has_its_page_and_every_page_its_store() -> None:
     pages = {path.stem for path in (ROOT / "docs/stores").glob("*.md")}
-    assert {known.page for known in STORES.values()} == pages
+    assert {known.page for known in STORES.values()} == pages, "each store has a page in docs/stores"
 
 
 def test_every_extra_is_that_of_a_store_or_of_the_core_itself() -> None:

@@ -2,7 +2,10 @@
 
 Every figure of it is in this file: the settings take their defaults and their relations from here, the keeper its
 schedule, acquiring and joining what they leave to the keeper, and etcd what keeps a shared lease alive. Durations are
-seconds; instants are of one boot clock. What a lease's expiry allows is in `protocol.expiry`.
+seconds; instants are of one boot clock. What a lease's expiry allows, and the abort margin, is in `protocol.expiry`.
+
+With the defaults, (1 + MAX_FAILURES) / RENEWALS_PER_TTL and the abort margin must fit into a ttl. tests/protocol/
+test_settings.py and test_lifecycle.py and tests/runtime/test_keeper.py hold the policy.
 """
 
 from __future__ import annotations
@@ -12,14 +15,17 @@ from typing import Final
 RENEWALS_PER_TTL: Final = 8
 """Renewals in one ttl where `renew_every` is not set; rarer ones deserve a warning."""
 
+MAX_FAILURES: Final = 3
+"""Rounds of renewal without success until the loss is reported, where `max_failures` is not set."""
+
 RETRIES_PER_TTL: Final = 24
 """Attempts in one ttl after a renewal that failed."""
 
 JITTER: Final = 0.1
-"""Renewals come up to this fraction of `renew_every` early, so that many leases do not beat in step."""
+"""Renewals come up to this fraction of `renew_every` early, drawn once a lease, so that many do not beat in step."""
 
 EARLY: Final = 0.5
-"""A renewal may join a batch with one that is due when at most this fraction of `renew_every` is left."""
+"""A renewal may join a batch with one that is due when at most this fraction of `renew_every` is left, jitter aside."""
 
 PATIENCE: Final = 1.25
 """A record that was not renewed for this many of its `renew_every` keeps no shared lease of a server alive."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Self, TypedDict
 
 from lockstead.reading import clean
-from lockstead.renewal import default_renew_every, renews_late, time_for_failures
+from lockstead.renewal import MAX_FAILURES, default_renew_every, renews_late, time_for_failures
 from lockstead.values import Duration, seconds
 
 TTL_MIN: Final = 1.0
@@ -53,8 +53,8 @@ class Settings:
     """
 
     ttl: float = 300.0
-    renew_every: float = 37.5
-    max_failures: int = 3
+    renew_every: float = default_renew_every(300.0)
+    max_failures: int = MAX_FAILURES
     request_timeout: float = 30.0
     abort_margin: float = 50.0
     drift: float = 0.01
@@ -77,7 +77,7 @@ class Settings:
         *,
         ttl: Duration = 300.0,
         renew_every: Duration | None = None,
-        max_failures: int | str = 3,
+        max_failures: int | str = MAX_FAILURES,
         request_timeout: Duration | None = None,
         abort_margin: Duration | None = None,
         drift: float | str = 0.01,
@@ -137,7 +137,7 @@ class Settings:
         if needed > believed * (1 + 1e-9):
             raise ValueError(
                 f"(1 + max_failures) * renew_every + abort_margin is {needed:g} s, above ttl * (1 - drift) = "
-                f"{believed:g} s; renew more often, tolerate fewer failures, or take a longer ttl "
+                f"{believed:g} s; renew more often, tolerate fewer failures, or use a longer ttl "
                 "or a smaller abort_margin"
             )
         if not 0 < self.request_timeout < self.renew_every:
@@ -157,7 +157,7 @@ class Settings:
 
     @property
     def renews_late(self) -> bool:
-        """Whether renewals are rarer than an eighth of the ttl, which deserves a warning."""
+        """Whether renewals are rarer than by default, which deserves a warning."""
         return renews_late(self.renew_every, self.ttl)
 
     def for_ttl(self, ttl: float) -> Self:

@@ -153,7 +153,7 @@ class Extend(Command["Snapshot | Conflict | Absent"]):
     """Merge fields into the record and renew its life, if it has this incarnation (and revision, where given).
 
     The incarnation stays, the revision and `updated_at` move, even if no field changes (except where the store's clock
-    is ENFORCED: there nobody judges by them). An incarnation of None expects only that there is a record.
+    is SERVER_EXPIRES: there nobody judges by them). An incarnation of None expects only that there is a record.
     """
 
     name: Name

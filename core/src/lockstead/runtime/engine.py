@@ -28,6 +28,7 @@ from lockstead.protocol.members import Attached
 from lockstead.protocol.observations import ObservationCache
 from lockstead.protocol.record import Record, encode, encoded_unbounded, truncated
 from lockstead.protocol.release import Had, sweep, sweep_pauses
+from lockstead.renewal import RENEWALS_PER_TTL
 from lockstead.runtime import callers, fork
 from lockstead.runtime.clock import SYSTEM_CLOCK, Clock
 from lockstead.runtime.drive import run
@@ -173,7 +174,7 @@ class Engine:
         if settings.ttl < recommended:
             self._warn(key, f"ttl is {settings.ttl:g} s; at least {recommended:g} s is recommended on this store")
         if settings.renews_late:
-            self._warn(key, f"renew_every is {settings.renew_every:g} s, above an eighth of the ttl")
+            self._warn(key, f"renew_every is {settings.renew_every:g} s, above 1/{RENEWALS_PER_TTL} of the ttl")
 
     def _warn(self, key: str, message: str) -> None:
         if message not in self._warned:
