@@ -161,7 +161,7 @@ inline deliver_read() {
     :: else
     fi;
 #ifndef READ_WITHOUT_AGE
-    /* `Terms.deadline_by_look` */
+    /* `ProtocolContext.deadline_by_look` */
     call[MEMBER].left = (call[MEMBER].left > age -> call[MEMBER].left - age : 0);
 #endif
     if                                 /* what was written in between came after the first read was sent */

@@ -59,7 +59,7 @@ def test_the_store_stands_in_the_host_with_login_and_password(said: dict[str, An
     ("said", "line"),
     [
         ({"host": "bucket"}, "no scheme"),
-        ({"host": "gs://bucket/locks#apt"}, "leave out what is behind '#'"),
+        ({"host": "gs://bucket/locks#apt"}, "remove '#' and what follows"),
         ({"host": None}, "names no store"),
         ({"extra": {"redis_conn_id": "a", "postgres_conn_id": "b"}}, "redis_conn_id and postgres_conn_id: leave one"),
         ({"extra": {"google_conn_id": "a"}}, "names no bucket"),
@@ -70,7 +70,7 @@ def test_the_store_stands_in_the_host_with_login_and_password(said: dict[str, An
         ({"schema": "/tmp/locks.db"}, "has no scheme, .*, or Airflow has lost it; write the connection as JSON"),
         ({"host": "etcd://::1", "port": 2379}, "of several hosts Airflow keeps the one in brackets alone"),
         ({"host": "h", "conn_type": "redis"}, "is of the type 'redis', not 'lockstead'"),
-        ({"host": "gs://b", "login": "u", "password": "p"}, "'lockstead_default': a store at gs: takes neither user"),
+        ({"host": "gs://b", "login": "u", "password": "p"}, "'lockstead_default': a store at gs: has neither user"),
         ({"login": "u", "extra": {"redis_conn_id": "a"}}, "takes credentials from another connection: leave one"),
         ({"host": "redis://h/0", "extra": {"perfix": "a"}}, "does not name a store: unknown setting 'perfix'"),
         ({"host": "redis://h/0", "extra": {"prefix": "a b"}}, "has a space in it, or a '\\+' that Airflow lost"),

@@ -125,7 +125,7 @@ def test_an_op_that_is_declared_within_a_graph_may_have_a_lock(place: Place) -> 
         (lambda: locked("k")(5), TypeError, "@locked is for a function below @op or @asset, not int"),
         (lambda: locked("k")(dict), TypeError, "@locked is for a function below @op or @asset, not dict"),
         (lambda: LockResource(store="nonsense"), ValueError, "URL"),
-        (lambda: LockResource(store="sqlite:///a#k"), ValueError, "leave out what is behind '#'"),
+        (lambda: LockResource(store="sqlite:///a#k"), ValueError, "remove '#' and what follows"),
         (lambda: LockStore(url="nowhere://x"), ValueError, "nowhere"),
         (lambda: LockStore(url="sqlite:///a", password="p"), ValueError, "has neither user nor password"),
         (lambda: LockResource(store="sqlite:///a", ttl="soon"), ValueError, "not a duration"),

@@ -30,7 +30,7 @@ def test_a_store_that_fences_is_taken_without_asking_it(url: str) -> None:
         ("redlock://user:secret@a,b,c", "redlock gives no fencing tokens"),
         ("nonsense", "not a store URL"),
         ("unheard://of", "no store has the scheme"),
-        ("sqlite:///locks.db#apt", "leave out what is behind '#'"),
+        ("sqlite:///locks.db#apt", "remove '#' and what follows"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_without_a_secret(url: str, why: str) -> None:
