@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 import lockstead
-from lockstead.protocol.commands import Conflict, Create, Extend, Read, Remove, Snapshot
+from lockstead.protocol.commands import Conflict, Create, Extend, Read, Remove, Removed, Snapshot
 from lockstead.stores import url
 from lockstead.stores.redis.store import RedisStore
 from lockstead.values import Name
@@ -496,3 +496,18 @@ def test_a_thousand_awaiting_waiters_of_two_hundred_keys_take_no_thread_each(
         held = [holder.lock(f"key-{number}", ttl=300).acquire() for number in range(KEYS)]
         asyncio.run(wait())
     assert sorted(granted) == list(range(WAITERS))
+
+
+def test_a_record_without_subscribers_is_forgotten_and_starts_no_thread(
+    store: RedisStore, twin: RedisStore, admin: Any, space: str
+) -> None:
+    held = made(store)
+    subscribed(twin, admin, space).close()
+    assert isinstance(store.perform(Remove(APT, held.incarnation), LIMIT), Removed)
+    until(lambda: not twin._watches.homes)
+    made(store)
+    before = threading.active_count()
+    for _ in range(5):
+        assert isinstance(twin.perform(Read(APT), LIMIT), Snapshot)
+    assert threading.active_count() <= before
+    assert not twin._watches.homes

@@ -119,6 +119,8 @@ class Watches:
             self._saw(command.name)
 
     def _saw(self, name: Name) -> None:
+        if name not in self.subscriptions:
+            return
         listener = self.homes.get(name)
         if listener is not None and not listener.watches(name):
             listener.absent.pop(name, None)
@@ -244,6 +246,8 @@ class Listener:
                 self.fresh.discard(name)
             if name in self._subscriptions:
                 watches.place(name)
+            else:
+                self._forget(name)
 
     def _listen(self) -> None:
         """Listen until nobody has subscribed for long. Raises StoreError when the connection is lost."""
@@ -308,6 +312,7 @@ class Listener:
                 continue
             self._enrolled.pop(name, None)
             if name not in self._subscriptions:
+                self._forget(name)
                 others.append(name)
                 continue
             if is_free:
