@@ -55,7 +55,7 @@ class _Opener:
         import os
 
         if client is not None:
-            raise TypeError("the etcd store takes no client: it speaks to the JSON gateway by itself")
+            raise TypeError("the etcd store accepts no client: it speaks to the JSON gateway by itself")
         try:
             import httpcore  # noqa: F401 - found missing here, not in the middle of a renewal
         except ImportError as error:

@@ -130,8 +130,10 @@ class _Stream:
 
     def _request(self, endpoint: str, token: str | None) -> bytes:
         content = b"".join(map(_create, self._asked))
-        # a member that has lost its leader says so, instead of staying silent
-        head = head_of(endpoint, "/v3/watch", token, len(content), ("Grpc-Metadata-Hasleader", "true"))
+        # a member that has lost its leader says so, instead of staying silent; on a connection that is to be kept, the
+        # gateway's HTTP server drops what it has not read of a request as soon as it answers the first part of it
+        more = (("Grpc-Metadata-Hasleader", "true"), ("Connection", "close"))
+        head = head_of(endpoint, "/v3/watch", token, len(content), *more)
         for event in (head.event, h11.Data(data=content), h11.EndOfMessage()):
             self._parser.send(event)
         return head.written + content
