@@ -521,6 +521,40 @@ store.close()
 """
 
 
+FORKS_WHILE_LOOKING = """
+import os, sys, threading, time
+from lockstead.stores.sqlite import changes
+from lockstead.stores.sqlite.store import SqliteStore
+from lockstead.values import Name
+begun, is_inside, true = threading.Event(), False, changes.Changes._look
+
+def look(self):
+    global is_inside
+    is_inside = True
+    begun.set()
+    time.sleep(0.3)
+    try:
+        return true(self)
+    finally:
+        is_inside = False
+
+changes.Changes._look = look
+store = SqliteStore(sys.argv[1])
+subscription = store.subscribe(Name("apt"), lambda is_free: None)
+begun.wait()
+child = os.fork()
+if not child:
+    os._exit(is_inside or changes._INSIDE.locked())
+assert os.waitpid(child, 0)[1] == 0, "the child was forked while a thread was inside SQLite"
+store.close()
+"""
+
+
+def test_h13_a_fork_waits_until_no_thread_of_ours_is_inside_sqlite(path: Path) -> None:
+    # a child that inherits a locked mutex of SQLite waits for it forever
+    subprocess.run([sys.executable, "-c", FORKS_WHILE_LOOKING, str(path)], check=True, timeout=60)
+
+
 def test_h13_a_forked_child_that_ends_leaves_the_parents_file_alone(
     path: Path, opened: Callable[..., SqliteStore]
 ) -> None:

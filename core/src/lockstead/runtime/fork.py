@@ -1,7 +1,7 @@
 """What a forked child inherits: nothing. Its copies of the parent's leases are lost, its connections dropped.
 
 A fork waits for what a thread of ours is importing: in the child nobody would finish that module, and whoever needs it
-there would wait forever. The one place that hooks into `fork`.
+there would wait forever. SQLite has a hook of its own, in `stores.sqlite.changes`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
 """Changes of the records of one file: one thread of a store looks for all subscribers, while there are any.
 
 Looks at the file's change counter, and at the records only when that moved. Must not know what a record means.
+
+A fork waits until no such thread is inside SQLite: its mutexes would stay locked in the child.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Final, TypeAlias
 
@@ -68,7 +71,8 @@ class Changes:
         pause = POLL_MIN
         while self._goes_on():
             try:
-                changed = self._look()
+                with _INSIDE:
+                    changed = self._look()
             except Exception:  # noqa: BLE001 - whatever it is, subscribers poll, and the file is looked at again
                 self._seen = None
                 pause = DOWN
@@ -103,3 +107,30 @@ class Changes:
                     changed.append(name)
             self._seen = seen
         return changed
+
+
+FORK_WAITS: Final = 1.0
+"""Seconds that a fork waits for looks to end: a file that does not answer must not hold it up forever."""
+
+_INSIDE: Final = threading.Lock()
+_HELD: Final[list[bool]] = []
+"""Whether the fork under way holds the lock."""
+
+
+def _before() -> None:
+    _HELD.append(_INSIDE.acquire(timeout=FORK_WAITS))
+
+
+def _in_parent() -> None:
+    if _HELD.pop():
+        _INSIDE.release()
+
+
+def _in_child() -> None:
+    _HELD.clear()
+    if _INSIDE.locked():  # a thread that does not exist here
+        _INSIDE.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
