@@ -18,6 +18,7 @@ import pytest
 from lockstead.errors import OutcomeUnknown, StoreUnavailable
 from lockstead.protocol.commands import Command, Create, Extend, Read, Remove, Removed, Snapshot
 from lockstead.stores import url
+from lockstead.stores.postgres import aio_connection
 from lockstead.stores.postgres.opening import CONNECTIONS_MAX
 from lockstead.stores.postgres.store import PostgresStore
 from lockstead.values import Name
@@ -127,6 +128,8 @@ def test_a_statement_that_is_cancelled_under_way_spoils_its_connection_and_no_ot
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asking
+            # the server is asked to stop: otherwise it would change the record when the others are done
+            await until(lambda: not waiting(server, schema))
             # neither its answer nor its connection is another command's
             seen = await store.aperform(Read(APT), LIMIT)
             assert (seen.incarnation, seen.revision) == (first.incarnation, first.revision)
@@ -147,6 +150,27 @@ def test_who_is_cancelled_while_connecting_leaves_no_connection_behind() -> None
                 assert await ended(connection)
 
     asyncio.run(main())
+
+
+def test_a_name_server_is_asked_in_a_thread(
+    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_in: list[int] = []
+    true = aio_connection.conninfo_attempts
+
+    def attempts(parameters: Any) -> Any:
+        asked_in.append(threading.get_ident())
+        return true(parameters)
+
+    monkeypatch.setattr(aio_connection, "conninfo_attempts", attempts)
+
+    async def main() -> None:
+        with opened(server.url() + f"?schema={schema}") as store:
+            await made(store)
+
+    asyncio.run(main())
+    assert asked_in
+    assert threading.get_ident() not in asked_in, "the event loop stands still while a name server is silent"
 
 
 def test_cancellations_at_every_step_use_up_no_room(server: PostgresServer, store: PostgresStore) -> None:

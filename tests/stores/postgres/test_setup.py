@@ -112,7 +112,7 @@ def test_a_port_that_is_no_number_is_told_as_one_and_others_are_let_through() ->
 
 
 def test_a_client_of_the_callers_own_is_refused() -> None:
-    with pytest.raises(TypeError, match="takes no client"):
+    with pytest.raises(TypeError, match="accepts no client"):
         url.open_store("postgresql://host/db", object())
 
 

@@ -10,8 +10,10 @@ hand each to another connection of its own. Must not know what is asked.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +33,12 @@ if TYPE_CHECKING:
 
 PREPARE_AFTER: Final = 2
 """Uses of a statement on one connection after which it is prepared there: planning takes most of its time."""
+
+RESULTS_MAX: Final = 8
+"""Results of one statement that are taken in; ours have one."""
+
+COPIES: Final = (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH)
+"""Results after which libpq gives another one each time that it is asked."""
 
 CANCEL_SHARE: Final = 0.2
 CANCEL_MAX: Final = 0.5
@@ -127,6 +135,11 @@ class Connection:
         except psycopg.Error as error:
             self._raise_for(results)
             raise OutcomeUnknown(f"the connection to {self._place} was lost: {line(error)}") from error
+        except GeneratorExit:  # collected, perhaps in a thread that holds a lock: no thread is started
+            raise
+        except BaseException:
+            self._call_back_aside()
+            raise
         if len(results) != 1 or results[0].status not in WELL:
             self._raise_for(results, goes_on=True)
         if self._warned:
@@ -205,6 +218,8 @@ class Connection:
             if result is None:
                 return
             results.append(result)
+            if len(results) > RESULTS_MAX or result.status in COPIES:
+                raise AnswerTooLong("it says what does not answer a statement")
 
     def _take_in(self) -> None:
         """Have libpq read what has come, and count that: it keeps as much as a server announces."""
@@ -234,6 +249,18 @@ class Connection:
         except (TimeoutError, psycopg.Error):
             return
 
+    def _call_back_aside(self) -> None:
+        """Do the same for a caller that was cancelled or interrupted and cannot wait: in a thread that ends with it."""
+        with suppress(psycopg.Error, RuntimeError):
+            if pq.version() >= 170000:
+                cancel = self._pgconn.cancel_conn()
+                threading.Thread(target=_cancelled, args=(cancel,), name="lockstead-aside", daemon=True).start()
+
+
+def _cancelled(cancel: abc.PGcancelConn) -> None:
+    with suppress(psycopg.Error):
+        cancel.blocking()
+
 
 _UNDER_WAY: Final = (pq.PollingStatus.READING, pq.PollingStatus.WRITING)
 
@@ -259,7 +286,9 @@ def connect(conninfo: str, place: str, limit: float, *, may_be_clear: bool = Fal
     try:
         parameters = conninfo_to_dict(conninfo, client_encoding="UTF8", fallback_application_name="lockstead")
         allowed = float(parameters.pop("connect_timeout", 0) or 0)
-        attempts = conninfo_attempts(parameters)
+        attempts = aside(partial(conninfo_attempts, parameters), ends_at)
+    except TimeoutError:
+        raise StoreUnavailable(f"cannot connect to {place}: no name server answered within {limit:.3g} s") from None
     except psycopg.OperationalError as error:
         raise StoreUnavailable(f"cannot connect to {place}: {line(error)}") from None
     except (psycopg.Error, ValueError):

@@ -88,7 +88,7 @@ class _Opener:
         StoreRefused when the client library is missing, TypeError for a client.
         """
         if client is not None:
-            raise TypeError("a PostgreSQL store takes no client: it needs connections of its own; give a URL")
+            raise TypeError("a PostgreSQL store accepts no client: it needs connections of its own; give a URL")
         target = target_of(store_url)
         try:
             import psycopg  # noqa: F401 - found missing here, not in the middle of a renewal
