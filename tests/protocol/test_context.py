@@ -112,4 +112,4 @@ def test_a_companion_that_somebody_else_creates_meanwhile_is_moved_like_any_othe
 def test_a_store_promises_nothing_that_it_does_not_state() -> None:
     bare = Traits("other", "none", StoreClock.NONE, TokenSource.NONE)
     assert (bare.clock_skew_max, bare.clock_resolution, bare.pace, bare.ttl_recommended) == (0.0, 0.0, 0.0, 1.0)
-    assert (bare.foreign, bare.wakes) == (False, False)
+    assert not bare.foreign

@@ -19,7 +19,10 @@ HARMLESS = {
     "Workers._next": "in the crew",
     "Listener._take_locks": "in the thread that listens to PostgreSQL",
     "Listener._take_fresh": "in the thread that listens to PostgreSQL",
-    "Line.shown": "holds nothing: it suppresses errors",
+    "Listener._lost": "in the thread that listens to Redis",
+    "_Stream.run": "in the thread that listens to etcd",
+    "_Stream._keep_alive": "in the thread that listens to etcd",
+    "Queue.shown": "holds nothing: it suppresses errors",
     "Changes._look": "in the thread that looks at SQLite's file",
 }
 """Functions in whose `with` statements a Ctrl-C leaves nothing held: most are run by threads of ours alone, and signals

@@ -161,7 +161,7 @@ def test_a_relative_file_is_printed_absolute(tmp_path: Path, monkeypatch: pytest
 
 def test_a_client_is_refused_by_stores_that_take_none() -> None:
     for text in ("memory:", "sqlite:///locks.db"):
-        with pytest.raises(TypeError, match="takes no client"):
+        with pytest.raises(TypeError, match="accepts no client"):
             url.open_store(text, object())
     with pytest.raises(TypeError, match=r"google\.cloud\.storage\.Client"):
         url.open_store("gs://bucket/locks", object())

@@ -45,7 +45,7 @@ async def ask_all(engine: Engine, asks: list[Ask]) -> None:
 
     async def look(one: Ask) -> None:
         async with turns:
-            waker = AsyncWaker(engine, one.acquisition.came_late)
+            waker = AsyncWaker(engine, one.acquisition.came_late, one.acquisition.abandoned)
             try:
                 one.outcome = await run(one.script, engine.store, engine.clock, one.acquisition.limits, waker)
             except Exception as error:  # noqa: BLE001 - it belongs to this key, and is raised when all have answered

@@ -30,7 +30,8 @@ T = TypeVar("T")
 
 def ask(acquisition: operations.Acquisition) -> Lease | None:
     """Carry an acquisition out; None if others hold the lock."""
-    engine, waker = acquisition.engine, new_waker(acquisition.engine, acquisition.came_late)
+    engine = acquisition.engine
+    waker = new_waker(engine, acquisition.came_late, acquisition.abandoned)
     try:
         first = acquisition.enter(waker)
         in_time = first or wait_in_line(engine, acquisition.key, waker, acquisition.gives_up_at)

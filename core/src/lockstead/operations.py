@@ -179,6 +179,15 @@ class Acquisition:
         if self._is_over:
             self.engine.sweep_soon(self._request.name, self._request.holder, self._settings)
 
+    def abandoned(self, waker: Waiter) -> None:
+        """Note that the waiter's event loop was closed: what it may have written, and its places in queues, go soon."""
+
+        def end() -> None:
+            self.leave(waker)
+            self.failed(RuntimeError("the event loop was closed"))
+
+        self.engine.keeper.schedule(0.0, end)
+
     def not_acquired(self) -> NotAcquired:
         """Return the error of a wait that ended because others hold the lock."""
         waited = self.engine.clock.now() - self._started_at

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -38,14 +37,21 @@ class AsyncWaker:
     """An awaiting waiter's waker; belongs to the event loop it was made in, which may end before the waiter does.
 
     came_late is called in a thread of the engine's when a request of the waiter's has ended there that it awaits no
-    more. What the request did, it did until then.
+    more. What the request did, it did until then. abandoned is called with it once, in any thread, when it is rung
+    after its loop was closed.
     """
 
-    __slots__ = ("_awaited", "_is_rung", "_loop", "came_late", "engine", "is_over")
+    __slots__ = ("_abandoned", "_awaited", "_is_rung", "_loop", "came_late", "engine", "is_over")
 
-    def __init__(self, engine: Engine, came_late: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        came_late: Callable[[], None] | None = None,
+        abandoned: Callable[[AsyncWaker], None] | None = None,
+    ) -> None:
         self.engine = engine
         self.came_late = came_late
+        self._abandoned = abandoned
         self.is_over = False
         self._loop = asyncio.get_running_loop()
         self._awaited = asyncio.Event()
@@ -64,8 +70,13 @@ class AsyncWaker:
     def ring(self) -> None:
         """Wake the waiter, from any thread."""
         self._is_rung = True
-        with suppress(RuntimeError):  # the loop is closed, so nobody waits in it
+        try:
             self._loop.call_soon_threadsafe(self._awaited.set)
+        except RuntimeError:  # the loop is closed, so nobody waits in it
+            self.is_over = True
+            abandoned, self._abandoned = self._abandoned, None
+            if abandoned is not None:
+                abandoned(self)
 
     async def wait(self, seconds: float) -> bool:
         """Await up to `seconds`; True as soon as it was rung."""
@@ -85,9 +96,9 @@ class AsyncWaker:
 Waker: TypeAlias = AsyncWaker
 
 
-def new_waker(engine: Engine, came_late: Callable[[], None]) -> AsyncWaker:
+def new_waker(engine: Engine, came_late: Callable[[], None], abandoned: Callable[[AsyncWaker], None]) -> AsyncWaker:
     """Make the waker of a waiter."""
-    return AsyncWaker(engine, came_late)
+    return AsyncWaker(engine, came_late, abandoned)
 
 
 def quiet_waker(engine: Engine) -> AsyncWaker:

@@ -40,7 +40,11 @@ REQUEST_LATE: Final = math.inf
 Waker: TypeAlias = ThreadWaker
 
 
-def new_waker(engine: Engine, came_late: Callable[[], None]) -> ThreadWaker:  # noqa: ARG001 - its twin needs them
+def new_waker(
+    engine: Engine,  # noqa: ARG001 - its twin needs them
+    came_late: Callable[[], None],  # noqa: ARG001
+    abandoned: Callable[[ThreadWaker], None],  # noqa: ARG001
+) -> ThreadWaker:
     """Make the waker of a waiter."""
     return ThreadWaker()
 

@@ -6,7 +6,7 @@ In a store that keeps a queue, a waiter that wants the lock subscribes to its tu
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from lockstead.protocol.commands import Pause, Paused
 from lockstead.stores.port import Subscription, SupportsFifoQueue, SupportsWatch
@@ -15,6 +15,11 @@ from lockstead.values import Name
 
 class Rings(Protocol):
     """What a change wakes."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nobody waits any more, nor ever will: the event loop was closed."""
+        ...
 
     def ring(self) -> None:
         """Wake the waiter, from any thread."""
@@ -25,13 +30,29 @@ class Rings(Protocol):
         ...
 
 
+class _Nobody:
+    """What a change wakes where the waiter's event loop was closed."""
+
+    is_gone: ClassVar[bool] = False
+
+    def ring(self) -> None:
+        """Do nothing."""
+
+    def take(self) -> bool:
+        """Return False."""
+        return False
+
+
 class _Changes:
-    """What was notified since the last pause. Known to the store, so it must not refer to the subscription."""
+    """What was notified since the last pause. Known to the store, so it must not refer to the subscription.
+
+    It lets go of a waker whose loop was closed: otherwise the store would keep its task, which keeps the subscription.
+    """
 
     __slots__ = ("has_changed", "is_free", "is_heeded", "waker")
 
     def __init__(self, waker: Rings) -> None:
-        self.waker = waker
+        self.waker: Rings = waker
         self.has_changed = self.is_free = self.is_heeded = False
 
     def changed(self, is_free: bool) -> None:
@@ -39,8 +60,11 @@ class _Changes:
         if is_free:
             self.is_free = True
         self.has_changed = True
-        if self.is_heeded:
-            self.waker.ring()
+        waker = self.waker
+        if self.is_heeded or waker.is_gone:
+            waker.ring()
+        if waker.is_gone:
+            self.waker = _Nobody()
 
 
 class Watching:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappush
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from lockstead.errors import StoreError
 from lockstead.protocol.acquire import OutOfTime
@@ -61,6 +61,8 @@ class Talk:
     gives_up_at is an instant of the process's boot clock; number names the command that is being waited for;
     epoch: of the process's life in which it was begun.
     """
+
+    is_gone: ClassVar[bool] = False
 
     __slots__ = (
         "_clock",
