@@ -51,7 +51,7 @@ EXPECTED: Final = {
 VAGUE: Final = {("redlock", "a web server"), ("redis tls", "a web server"), ("redlock tls", "a web server")}
 """Where a majority of masters, or a server that was right a moment ago, may be meant: not refused for good."""
 
-ADVICE: Final = re.compile(r"check the|correct|look at|write|name |see |leave|put it|later is needed")
+ADVICE: Final = re.compile(r"correct|look at|write|name |see |leave|put it|later is needed")
 
 LONGEST: Final = 300
 """Characters that a line has at most; where masters are asked, for each of them."""

@@ -170,7 +170,8 @@ def test_a_resource_that_is_none_of_locks_is_refused_with_one_line(world: World)
 
 def test_ticks_leave_nothing_behind(world: World):
     gate, janitor = lock_free_sensor("gate", key="apt", target=publish), stale_lock_sensor(grace=0)
-    with world.locks.lock("apt", ttl=60, owner=names.run_owner(world.run())).hold():
+    # a renewal within the test would start a thread of the keeper's
+    with world.locks.lock("apt", ttl=3600, owner=names.run_owner(world.run())).hold():
 
         def tick() -> tuple[int, int]:
             world.skipped(gate)
@@ -185,8 +186,7 @@ def test_ticks_leave_nothing_behind(world: World):
             tick()
 
         def is_as_before() -> bool:
-            # ten ticks that each leave something leave ten; a thread or two may be of what ran before this test
-            return all(now < then + 5 for now, then in zip(tick(), before, strict=True))
+            return all(now <= then for now, then in zip(tick(), before, strict=True))
 
         # what ends by itself has a moment for it; what stays, stays
         until(is_as_before)

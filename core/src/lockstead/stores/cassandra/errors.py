@@ -21,7 +21,7 @@ PROTOCOL: Final = 4
 """The version of the native protocol that is spoken: the newest that both Cassandra and ScyllaDB know."""
 
 _OLD: Final = "it speaks no version 4 of the native protocol: Cassandra 2.2 or later is needed, or ScyllaDB"
-_FOREIGN: Final = "the server is not Cassandra, or requires TLS: check the port, or add tls=true"
+_FOREIGN: Final = "the server is not Cassandra, or requires TLS: correct the port, or add tls=true"
 
 _UNKNOWN: Final = "a node does not know the table: it was dropped, or the nodes do not agree on the schema yet"
 
