@@ -22,7 +22,7 @@ __all__ = ["Readiness", "Room", "aside"]
 
 
 class Room:
-    """Room for so many at once; whoever finds none waits. Belongs to one event loop."""
+    """Room for a number of callers at once; a caller that finds none waits. Belongs to one event loop."""
 
     def __init__(self, count: int) -> None:
         self._free = asyncio.Semaphore(count)

@@ -19,7 +19,7 @@ __all__ = ["Readiness", "Room", "aside"]
 
 
 class Room:
-    """Room for so many at once; whoever finds none waits. Safe to share between threads."""
+    """Room for a number of callers at once; a caller that finds none waits. Safe to share between threads."""
 
     def __init__(self, count: int) -> None:
         # a semaphore's acquire and release take six times as long

@@ -269,7 +269,7 @@ class _Waiter:
         self._watch((), 0)
 
     async def _watched(self) -> bool:
-        """Look once, and watch until there is a reason to look again; False if that is no change of those ahead."""
+        """Look once, and watch until there is a reason to look again; False if nothing ahead has changed."""
         sight = await self._sight()
         if sight is None:
             return True

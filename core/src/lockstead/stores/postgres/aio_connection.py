@@ -178,7 +178,7 @@ class AsyncConnection:
         return said
 
     async def aclose(self) -> None:
-        """Say goodbye."""
+        """Close the connection. Idempotent; raises nothing."""
         self.is_good = False
         self._pgconn.finish()
 

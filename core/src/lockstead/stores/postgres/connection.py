@@ -179,7 +179,7 @@ class Connection:
         return said
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Close the connection. Idempotent; raises nothing."""
         self.is_good = False
         self._pgconn.finish()
 
