@@ -28,6 +28,7 @@ from lockstead.protocol.commands import (
 )
 from lockstead.protocol.expiry import holder_deadline, record_lifetime
 from lockstead.stores.bootclock import boot_now
+from lockstead.stores.redlock.connection import Master
 from lockstead.stores.redlock.masters import RIGHTS, Exchange
 from lockstead.stores.redlock.store import RedlockStore
 from lockstead.values import Name, Space
@@ -445,6 +446,13 @@ def test_a_silent_master_is_waited_for_once_and_not_with_every_request(
 # --- masters that forget ----------------------------------------------------------------------------------------------
 
 
+def may_vote(master: Master) -> bool:
+    connection = master.dial()
+    assert connection is not None
+    connection.close()
+    return master.may_vote_at(connection) <= boot_now()
+
+
 def overlap(three: RedlockPlace, space: str, holder: RedlockStore, contender: RedlockStore, ttl: float) -> float:
     """Return how long before the first holder's deadline a second one was granted; negative if it was after it."""
 
@@ -455,6 +463,7 @@ def overlap(three: RedlockPlace, space: str, holder: RedlockStore, contender: Re
             return False
 
     until(voted, "the masters do not grow old enough to vote")
+    until(lambda: all(map(may_vote, holder._group.masters)), "a master does not grow old enough to vote")
     seen = holder.perform(Read(APT), LIMIT)
     assert isinstance(seen, Snapshot)
     holder.perform(Remove(APT, seen.incarnation), LIMIT)
