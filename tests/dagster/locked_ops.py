@@ -98,9 +98,11 @@ def sleeps() -> None:
 @dg.op
 @locked(name_of)
 def quick(context) -> int:  # type: ignore[no-untyped-def]
-    """Stay as long as the tags say, and come to a good end."""
+    """Stay until the file in the tags is there, if they name one, and come to a good end."""
     with staying(context):
-        time.sleep(float(context.run.tags.get("test/hold", "0")))
+        until_there = context.run.tags.get("test/until")
+        while until_there and not Path(until_there).exists():
+            time.sleep(0.1)
     return 7
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.dagster.real.conftest import Live
 
@@ -47,8 +48,9 @@ def test_the_janitor_frees_what_a_killed_run_worker_held_before_its_lease_runs_o
     assert live.dagster.status(run) == "FAILURE"
 
 
-def test_what_runs_is_not_touched_by_the_janitor(live: Live, name: str):
-    run = live.launch("quick", name, in_process=True, hold="12")
+def test_what_runs_is_not_touched_by_the_janitor(live: Live, name: str, tmp_path: Path):
+    ended = tmp_path / "ended"
+    run = live.launch("quick", name, in_process=True, until=str(ended))
     live.enters(name, run)
     before = live.dagster.ticks("lockstead_janitor")
     with on(live, "lockstead_janitor"):
@@ -58,5 +60,6 @@ def test_what_runs_is_not_touched_by_the_janitor(live: Live, name: str):
         assert live.noted(name, "cleans up", run) == []
         (tick, *_earlier) = live.dagster.ticks("lockstead_janitor")
         assert tick["skipReason"] == "1 locks are held by runs, none of one that has ended"
+    ended.touch()
     assert live.dagster.finished(run) == "SUCCESS", live.dagster.story(run)
     assert live.lock(name).history() == []
