@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 import time
 from typing import cast
@@ -179,6 +180,17 @@ def test_who_waits_is_told_of_once() -> None:
             client.lock("apt", backoff_min=0.01, backoff_max=0.02).acquire(timeout=0.3)
         lease.release()
     assert [(event.key, event.purpose) for event in told if isinstance(event, Waiting)] == [("apt", "publish")]
+
+
+def test_h18_a_signal_that_another_thread_received_ends_a_wait() -> None:
+    def receive() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    timer = threading.Timer(0.2, receive)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        ThreadWaker().wait(600.0)
+    timer.join()
 
 
 def test_a_bell_is_heard_until_it_is_silenced() -> None:

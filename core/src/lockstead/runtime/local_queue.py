@@ -7,7 +7,8 @@ end of its wait is noted by a plain assignment (`is_over`), which cannot be inte
 from __future__ import annotations
 
 import threading
-from typing import ClassVar, Protocol
+import time
+from typing import ClassVar, Final, Protocol
 
 from lockstead.protocol.turns import LOOK_AGAIN, Turn, Turns
 
@@ -18,6 +19,11 @@ class Waiter(Turn, Protocol):
     def ring(self) -> None:
         """Wake it up, from any thread."""
         ...
+
+
+SIGNAL_SEEN_WITHIN: Final = 0.5
+"""Seconds. A signal does not end a sleep that it precedes, be it by a microsecond, or that another thread received:
+Python runs the handler in the main thread when that wakes up."""
 
 
 class ThreadWaker:
@@ -45,11 +51,17 @@ class ThreadWaker:
 
     def wait(self, seconds: float) -> bool:
         """Sleep up to `seconds`; True as soon as it was rung."""
-        # a negative time-out would be forever
-        was = self._silence.acquire(timeout=min(max(0.0, seconds), threading.TIMEOUT_MAX))
-        if was:
-            self.ring()
-        return was
+        ends_at = time.monotonic() + seconds
+        runs_handlers = threading.get_ident() == threading.main_thread().ident
+        step = SIGNAL_SEEN_WITHIN if runs_handlers else threading.TIMEOUT_MAX
+        while True:
+            # a negative time-out would be forever
+            left = max(0.0, ends_at - time.monotonic())
+            if self._silence.acquire(timeout=min(left, step)):
+                self.ring()
+                return True
+            if left <= step:
+                return False
 
     def take(self) -> bool:
         """Return whether it was rung, and silence it."""
