@@ -141,6 +141,9 @@ ENDLESS: Final = {
 }
 """Where an answer need not say how long it is."""
 
+STREAM: Final = {"postgresql": b"H" + struct.pack("!ibh", 7, 0, 0)}
+"""What begins an answer that libpq returns again each time that it is asked for the next one."""
+
 HEAD: Final = {"gs": b"X-A: b\r\n", "etcd": b"X-A: b\r\n"}
 """What a head may have any number of."""
 
@@ -149,7 +152,7 @@ NEST: Final = {"redis": b"*1\r\n", "redlock": b"*1\r\n"}
 """What an answer may hold another answer by."""
 
 
-class LockInfo:
+class Stalling:
     """A server that holds on to whoever connects, in one of the ways of `WAYS`. taken: bytes, by connection."""
 
     def __init__(self, store: str, way: str, *, greets: bool) -> None:
@@ -207,6 +210,10 @@ class LockInfo:
         while not self._is_over.is_set():
             self.send(connection, NEST[self._store] * 4096)
 
+    def streams(self, connection: socket.socket) -> None:
+        self.send(connection, STREAM[self._store])
+        self._is_over.wait(FOREVER)
+
     def announces_a_giant(self, connection: socket.socket) -> None:
         self.send(connection, GIANT[self._store])
         self._is_over.wait(FOREVER)
@@ -226,15 +233,16 @@ class LockInfo:
             thread.join(FOREVER)
 
 
-WAYS: Final[dict[str, Callable[[LockInfo, socket.socket], None]]] = {
-    "sends a byte now and then": LockInfo.drips,
-    "sends its head line by line": LockInfo.drips_a_head,
-    "sends without end": LockInfo.floods,
-    "sends a head without end": LockInfo.floods_a_head,
-    "nests answers without end": LockInfo.nests,
-    "announces a giant": LockInfo.announces_a_giant,
-    "says nothing": LockInfo.says_nothing,
-    "closes within its answer": LockInfo.closes,
+WAYS: Final[dict[str, Callable[[Stalling, socket.socket], None]]] = {
+    "sends a byte now and then": Stalling.drips,
+    "sends its head line by line": Stalling.drips_a_head,
+    "sends without end": Stalling.floods,
+    "sends a head without end": Stalling.floods_a_head,
+    "nests answers without end": Stalling.nests,
+    "begins a stream": Stalling.streams,
+    "announces a giant": Stalling.announces_a_giant,
+    "says nothing": Stalling.says_nothing,
+    "closes within its answer": Stalling.closes,
 }
 MEETINGS: Final = [
     pytest.param(store, way, greets, id=f"{store} {way}{', when asked' if greets else ''}")
@@ -244,12 +252,13 @@ MEETINGS: Final = [
     if (not greets or GREETINGS[store] is not unasked)
     and (store in HEAD or "head" not in way)
     and (store in NEST or "nests" not in way)
+    and ((store in STREAM and greets) or "stream" not in way)
 ]
 
 
 @pytest.fixture
-def holding(store: str, way: str, greets: bool, monkeypatch: pytest.MonkeyPatch) -> Iterator[LockInfo]:
-    server = LockInfo(store, way, greets=greets)
+def holding(store: str, way: str, greets: bool, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stalling]:
+    server = Stalling(store, way, greets=greets)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.port}")
     yield server
     server.close()
@@ -263,7 +272,7 @@ def settings() -> dict[str, float]:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("store", "way", "greets"), MEETINGS)
 def test_h22_acquire_ends_in_time_and_in_bounded_memory_whatever_a_server_does(
-    store: str, way: str, greets: bool, holding: LockInfo
+    store: str, way: str, greets: bool, holding: Stalling
 ) -> None:
     with lockstead.connect(STORES[store].format(port=holding.port)) as client:
         lock = client.lock("apt", **settings())  # type: ignore[arg-type]
@@ -277,12 +286,12 @@ def test_h22_acquire_ends_in_time_and_in_bounded_memory_whatever_a_server_does(
     assert max(holding.taken.values(), default=0) < TAKEN_MAX
 
 
-AWAITING: Final = [one for one in MEETINGS if one.values[0] in ("gs", "redis", "etcd")]
+AWAITING: Final = [one for one in MEETINGS if one.values[0] in ("gs", "redis", "etcd", "postgresql")]
 
 
 @pytest.mark.parametrize(("store", "way", "greets"), AWAITING)
 def test_h22_an_awaiting_request_ends_in_time_and_in_bounded_memory_whatever_a_server_does(
-    store: str, way: str, greets: bool, holding: LockInfo
+    store: str, way: str, greets: bool, holding: Stalling
 ) -> None:
     for library in ("anyio", "httpcore", "redis.asyncio"):
         importlib.import_module(library)  # once for each process, and no time of a request

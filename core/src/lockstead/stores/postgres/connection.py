@@ -35,10 +35,7 @@ PREPARE_AFTER: Final = 2
 """Uses of a statement on one connection after which it is prepared there: planning takes most of its time."""
 
 RESULTS_MAX: Final = 8
-"""Results of one statement that are taken in; ours have one."""
-
-COPIES: Final = (pq.ExecStatus.COPY_IN, pq.ExecStatus.COPY_OUT, pq.ExecStatus.COPY_BOTH)
-"""Results after which libpq gives another one each time that it is asked."""
+"""Results of one statement that are taken in; ours have one. libpq returns that of a COPY again and again."""
 
 CANCEL_SHARE: Final = 0.2
 CANCEL_MAX: Final = 0.5
@@ -218,7 +215,7 @@ class Connection:
             if result is None:
                 return
             results.append(result)
-            if len(results) > RESULTS_MAX or result.status in COPIES:
+            if len(results) > RESULTS_MAX:
                 raise AnswerTooLong("it says what does not answer a statement")
 
     def _take_in(self) -> None:
