@@ -21,7 +21,7 @@ def test_all_who_subscribe_to_a_record_are_called_and_the_last_to_leave_is_notic
     assert seen == [("first", True), ("second", True)]
     first.close()
     first.close()
-    subscriptions.changed_all()
+    subscriptions.changed(APT)
     assert (seen[2:], ended) == ([("second", False)], [])
     del second
     assert (len(subscriptions), APT in subscriptions, ended) == (0, False, [APT])

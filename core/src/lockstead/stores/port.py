@@ -211,7 +211,8 @@ class StoreUrl:
 class Opener(Protocol):
     """How a scheme becomes a store: the object that the entry point group `lockstead.stores` names.
 
-    Importing the module that holds it must be cheap; client libraries are imported by `open`.
+    Importing the module that holds it must be cheap; client libraries are imported by `open`. A class that inherits
+    from this one need not define what returns something here.
     """
 
     @property
@@ -222,19 +223,20 @@ class Opener(Protocol):
     @property
     def options(self) -> frozenset[str]:
         """The names behind `?` that belong to the store and not to the lock; they stay part of the store's URL."""
-        ...
+        return frozenset()
 
     @property
     def takes_user(self) -> bool:
-        """Whether `user:password@` may stand before the host. May be left out: then it may not."""
+        """Whether `user:password@` may precede the host; not if it is missing."""
         return False
 
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
         """Return (store part, key) of a URL that must name a key; rest is the whole URL before `?` and `#`.
 
-        Both stay percent-encoded. The key is None where the URL names none.
+        Both stay percent-encoded. The key is None where the URL names none. Without a definition, the key is the
+        fragment.
         """
-        ...
+        return rest, fragment
 
     def printable(self, store_url: str) -> str:
         """Return the store's URL without credentials."""

@@ -97,11 +97,6 @@ class Subscriptions(Generic[K]):
         for entry in entries:
             entry.on_change(is_free)
 
-    def changed_all(self) -> None:
-        """Call everybody: any record may have changed."""
-        for name in self.names():
-            self.changed(name)
-
     def _close(self, entry: _Entry) -> None:
         self._closed.append(entry)
         self._tidy()

@@ -60,6 +60,8 @@ class CassandraStore:
     grants alone.
     """
 
+    traits = TRAITS
+
     def __init__(
         self, where: Where, make: Callable[[], object] | None = None, *, wall: Callable[[], float] = time.time
     ) -> None:
@@ -69,11 +71,6 @@ class CassandraStore:
 
     def __repr__(self) -> str:
         return f"CassandraStore({self._where.url!r})"
-
-    @property
-    def traits(self) -> Traits:
-        """What the protocol must know of this store."""
-        return TRAITS
 
     @property
     def url(self) -> str:

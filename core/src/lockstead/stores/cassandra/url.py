@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from lockstead.stores.port import Opener
+
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
     from lockstead.stores.cassandra.store import CassandraStore
@@ -23,7 +25,6 @@ KEYSPACE: Final = "lockstead"
 
 CONSISTENCIES: Final = ("serial", "local_serial")
 
-_OPTIONS: Final = frozenset({"ca", "cert", "consistency", "datacenter", "key", "replication", "tls", "cleartext"})
 _SHAPE: Final = "write 'cassandra://host1,host2:9042/keyspace', with 'user:password@' before the hosts if needed"
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 _KEYSPACE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
@@ -97,29 +98,17 @@ class Where:
         return f"{{'class': 'NetworkTopologyStrategy', {copies}}}"
 
 
-class _Opener:
+class _Opener(Opener):
     """Opens `cassandra://h1,h2:9042/keyspace`."""
+
+    options = frozenset({"ca", "cert", "consistency", "datacenter", "key", "replication", "tls", "cleartext"})
+    takes_user = True
 
     @property
     def traits(self) -> Traits:
-        """The traits of every cluster."""
         from lockstead.stores.cassandra.store import TRAITS
 
         return TRAITS
-
-    @property
-    def options(self) -> frozenset[str]:
-        """`consistency`, `replication`, `datacenter`, `tls`, and the files `ca`, `cert` and `key`."""
-        return _OPTIONS
-
-    @property
-    def takes_user(self) -> bool:
-        """User and password, as in `cassandra://user:password@…`."""
-        return True
-
-    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Return (store, key); only a fragment names a key."""
-        return rest, fragment
 
     def printable(self, store_url: str) -> str:
         """Return the URL without user and password."""

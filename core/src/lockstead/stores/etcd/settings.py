@@ -18,7 +18,6 @@ from lockstead.stores.url import options_of, query
 
 PORT: Final = 2379
 FILES: Final = ("cacert", "cert", "cert_key")
-OPTIONS: Final = frozenset({"tls", "cleartext", *FILES})
 TLS_WAY: Final = "?tls=true"
 
 VARIABLES: Final = ("ETCDCTL_CACERT", "ETCDCTL_CERT", "ETCDCTL_KEY")

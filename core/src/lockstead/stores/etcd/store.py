@@ -64,6 +64,8 @@ somebody put in the place of a record has to be seen before an operator can remo
 class EtcdStore:
     """Records as keys of an etcd. Promises what a majority of its members promises: without one, nothing is granted."""
 
+    traits = TRAITS
+
     def __init__(self, settings: EtcdSettings, url: str) -> None:
         self._settings = settings
         self._url = url
@@ -85,11 +87,6 @@ class EtcdStore:
 
     def __repr__(self) -> str:
         return f"EtcdStore({self.url!r})"
-
-    @property
-    def traits(self) -> Traits:
-        """What the protocol must know of this store."""
-        return TRAITS
 
     @property
     def url(self) -> str:

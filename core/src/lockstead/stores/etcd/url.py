@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import StoreRefused
+from lockstead.stores.port import Opener
 
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
@@ -16,29 +17,17 @@ if TYPE_CHECKING:
 MISSING: Final = "the etcd store needs its client libraries: pip install 'httpcore[asyncio]' h11"
 
 
-class _Opener:
+class _Opener(Opener):
     """Opens `etcd://user:password@host1:2379,host2:2379/prefix?tls=true&cacert=ca.pem`."""
+
+    options = frozenset({"tls", "cleartext", "cacert", "cert", "cert_key"})
+    takes_user = True
 
     @property
     def traits(self) -> Traits:
-        """The traits of every store on etcd."""
         from lockstead.stores.etcd.store import TRAITS
 
         return TRAITS
-
-    @property
-    def options(self) -> frozenset[str]:
-        """How the members are spoken to."""
-        return frozenset({"tls", "cleartext", "cacert", "cert", "cert_key"})
-
-    @property
-    def takes_user(self) -> bool:
-        """User and password, as in `etcd://user:password@…`."""
-        return True
-
-    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Return (store, key); only a fragment names a key."""
-        return rest, fragment
 
     def printable(self, store_url: str) -> str:
         """Return the URL in its one form, without user and password."""

@@ -46,6 +46,8 @@ class GcsStore:
     An object accepts about one change per second; the service rejects further ones with an unknown outcome.
     """
 
+    traits = TRAITS
+
     def __init__(self, place: BucketPath, access: Access) -> None:
         self._place = place
         self._access = access
@@ -58,11 +60,6 @@ class GcsStore:
 
     def __repr__(self) -> str:
         return f"GcsStore({self.url!r})"
-
-    @property
-    def traits(self) -> Traits:
-        """What the protocol must know of this store."""
-        return TRAITS
 
     @property
     def url(self) -> str:

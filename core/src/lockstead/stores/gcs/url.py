@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import StoreRefused
+from lockstead.stores.port import Opener
 
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
@@ -15,20 +16,14 @@ if TYPE_CHECKING:
     from lockstead.stores.gcs.store import GcsStore
 
 
-class _Opener:
+class _Opener(Opener):
     """Opens `gs://bucket/prefix`; with a key wanted, `gs://bucket/prefix/key` is short for `gs://bucket/prefix#key`."""
 
     @property
     def traits(self) -> Traits:
-        """The traits of every store on Cloud Storage."""
         from lockstead.stores.gcs.store import TRAITS
 
         return TRAITS
-
-    @property
-    def options(self) -> frozenset[str]:
-        """None of its own."""
-        return frozenset()
 
     def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
         """Return (store, key): the last piece of the path is the key where no fragment names one."""

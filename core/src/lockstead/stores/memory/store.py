@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar, cast
 
 from lockstead.errors import StoreUnavailable
 from lockstead.protocol.commands import (
@@ -81,6 +81,9 @@ class MemoryStore:
     clock gives seconds that never go back; a simulator passes its own.
     """
 
+    traits = TRAITS
+    behind: ClassVar[Mapping[Guarantee, str]] = {}
+
     def __init__(self, memory: Memory | None = None, *, name: str = "", clock: Callable[[], float] = boot_now) -> None:
         self._memory = Memory() if memory is None else memory
         self._name = name
@@ -89,11 +92,6 @@ class MemoryStore:
 
     def __repr__(self) -> str:
         return f"MemoryStore({self.url!r})"
-
-    @property
-    def traits(self) -> Traits:
-        """What the protocol must know of this store."""
-        return TRAITS
 
     @property
     def url(self) -> str:
@@ -184,11 +182,6 @@ class MemoryStore:
         if name not in memory.entries:
             on_change(False)
         return subscription
-
-    @property
-    def behind(self) -> Mapping[Guarantee, str]:
-        """Nothing but one mutex keeps the promises here."""
-        return {}
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
         """Say for whom these locks are."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from lockstead.stores.port import Opener
+
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
     from lockstead.stores.memory import MemoryStore
@@ -15,24 +17,14 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"memory:([A-Za-z0-9._-]*)")
 
 
-class _Opener:
+class _Opener(Opener):
     """Opens `memory:` and `memory:name`."""
 
     @property
     def traits(self) -> Traits:
-        """The traits of every memory."""
         from lockstead.stores.memory.store import TRAITS
 
         return TRAITS
-
-    @property
-    def options(self) -> frozenset[str]:
-        """None of its own."""
-        return frozenset()
-
-    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Return (store, key); only a fragment names a key."""
-        return rest, fragment
 
     def printable(self, store_url: str) -> str:
         """Return the URL: there are no credentials in it."""

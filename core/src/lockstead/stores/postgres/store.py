@@ -8,7 +8,7 @@ mean.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from lockstead.aio_script import drive as adrive
@@ -43,7 +43,7 @@ from lockstead.stores.transport import transport
 from lockstead.values import Name
 
 if TYPE_CHECKING:
-    from lockstead.stores.examination import Finding, Guarantee
+    from lockstead.stores.examination import Finding
 
 A = TypeVar("A")
 
@@ -58,6 +58,9 @@ TRAITS: Final = Traits(
 class PostgresStore:
     """Records in a PostgreSQL database. Promises nothing over a fail-over that loses what was committed."""
 
+    traits = TRAITS
+    behind = BEHIND
+
     def __init__(self, target: Target) -> None:
         self._target = target
         self._statements = statements(target.schema)
@@ -70,11 +73,6 @@ class PostgresStore:
 
     def __repr__(self) -> str:
         return f"PostgresStore({self._target.url!r})"
-
-    @property
-    def traits(self) -> Traits:
-        """What the protocol must know of this store."""
-        return TRAITS
 
     @property
     def url(self) -> str:
@@ -223,11 +221,6 @@ class PostgresStore:
         return self._listener.subscribe(name, on_change)
 
     # --- examining -----------------------------------------------------------------------------------------------
-
-    @property
-    def behind(self) -> Mapping[Guarantee, str]:
-        """What of PostgreSQL keeps which promise."""
-        return BEHIND
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
         """Look at the server's durability, its standbys, what stands between, and the role's rights."""

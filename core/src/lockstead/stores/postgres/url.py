@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from lockstead.errors import StoreRefused
+from lockstead.stores.port import Opener
 from lockstead.stores.transport import CLEARTEXT, flag
 from lockstead.stores.url import options_of, query
 
@@ -54,29 +55,17 @@ class Target:
     is_verified: bool = False
 
 
-class _Opener:
+class _Opener(Opener):
     """Opens `postgresql://user@host1,host2/database?sslmode=verify-full`, also written `postgres://`."""
+
+    options = LIBPQ | OURS
+    takes_user = True
 
     @property
     def traits(self) -> Traits:
-        """The traits of every database."""
         from lockstead.stores.postgres.store import TRAITS
 
         return TRAITS
-
-    @property
-    def options(self) -> frozenset[str]:
-        """Those of libpq, and `cleartext`, `schema`, `listen`, `listen_host`, `listen_port`."""
-        return LIBPQ | OURS
-
-    @property
-    def takes_user(self) -> bool:
-        """User and password, as in `postgresql://user:password@…`."""
-        return True
-
-    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Return (store, key); only a fragment names a key."""
-        return rest, fragment
 
     def printable(self, store_url: str) -> str:
         """Return the URL without user and password."""

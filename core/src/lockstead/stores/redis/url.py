@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from lockstead.stores.port import Opener
 from lockstead.stores.url import options_of, query
 
 if TYPE_CHECKING:
@@ -45,8 +46,10 @@ def user_and_hosts(place: str) -> tuple[str, str]:
     return who, hosts
 
 
-class _Opener:
+class _Opener(Opener):
     """Opens stores on Redis of one scheme."""
+
+    takes_user = True
 
     def __init__(self, scheme: str) -> None:
         self._scheme = scheme
@@ -54,7 +57,6 @@ class _Opener:
 
     @property
     def traits(self) -> Traits:
-        """The traits of every store on Redis."""
         from lockstead.stores.redis.store import traits_of
 
         return traits_of(self._scheme)
@@ -63,15 +65,6 @@ class _Opener:
     def options(self) -> frozenset[str]:
         """`prefix` of all keys, `tls` where the scheme does not say it, its files and checks, and `cleartext`."""
         return TLS_OPTIONS | {"prefix", "cleartext"} | (set() if self._scheme.startswith("rediss") else {"tls"})
-
-    @property
-    def takes_user(self) -> bool:
-        """User and password, as in `redis://user:password@…`."""
-        return True
-
-    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """The key is the fragment, and nothing else."""
-        return rest, fragment
 
     def printable(self, store_url: str) -> str:
         """Return the URL without user and password."""

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar, cast
 
 from lockstead.errors import StoreError, StoreRefused, StoreUnavailable
 from lockstead.protocol.commands import (
@@ -93,6 +93,9 @@ _Voted: TypeAlias = Create | Replace | Extend
 class RedlockStore:
     """Records on N independent Redis masters. Promises nothing if a quorum of them loses data, or a clock jumps."""
 
+    traits = TRAITS
+    behind: ClassVar[Mapping[Guarantee, str]] = {}
+
     def __init__(self, group: MasterGroup, url: str, prefix: str, restart_delay: float) -> None:
         self._group = group
         self._url = url
@@ -101,11 +104,6 @@ class RedlockStore:
 
     def __repr__(self) -> str:
         return f"RedlockStore({self._url!r})"
-
-    @property
-    def traits(self) -> Traits:
-        """What the protocol must know of this store."""
-        return TRAITS
 
     @property
     def url(self) -> str:
@@ -363,11 +361,6 @@ class RedlockStore:
         return votes.shortage(self._where, may_be_done=may_be_done)
 
     # --- examining -----------------------------------------------------------------------------------------------
-
-    @property
-    def behind(self) -> Mapping[Guarantee, str]:
-        """Nothing beyond one script on each master and the count of their answers."""
-        return {}
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002 - as the port
         """Diagnose every master: whether it may vote, loses data, evicts keys, and how its clock differs."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from lockstead.stores.port import Opener
 from lockstead.stores.redis.url import TLS_OPTIONS, printable, user_and_hosts
 from lockstead.stores.url import options_of
 
@@ -29,29 +30,17 @@ MASTER_LIMIT: Final = 0.2
 """Seconds to wait for one master: far below any ttl, and above a round trip between data centres."""
 
 
-class _Opener:
+class _Opener(Opener):
     """Opens stores on several independent masters."""
+
+    options = TLS_OPTIONS | {"prefix", "tls", "cleartext", "restart_delay", "master_limit"}
+    takes_user = True
 
     @property
     def traits(self) -> Traits:
-        """The traits of every such store."""
         from lockstead.stores.redlock.store import TRAITS
 
         return TRAITS
-
-    @property
-    def options(self) -> frozenset[str]:
-        """What Redis takes as well, and `restart_delay` and `master_limit`."""
-        return TLS_OPTIONS | {"prefix", "tls", "cleartext", "restart_delay", "master_limit"}
-
-    @property
-    def takes_user(self) -> bool:
-        """User and password, as in `redlock://user:password@…`."""
-        return True
-
-    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """The key is the fragment, and nothing else."""
-        return rest, fragment
 
     def printable(self, store_url: str) -> str:
         """Return the URL without user and password."""

@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from lockstead.errors import StoreRefused
 from lockstead.protocol.commands import (
@@ -110,6 +110,9 @@ class SqliteStore:
     now gives seconds of the boot clock at `here`, wall gives seconds since the epoch and feeds the counter alone.
     """
 
+    traits = TRAITS
+    behind: ClassVar[Mapping[Guarantee, str]] = {}
+
     def __init__(
         self,
         path: Path | str,
@@ -128,11 +131,6 @@ class SqliteStore:
 
     def __repr__(self) -> str:
         return f"SqliteStore({str(self._path)!r})"
-
-    @property
-    def traits(self) -> Traits:
-        """What the protocol must know of this store."""
-        return TRAITS
 
     @property
     def url(self) -> str:
@@ -298,11 +296,6 @@ class SqliteStore:
         return None if self._pool.has_file() else f"there is no file {self._path} yet"
 
     # --- examining -----------------------------------------------------------------------------------------------
-
-    @property
-    def behind(self) -> Mapping[Guarantee, str]:
-        """Nothing but transactions keeps the promises here."""
-        return {}
 
     def examine(self, scratch: Callable[[str], Name], limit: float) -> Iterator[Finding]:  # noqa: ARG002
         """Look at the file, its disk, its locks between processes, and the clock."""

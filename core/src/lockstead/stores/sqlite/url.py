@@ -8,29 +8,21 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from lockstead.stores.port import Opener
+
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
     from lockstead.stores.sqlite.store import SqliteStore
 
 
-class _Opener:
+class _Opener(Opener):
     """Opens `sqlite:///relative.db` and `sqlite:////absolute.db`."""
 
     @property
     def traits(self) -> Traits:
-        """The traits of every file."""
         from lockstead.stores.sqlite.store import TRAITS
 
         return TRAITS
-
-    @property
-    def options(self) -> frozenset[str]:
-        """None of its own."""
-        return frozenset()
-
-    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Return (store, key); only a fragment names a key."""
-        return rest, fragment
 
     def printable(self, store_url: str) -> str:
         """Return the absolute URL: there are no credentials in it."""

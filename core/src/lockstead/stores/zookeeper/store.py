@@ -39,6 +39,8 @@ class ZookeeperStore:
     make gives a KazooClient that is not started, each time it is called (also in a forked child).
     """
 
+    traits = TRAITS
+
     def __init__(self, target: Target, make: Callable[[], Any] | None = None) -> None:
         self._target = target
         self._tree = Tree(target.path)
@@ -53,11 +55,6 @@ class ZookeeperStore:
 
     def __repr__(self) -> str:
         return f"ZookeeperStore({self.url!r})"
-
-    @property
-    def traits(self) -> Traits:
-        """What the protocol must know of this store."""
-        return TRAITS
 
     @property
     def url(self) -> str:

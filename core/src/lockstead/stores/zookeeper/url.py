@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from lockstead.stores.port import Opener
+
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
     from lockstead.stores.examination import Finding
@@ -84,29 +86,17 @@ class Target:
         return f"zk://{','.join(self.hosts)}{quote(self.path, safe='/:@!$&*+,;=')}{query(options)}"
 
 
-class _Opener:
+class _Opener(Opener):
     """Opens `zk://h1,h2:2181/path`."""
+
+    options = frozenset({"session", "tls", "cleartext", "ca", "cert", "key", "acl"})
+    takes_user = True
 
     @property
     def traits(self) -> Traits:
-        """The traits of every ZooKeeper."""
         from lockstead.stores.zookeeper.store import TRAITS
 
         return TRAITS
-
-    @property
-    def options(self) -> frozenset[str]:
-        """`session` (seconds), `tls`, and the files `ca`, `cert`, `key` and `acl`."""
-        return frozenset({"session", "tls", "cleartext", "ca", "cert", "key", "acl"})
-
-    @property
-    def takes_user(self) -> bool:
-        """User and password, as in `zk://user:password@…`."""
-        return True
-
-    def split(self, rest: str, fragment: str | None) -> tuple[str, str | None]:
-        """Return (store, key); only a fragment names a key."""
-        return rest, fragment
 
     def printable(self, store_url: str) -> str:
         """Return the URL without user and password."""
