@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -68,6 +69,12 @@ async def until(is_so: Callable[[], bool]) -> None:
     while not is_so():
         assert time.monotonic() < ends_at
         await asyncio.sleep(0.01)
+
+
+def resumed_later(server: PostgresServer) -> subprocess.Popen[bytes]:
+    """Let a server go on after LIMIT, by a process of its own: a thread of this one could stand still as well."""
+    assert server.process is not None
+    return subprocess.Popen(["sh", "-c", f"sleep {LIMIT}; kill -CONT -{server.process.pid}"])
 
 
 def waiting(server: PostgresServer, schema: str) -> list[int]:
@@ -137,6 +144,33 @@ def test_a_statement_that_is_cancelled_under_way_spoils_its_connection_and_no_ot
         assert isinstance(await store.aperform(Remove(APT, first.incarnation), LIMIT), Removed)
 
     asyncio.run(main())
+
+
+def test_a_cancelled_statement_of_a_server_that_stands_still_stops_no_loop() -> None:
+    """The request to call it back must not hold the GIL until the server goes on: then everything would stand still."""
+    own = PostgresServer().start()
+    try:
+        with opened(own.url()) as store:
+
+            async def main() -> None:
+                first = await made(store)
+                own.pause()
+                resumer = resumed_later(own)
+                try:
+                    asking = asyncio.ensure_future(store.aperform(Extend(APT, {}, first.incarnation), LIMIT))
+                    await asyncio.sleep(0.1)
+                    asking.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await asking
+                    assert resumer.poll() is None, "everything stood still until the server went on"
+                finally:
+                    resumer.kill()
+                    resumer.wait()
+                    own.resume()
+
+            asyncio.run(main())
+    finally:
+        own.remove()
 
 
 def test_who_is_cancelled_while_connecting_leaves_no_connection_behind() -> None:

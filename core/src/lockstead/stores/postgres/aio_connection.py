@@ -9,6 +9,7 @@ hand each to another connection of its own. Must not know what is asked.
 from __future__ import annotations
 
 import math
+import select
 import threading
 import time
 from collections.abc import Sequence
@@ -39,6 +40,9 @@ RESULTS_MAX: Final = 8
 CANCEL_SHARE: Final = 0.2
 CANCEL_MAX: Final = 0.5
 """The part of a limit, and seconds at most, that are left for calling a statement back which does not end."""
+
+CANCEL_ASIDE: Final = 10.0
+"""Seconds that a statement of a cancelled caller may take to be called back."""
 
 
 class AsyncConnection:
@@ -240,8 +244,10 @@ class AsyncConnection:
         try:
             cancel = self._pgconn.cancel_conn()
             cancel.start()
-            while (state := cancel.poll()) in _UNDER_WAY:
+            state: int = pq.PollingStatus.WRITING
+            while state in _UNDER_WAY:
                 await _looked(cancel.socket, state, half_way)
+                state = cancel.poll()
         except (TimeoutError, psycopg.Error):
             return
 
@@ -254,8 +260,16 @@ class AsyncConnection:
 
 
 def _cancelled(cancel: abc.PGcancelConn) -> None:
+    """Call a statement back in a thread. `PGcancelConn.blocking` holds the GIL until the server answers."""
+    ends_at = time.monotonic() + CANCEL_ASIDE
     with suppress(psycopg.Error):
-        cancel.blocking()
+        cancel.start()
+        state: int = pq.PollingStatus.WRITING
+        while state in _UNDER_WAY and (left := ends_at - time.monotonic()) > 0:
+            poll = select.poll()
+            poll.register(cancel.socket, select.POLLIN if state == pq.PollingStatus.READING else select.POLLOUT)
+            if poll.poll(1000 * left):
+                state = cancel.poll()
 
 
 _UNDER_WAY: Final = (pq.PollingStatus.READING, pq.PollingStatus.WRITING)
