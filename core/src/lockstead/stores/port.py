@@ -50,6 +50,15 @@ class Store(Protocol):
         ...
 
 
+class StoreBase:
+    """What a store of one URL shows of itself. url: as `Store.url`."""
+
+    url: str
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+
 @runtime_checkable
 class AsyncStore(Protocol):
     """A store whose client library is truly asynchronous. Without it, an awaiting driver performs in a thread."""

@@ -33,6 +33,7 @@ from lockstead.protocol.commands import (
 from lockstead.stores.cassandra import rows
 from lockstead.stores.cassandra.connection import Connection, Found, MakeCluster
 from lockstead.stores.cassandra.rows import Row, at
+from lockstead.stores.port import StoreBase
 from lockstead.values import Name, Space
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ AGAIN_MAX: Final = 0.02
 """Seconds, at most, until an extension that met another one's is tried again; drawn, and doubled up to 16 times."""
 
 
-class CassandraStore:
+class CassandraStore(StoreBase):
     """Records in one table. Promises nothing if the table is written to, truncated or restored by anybody else.
 
     make gives a Cluster of the caller's own, not connected. wall gives seconds since the epoch and feeds the count of
@@ -66,16 +67,9 @@ class CassandraStore:
         self, where: Where, make: Callable[[], object] | None = None, *, wall: Callable[[], float] = time.time
     ) -> None:
         self._where = where
+        self.url = where.url
         self._wall = wall
         self._connection = Connection(where, cast(MakeCluster | None, make))
-
-    def __repr__(self) -> str:
-        return f"CassandraStore({self._where.url!r})"
-
-    @property
-    def url(self) -> str:
-        """The URL without credentials."""
-        return self._where.url
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds: one request, or two where the row has to be known first.

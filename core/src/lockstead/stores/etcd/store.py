@@ -29,7 +29,7 @@ from lockstead.stores.etcd.settings import TLS_WAY, EtcdSettings
 from lockstead.stores.etcd.steps import Course, Steps, end
 from lockstead.stores.etcd.transport import MISTAKE_LIMIT, Members, looks_mistaken, mistake, translated
 from lockstead.stores.loops import PerLoop
-from lockstead.stores.port import Standing
+from lockstead.stores.port import Standing, StoreBase
 from lockstead.stores.subscriptions import OnChange, Subscription
 from lockstead.stores.transport import transport
 
@@ -61,14 +61,14 @@ ANSWER_MAX: Final = 5 << 20
 somebody put in the place of a record has to be seen before an operator can remove it."""
 
 
-class EtcdStore:
+class EtcdStore(StoreBase):
     """Records as keys of an etcd. Promises what a majority of its members promises: without one, nothing is granted."""
 
     traits = TRAITS
 
     def __init__(self, settings: EtcdSettings, url: str) -> None:
         self._settings = settings
-        self._url = url
+        self.url = url
         self._inherited: list[object] = []
         self._is_open = True
         self._has_served = False
@@ -84,14 +84,6 @@ class EtcdStore:
         self._token: str | None = None
         self._operations = Operations(self._settings.root, Leases(), Queue(self._settings.root))
         self._listener = Listener(self._operations.queue, self._members, self._acarried, lambda: self._token)
-
-    def __repr__(self) -> str:
-        return f"EtcdStore({self.url!r})"
-
-    @property
-    def url(self) -> str:
-        """The store's URL without user and password."""
-        return self._url
 
     # --- blocking ------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from lockstead.stores.gcs.access import Access
 from lockstead.stores.gcs.encoding import BucketPath, Request, Response, exchange
 from lockstead.stores.gcs.transport import Transports, translated
 from lockstead.stores.loops import PerLoop
+from lockstead.stores.port import StoreBase
 
 if TYPE_CHECKING:
     from lockstead.stores.examination import Finding, Guarantee
@@ -40,7 +41,7 @@ TRAITS: Final = Traits(
 )
 
 
-class GcsStore:
+class GcsStore(StoreBase):
     """Records as objects in a bucket. Promises no speed: a request takes tens to hundreds of milliseconds.
 
     An object accepts about one change per second; the service rejects further ones with an unknown outcome.
@@ -50,6 +51,7 @@ class GcsStore:
 
     def __init__(self, place: BucketPath, access: Access) -> None:
         self._place = place
+        self.url = place.url
         self._access = access
         self._lock = threading.Lock()
         self._pool: Pool | None = None
@@ -57,14 +59,6 @@ class GcsStore:
         self._awaiting = self._per_loop()
         self._inherited: list[object] = []
         self._is_open = True
-
-    def __repr__(self) -> str:
-        return f"GcsStore({self.url!r})"
-
-    @property
-    def url(self) -> str:
-        """The store's URL, without credentials."""
-        return self._place.url
 
     @property
     def diverted(self) -> str | None:

@@ -29,6 +29,7 @@ from lockstead.protocol.commands import (
     Traits,
 )
 from lockstead.stores.bootclock import boot_now
+from lockstead.stores.port import StoreBase
 from lockstead.stores.subscriptions import Subscription, Subscriptions
 from lockstead.values import Name
 
@@ -75,7 +76,7 @@ class Memory:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-class MemoryStore:
+class MemoryStore(StoreBase):
     """Records in the memory of this process. Promises nothing to other processes, forked children included.
 
     clock gives seconds that never go back; a simulator passes its own.
@@ -86,17 +87,9 @@ class MemoryStore:
 
     def __init__(self, memory: Memory | None = None, *, name: str = "", clock: Callable[[], float] = boot_now) -> None:
         self._memory = Memory() if memory is None else memory
-        self._name = name
+        self.url = f"memory:{name}"
         self._clock = clock
         self._is_open = True
-
-    def __repr__(self) -> str:
-        return f"MemoryStore({self.url!r})"
-
-    @property
-    def url(self) -> str:
-        """The URL under which this process finds the memory again, unless it is private."""
-        return f"memory:{self._name}"
 
     def perform(self, command: Command[A], limit: float) -> A:  # noqa: ARG002 - memory answers at once
         """Carry out one command. Raises StoreUnavailable after `close` and nothing else."""

@@ -27,6 +27,7 @@ from lockstead.stores.aio_pool import AsyncPool
 from lockstead.stores.kept import senseless
 from lockstead.stores.loops import PerLoop
 from lockstead.stores.pool import Pool
+from lockstead.stores.port import StoreBase
 from lockstead.stores.postgres.aio_connection import AsyncConnection
 from lockstead.stores.postgres.aio_opening import opened as opened_awaiting
 from lockstead.stores.postgres.connection import Connection
@@ -55,7 +56,7 @@ TRAITS: Final = Traits(
 )
 
 
-class PostgresStore:
+class PostgresStore(StoreBase):
     """Records in a PostgreSQL database. Promises nothing over a fail-over that loses what was committed."""
 
     traits = TRAITS
@@ -63,6 +64,7 @@ class PostgresStore:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self.url = target.url
         self._statements = statements(target.schema)
         self._pool = Pool(target.url, self._open, CONNECTIONS_MAX, age_max=SERVES)
         self._listener = Listener(target, self._statements, self._ask_within)
@@ -70,14 +72,6 @@ class PostgresStore:
         self._pools = self._looped()
         self._inherited: list[object] = []
         self._is_open = True
-
-    def __repr__(self) -> str:
-        return f"PostgresStore({self._target.url!r})"
-
-    @property
-    def url(self) -> str:
-        """The URL without user and password."""
-        return self._target.url
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds: by one statement, unless it finds nothing to change.

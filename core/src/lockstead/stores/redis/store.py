@@ -24,6 +24,7 @@ from lockstead.script import drive
 from lockstead.stores.bounds import LISTING_MAX, Bounds, bounds_of
 from lockstead.stores.kept import MALFORMED, senseless
 from lockstead.stores.loops import PerLoop
+from lockstead.stores.port import StoreBase
 from lockstead.stores.redis.access import Access, Address, Kind
 from lockstead.stores.redis.async_connection import AsyncConnectionPool
 from lockstead.stores.redis.connection import Connection, ConnectionPool
@@ -52,15 +53,15 @@ ENROL_LIMIT: Final = 1.0
 """Seconds that a request of the watching thread may take."""
 
 
-class RedisStore:
+class RedisStore(StoreBase):
     """Records as hashes in Redis. Promises no more than Redis does: see `Traits.guarantee`."""
 
     def __init__(self, access: Access, url: str, prefix: str) -> None:
         """url: as it may be printed."""
         self._access = access
-        self._url = url
+        self.url = url
         self._keys = Keys(prefix)
-        self._traits = traits_of(url.partition(":")[0])
+        self.traits = traits_of(url.partition(":")[0])
         self._is_routed = access.kind is Kind.CLUSTER
         self._is_open = True
         self._inherited: list[object] = []
@@ -73,19 +74,6 @@ class RedisStore:
         self._watches = Watches(
             self._keys, known=self._route.known, find=self._found, connect=self._listener, ask=self._asked
         )
-
-    def __repr__(self) -> str:
-        return f"RedisStore({self.url!r})"
-
-    @property
-    def traits(self) -> Traits:
-        """What the protocol must know of this store."""
-        return self._traits
-
-    @property
-    def url(self) -> str:
-        """The store's URL without credentials."""
-        return self._url
 
     # --- blocking ------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from lockstead.protocol.commands import (
     TokenSource,
     Traits,
 )
+from lockstead.stores.port import StoreBase
 from lockstead.stores.redlock.masters import Exchange, MasterGroup
 from lockstead.stores.redlock.scripts import (
     NUMBERS,
@@ -90,7 +91,7 @@ _Simple: TypeAlias = Read | Extend | Remove
 _Voted: TypeAlias = Create | Replace | Extend
 
 
-class RedlockStore:
+class RedlockStore(StoreBase):
     """Records on N independent Redis masters. Promises nothing if a quorum of them loses data, or a clock jumps."""
 
     traits = TRAITS
@@ -98,17 +99,9 @@ class RedlockStore:
 
     def __init__(self, group: MasterGroup, url: str, prefix: str, restart_delay: float) -> None:
         self._group = group
-        self._url = url
+        self.url = url
         self._keys = Keys(prefix)
         self._restart_delay = restart_delay
-
-    def __repr__(self) -> str:
-        return f"RedlockStore({self._url!r})"
-
-    @property
-    def url(self) -> str:
-        """The store's URL without credentials."""
-        return self._url
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command as one question to all masters, within `limit` seconds.

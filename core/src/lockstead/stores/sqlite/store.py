@@ -42,6 +42,7 @@ from lockstead.stores.kept import (
     map_of_text,
     unreadable,
 )
+from lockstead.stores.port import StoreBase
 from lockstead.stores.sqlite.changes import Changes
 from lockstead.stores.sqlite.file import failure, is_read_only, is_unreadable
 from lockstead.stores.sqlite.pool import Pool
@@ -104,7 +105,7 @@ class _Row(NamedTuple):
         )
 
 
-class SqliteStore:
+class SqliteStore(StoreBase):
     """Records in one SQLite file. Promises nothing beyond one kernel, and nothing to who moves the file meanwhile.
 
     now gives seconds of the boot clock at `here`, wall gives seconds since the epoch and feeds the counter alone.
@@ -122,20 +123,13 @@ class SqliteStore:
         here: Callable[[], Place] = Place.here,
     ) -> None:
         self._path = Path(absolute(path))
+        self.url = url_of(self._path)
         self._now = now
         self._wall = wall
         self._find_place = here
         self._set_place(here())
         self._pool = Pool(self._path)
         self._changes = Changes(self._pool)
-
-    def __repr__(self) -> str:
-        return f"SqliteStore({str(self._path)!r})"
-
-    @property
-    def url(self) -> str:
-        """The URL of the file, absolute, so that a process in another folder finds it too."""
-        return url_of(self._path)
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds.

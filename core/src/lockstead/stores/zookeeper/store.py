@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from lockstead.protocol.commands import Command, StoreClock, TokenSource, Traits
-from lockstead.stores.port import Standing, Subscription
+from lockstead.stores.port import Standing, StoreBase, Subscription
 from lockstead.stores.zookeeper.connection import Connection
 from lockstead.stores.zookeeper.encoding import Tree
 from lockstead.stores.zookeeper.operations import Operations
@@ -33,7 +33,7 @@ TRAITS: Final = Traits(
 )
 
 
-class ZookeeperStore:
+class ZookeeperStore(StoreBase):
     """Records in a ZooKeeper. Its answers carry no time: a dead holder's lock is taken over after watching it.
 
     make gives a KazooClient that is not started, each time it is called (also in a forked child).
@@ -43,6 +43,7 @@ class ZookeeperStore:
 
     def __init__(self, target: Target, make: Callable[[], Any] | None = None) -> None:
         self._target = target
+        self.url = target.url
         self._tree = Tree(target.path)
         self._connect(Connection(target, make))
 
@@ -52,14 +53,6 @@ class ZookeeperStore:
         self._records = Records(self._tree, self._watches)
         self._queue = WaitQueue(self._tree, connection, self._watches)
         self._operations = Operations(self._tree, self._queue)
-
-    def __repr__(self) -> str:
-        return f"ZookeeperStore({self.url!r})"
-
-    @property
-    def url(self) -> str:
-        """The URL without user and password."""
-        return self._target.url
 
     def perform(self, command: Command[A], limit: float) -> A:
         """Carry out one command within `limit` seconds.
