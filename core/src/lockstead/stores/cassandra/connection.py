@@ -236,7 +236,7 @@ def cluster_of(where: Where) -> Any:
         contact_points=[cluster.DefaultEndPoint(host, port) for host, port in where.hosts],
         port=where.hosts[0][1],
         auth_provider=PlainTextAuthProvider(where.user, where.password) if where.user else None,
-        ssl_context=_tls(where) if where.tls else None,
+        ssl_context=where.tls_context() if where.tls else None,
         execution_profiles={cluster.EXEC_PROFILE_DEFAULT: profile},
         protocol_version=PROTOCOL,
         reconnection_policy=ConstantReconnectionPolicy(RECONNECT_EVERY, max_attempts=None),
@@ -249,15 +249,6 @@ def cluster_of(where: Where) -> Any:
         token_metadata_enabled=False,
         compression=False,
     )
-
-
-def _tls(where: Where) -> Any:
-    import ssl
-
-    context = ssl.create_default_context(cafile=where.ca or None)
-    if where.cert:
-        context.load_cert_chain(where.cert, where.key or None)
-    return context
 
 
 def connect(where: Where, make: MakeCluster) -> Opened:

@@ -8,84 +8,51 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lockstead.stores.port import Opener
+from lockstead.stores.servers import OPTIONS, Servers, servers_in
 
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
     from lockstead.stores.cassandra.store import CassandraStore
-    from lockstead.stores.examination import Finding
 
-TLS_WAY: Final = "tls=true"
 PORT: Final = 9042
 KEYSPACE: Final = "lockstead"
 """The keyspace of a URL that names none."""
 
+_VARIABLES: Final = ("CASSANDRA_USERNAME", "CASSANDRA_PASSWORD")
 CONSISTENCIES: Final = ("serial", "local_serial")
 
 _SHAPE: Final = "write 'cassandra://host1,host2:9042/keyspace', with 'user:password@' before the hosts if needed"
-_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 _KEYSPACE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 _DATACENTER_COPIES: Final = re.compile(r"([A-Za-z0-9._-]+):([1-9]\d?)")
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Which cluster, and the keyspace in it. hosts are (host, port), in order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where(Servers):
+    """Which cluster, and the keyspace in it.
 
     consistency is that of Paxos: among all data centres, or in the local one. replication is what a keyspace is made
-    with that is not there: a number of copies, or "dc1:3,dc2:3". ca, cert and key are files.
+    with that is not there: a number of copies, or "dc1:3,dc2:3".
     """
 
-    hosts: tuple[tuple[str, int], ...]
     keyspace: str
-    user: str = ""
-    password: str = field(default="", repr=False)
     consistency: str = "serial"
     replication: str = ""
     datacenter: str = ""
-    tls: bool = False
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
-    may_be_clear: bool = False
-
-    def check(self) -> None:
-        """Raise StoreRefused where the password would go in clear to another machine."""
-        from lockstead.stores.transport import refuse_clear
-
-        if (self.user or self.password) and not self.tls and not self.may_be_clear:
-            refuse_clear(self.names, way=TLS_WAY)
-
-    def transport(self) -> Finding:
-        """Say who can read what is sent."""
-        from lockstead.stores.transport import transport
-
-        has_password = bool(self.user or self.password)
-        return transport(self.names, tls=self.tls, is_verified=self.tls, has_password=has_password, way=TLS_WAY)
-
-    @property
-    def names(self) -> list[str]:
-        """The hosts without their ports."""
-        return [host for host, _port in self.hosts]
 
     @property
     def url(self) -> str:
         """The URL without credentials."""
         from lockstead.stores.url import query
 
-        names = ("ca", "cert", "datacenter", "key", "replication")
-        options = {name: getattr(self, name) for name in names if getattr(self, name)}
+        options = self.shown
+        options |= {name: getattr(self, name) for name in ("datacenter", "replication") if getattr(self, name)}
         if self.consistency != "serial":
             options["consistency"] = self.consistency
-        if self.tls and not self.ca and not self.cert:
-            options["tls"] = "true"
-        if self.may_be_clear:
-            options["cleartext"] = "true"
-        hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
-        return f"cassandra://{hosts}/{self.keyspace}{query(options)}"
+        return f"cassandra://{','.join(self.endpoints)}/{self.keyspace}{query(options)}"
 
     @property
     def replication_cql(self) -> str:
@@ -101,7 +68,7 @@ class Where:
 class _Opener(Opener):
     """Opens `cassandra://h1,h2:9042/keyspace`."""
 
-    options = frozenset({"ca", "cert", "consistency", "datacenter", "key", "replication", "tls", "cleartext"})
+    options = OPTIONS | {"consistency", "datacenter", "replication"}
     takes_user = True
 
     @property
@@ -141,37 +108,19 @@ def where_of(store_url: str, environ: Mapping[str, str] | None = None) -> Where:
     """Read a store's URL; credentials it does not name are taken from CASSANDRA_USERNAME and CASSANDRA_PASSWORD."""
     from urllib.parse import unquote
 
-    from lockstead.stores.transport import CLEARTEXT, flag, wants_tls
     from lockstead.stores.url import options_of
 
     before, options = options_of(store_url)
     if not before.startswith("cassandra://"):
         raise ValueError(f"not the URL of a Cassandra store; {_SHAPE}")
     authority, _, keyspace = before.removeprefix("cassandra://").partition("/")
-    credentials, _, hosts = authority.rpartition("@")
-    user, _, password = (unquote(part) for part in credentials.partition(":"))
-    if environ is not None and ":" not in credentials:
-        user, password = user or environ.get("CASSANDRA_USERNAME", ""), environ.get("CASSANDRA_PASSWORD", "")
-    files = {name: options.get(name, "") for name in ("ca", "cert", "key")}
     return Where(
-        hosts=tuple(_host(host) for host in hosts.split(",")),
         keyspace=_keyspace(unquote(keyspace, errors="strict").rstrip("/")),
-        user=user,
-        password=password,
         consistency=_consistency(options.get("consistency", "serial")),
         replication=_replication(options.get("replication", "")),
         datacenter=options.get("datacenter", ""),
-        tls=wants_tls(options, files),
-        may_be_clear=flag(options, CLEARTEXT),
-        **files,
+        **servers_in(authority, options, environ, variables=_VARIABLES, port=PORT, shape=_SHAPE),
     )
-
-
-def _host(text: str) -> tuple[str, int]:
-    found = _HOST.fullmatch(text.strip())
-    if found is None or not 0 < int(found[2] or PORT) < 65536:
-        raise ValueError(f"no node, or an invalid one, in the URL of the Cassandra store; {_SHAPE}")
-    return found[1].strip("[]"), int(found[2] or PORT)
 
 
 def _keyspace(text: str) -> str:

@@ -88,7 +88,7 @@ def new_client(target: Target) -> Any:
     has_user = bool(target.user or target.password)
     own = CREATOR_ALL_ACL if has_user else OPEN_ACL_UNSAFE
     return KazooClient(
-        hosts=",".join(target.hosts),
+        hosts=",".join(target.endpoints),
         timeout=target.session,
         handler=Handler(target),
         auth_data=[("digest", f"{target.user}:{target.password}")] if has_user else None,

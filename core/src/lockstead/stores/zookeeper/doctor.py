@@ -42,7 +42,7 @@ _MODE: Final = re.compile(r"Mode: ([\w-]+)")
 
 def examination(target: Target, limit: float) -> Iterator[Finding]:
     """Yield what is found of the servers that a store names, with `limit` seconds for each question."""
-    seen = [look(target, host, limit) for host in target.hosts]
+    seen = [look(target, host, limit) for host in target.endpoints]
     yield from _servers(target, seen)
     yield from _versions(seen)
     yield from _session(target, _granted(target, seen, limit))
@@ -80,7 +80,8 @@ def _servers(target: Target, seen: list[Seen]) -> Iterator[Finding]:
         text = f"a server is read-only, for it sees no majority: {', '.join(sorted(modes))}"
         yield Finding(Severity.WARNING, "ensemble", text, "bring the other servers back")
     elif len(target.hosts) == 1:
-        text = f"the URL names one server of an ensemble ({modes[target.hosts[0]]}): if it is down there is no way in"
+        (mode,) = modes.values()
+        text = f"the URL names one server of an ensemble ({mode}): if it is down there is no way in"
         yield Finding(Severity.WARNING, "ensemble", text, "name all servers in the URL")
     else:
         said = ", ".join(f"{host} {mode}" for host, mode in sorted(modes.items()))

@@ -33,8 +33,8 @@ class Seen:
 
 def diagnose(target: Target, limit: float) -> StoreError:
     """Ask each server of a store what it is, within `limit` seconds, and put it into one line."""
-    seen = [look(target, host, limit / len(target.hosts)) for host in target.hosts]
-    hosts = ",".join(target.hosts)
+    seen = [look(target, host, limit / len(target.hosts)) for host in target.endpoints]
+    hosts = ",".join(target.endpoints)
     kinds = {one.kind for one in seen}
     if "serves" in kinds:
         return StoreUnavailable(f"no session with the ZooKeeper at {hosts} within the limit, although it serves")
@@ -99,9 +99,7 @@ def _told(host: str, connection: socket.socket, bounds: Bounds, word: bytes) -> 
 def secured(target: Target, plain: socket.socket, hostname: str, bounds: Bounds) -> ssl.SSLSocket:
     """Secure a connection within bounds; one that cannot be is closed. Raises OSError."""
     try:
-        context = ssl.create_default_context(cafile=target.ca or None)
-        if target.cert:
-            context.load_cert_chain(target.cert, target.key or None)
+        context = target.tls_context()
     except BaseException:
         plain.close()
         raise

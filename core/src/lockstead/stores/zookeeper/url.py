@@ -6,19 +6,17 @@ A DAG file names many locks and opens none, so this file imports nothing but to 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from lockstead.stores.port import Opener
+from lockstead.stores.servers import OPTIONS, Servers, servers_in
 
 if TYPE_CHECKING:
     from lockstead.protocol.commands import Traits
-    from lockstead.stores.examination import Finding
     from lockstead.stores.zookeeper.store import ZookeeperStore
 
-TLS_WAY: Final = "tls=true"
 PORT: Final = 2181
 PATH: Final = "/lockstead"
 """The path of a URL that names none."""
@@ -26,48 +24,20 @@ PATH: Final = "/lockstead"
 SESSION_DEFAULT: Final = 10.0
 """Seconds that a place in the queue outlives a process that has gone; the server may grant more or less."""
 
+_VARIABLES: Final = ("ZOOKEEPER_USER", "ZOOKEEPER_PASSWORD")
 _SHAPE: Final = "write 'zk://host1,host2:2181/path', with 'user:password@' before the hosts where these are wanted"
-_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Which ZooKeeper, and the path of all its nodes. hosts are `host:port`, as written and in order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target(Servers):
+    """Which ZooKeeper, and the path of all its nodes.
 
-    session is seconds. With certificates the connection is TLS: ca, cert and key are files; verify says whether the
-    server's name is held against its certificate. acl is a file that says who may do what with new nodes.
+    session is seconds. acl is a file that says who may do what with new nodes.
     """
 
-    hosts: tuple[str, ...]
     path: str
-    user: str = ""
-    password: str = field(default="", repr=False)
     session: float = SESSION_DEFAULT
-    tls: bool = False
-    ca: str = ""
-    cert: str = ""
-    key: str = ""
     acl: str = ""
-    may_be_clear: bool = False
-
-    def check(self) -> None:
-        """Raise StoreRefused where the password would go in clear to another machine."""
-        from lockstead.stores.transport import refuse_clear
-
-        if (self.user or self.password) and not self.tls and not self.may_be_clear:
-            refuse_clear(self.names, way=TLS_WAY)
-
-    def transport(self) -> Finding:
-        """Return who can read what is sent."""
-        from lockstead.stores.transport import transport
-
-        has_password = bool(self.user or self.password)
-        return transport(self.names, tls=self.tls, is_verified=self.tls, has_password=has_password, way=TLS_WAY)
-
-    @property
-    def names(self) -> list[str]:
-        """The hosts without their ports."""
-        return [host.rpartition(":")[0] for host in self.hosts]
 
     @property
     def url(self) -> str:
@@ -76,20 +46,18 @@ class Target:
 
         from lockstead.stores.url import query
 
-        options = {name: getattr(self, name) for name in ("ca", "cert", "key", "acl") if getattr(self, name)}
+        options = self.shown
+        if self.acl:
+            options["acl"] = self.acl
         if self.session != SESSION_DEFAULT:
             options["session"] = f"{self.session:g}"
-        if self.tls and not self.ca and not self.cert:
-            options["tls"] = "true"
-        if self.may_be_clear:
-            options["cleartext"] = "true"
-        return f"zk://{','.join(self.hosts)}{quote(self.path, safe='/:@!$&*+,;=')}{query(options)}"
+        return f"zk://{','.join(self.endpoints)}{quote(self.path, safe='/:@!$&*+,;=')}{query(options)}"
 
 
 class _Opener(Opener):
     """Opens `zk://h1,h2:2181/path`."""
 
-    options = frozenset({"session", "tls", "cleartext", "ca", "cert", "key", "acl"})
+    options = OPTIONS | {"session", "acl"}
     takes_user = True
 
     @property
@@ -133,36 +101,18 @@ def target_of(store_url: str, environ: Mapping[str, str] | None = None) -> Targe
     """Read a store's URL; credentials that it does not name are taken from ZOOKEEPER_USER and ZOOKEEPER_PASSWORD."""
     from urllib.parse import unquote
 
-    from lockstead.stores.transport import CLEARTEXT, flag, wants_tls
     from lockstead.stores.url import options_of
 
     before, options = options_of(store_url)
     if not before.startswith("zk://"):
         raise ValueError(f"not the URL of a ZooKeeper store; {_SHAPE}")
     authority, slash, path = before.removeprefix("zk://").partition("/")
-    credentials, _, hosts = authority.rpartition("@")
-    user, _, password = (unquote(part) for part in credentials.partition(":"))
-    if environ is not None and ":" not in credentials:
-        user, password = user or environ.get("ZOOKEEPER_USER", ""), environ.get("ZOOKEEPER_PASSWORD", "")
-    files = {name: options.get(name, "") for name in ("ca", "cert", "key")}
     return Target(
-        hosts=tuple(_host(host) for host in hosts.split(",")),
         path=_path(unquote(slash + path, errors="strict")),
-        user=user,
-        password=password,
         session=_session(options.get("session")),
-        tls=wants_tls(options, files),
-        may_be_clear=flag(options, CLEARTEXT),
         acl=options.get("acl", ""),
-        **files,
+        **servers_in(authority, options, environ, variables=_VARIABLES, port=PORT, shape=_SHAPE),
     )
-
-
-def _host(text: str) -> str:
-    found = _HOST.fullmatch(text.strip())
-    if found is None or not 0 < int(found[2] or PORT) < 65536:
-        raise ValueError(f"the URL of a ZooKeeper store names no server, or one that is none; {_SHAPE}")
-    return f"{found[1]}:{found[2] or PORT}"
 
 
 def _path(path: str) -> str:

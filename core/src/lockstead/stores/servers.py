@@ -1,0 +1,117 @@
+"""What a URL says of the servers of a store: hosts, user and password, certificates.
+
+A DAG file names many locks and opens none, so this file imports nothing but to read a URL. Must not know any store.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import ssl
+
+    from lockstead.stores.examination import Finding
+
+FILES: Final = ("ca", "cert", "key")
+OPTIONS: Final = frozenset({"tls", "cleartext", *FILES})
+TLS_WAY: Final = "tls=true"
+
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """The servers of one store. hosts are (host, port), in order. ca, cert and key are files.
+
+    may_be_clear: a password may go in clear to another machine.
+    """
+
+    hosts: tuple[tuple[str, int], ...]
+    user: str = ""
+    password: str = field(default="", repr=False)
+    tls: bool = False
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    may_be_clear: bool = False
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """The servers as `host:port`, as they are written in a URL."""
+        return tuple(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """The options of a URL that say what is said here, without credentials."""
+        shown = {name: getattr(self, name) for name in FILES if getattr(self, name)}
+        if self.tls and not self.ca and not self.cert:
+            shown["tls"] = "true"
+        if self.may_be_clear:
+            shown["cleartext"] = "true"
+        return shown
+
+    def check(self) -> None:
+        """Raise StoreRefused where the password would go in clear to another machine."""
+        from lockstead.stores.transport import refuse_clear
+
+        if (self.user or self.password) and not self.tls and not self.may_be_clear:
+            refuse_clear((host for host, _port in self.hosts), way=TLS_WAY)
+
+    def transport(self) -> Finding:
+        """Return who can read what is sent."""
+        from lockstead.stores.transport import transport
+
+        names, has_password = [host for host, _port in self.hosts], bool(self.user or self.password)
+        return transport(names, tls=self.tls, is_verified=self.tls, has_password=has_password, way=TLS_WAY)
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return what certificates are checked by, and ours are shown from. Raises OSError for a file of no use."""
+        import ssl
+
+        context = ssl.create_default_context(cafile=self.ca or None)
+        if self.cert:
+            context.load_cert_chain(self.cert, self.key or None)
+        return context
+
+
+def servers_in(
+    authority: str,
+    options: Mapping[str, str],
+    environ: Mapping[str, str] | None,
+    *,
+    variables: tuple[str, str],
+    port: int,
+    shape: str,
+) -> dict[str, Any]:
+    """Return the fields of `Servers`. authority is `user:password@host1,host2:port`; options are those of the URL.
+
+    variables: those in environ with the user and the password that the URL does not give. port: of a host without one.
+    shape: what ValueError says to write.
+    """
+    from urllib.parse import unquote
+
+    from lockstead.stores.transport import CLEARTEXT, flag, wants_tls
+
+    credentials, _, hosts = authority.rpartition("@")
+    user, _, password = (unquote(part) for part in credentials.partition(":"))
+    if environ is not None and ":" not in credentials:
+        user, password = user or environ.get(variables[0], ""), environ.get(variables[1], "")
+    return {
+        "hosts": tuple(_host(host, port, shape) for host in hosts.split(",")),
+        "user": user,
+        "password": password,
+        "tls": wants_tls(options, FILES),
+        "may_be_clear": flag(options, CLEARTEXT),
+        **{name: options.get(name, "") for name in FILES},
+    }
+
+
+def _host(text: str, port: int, shape: str) -> tuple[str, int]:
+    found = _HOST.fullmatch(text.strip())
+    number = int(found[2] or port) if found is not None else 0
+    if found is None or not 0 < number < 65536:
+        raise ValueError(f"the URL names no server, or an invalid one; {shape}")
+    return found[1].strip("[]"), number
