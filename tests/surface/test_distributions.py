@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from email.message import Message
 from email.parser import Parser
 from importlib.metadata import Distribution, distribution
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Final
 from zipfile import ZipFile
@@ -133,23 +134,31 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return build("core", tmp_path_factory.mktemp("core"))
 
 
+@pytest.fixture(scope="module")
+def unpacked(core: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the files of the core's wheel."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    with ZipFile(core.wheel) as files:
+        files.extractall(folder)
+    return folder
+
+
 @pytest.fixture
-def installed(core: Built, tmp_path: Path) -> Callable[..., Path]:
+def installed(core: Built, unpacked: Path, tmp_path: Path) -> Callable[..., Path]:
     """Return what installs the core with extras into an empty environment, and returns its folder of commands."""
 
     def install(*extras: str) -> Path:
         folder = tmp_path / "env"
         venv.create(folder, symlinks=True)
         (modules,) = folder.glob("lib/python*/site-packages")
-        with ZipFile(core.wheel) as files:
-            files.extractall(modules)
-            (entry,) = [name for name in files.namelist() if name.endswith("entry_points.txt")]
-            module, function = re.findall(r"^lockstead = (\S+):(\S+)$", files.read(entry).decode(), re.MULTILINE)[0]
+        link(modules, unpacked, [path.relative_to(unpacked) for path in unpacked.rglob("*") if path.is_file()])
+        (entry,) = unpacked.glob("*.dist-info/entry_points.txt")
+        module, function = re.findall(r"^lockstead = (\S+):(\S+)$", entry.read_text("utf-8"), re.MULTILINE)[0]
         command = folder / "bin/lockstead"
         command.write_text(f"#!{folder}/bin/python\nfrom {module} import {function}\n{function}()\n")
         command.chmod(0o755)
         for package in brought([Requirement(one) for one in core.said.get_all("Requires-Dist", [])], extras):
-            link(package, modules)
+            link(modules, Path(str(package.locate_file(""))), [Path(str(one)) for one in package.files or []])
         return folder / "bin"
 
     return install
@@ -176,17 +185,25 @@ def wanted(needs: list[Requirement], extras: tuple[str, ...]) -> Iterator[Requir
             yield need
 
 
-def link(package: Distribution, modules: Path) -> None:
-    for file in package.files or []:
-        # commands lie outside, and byte code is made anew
-        if ".." not in file.parts and file.suffix != ".pyc":
-            (modules / file).parent.mkdir(parents=True, exist_ok=True)
-            (modules / file).symlink_to(Path(str(package.locate_file(file))))
+def link(modules: Path, there: Path, files: list[Path]) -> None:
+    """Link files of a folder of modules into another, with the folders of their byte code: it is made once."""
+    for file in files:
+        # commands lie outside
+        if ".." in file.parts or file.suffix == ".pyc":
+            continue
+        place = modules / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(there / file)
+        cache = place.with_name("__pycache__")
+        if file.suffix == ".py" and not cache.exists():
+            known = Path(cache_from_source(str(there / file))).parent
+            known.mkdir(parents=True, exist_ok=True)
+            cache.symlink_to(known)
 
 
 def run(command: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    environment |= {"STORAGE_EMULATOR_HOST": "http://127.0.0.1:1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"STORAGE_EMULATOR_HOST": "http://127.0.0.1:1"}
     return subprocess.run(
         [command, *words], env=environment, cwd=command.parent, capture_output=True, text=True, check=False, timeout=60
     )
