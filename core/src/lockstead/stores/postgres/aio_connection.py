@@ -260,16 +260,19 @@ class AsyncConnection:
 
 
 def _cancelled(cancel: abc.PGcancelConn) -> None:
-    """Call a statement back in a thread. `PGcancelConn.blocking` holds the GIL until the server answers."""
-    ends_at = time.monotonic() + CANCEL_ASIDE
     with suppress(psycopg.Error):
-        cancel.start()
-        state: int = pq.PollingStatus.WRITING
-        while state in _UNDER_WAY and (left := ends_at - time.monotonic()) > 0:
-            poll = select.poll()
-            poll.register(cancel.socket, select.POLLIN if state == pq.PollingStatus.READING else select.POLLOUT)
-            if poll.poll(1000 * left):
-                state = cancel.poll()
+        _cancel(cancel, time.monotonic() + CANCEL_ASIDE)
+
+
+def _cancel(cancel: abc.PGcancelConn, ends_at: float) -> None:
+    """Call a statement back in a thread. `PGcancelConn.blocking` holds the GIL until the server answers."""
+    cancel.start()
+    state: int = pq.PollingStatus.WRITING
+    while state in _UNDER_WAY and (left := ends_at - time.monotonic()) > 0:
+        poll = select.poll()
+        poll.register(cancel.socket, select.POLLIN if state == pq.PollingStatus.READING else select.POLLOUT)
+        if poll.poll(1000 * left):
+            state = cancel.poll()
 
 
 _UNDER_WAY: Final = (pq.PollingStatus.READING, pq.PollingStatus.WRITING)
